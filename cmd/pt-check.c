@@ -9,8 +9,6 @@
 #include "h5/h5.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 struct opts {
@@ -160,7 +158,7 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	struct str text = {0};
+	scoped_str text = {0};
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2)
@@ -189,7 +187,6 @@ int main(int argc, char **argv)
 	else if (!rc)
 		step_check_print_verdict(&c, &text);
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
-	str_free(&text);
 	rc = rc || write_reports(&c, &o, &e);
 	int code = c.wrong ? EX_FAILED : c.tested ? 0 : EX_TROUBLE;
 	step_check_close(&c);

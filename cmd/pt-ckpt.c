@@ -8,8 +8,6 @@
 #include "options/options.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -127,10 +125,10 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 			text_printable(c->config.s);
 		fputs(rc ? "" : c->config.s, stdout);
 	} else {
-		int *order = convert_forward_order(c->config.s, c->tensors, c->n_tensors);
+		scoped_ptr int *order =
+			convert_forward_order(c->config.s, c->tensors, c->n_tensors);
 		ckpt_print_info(c);
 		rc = ckpt_print_tensors(c, order, e);
-		free(order);
 	}
 	ckpt_close(c);
 	return rc;
@@ -175,9 +173,9 @@ static int export_json(int n, char **names, const struct opts *o, struct err *e)
 	(void)n, (void)o;
 	if (ckpt_open_stream(&c, names[0], e))
 		return -1;
-	int *order = convert_forward_order(c->config.s, c->tensors, c->n_tensors);
+	scoped_ptr int *order =
+		convert_forward_order(c->config.s, c->tensors, c->n_tensors);
 	int rc = ckpt_export_json(c, order, stdout, e);
-	free(order);
 	ckpt_close(c);
 	return rc;
 }
@@ -188,9 +186,9 @@ static int64_t print_deltas(
 	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e)
 {
 	struct ckpt_delta *deltas;
-	int *order = convert_forward_order(a->config.s, a->tensors, a->n_tensors);
+	scoped_ptr int *order =
+		convert_forward_order(a->config.s, a->tensors, a->n_tensors);
 	int64_t n = ckpt_diff(a, b, order, with_optimizer, &deltas, e);
-	free(order);
 	if (n > 0 && deltas[0].group)
 		printf("# first difference: %s\n", text_printable(deltas[0].name));
 	for (int64_t i = 0; i < n; i++)

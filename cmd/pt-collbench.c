@@ -5,9 +5,6 @@
 #include "comm/requests.h"
 #include "options/options.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct opts {
 	struct bench_options bench;
 	struct suite_options suite;
@@ -406,11 +403,10 @@ static int show_results(struct session *s, struct err *e)
 static int run(struct session *s)
 {
 	struct err e = {0};
-	scoped_str libraries = {0};
-	str_printf(&libraries, "%s %s, %s, HDF5 %s, xxHash %s", program.name, PT_VERSION,
-		comm_version(), h5_version(), hash_version());
+	scoped_ptr char *libraries = text_printf("%s %s, %s, HDF5 %s, xxHash %s",
+		program.name, PT_VERSION, comm_version(), h5_version(), hash_version());
 	s->started = clock_wall();
-	s->peers = peers_meet(s->world, libraries.s);
+	s->peers = peers_meet(s->world, libraries);
 	int rc = s->o.smoke  ? smoke_run(s->world, s->peers, s->o.suite.wanted,
 				       &s->bench.fault)
 		 : s->o.from ? show_results(s, &e)

@@ -13,8 +13,6 @@
 #include "compare/speed.h"
 #include "logs/logs.h"
 
-#include <stdlib.h>
-
 struct opts {
 	int by, axis, rule, require, export_format;
 	double rtol, atol, margin, alarm, confidence, patience;
@@ -266,20 +264,18 @@ static int n_with(const struct runs *r, const char *name)
 static void list_columns(const struct run_log *logs, int n, struct str *list)
 {
 	enum { MOST = 24 };
-	struct strs names = {0};
+	scoped_strs names = {0};
 	curve_columns(logs, n, &names);
 	for (int64_t i = 0; i < min64(names.n, MOST); i++)
 		str_printf(list, "%s%s", i ? ", " : "", names.v[i]);
 	str_puts(list, !names.n ? "none" : names.n > MOST ? ", ..." : "");
-	strs_free(&names);
 }
 
 static int no_column(const struct runs *r, const char *why, int code, struct err *e)
 {
-	struct str list = {0};
+	scoped_str list = {0};
 	list_columns(r->logs, r->n, &list);
 	err_set(e, code, "column: none of the logs has %s; they have %s", why, list.s);
-	str_free(&list);
 	return -1;
 }
 
@@ -288,12 +284,11 @@ static void warn_lacking(const struct runs *r, const char *name)
 {
 	for (int i = 0; i < r->n && n_with(r, name); i++) {
 		const struct run_log *l = &r->logs[i];
-		struct str list = {0};
+		scoped_str list = {0};
 		if (curve_has_column(l, run_log_find(l, name)))
 			continue;
 		list_columns(l, 1, &list);
 		warn("%s: no value of %s; it has %s", l->name, name, list.s);
-		str_free(&list);
 	}
 }
 
@@ -345,7 +340,7 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 		.launcher = o->launcher,
 		.show = 4};
 	struct err e = {0};
-	struct str text = {0};
+	scoped_str text = {0};
 	if (runs->n != 2)
 		return err_say(&(struct err){EX_USAGE, "locate: give two runs"});
 	int rc = locate(runs->v[0], runs->v[1], &l, &text, &e);
@@ -354,7 +349,6 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	fputs(text.s ? text_printable(text.s) : "", stdout);
 	if (rc == 0)
 		puts("verdict: no tensor differs");
-	str_free(&text);
 	stdout_close();
 	if (rc < 0)
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
@@ -436,7 +430,7 @@ static int compare_all(const struct runs *r, const struct opts *o,
 	const struct outcome_opts *how, struct report_run *reports)
 {
 	struct outcomes all;
-	struct str text = {0};
+	scoped_str text = {0};
 	outcomes_make(r, how, &all);
 	int code = outcomes_code(&all, r, how);
 	if (o->json)
@@ -449,7 +443,6 @@ static int compare_all(const struct runs *r, const struct opts *o,
 	if (!o->json) /* which has its own escapes */
 		text_printable(text.s);
 	fputs(text.s ? text.s : "", stdout);
-	str_free(&text);
 	if (code == EX_FAILED && all.worst <= VERDICT_EQUIVALENT)
 		info("the exit code is %d, because %s is required: see --require", code,
 			requirements[requirement_of(r, how)]);
@@ -467,14 +460,13 @@ struct following {
 
 static void say_change(const struct outcome *x, const struct outcome_opts *how)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	const struct run_log *l = &x->runs->logs[x->first];
 	str_printf(&text, "%s, step %.0f: ", l->name,
 		run_log_value(l, l->n_rows - 1, COL_STEP));
 	outcome_verdict(x, how, &text);
 	puts(text_printable(text.s));
 	fflush(stdout);
-	str_free(&text);
 }
 
 /* Says which verdicts have changed; true: a test is not as required, and cannot become so. */
@@ -520,7 +512,7 @@ static int show(
 	const struct runs *r, const struct opts *o, const char *column, struct err *e)
 {
 	const struct series_opts drawn = {r->n_controls, o->tests.n > 0, o->each_run};
-	struct str text = {0};
+	scoped_str text = {0};
 	struct curve_plot c;
 	enum curve_axis axis = (enum curve_axis)(o->axis ? o->axis - 1 : o->by);
 	int rc = 0;
@@ -538,7 +530,6 @@ static int show(
 		graph_text(&c.graph, &style, &text);
 	}
 	fputs(text.s ? text.s : "", stdout);
-	str_free(&text);
 	for (int64_t i = 0; i < o->plots.n && !rc; i++)
 		rc = graph_picture(&c.graph, o->plots.v[i], e);
 	if (o->draw.graph || o->plots.n)
@@ -595,7 +586,7 @@ static int check_exports(const struct opts *o, struct err *e)
 static int export_all(const struct runs *r, const struct opts *o,
 	const struct log_how *reading, struct err *e)
 {
-	struct strs chosen = {0};
+	scoped_strs chosen = {0};
 	int rc = 0;
 	for (int64_t i = 0; i < o->columns.n && !rc; i++) {
 		const char *name = o->columns.v[i];
@@ -607,7 +598,6 @@ static int export_all(const struct runs *r, const struct opts *o,
 	for (int64_t i = 0; i < o->exports.n && !rc; i++)
 		rc = export_write(
 			r->logs, r->n, &chosen, o->exports.v[i], o->export_format, e);
-	strs_free(&chosen);
 	return rc;
 }
 
@@ -621,7 +611,7 @@ int main(int argc, char **argv)
 	struct opts o;
 	struct err e = {0};
 	struct runs r = {0};
-	struct strs names = {0};
+	scoped_strs names = {0};
 	struct log_how reading = {.format = NULL};
 	const char *column = NULL;
 	advice_set(advice);
@@ -668,7 +658,6 @@ int main(int argc, char **argv)
 	int rc = show(&r, &o, column, &e) || write_reports(&r, &o, column, reports, &e);
 	free_reports(reports, r.n);
 	free_runs(&r);
-	strs_free(&names);
 	log_how_close(&reading);
 	if (rc)
 		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;

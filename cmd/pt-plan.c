@@ -12,8 +12,6 @@
 
 #include <glob.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -164,11 +162,10 @@ static bool has_experts(const char *path)
 		die_io(&e);
 		return false;
 	}
-	json_t *root = json_loadb(text.s ? text.s : "", text.len, 0, NULL);
+	json_auto_t *root = json_loadb(text.s ? text.s : "", text.len, 0, NULL);
 	bool has = false;
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++)
 		has |= json_integer_value(json_object_get(root, keys[i])) > 1;
-	json_decref(root);
 	return has;
 }
 
@@ -176,10 +173,10 @@ static bool has_experts(const char *path)
  * a config file. */
 static void find_json(const char *model, struct str *path)
 {
-	scoped_str preset = {0}, below = {0};
+	scoped_str preset = {0};
 	struct stat st;
-	str_printf(&below, "presets/%s.conf", model);
-	share_path(&preset, below.s);
+	scoped_ptr char *below = text_printf("presets/%s.conf", model);
+	share_path(&preset, below);
 	if (stat(model, &st) || (!strchr(model, '/') && file_exists(preset.s)))
 		return;
 	if (S_ISDIR(st.st_mode))
@@ -442,14 +439,12 @@ static int check_options(const struct opts *o, struct err *e)
 static int print_found(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct err *e)
 {
-	struct str out = {0}, counts = {0};
+	scoped_str out = {0}, counts = {0};
 	int rc = print_all(o, r, s, given, &out, e);
 	fputs(out.s ? text_printable(out.s) : "", stdout);
 	report_counts(s, &counts);
 	if (o->verbose)
 		fputs(counts.s, stderr);
-	str_free(&out);
-	str_free(&counts);
 	return rc;
 }
 
@@ -491,7 +486,7 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	struct str given = {0};
+	scoped_str given = {0};
 	options_give_advice();
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (o.trainer == BY_PT)
@@ -503,7 +498,6 @@ int main(int argc, char **argv)
 			&(struct err){EX_USAGE, "give a model: a preset of pt-train, "
 						"or a config file"});
 	int rc = check_options(&o, &e) || plan(&o, argv, n, &given, &e) ? -1 : 0;
-	str_free(&given);
 	stdout_close();
 	return rc ? err_say(&e) : 0;
 }

@@ -8,7 +8,6 @@
 #include "prepare/train_vocab.h"
 
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 struct opts {
@@ -236,7 +235,7 @@ static int print_info(const struct strs *files, struct err *e)
 		struct corpus *c;
 		if (corpus_open_file(&c, files->v[i], e))
 			return -1;
-		struct str text = {0};
+		scoped_str text = {0};
 		for (const struct h5_field *f = shard_fields; f->name; f++)
 			if (!f->optional || corpus_info(c, 0)->window_tokens)
 				h5_field_print(&text, f, corpus_info(c, 0));
@@ -250,7 +249,6 @@ static int print_info(const struct strs *files, struct err *e)
 				*t->chat_template == '{' ? "of a file"
 							 : t->chat_template);
 		printf("%s", text_printable(text.s));
-		str_free(&text);
 		corpus_close(c);
 	}
 	return 0;

@@ -14,8 +14,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct opts {
 	const char *prompt, *chat, *chat_template, *stop;
@@ -139,9 +137,8 @@ static int open_ckpt(struct source *s, const char *name, struct err *e)
 	if (s->world->size == 1)
 		return convert_open_speaker(&s->ckpt, name, e);
 	if (s->world->rank == 0) {
-		char *file = ckpt_find_file(name);
+		scoped_ptr char *file = ckpt_find_file(name);
 		str_puts(&path, file);
-		free(file);
 	}
 	comm_bcast_str(s->world, &path, 0);
 	return convert_open_speaker(&s->ckpt, path.s, e);
@@ -357,7 +354,7 @@ static int sample(struct source *s, const struct prompt *p, struct err *e)
 /* Collective. A line of standard input, which rank 0 reads: 1, 0 at its end, -1. */
 static int read_line(const struct source *s, struct str *out, struct err *e)
 {
-	char *line = NULL;
+	scoped_ptr char *line = NULL;
 	size_t room = 0;
 	int64_t n = -1;
 	str_clear(out);
@@ -370,7 +367,6 @@ static int read_line(const struct source *s, struct str *out, struct err *e)
 		str_add(out, line, (size_t)(n - (line[n - 1] == '\n')));
 	comm_bcast(s->world, &n, sizeof(n), 0);
 	comm_watchdog_pause(false);
-	free(line);
 	if (n < 0)
 		return comm_agree(s->world, e) ? -1 : 0;
 	comm_bcast_str(s->world, out, 0);

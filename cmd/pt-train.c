@@ -8,9 +8,6 @@
 #include "run/run.h"
 #include "train/train.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void versions(struct str *out)
 {
 	str_printf(out, "HDF5 %s\n%s\nCPU kernels %s\n", h5_version(), comm_version(),

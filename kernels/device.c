@@ -8,8 +8,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* ---- the CUDA plugin -------------------------------------------------------------- */
@@ -121,11 +119,10 @@ uint64_t device_build(void)
 	int fd = find_plugin(&path) ? -1 : open(path.s, O_RDONLY | O_CLOEXEC);
 	if (fd >= 0) {
 		struct hash_state *h = hash_open();
-		char *piece = xmalloc(PIECE);
+		scoped_ptr char *piece = xmalloc(PIECE);
 		for (ssize_t n; (n = read(fd, piece, PIECE)) > 0;)
 			hash_add(h, piece, (size_t)n);
 		hash = hash_close(h);
-		free(piece);
 		close(fd);
 	}
 	return hash;

@@ -28,8 +28,6 @@
 #include "kernels/device.h"
 #include "kernels/matrix.h"
 
-#include <string.h>
-
 #define KERNEL(type, name, ...) typedef type kern_##name(__VA_ARGS__);
 #include "kernels/list.h"
 

@@ -1,8 +1,6 @@
 /* Arenas in the memory of a device. */
 #include "kernels/device.h"
 
-#include <stdlib.h>
-
 struct device_span {
 	const char *begin;
 	size_t n_bytes;

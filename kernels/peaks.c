@@ -2,8 +2,6 @@
  * sparsity the data sheets give twice these figures), at the boost clock. */
 #include "kernels/backend.h"
 
-#include <string.h>
-
 /* A row matches a name that has all of `words`, or that equals the first word after its '='. The
  * first match is used, so special rows precede general ones. In TFLOP/s; half: bf16 and fp16, with
  * sums in fp32; 0: not supported. */

@@ -3,8 +3,6 @@
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char *kernel_name(enum kernel_id id)
 {

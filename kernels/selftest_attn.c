@@ -7,7 +7,6 @@
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* The arguments of a call on both sides. */
 struct attn_pair {
@@ -103,15 +102,13 @@ static struct trial_pair starts_of(struct trial *t, const struct attn *a)
 {
 	enum { SHORT = 97 };
 	int64_t n = a->batch * a->q_rows, runs = a->q_rows % 2 ? 1 : 2;
-	int32_t *start = xcalloc((size_t)n, sizeof(*start));
+	scoped_ptr int32_t *start = xcalloc((size_t)n, sizeof(*start));
 	for (int64_t i = 0; i < n; i++) {
 		int64_t row = i % a->q_rows, len = a->q_rows / runs;
 		int64_t pos = a->q_first[row / len] + row % len;
 		start[i] = i / a->q_rows % 2 ? 0 : (int32_t)(pos - pos % SHORT);
 	}
-	struct trial_pair x = pair_bytes(t, start, (size_t)n * sizeof(*start));
-	free(start);
-	return x;
+	return pair_bytes(t, start, (size_t)n * sizeof(*start));
 }
 
 /* q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */

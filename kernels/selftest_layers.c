@@ -2,7 +2,6 @@
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { FIRST = 3 }; /* token of row 0; other slices have the tokens before it */
 

@@ -5,8 +5,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* An approximately normal number of variance 1: the sum of four uniform numbers. */
 static double random_number(int64_t i)
@@ -368,7 +366,7 @@ static void compare_rows(struct trial *t, struct mat gpu, const struct reference
 	int64_t rows, struct worst *worst)
 {
 	enum { PART = 1 << 12 };
-	struct worst *each = xcalloc(STAGED / PART, sizeof(*each));
+	scoped_ptr struct worst *each = xcalloc(STAGED / PART, sizeof(*each));
 	int64_t all = rows * gpu.cols;
 	for (int64_t at = 0, n; at < all; at += n) {
 		n = min64(STAGED, all - at);
@@ -381,7 +379,6 @@ static void compare_rows(struct trial *t, struct mat gpu, const struct reference
 		for (int64_t i = 0; i < parts; i++)
 			join_worst(worst, &each[i]);
 	}
-	free(each);
 }
 
 /* The first, middle and last of the repetitions of the CPU's rows, and the rows behind them. */
@@ -395,7 +392,7 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 		r.rounding = (double)dtype_table[gpu.type].epsilon / 2;
 		r.min_normal = (double)dtype_table[gpu.type].min_normal;
 	}
-	double *rms = t->measures ? NULL : rms_of(r.m);
+	scoped_ptr double *rms = t->measures ? NULL : rms_of(r.m);
 	r.rms = rms;
 	for (size_t i = 0; i < ARRAY_LEN(starts); i++) {
 		if (i > 0 && starts[i] == starts[i - 1])
@@ -406,7 +403,6 @@ static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 		if (!t->measures)
 			compare_rows(t, gpu, &r, n, worst);
 	}
-	free(rms);
 }
 
 static void fail(struct trial *t, const char *what, const char *found)

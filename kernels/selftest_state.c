@@ -2,8 +2,6 @@
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
-#include <stddef.h>
-#include <string.h>
 
 TRIAL(zero, "x+", M(0))
 TRIAL(copy, "y! x", M(0), M(1))

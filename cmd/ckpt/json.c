@@ -6,7 +6,6 @@
 #include "options/options.h"
 
 #include <errno.h>
-#include <string.h>
 
 /* JSON has no integers of 64 bits that all readers keep, so hashes are text. */
 static json_t *hex(uint64_t x)

@@ -7,8 +7,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,13 +30,11 @@ bool ckpt_is_other_file(const char *path)
 	static const struct h5_field field[] = {{"format", H5_TEXT, 0, false, NULL}, {0}};
 	struct err e = {0};
 	struct h5 *h;
-	char *format = NULL;
+	scoped_ptr char *format = NULL;
 	if (h5_open(&h, path, &e))
 		return e.code != EX_DATAERR;
 	int rc = h5_end(h, h5_fields_read(h, "/", field, &format, &e), &e);
-	bool other = rc ? e.code != EX_DATAERR : strcmp(format, "pt-checkpoint") != 0;
-	free(format);
-	return other;
+	return rc ? e.code != EX_DATAERR : strcmp(format, "pt-checkpoint") != 0;
 }
 
 /* ---- ls -------------------------------------------------------------------------- */
@@ -87,10 +83,10 @@ static int list_directory(const char *dir, struct err *e)
 	int64_t n = ckpt_list(at, &steps, e);
 	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
 	for (int64_t i = 0; i < n; i++) {
-		scoped_str mark = {0};
-		str_printf(&mark, "%s%s", steps[i] == latest ? " (latest)" : "",
-			steps[i] == best ? " (best)" : "");
-		list_file(ckpt_name(&path, at, steps[i]), mark.s, e);
+		scoped_ptr char *mark =
+			text_printf("%s%s", steps[i] == latest ? " (latest)" : "",
+				steps[i] == best ? " (best)" : "");
+		list_file(ckpt_name(&path, at, steps[i]), mark, e);
 	}
 	int rc = n < 0 ? -1
 		 : n   ? 0

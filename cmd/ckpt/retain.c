@@ -4,8 +4,6 @@
 #include "ckpt/print.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,13 +25,13 @@ static int by_loss(const void *a, const void *b)
 
 static void keep_best(struct candidate *list, int64_t n, int64_t best)
 {
-	struct candidate **order = xcalloc((size_t)n, sizeof(struct candidate *));
+	scoped_ptr struct candidate **order =
+		xcalloc((size_t)n, sizeof(struct candidate *));
 	for (int64_t i = 0; i < n; i++)
 		order[i] = &list[i];
 	qsort(order, (size_t)n, sizeof(*order), by_loss);
 	for (int64_t i = 0; i < min64(best, n); i++)
 		order[i]->kept = order[i]->kept || !isnan(order[i]->val_loss);
-	free(order);
 }
 
 /* A damaged file is kept: pt-ckpt rm --force removes it, after someone has looked at it. */
@@ -60,7 +58,7 @@ int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_
 		return n;
 	int64_t latest = ckpt_marked(folder, "latest.h5");
 	int64_t best = ckpt_marked(folder, "best.h5");
-	struct candidate *list = xcalloc((size_t)n, sizeof(*list));
+	scoped_ptr struct candidate *list = xcalloc((size_t)n, sizeof(*list));
 	for (int64_t i = 0; i < n; i++) {
 		int64_t step = (*steps)[i];
 		list[i].step = step;
@@ -72,7 +70,6 @@ int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_
 	for (int64_t i = 0; i < n; i++)
 		if (!list[i].kept)
 			(*steps)[n_out++] = list[i].step;
-	free(list);
 	return n_out;
 }
 
@@ -87,10 +84,9 @@ static char *full_name(const char *folder)
 int ckpt_remove(const char *folder, int64_t step, struct err *e)
 {
 	scoped_str first = {0}, path = {0};
-	char *full = full_name(folder);
+	scoped_ptr char *full = full_name(folder);
 	int rc = 0;
 	ckpt_name(&first, full, step);
-	free(full);
 	for (int64_t worker = 0; !rc; worker++) {
 		str_clear(&path);
 		ckpt_of_worker(&path, first.s, worker);

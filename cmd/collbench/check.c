@@ -4,8 +4,6 @@
 #include "base/file.h"
 #include "kernels/dtype_bits.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 static bool fault_is_here(const struct bench *b, int what)
@@ -75,7 +73,7 @@ static int64_t count_differing(
 			? c->count
 			: bench_bytes(c->what, b->comm->size, c->count, c->type) / size;
 	bool has = !coll_table[c->what].has_root || b->comm->rank == c->root;
-	char *first = xmalloc((size_t)(n * size) + 1);
+	scoped_ptr char *first = xmalloc((size_t)(n * size) + 1);
 	for (int64_t run = 0; run <= b->o.reruns; run++) {
 		fill_random(b, c, a.send ? b->host_send : b->host_recv);
 		bench_put(b);
@@ -89,7 +87,6 @@ static int64_t count_differing(
 	}
 	*digest =
 		has ? hash_bytes(first, (size_t)(n * size), (uint64_t)b->home->rank) : 0;
-	free(first);
 	return differ;
 }
 
@@ -126,7 +123,7 @@ static int64_t check_barrier(struct bench *b)
 	};
 	enum { MAX_TURNS = 8, LATE_US = 500 };
 	struct comm *c = b->comm;
-	struct visit *all = xcalloc((size_t)c->size, sizeof(*all));
+	scoped_ptr struct visit *all = xcalloc((size_t)c->size, sizeof(*all));
 	struct coll_args none = {.count = 0};
 	struct visit mine = {.clock = clock_id(c->rank)};
 	int64_t turns = min64(c->size, MAX_TURNS), wrong = 0;
@@ -147,7 +144,6 @@ static int64_t check_barrier(struct bench *b)
 						 mine.left < all[r].entered);
 		wrong += early;
 	}
-	free(all);
 	return wrong;
 }
 

@@ -2,8 +2,6 @@
 #include "collbench/table.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define FORMAT "pt-collbench"
 
@@ -80,16 +78,14 @@ static int write_column(struct h5 *file, const struct bench_column *c, const cha
 	const struct records *r, struct err *e)
 {
 	scoped_str names = {0};
-	int64_t *all = xcalloc((size_t)r->n, sizeof(*all));
+	scoped_ptr int64_t *all = xcalloc((size_t)r->n, sizeof(*all));
 	if (c->kind == COLUMN_NAME)
 		add_names(c, &names);
 	for (int64_t i = 0; i < r->n; i++)
 		memcpy(&all[i], cell(r, i, c), sizeof(*all));
 	struct column_about about = {c->doc, names.s};
-	int rc = h5_put(file, path, type_of(c), 1, &r->n, all, e) ||
-		 h5_fields_write(file, path, column_fields, &about, e);
-	free(all);
-	return rc;
+	return h5_put(file, path, type_of(c), 1, &r->n, all, e) ||
+	       h5_fields_write(file, path, column_fields, &about, e);
 }
 
 /* A file of a version with fewer or more names has the same ones at the same indices. */

@@ -3,17 +3,14 @@
 #include "stats/stats.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static double median_deviation(
 	const double *size, const double *time, int64_t n, const struct bench_fit *f)
 {
-	double *off = xcalloc((size_t)n, sizeof(*off));
+	scoped_ptr double *off = xcalloc((size_t)n, sizeof(*off));
 	for (int64_t i = 0; i < n; i++)
 		off[i] = fabs((f->alpha + f->beta * size[i]) / time[i] - 1);
-	double middle = median(off, n);
-	free(off);
-	return middle;
+	return median(off, n);
 }
 
 /*
@@ -91,8 +88,8 @@ static const struct bench_row *reference_of(
 
 static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 {
-	double *size = xcalloc((size_t)t->n_rows, sizeof(*size));
-	double *time = xcalloc((size_t)t->n_rows, sizeof(*time));
+	scoped_ptr double *size = xcalloc((size_t)t->n_rows, sizeof(*size));
+	scoped_ptr double *time = xcalloc((size_t)t->n_rows, sizeof(*time));
 	const struct bench_row *like = reference_of(t, kind);
 	struct bench_fit f = {kind->collective, library_of(kind), kind->group_ranks,
 		kind->group_hosts, kind->groups, 0, 0, 0};
@@ -108,8 +105,6 @@ static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 		t->fits = xgrow(t->fits, t->n_fits, sizeof(*t->fits));
 		t->fits[t->n_fits++] = f;
 	}
-	free(size);
-	free(time);
 }
 
 void table_fit(struct bench_table *t)

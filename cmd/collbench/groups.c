@@ -1,9 +1,6 @@
 /* Groups of ranks: the world, and groups along the axes of meshes. */
 #include "collbench/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int find_axis(const char *name)
 {
 	int a = 0;
@@ -68,7 +65,7 @@ static void add_world(struct bench_groups *g, struct comm *const comm[N_LIBRARIE
 {
 	const struct comm *any =
 		comm[LIBRARY_MPI] ? comm[LIBRARY_MPI] : comm[LIBRARY_NCCL];
-	int *ranks = xcalloc((size_t)any->size, sizeof(*ranks));
+	scoped_ptr int *ranks = xcalloc((size_t)any->size, sizeof(*ranks));
 	for (int r = 0; r < any->size; r++)
 		ranks[r] = r;
 	struct bench_group *new =
@@ -77,7 +74,6 @@ static void add_world(struct bench_groups *g, struct comm *const comm[N_LIBRARIE
 			       .hosts = count_hosts(peers, ranks, any->size),
 			       .groups = 1});
 	memcpy(new->comm, comm, sizeof(new->comm));
-	free(ranks);
 }
 
 /* The meshes are one for each library. */

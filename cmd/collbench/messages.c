@@ -7,9 +7,6 @@
 
 #include "kernels/kernels.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* clang-format off */
 static const struct coll_info message_table[N_BENCH - N_COLL] = {
 	[BENCH_LATENCY - N_COLL] = {"latency", 1, 1, false, false, {true, false}, bus_whole, "1",
@@ -135,7 +132,7 @@ static void all_to_all_v(struct bench *b, const struct coll_case *c)
 	struct comm_requests r = {.c = b->comm};
 	int64_t size = (int64_t)comm_type_bytes(c->type), at = 0;
 	int ranks = b->comm->size, rank = b->comm->rank;
-	int64_t *from = xcalloc((size_t)ranks, sizeof(*from));
+	scoped_ptr int64_t *from = xcalloc((size_t)ranks, sizeof(*from));
 	int64_t mine = bench_block(c, rank) * size;
 	for (int to = 0; to < ranks; to++) {
 		from[to] = at;
@@ -149,7 +146,6 @@ static void all_to_all_v(struct bench *b, const struct coll_case *c)
 		comm_recv(&r, b->recv + source * mine, mine, source, TAG_TEST);
 	}
 	bench_finish(&r);
-	free(from);
 }
 
 /* In place: after k exchanges a rank has the blocks of the 2^k ranks whose numbers differ in the last k bits. */

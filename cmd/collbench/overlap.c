@@ -10,8 +10,6 @@
 
 #include "kernels/kernels.h"
 
-#include <stdlib.h>
-
 enum { FLOATS = 1 << 16 };
 
 struct bench_load {

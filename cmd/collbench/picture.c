@@ -2,7 +2,6 @@
 #include "collbench/table.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static double value_of(const struct bench_result *r, enum picture_of what)
 {

@@ -2,9 +2,6 @@
 #include "collbench/table.h"
 #include "options/options.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *const bench_launch_names[] = {"blocking", "queued", "graph", NULL};
 const char *const bench_calls_names[] = {"nonblocking", "blocking", NULL};
 const char *const bench_average_names[] = {"max", "avg", "min", "rank0", NULL};

@@ -4,8 +4,6 @@
 
 #include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { TIMEOUT_SECONDS = 30 };
@@ -212,7 +210,7 @@ static bool check_round_trips(struct comm *c, const struct peer *p)
 			else if (c->rank == other)
 				round_trip(c, r, other, TRIPS);
 		}
-	double *all = xcalloc((size_t)c->size, sizeof(mine));
+	scoped_ptr double *all = xcalloc((size_t)c->size, sizeof(mine));
 	comm_allgather(c, mine, all, sizeof(mine));
 	for (int d = 0; 1 << d < c->size; d++)
 		for (int r = 0; r < c->size; r++) {
@@ -220,7 +218,6 @@ static bool check_round_trips(struct comm *c, const struct peer *p)
 			bool far = strcmp(p[r].host, p[other].host) != 0;
 			trips_add(&kinds[far], all[r * MAX_DISTANCES + d], r, other);
 		}
-	free(all);
 	bool good = true;
 	for (int far = 0; far < 2; far++) {
 		const struct trips *t = &kinds[far];

@@ -3,19 +3,15 @@
 #include "stats/stats.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 const struct bench_result bench_nothing = {NAN, NAN, NAN, -1, -1, -1, NAN, NAN, NAN, NAN,
 	NAN, NAN, NAN, 0, 0, 0, NAN, NAN, NAN}; /* in the order of the struct */
 
 double bench_median(const double *v, int64_t n)
 {
-	double *copy = xcalloc((size_t)n + 1, sizeof(*copy));
+	scoped_ptr double *copy = xcalloc((size_t)n + 1, sizeof(*copy));
 	memcpy(copy, v, (size_t)n * sizeof(*v));
-	double middle = median(copy, n);
-	free(copy);
-	return middle;
+	return median(copy, n);
 }
 
 /* The parts that count, into v: not those that are much shorter than the longest, at the beginning of a run for a
@@ -47,7 +43,7 @@ static int64_t parts_that_count(
  */
 static void typical(const struct bench_samples *s, struct bench_result *r)
 {
-	double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v));
+	scoped_ptr double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v));
 	int64_t n = parts_that_count(s, v, r);
 	double middle = median(v, n);
 	r->typical = 1e6 * middle;
@@ -55,13 +51,6 @@ static void typical(const struct bench_samples *s, struct bench_result *r)
 		v[i] = log(v[i]);
 	r->noise = r->parts >= 3 && middle > 0 ? 100 * sqrt(variance_of(v, n) / (double)n)
 					       : (double)NAN;
-	free(v);
-}
-
-static int ascending(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
 }
 
 static void spread(const struct bench_samples *s, struct bench_result *r)
@@ -69,7 +58,7 @@ static void spread(const struct bench_samples *s, struct bench_result *r)
 	int64_t n = s->n;
 	double squares = 0, *v = xcalloc((size_t)n, sizeof(*v));
 	memcpy(v, s->seconds, (size_t)n * sizeof(*v));
-	qsort(v, (size_t)n, sizeof(*v), ascending);
+	qsort(v, (size_t)n, sizeof(*v), compare_doubles);
 	double mean = mean_of(v, n);
 	for (int64_t i = 0; i < n; i++)
 		squares += (v[i] - mean) * (v[i] - mean);

@@ -9,9 +9,6 @@
 #include "comm/sum.h"
 #include "comm/tree.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { ROWS = 8, IN = 24, HIDDEN = 40, OUT = 16, FLOATS = HIDDEN * IN + OUT * HIDDEN };
 
 struct net {
@@ -88,7 +85,7 @@ static void add_with_ranks(struct comm *c, struct net *m)
 {
 	struct sum_run run = {0, FLOATS};
 	struct sum_shard shard = {&run, 1, FLOATS};
-	int *wants = xcalloc((size_t)c->size, sizeof(*wants));
+	scoped_ptr int *wants = xcalloc((size_t)c->size, sizeof(*wants));
 	struct sum_queue queue = {.joined = 0};
 	struct sum_plan plan = {.c = c,
 		.d = &m->d,
@@ -108,13 +105,12 @@ static void add_with_ranks(struct comm *c, struct net *m)
 	for (int i = 0; i < SUM_BUFFERS; i++)
 		free(queue.buffer[i]);
 	sum_unshare(&plan);
-	free(wants);
 }
 
 int64_t step_wrong(struct comm *c, const struct bench_fault *fault)
 {
 	int64_t leaves = first_leaf(c->size, c->size), wrong = 0;
-	struct net *m = xcalloc(1, sizeof(*m));
+	scoped_ptr struct net *m = xcalloc(1, sizeof(*m));
 	device_cpu(&m->d, 1);
 	m->grid.exponent = GRID_EXPONENT;
 	fill(m->weights, FLOATS, 1);
@@ -126,7 +122,6 @@ int64_t step_wrong(struct comm *c, const struct bench_fault *fault)
 	for (int i = 0; i < FLOATS; i++)
 		wrong += memcmp(&m->result[i], &m->alone[i], sizeof(float)) != 0;
 	device_close(&m->d);
-	free(m);
 	comm_sum_i64(c, &wrong, 1);
 	return wrong;
 }

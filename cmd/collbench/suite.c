@@ -1,8 +1,6 @@
 /* The cases of a run: listed first, then measured in one or several passes. */
 #include "collbench/suite.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 struct suite_case {

@@ -3,7 +3,6 @@
 #include "comm/mesh.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* clang-format off */
 const char *const bench_op_names[] = {

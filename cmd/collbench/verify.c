@@ -19,7 +19,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
 enum { CHUNK = 512, GUARD_BYTE = 0xa5 };
 

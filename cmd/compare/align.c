@@ -2,8 +2,6 @@
 #include "compare/judge_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- rows ------------------------------------------------------------------------ */
 
@@ -83,7 +81,7 @@ static int64_t count_unread(const struct log_rows *r)
 static void align(struct judging *j)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
-	struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
+	scoped_ptr struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
 	int64_t n_lone = 0, n_rows = count_rows(j, r, &n_lone);
 	for (int i = 0; i < n; i++)
 		n_lone += count_unread(&r[i]);
@@ -91,7 +89,6 @@ static void align(struct judging *j)
 	j->all.n = n_rows;
 	j->all.n_lone = n_lone;
 	fill_rows(j, r, &j->all);
-	free(r);
 }
 
 /* ---- controls that are left out ---------------------------------------------------- */

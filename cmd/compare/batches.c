@@ -3,8 +3,6 @@
 
 #include <float.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { GRID_SAMPLES = 64 };
 
@@ -96,13 +94,12 @@ double noise_correlation(
 		reliability(&j->grid[control], x, n) * reliability(&j->grid[test], y, n);
 	if (part < least_reliable || part * (double)n < LEAST)
 		return NAN;
-	double *d = xcalloc((size_t)(2 * n), sizeof(*d));
+	scoped_ptr double *d = xcalloc((size_t)(2 * n), sizeof(*d));
 	for (int64_t i = 0; i + 1 < n; i++) {
 		d[i] = x[i + 1] - x[i];
 		d[n + i] = y[i + 1] - y[i];
 	}
 	double r = correlation_of(d, d + n, n - 1);
-	free(d);
 	return fmin(r / sqrt(part), 1);
 }
 

@@ -3,7 +3,6 @@
 #include "options/options.h"
 
 #include <math.h>
-#include <string.h>
 
 /* torchtitan's note on convergence (docs/converging.md) demands some of the first ones of whoever makes
  * the runs; here they are read from the logs. */

@@ -3,8 +3,6 @@
 #include "logs/logs.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 const char *const curve_axis_names[] = {
 	"step", "tokens", "samples", "seconds", "bytes", NULL};

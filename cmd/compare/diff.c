@@ -3,8 +3,6 @@
 #include "options/options.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static bool same_bits(float a, float b)
 {

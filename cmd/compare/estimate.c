@@ -2,7 +2,6 @@
 #include "compare/judge_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /*
  * DESIGN_ALONE has one curve of each set, whose difference has a part that no averaging over steps
@@ -46,10 +45,8 @@ double set_mean(const struct judging *j, enum set s, int64_t from, int64_t to)
 
 double set_sd(const struct judging *j, enum set s, int64_t from, int64_t to)
 {
-	double *u = unit_values(j, s, from, to, MEAN);
-	double sd = sqrt(variance_of(u, j->n_units[s]));
-	free(u);
-	return sd;
+	scoped_ptr double *u = unit_values(j, s, from, to, MEAN);
+	return sqrt(variance_of(u, j->n_units[s]));
 }
 
 /* ---- designs with several units ------------------------------------------------------ */
@@ -75,15 +72,11 @@ static struct estimate of_replicas(
 static struct estimate of_units(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {
-	double *control = unit_values(j, CONTROL, from, to, f);
-	double *test = unit_values(j, TEST, from, to, f);
-	struct estimate e = j->design == DESIGN_PAIRED
-				    ? of_pairs(control, test, j->n_units[CONTROL])
-				    : of_replicas(control, j->n_units[CONTROL], test,
-					      j->n_units[TEST]);
-	free(control);
-	free(test);
-	return e;
+	scoped_ptr double *control = unit_values(j, CONTROL, from, to, f);
+	scoped_ptr double *test = unit_values(j, TEST, from, to, f);
+	return j->design == DESIGN_PAIRED ? of_pairs(control, test, j->n_units[CONTROL])
+					  : of_replicas(control, j->n_units[CONTROL],
+						    test, j->n_units[TEST]);
 }
 
 /* ---- designs with one unit of each set ----------------------------------------------- */
@@ -135,13 +128,11 @@ static struct estimate slope_by_batches(const double *at, const double *x, int64
 static struct estimate of_differences(const struct judging *j, const double *control,
 	const double *test, int64_t from, int64_t n, enum functional f)
 {
-	double *d = xcalloc((size_t)n + 1, sizeof(*d));
+	scoped_ptr double *d = xcalloc((size_t)n + 1, sizeof(*d));
 	for (int64_t i = 0; i < n; i++)
 		d[i] = test[i] - control[i];
-	struct estimate e = f == MEAN ? batch_means(d, n)
-				      : slope_by_batches(j->finite.at + from, d, n);
-	free(d);
-	return e;
+	return f == MEAN ? batch_means(d, n)
+			 : slope_by_batches(j->finite.at + from, d, n);
 }
 
 /* How much the curve fell from the rows before, of the same number, to these. */
@@ -176,14 +167,12 @@ static struct estimate of_other_batches(const struct judging *j, const double *c
 static struct estimate of_curves(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {
-	double *control = mean_curve(j, CONTROL, from, to - from);
-	double *test = mean_curve(j, TEST, from, to - from);
+	scoped_ptr double *control = mean_curve(j, CONTROL, from, to - from);
+	scoped_ptr double *test = mean_curve(j, TEST, from, to - from);
 	struct estimate e =
 		j->design == DESIGN_SAME_BATCHES
 			? of_differences(j, control, test, from, to - from, f)
 			: of_other_batches(j, control, test, from, to - from, f);
-	free(control);
-	free(test);
 	return e;
 }
 

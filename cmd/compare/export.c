@@ -7,12 +7,8 @@
 #include "compare/curve.h"
 #include "run/tfevents.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { CSV = 1, JSONL, EVENTS };
@@ -85,14 +81,13 @@ static int64_t step_of(const struct run_log *l, int64_t i)
 /* Adds a name; one that is there already gets a number. */
 static void add_unlike(struct strs *names, const char *name)
 {
-	struct str s = {0};
+	scoped_str s = {0};
 	str_puts(&s, name);
 	for (int i = 2; strs_find(names, s.s) >= 0; i++) {
 		str_clear(&s);
 		str_printf(&s, "%s-%d", name, i);
 	}
 	strs_add(names, s.s);
-	str_free(&s);
 }
 
 static void find_all(struct exporting *x)
@@ -199,7 +194,7 @@ static void write_csv_log(const struct exporting *x, int log, struct output *o)
 
 static int write_csv(struct exporting *x, const char *path, struct err *e)
 {
-	struct str head = {0};
+	scoped_str head = {0};
 	const char *loss = columns[COL_LOSS].name;
 	/* (in a table without a loss readers, this one too, take train_loss for it) */
 	if (strs_find(&x->columns, loss) < 0 &&
@@ -211,9 +206,7 @@ static int write_csv(struct exporting *x, const char *path, struct err *e)
 		put_field(&head, x->columns.v[k]);
 	}
 	str_putc(&head, '\n');
-	int rc = write_file(x, path, &head, write_csv_log, -1, e);
-	str_free(&head);
-	return rc;
+	return write_file(x, path, &head, write_csv_log, -1, e);
 }
 
 /* ---- JSON lines -------------------------------------------------------------------- */
@@ -231,20 +224,17 @@ static void put_json_number(struct str *out, double v)
 
 static char *quote(const char *s)
 {
-	json_t *j = text_json(s);
-	char *text = json_dumps(j, JSON_ENCODE_ANY);
-	json_decref(j);
-	return text;
+	json_auto_t *j = text_json(s);
+	return json_dumps(j, JSON_ENCODE_ANY);
 }
 
 static void write_json_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
-	struct strs keys = {0};
+	scoped_strs keys = {0};
 	for (int64_t k = -1; k < x->columns.n; k++) {
-		char *key = quote(k < 0 ? x->runs.v[log] : x->columns.v[k]);
+		scoped_ptr char *key = quote(k < 0 ? x->runs.v[log] : x->columns.v[k]);
 		strs_add(&keys, key);
-		free(key);
 	}
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		if (!has_any(x, l, i))
@@ -262,7 +252,6 @@ static void write_json_log(const struct exporting *x, int log, struct output *o)
 		str_puts(&o->text, "}\n");
 		put(o, PIECE);
 	}
-	strs_free(&keys);
 }
 
 /* ---- event files ------------------------------------------------------------------- */
@@ -282,9 +271,11 @@ static bool is_wide(const struct run_log *l, int c)
 static void write_events_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
-	struct tfevents_scalar *all = xcalloc((size_t)x->columns.n + 1, sizeof(*all));
-	struct tfevents_scalar *row = xcalloc((size_t)x->columns.n + 1, sizeof(*row));
-	double *time = curve_axis_values(l, AXIS_SECONDS);
+	scoped_ptr struct tfevents_scalar *all =
+		xcalloc((size_t)x->columns.n + 1, sizeof(*all));
+	scoped_ptr struct tfevents_scalar *row =
+		xcalloc((size_t)x->columns.n + 1, sizeof(*row));
+	scoped_ptr double *time = curve_axis_values(l, AXIS_SECONDS);
 	tfevents_put_begin(&o->text, 0, 0);
 	for (int64_t k = 0; k < x->columns.n; k++) {
 		int c = x->index[k];
@@ -304,9 +295,6 @@ static void write_events_log(const struct exporting *x, int log, struct output *
 				&o->text, time ? time[i] : 0, step_of(l, i), row, n);
 		put(o, PIECE);
 	}
-	free(time);
-	free(all);
-	free(row);
 }
 
 /* The name of a folder that stands for any name of a run. */
@@ -328,12 +316,10 @@ static char *folder_of(const char *run)
 /* Events of two runs in a folder would be those of one. */
 static int check_folder(const char *path, struct err *e)
 {
-	DIR *d = opendir(path);
+	scoped_dir *d = opendir(path);
 	bool there = false;
 	for (struct dirent *f; d && (f = readdir(d));)
 		there |= strstr(f->d_name, "tfevents") != NULL;
-	if (d)
-		closedir(d);
 	return there ? err_set(e, EX_USAGE,
 			       "export: %s has event files already: give a new directory",
 			       path)
@@ -343,17 +329,15 @@ static int check_folder(const char *path, struct err *e)
 static int write_events_folder(
 	struct exporting *x, const char *folder, int log, struct err *e)
 {
-	struct str path = {0};
-	str_printf(&path, "%s/" TFEVENTS_NAME "0000000000.pt-compare", folder);
-	int rc = check_folder(folder, e) || file_make_directory(folder, e) ||
-		 write_file(x, path.s, &(struct str){0}, write_events_log, log, e);
-	str_free(&path);
-	return rc;
+	scoped_ptr char *path =
+		text_printf("%s/" TFEVENTS_NAME "0000000000.pt-compare", folder);
+	return check_folder(folder, e) || file_make_directory(folder, e) ||
+	       write_file(x, path, &(struct str){0}, write_events_log, log, e);
 }
 
 static int write_events(struct exporting *x, const char *path, struct err *e)
 {
-	struct strs folders = {0};
+	scoped_strs folders = {0};
 	const char *slash = strrchr(path, '/');
 	bool file = strstr(slash ? slash : path, "tfevents") && !file_is_folder(path);
 	int rc = 0;
@@ -366,15 +350,11 @@ static int write_events(struct exporting *x, const char *path, struct err *e)
 	if (x->n == 1)
 		return write_events_folder(x, path, 0, e);
 	for (int i = 0; i < x->n && !rc; i++) {
-		struct str folder = {0};
-		char *name = folder_of(x->runs.v[i]);
+		scoped_ptr char *name = folder_of(x->runs.v[i]);
 		add_unlike(&folders, name);
-		str_printf(&folder, "%s/%s", path, folders.v[i]);
-		rc = write_events_folder(x, folder.s, i, e);
-		str_free(&folder);
-		free(name);
+		scoped_ptr char *folder = text_printf("%s/%s", path, folders.v[i]);
+		rc = write_events_folder(x, folder, i, e);
 	}
-	strs_free(&folders);
 	return rc;
 }
 

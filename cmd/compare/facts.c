@@ -2,9 +2,6 @@
 #include "compare/report.h"
 #include "options/options.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Pairs of key and value: one of a hostile log may have no more and be no longer. */
 enum { MAX_PAIRS = 2048, MAX_VALUE = 4096 };
 
@@ -100,7 +97,7 @@ static bool has_axis(const char *layout, const char *axis)
 
 void report_techniques(const struct run_log *l, struct str *out)
 {
-	struct strs pairs = {0};
+	scoped_strs pairs = {0};
 	size_t before = out->len;
 	add_options(&pairs, l);
 	for (size_t i = 0; i < ARRAY_LEN(techniques); i++) {
@@ -113,7 +110,6 @@ void report_techniques(const struct run_log *l, struct str *out)
 		str_printf(out, "%s%s%s", t->only_value ? "" : t->key,
 			t->only_value ? "" : "=", v);
 	}
-	strs_free(&pairs);
 }
 
 /* ---- differences ------------------------------------------------------------------- */
@@ -139,12 +135,11 @@ static bool is_stated(const struct h5_field *f, const struct run_info *info)
 
 static void add_info(struct strs *pairs, const struct run_info *info)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	for (const struct h5_field *f = run_fields; f->name; f++)
 		if (is_stated(f, info))
 			h5_field_print(&text, f, info);
 	add_text(pairs, text.s, text.len);
-	str_free(&text);
 }
 
 /* NAME=VALUE, separated by blanks. */
@@ -208,7 +203,7 @@ static void compare_key(
 void differences_of(const struct report *r, struct differences *d)
 {
 	*d = (struct differences){.n_runs = r->n};
-	struct strs *pairs = xcalloc((size_t)r->n, sizeof(*pairs));
+	scoped_ptr struct strs *pairs = xcalloc((size_t)r->n, sizeof(*pairs));
 	for (enum group g = 0; g < N_GROUPS; g++) {
 		for (int i = 0; i < r->n; i++)
 			read_group(&r->logs[i], g, &pairs[i]);
@@ -219,7 +214,6 @@ void differences_of(const struct report *r, struct differences *d)
 		for (int i = 0; i < r->n; i++)
 			strs_free(&pairs[i]);
 	}
-	free(pairs);
 }
 
 void differences_free(struct differences *d)

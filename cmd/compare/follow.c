@@ -8,8 +8,6 @@
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -194,7 +192,7 @@ static void source_close(struct source *s)
 int follow_runs(struct run_log *logs, const char *const *paths, int n,
 	const struct follow *f, enum follow_end *why, struct err *e)
 {
-	struct source *s = xcalloc((size_t)n, sizeof(*s));
+	scoped_ptr struct source *s = xcalloc((size_t)n, sizeof(*s));
 	struct sigaction on = {.sa_handler = on_interrupt}, before;
 	sigemptyset(&on.sa_mask);
 	sigaction(SIGINT, &on, &before);
@@ -212,7 +210,6 @@ int follow_runs(struct run_log *logs, const char *const *paths, int n,
 			warn("%s: no log appeared there", paths[i]);
 		source_close(&s[i]);
 	}
-	free(s);
 	sigaction(SIGINT, &before, NULL);
 	return rc;
 }

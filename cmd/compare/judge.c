@@ -2,7 +2,6 @@
 #include "compare/judge_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 const char *const verdict_names[] = {"identical", "within", "equivalent", "undecided",
 	"differ", "diverged", "vacuous", "not-comparable", "nothing", NULL};
@@ -174,7 +173,7 @@ static int64_t copy_finite(const double *x, int64_t n, double *to)
 /* Whether the loss of each control fell; if not, appends which one did not. */
 static bool controls_learnt(const struct judging *j, struct str *why)
 {
-	double *x = xcalloc((size_t)j->all.n + 1, sizeof(*x));
+	scoped_ptr double *x = xcalloc((size_t)j->all.n + 1, sizeof(*x));
 	bool all = true;
 	for (int i = 0; i < j->n_runs[CONTROL] && all && is_loss(j->o->column); i++) {
 		double from = 0, to = 0;
@@ -187,7 +186,6 @@ static bool controls_learnt(const struct judging *j, struct str *why)
 				column_name(j), run_log_brief(j->log[CONTROL][i]), from,
 				to);
 	}
-	free(x);
 	return all;
 }
 
@@ -201,7 +199,7 @@ static bool has_unjudged(const struct judging *j, const struct verdict_result *r
 
 static enum verdict judge_statistically(const struct judging *j, struct verdict_result *r)
 {
-	struct str constant = {0};
+	scoped_str constant = {0};
 	if (should_be_identical(j, r))
 		return VERDICT_DIVERGED;
 	if (j->finite.n < (is_single(j) ? LEAST_ROWS : LEAST_OF_REPLICAS)) {
@@ -217,7 +215,6 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 	if (any_constant(j, TEST, &constant))
 		str_printf(&r->reason, "; %s", constant.s);
 	bool whole = !constant.len && !has_unjudged(j, r);
-	str_free(&constant);
 	return diverged	    ? VERDICT_DIVERGED
 	       : !whole	    ? VERDICT_DIFFER
 	       : equivalent ? VERDICT_EQUIVALENT

@@ -6,8 +6,6 @@
 #include "foreign/foreign.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* ---- two lists of hashes ---------------------------------------------------------- */
@@ -106,7 +104,7 @@ static void print_difference(const struct tensor_hash *a, const struct tensor_ha
 static int64_t list_extra(const struct tensor_hashes *control,
 	const struct tensor_hashes *test, struct str *out)
 {
-	const struct tensor_hash **index = make_index(control);
+	scoped_ptr const struct tensor_hash **index = make_index(control);
 	int64_t extra = 0;
 	for (int64_t i = 0; i < test->n; i++) {
 		if (find(index, control->n, &test->of[i]))
@@ -117,14 +115,13 @@ static int64_t list_extra(const struct tensor_hashes *control,
 			str_putc(out, '\n');
 		}
 	}
-	free(index);
 	return extra;
 }
 
 int64_t locate_in_lists(const struct tensor_hashes *control,
 	const struct tensor_hashes *test, int64_t show, struct str *out)
 {
-	const struct tensor_hash **index = make_index(test);
+	scoped_ptr const struct tensor_hash **index = make_index(test);
 	int64_t n = 0;
 	for (int64_t i = 0; i < control->n; i++) {
 		const struct tensor_hash *a = &control->of[i];
@@ -135,7 +132,6 @@ int64_t locate_in_lists(const struct tensor_hashes *control,
 			print_difference(a, b, n, out);
 		n++;
 	}
-	free(index);
 	n += list_extra(control, test, out);
 	if (n)
 		str_printf(out, "  %lld of %lld tensors differ\n", (long long)n,
@@ -197,9 +193,9 @@ static int compare_checkpoints(const char *control, const char *test, int64_t sh
 	struct ckpt_delta *list = NULL;
 	int64_t n = -1;
 	if (!ckpt_open(&a, control, e) && !ckpt_open(&b, test, e)) {
-		int *order = convert_forward_order(a->config.s, a->tensors, a->n_tensors);
+		scoped_ptr int *order =
+			convert_forward_order(a->config.s, a->tensors, a->n_tensors);
 		n = ckpt_diff(a, b, order, true, &list, e);
-		free(order);
 	}
 	for (int64_t i = 0; i < n && i <= show && out; i++) {
 		str_puts(out, i == 0   ? "  first tensor that differs: "
@@ -342,11 +338,10 @@ static char *checkpoint_of(const char *run, int64_t step)
 
 static int64_t list_checkpoints(const char *run, int64_t **steps)
 {
-	struct str folder = {0};
+	scoped_str folder = {0};
 	*steps = NULL;
 	checkpoints_of(run, &folder);
 	int64_t n = ckpt_list(folder.s, steps, &(struct err){0});
-	str_free(&folder);
 	return max64(n, 0);
 }
 

@@ -3,7 +3,6 @@
 #include "compare/series.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* The points of a series for a graph; of replicas also their band. */
 static void fill(
@@ -77,7 +76,7 @@ static void put_value(const struct log_rows *r, struct str *out)
 void curve_table(const struct run_log *logs, int n, const char *column,
 	enum curve_axis axis, struct str *out)
 {
-	struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
+	scoped_ptr struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
 	int by = axis == AXIS_TOKENS ? COL_TOKENS : COL_STEP;
 	double key;
 	str_printf(out, "# %s", columns[by].name);
@@ -90,5 +89,4 @@ void curve_table(const struct run_log *logs, int n, const char *column,
 		for (int i = 0; i < n; i++)
 			put_value(&r[i], out);
 	}
-	free(r);
 }

@@ -8,8 +8,6 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -76,10 +74,8 @@ static char *path_of(const struct replay *r, const char *suffix)
 
 static int write_config(const struct replay *r, const char *path, struct err *e)
 {
-	struct str text = {0};
-	int rc = replay_config(r, &text, e) || file_replace(path, &text, e);
-	str_free(&text);
-	return rc;
+	scoped_str text = {0};
+	return replay_config(r, &text, e) || file_replace(path, &text, e);
 }
 
 static void add_words(struct strs *args, const char *text)
@@ -192,7 +188,7 @@ static pid_t start(char *const *args, const char *messages, const struct held_si
 static void last_message(const char *path, struct str *out)
 {
 	enum { MOST = 1 << 20 };
-	struct str text = {0};
+	scoped_str text = {0};
 	if (!file_read(path, MOST, &text, &(struct err){0}) && text.s) {
 		while (text.len && text.s[text.len - 1] == '\n')
 			text.s[--text.len] = '\0';
@@ -202,14 +198,13 @@ static void last_message(const char *path, struct str *out)
 		line = line ? line : text.s;
 		str_printf(out, "%.*s", (int)strcspn(line, "\n"), line);
 	}
-	str_free(&text);
 }
 
 /* An error, unless the program has written what is wanted before it failed. */
 static int judge(const struct replay *r, int status, const char *messages,
 	const struct tensor_hashes *l, struct err *e)
 {
-	struct str said = {0};
+	scoped_str said = {0};
 	int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 	if (!code || (l->n && code != 127))
 		return 0;
@@ -220,14 +215,13 @@ static int judge(const struct replay *r, int status, const char *messages,
 	err_set(e, EX_FAILED, "%s computed again: %s ended with code %d%s%s",
 		r->log->name, r->program, code, said.len ? ": " : "",
 		said.len ? said.s : "");
-	str_free(&said);
 	return -1;
 }
 
 static int run_program(
 	const struct replay *r, const char *messages, int *status, struct err *e)
 {
-	struct strs args = {0};
+	scoped_strs args = {0};
 	make_arguments(r, &args);
 	pid_t pid = start(args.v, messages, r->signals);
 	int rc = 0;
@@ -235,14 +229,14 @@ static int run_program(
 		rc = err_set(e, EX_FAILED, "%s: %s", r->program, strerror(errno));
 	else if (r->signals->came)
 		rc = err_set(e, EX_FAILED, "interrupted");
-	strs_free(&args);
 	return rc;
 }
 
 int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e)
 {
-	char *config = path_of(r, "config"), *messages = path_of(r, "messages");
-	char *hashes = path_of(r, "hashes");
+	scoped_ptr char *config = path_of(r, "config"),
+			*messages = path_of(r, "messages");
+	scoped_ptr char *hashes = path_of(r, "hashes");
 	int status = 0;
 	*l = (struct tensor_hashes){0};
 	int rc = write_config(r, config, e) || run_program(r, messages, &status, e);
@@ -251,9 +245,6 @@ int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e)
 		rc = tensor_hashes_read(l, hashes, e);
 	if (!rc)
 		rc = judge(r, status, messages, l, e);
-	free(config);
-	free(messages);
-	free(hashes);
 	return rc ? -1 : 0;
 }
 

@@ -4,7 +4,6 @@
 #include "options/options.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- pairs ------------------------------------------------------------------------- */
 

@@ -4,8 +4,6 @@
 #include "compare/compare.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- names ------------------------------------------------------------------------- */
 
@@ -68,13 +66,12 @@ static size_t brief_names(const struct run_log *logs, int n, char **names)
 
 void runs_shorten(struct run_log *logs, int n)
 {
-	char **names = xcalloc((size_t)n, sizeof(*names));
+	scoped_ptr char **names = xcalloc((size_t)n, sizeof(*names));
 	brief_names(logs, n, names);
 	for (int i = 0; i < n; i++) {
 		free(logs[i].brief);
 		logs[i].brief = names[i];
 	}
-	free(names);
 }
 
 static void name_runs(struct series_list *l)

@@ -4,8 +4,6 @@
 #include "stats/stats.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct measure {
 	int column;

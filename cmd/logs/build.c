@@ -3,7 +3,6 @@
 #include "options/options.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
@@ -288,7 +287,7 @@ static void sort_series(struct series *s)
 {
 	if (is_sorted(s))
 		return;
-	const struct point **order = xmalloc((size_t)s->n * sizeof(*order));
+	scoped_ptr const struct point **order = xmalloc((size_t)s->n * sizeof(*order));
 	struct point *p = xmalloc((size_t)s->n * sizeof(*p));
 	int64_t n = 0;
 	for (int64_t i = 0; i < s->n; i++)
@@ -298,7 +297,6 @@ static void sort_series(struct series *s)
 		n += !n || p[n - 1].step != order[i]->step;
 		p[n - 1] = *order[i];
 	}
-	free(order);
 	free(s->p);
 	s->n_replaced += s->n - n;
 	s->p = p;

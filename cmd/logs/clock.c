@@ -3,7 +3,6 @@
 #include "logs/logs_internal.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 
 /* The series that has times of any clock until build_finish(). (No name of a log begins with a blank.) */
 #define CLOCK " clock"

@@ -1,8 +1,6 @@
 /* Tables: CSV and TSV, with a header or without, and torchtitan's files of losses. */
 #include "logs/logs_internal.h"
 
-#include <stdlib.h>
-
 /* The next field of a line; *rest is behind its delimiter, or its p is NULL after the last field. A
  * field may stand in quotes. */
 static struct span next_field(struct span *rest, char delimiter)
@@ -59,12 +57,11 @@ static char find_delimiter(struct span line)
 static void add_name(struct table *t, struct span name)
 {
 	enum { MOST = 255 };
-	struct str text = {0};
+	scoped_str text = {0};
 	name.n = (size_t)min64((int64_t)name.n, MOST);
 	str_puts(&text, "");
 	add_unquoted(name, &text);
 	strs_add(&t->names, text.s);
-	str_free(&text);
 }
 
 void csv_field(struct span line, char delimiter, int i, struct str *out)
@@ -159,14 +156,13 @@ static void note_twice(struct build *b, struct strs *seen, struct span name)
 	double scale;
 	struct table *t = &b->table;
 	struct span column = name_of_column(b->how, name, &scale);
-	struct str text = {0};
+	scoped_str text = {0};
 	if (!name.n || name_is_step(name) || given_column(b->how, name).n)
 		return;
 	str_add(&text, column.p, column.n);
 	if (!t->twice && strs_find(seen, text.s) >= 0)
 		t->twice = xstrdup(text.s);
 	strs_add(seen, text.s);
-	str_free(&text);
 }
 
 /* A header: names, of which at least one is known. */
@@ -174,7 +170,7 @@ static bool take_header(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
 	bool known = false;
-	struct strs runs = {0}, seen = {0};
+	scoped_strs runs = {0}, seen = {0};
 	free(t->twice);
 	t->twice = NULL;
 	t->run_field = csv_run_field(line, &t->delimiter);
@@ -204,9 +200,7 @@ static bool take_header(struct build *b, struct span line)
 		note_twice(b, &seen, name);
 	}
 	t->clock = t->step == 1 && !strcmp(t->names.v[0], "Wall time") ? 0 : -1;
-	strs_free(&seen);
 	known |= runs.n > 0;
-	strs_free(&runs);
 	return known;
 }
 
@@ -291,13 +285,11 @@ static bool find_step_field(struct build *b, struct span line, int64_t *step)
 static bool is_of_run(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
-	struct str run = {0};
+	scoped_str run = {0};
 	if (t->run_field < 0)
 		return true;
 	csv_field(line, t->delimiter, t->run_field, &run);
-	bool is = runs_take_row(t, run.s);
-	str_free(&run);
-	return is;
+	return runs_take_row(t, run.s);
 }
 
 /* A row with more fields than the header: perhaps 2,5 is a number. */

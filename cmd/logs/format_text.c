@@ -4,7 +4,6 @@
 #include "logs/formats.h"
 
 #include <limits.h>
-#include <stdlib.h>
 
 enum { MAX_FILE = 1 << 16, MAX_WORDS = 32, MAX_TEXT = UCHAR_MAX };
 
@@ -289,7 +288,6 @@ static const struct directive label_directive = {
 
 static const struct directive *find_directive(struct parsing *p)
 {
-	scoped_str where = {0};
 	const char *names[ARRAY_LEN(directives)];
 	if (p->word->quoted)
 		return &label_directive;
@@ -298,8 +296,8 @@ static const struct directive *find_directive(struct parsing *p)
 		if (!strcmp(directives[i].word, p->word->s))
 			return &directives[i];
 	}
-	str_printf(&where, "%s: line %d", p->file, p->line);
-	err_none_of(p->e, where.s, p->word->s, names, ARRAY_LEN(directives));
+	scoped_ptr char *where = text_printf("%s: line %d", p->file, p->line);
+	err_none_of(p->e, where, p->word->s, names, ARRAY_LEN(directives));
 	p->e->code = EX_DATAERR;
 	return NULL;
 }

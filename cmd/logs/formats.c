@@ -5,7 +5,6 @@
 #include "logs/formats.h"
 
 #include <dirent.h>
-#include <stdlib.h>
 
 /* The built-in formats, which users may add to. */
 extern const char log_trainers[];
@@ -70,10 +69,9 @@ static int add_shared(struct log_formats *to, struct err *e)
 	share_path(&folder, "logs");
 	int n = scandir(folder.s, &d, is_format_file, alphasort);
 	for (int i = 0; i < n; i++) {
-		scoped_str file = {0};
-		str_printf(&file, "%s/%s", folder.s, d[i]->d_name);
+		scoped_ptr char *file = text_printf("%s/%s", folder.s, d[i]->d_name);
 		if (!rc)
-			rc = file_check_regular(file.s, e) || formats_read(to, file.s, e);
+			rc = file_check_regular(file, e) || formats_read(to, file, e);
 		free(d[i]);
 	}
 	if (n >= 0)
@@ -88,12 +86,11 @@ static bool is_detected(const struct log_how *h)
 
 static int no_format(const struct log_how *h, struct err *e)
 {
-	struct strs names = {0};
+	scoped_strs names = {0};
 	strs_add(&names, "auto");
 	for (int i = 0; i < h->formats->n; i++)
 		strs_add(&names, h->formats->v[i].name);
 	err_none_of(e, "format", h->format, (const char *const *)names.v, names.n);
-	strs_free(&names);
 	return -1;
 }
 

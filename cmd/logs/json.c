@@ -47,10 +47,9 @@ static json_t *load(struct span text, json_error_t *why)
 	json_t *root = load_json(text.p, text.n, 0, why);
 	if (root)
 		return root;
-	struct str quoted = {0};
+	scoped_str quoted = {0};
 	quote_special(text, &quoted);
 	root = load_json(quoted.s, quoted.len, 0, why);
-	str_free(&quoted);
 	return root;
 }
 
@@ -353,7 +352,7 @@ static bool has_known(const struct log_how *how, json_t *object, int depth)
 
 static bool take_json_row(struct build *b, json_t *row, struct span line)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	json_t *other = NULL;
 	int64_t points = b->n_points, step = b->table.rows;
 	const char *run = json_string_value(json_object_get(row, "run"));
@@ -376,17 +375,14 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 		b->table.json_row = 0;
 		build_clock(b, step, b->line.stamp);
 	}
-	str_free(&path);
 	return b->n_points > points;
 }
 
 static bool take_json(struct build *b, struct span line)
 {
 	json_error_t why;
-	json_t *row = load(line, &why);
-	bool any = take_json_row(b, row, line);
-	json_decref(row);
-	return any;
+	json_auto_t *row = load(line, &why);
+	return take_json_row(b, row, line);
 }
 
 bool line_jsonl(struct build *b, struct span line)

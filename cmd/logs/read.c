@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,7 +26,7 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 	const char *name, struct err *e)
 {
 	struct line_reader r = {b, f, {0}};
-	struct str rest = {0};
+	scoped_str rest = {0};
 	int rc = file_lines(fd, name, format_line, &r, &rest, e);
 	if (!rc && rest.len) {
 		size_t n = whole_words((struct span){rest.s, rest.len});
@@ -46,7 +45,6 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 			name, (long long)b->pattern.n_long);
 	if (!rc && f == &b->how->formats->pattern && !b->n_taken)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
-	str_free(&rest);
 	str_free(&r.plain);
 	return rc;
 }
@@ -54,13 +52,12 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 static int read_text(struct build *b, const struct log_format *f, int fd,
 	const char *name, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	/* JSON takes many times its size in memory */
 	size_t most = f->text == text_tensorboard ? MAX_TEXT : MOST_JSON;
 	int rc = file_read_rest(fd, name, most, &text, e);
 	if (!rc && f->text(b, (struct span){text.s, text.len}, e))
 		rc = err_prefix(e, "%s: ", name);
-	str_free(&text);
 	return rc;
 }
 
@@ -88,7 +85,7 @@ static const struct log_format *format_of(
 {
 	if (r->format)
 		return r->format;
-	char *sample = xmalloc(SAMPLE);
+	scoped_ptr char *sample = xmalloc(SAMPLE);
 	int64_t n = file_read_first(fd, name, sample, SAMPLE, e);
 	/* (of its exact size, so that AddressSanitizer sees a detector that reads too far) */
 	sample = xrealloc(sample, n > 0 ? (size_t)n : 1);
@@ -99,17 +96,14 @@ static const struct log_format *format_of(
 			r->b.how->format);
 	else if (!f && n >= 0)
 		not_a_log(name, sample, (size_t)n, e);
-	free(sample);
 	return f;
 }
 
 /* A log of pt-train that may have no row yet, and ends within a line. */
 static int read_own_growing(struct run_log *l, int fd, struct err *e)
 {
-	struct str rest = {0};
-	int rc = file_lines(fd, l->name, run_log_line, l, &rest, e);
-	str_free(&rest);
-	return rc;
+	scoped_str rest = {0};
+	return file_lines(fd, l->name, run_log_line, l, &rest, e);
 }
 
 static int read_file(void *to, int fd, const char *path, struct err *e)
@@ -189,13 +183,11 @@ static void list_files(const char *folder, int depth, struct strs *paths)
 	struct dirent **d;
 	int n = scandir(folder, &d, depth ? is_metric : is_event_file, alphasort);
 	for (int i = 0; i < n; i++) {
-		struct str file = {0};
-		str_printf(&file, "%s/%s", folder, d[i]->d_name);
-		if (!depth || !is_folder(file.s))
-			strs_add(paths, file.s);
+		scoped_ptr char *file = text_printf("%s/%s", folder, d[i]->d_name);
+		if (!depth || !is_folder(file))
+			strs_add(paths, file);
 		else if (depth < DEPTH)
-			list_files(file.s, depth + 1, paths);
-		str_free(&file);
+			list_files(file, depth + 1, paths);
 		free(d[i]);
 	}
 	if (n >= 0)
@@ -205,31 +197,28 @@ static void list_files(const char *folder, int depth, struct strs *paths)
 /* The files of a folder that is no run of pt-train, and their format. */
 static const char *list_folder(const char *path, struct strs *files)
 {
-	struct str folder = {0}, state = {0};
+	scoped_str state = {0};
 	const char *format = "tensorboard";
-	str_printf(&folder, "%s/metrics", path);
+	scoped_ptr char *folder = text_printf("%s/metrics", path);
 	str_printf(&state, "%s/trainer_state.json", path);
 	list_files(path, 0, files);
-	if (!files->n && is_folder(folder.s)) {
+	if (!files->n && is_folder(folder)) {
 		format = "mlflow";
-		list_files(folder.s, 1, files);
+		list_files(folder, 1, files);
 	} else if (!files->n && !access(state.s, F_OK)) {
 		format = "trainer-state";
 		strs_add(files, state.s);
 	}
-	str_free(&folder);
-	str_free(&state);
 	return format;
 }
 
 static int read_folder(struct reading *r, const char *path, struct err *e)
 {
-	struct strs files = {0};
+	scoped_strs files = {0};
 	int rc = 0;
 	r->format = format_find(r->b.how->formats, list_folder(path, &files));
 	for (int64_t i = 0; i < files.n && !rc; i++)
 		rc = read_path(r, files.v[i], e);
-	strs_free(&files);
 	return rc;
 }
 
@@ -245,7 +234,7 @@ static uint64_t state_of_file(const char *path)
 
 uint64_t log_state(const char *path)
 {
-	struct strs files = {0};
+	scoped_strs files = {0};
 	uint64_t state = 0;
 	if (!is_folder(path))
 		return state_of_file(path);
@@ -254,7 +243,6 @@ uint64_t log_state(const char *path)
 		uint64_t one = state_of_file(files.v[i]);
 		state = one ? hash_mix(state ^ one) | 1 : state;
 	}
-	strs_free(&files);
 	return state;
 }
 
@@ -263,10 +251,9 @@ static const char *run_of_path(const char *path)
 {
 	bool whole = !access(path, F_OK);
 	for (const char *hash = path; !whole && (hash = strchr(hash, '#')); hash++) {
-		struct str file = {0};
+		scoped_str file = {0};
 		str_add(&file, path, (size_t)(hash - path));
 		bool there = file.len && !access(file.s, F_OK);
-		str_free(&file);
 		if (there)
 			return hash + 1;
 	}
@@ -285,14 +272,12 @@ static void folder_runs(const char *path, struct strs *names)
 	bool is_run = files.n || !access(own.s, F_OK);
 	int n = is_run ? 0 : scandir(path, &d, is_metric, alphasort);
 	for (int i = 0; i < n; i++) {
-		struct str folder = {0};
-		str_printf(&folder, "%s/%s", path, d[i]->d_name);
-		if (is_folder(folder.s))
-			list_files(folder.s, 0, &files);
+		scoped_ptr char *folder = text_printf("%s/%s", path, d[i]->d_name);
+		if (is_folder(folder))
+			list_files(folder, 0, &files);
 		if (files.n)
-			strs_add(names, folder.s);
+			strs_add(names, folder);
 		strs_free(&files);
-		str_free(&folder);
 		free(d[i]);
 	}
 	if (n > 0)
@@ -309,7 +294,7 @@ int log_runs(const char *path, struct strs *names, struct err *e)
 	if (names->n > before)
 		return 0;
 	char header[1 << 16];
-	struct strs runs = {0};
+	scoped_strs runs = {0};
 	struct stat st;
 	int fd = stat(path, &st) || !S_ISREG(st.st_mode)
 			 ? -1
@@ -323,14 +308,11 @@ int log_runs(const char *path, struct strs *names, struct err *e)
 	if (fd >= 0)
 		close(fd);
 	for (int64_t i = 0; i < runs.n && runs.n > 1 && !rc; i++) {
-		struct str name = {0};
-		str_printf(&name, "%s#%s", path, runs.v[i]);
-		strs_add(names, name.s);
-		str_free(&name);
+		scoped_ptr char *name = text_printf("%s#%s", path, runs.v[i]);
+		strs_add(names, name);
 	}
 	if (runs.n < 2)
 		strs_add(names, path);
-	strs_free(&runs);
 	return rc;
 }
 
@@ -340,12 +322,11 @@ static int read_log(
 	build_begin(&r->b, how);
 	r->b.growing = r->growing;
 	r->format = how->format ? format_find(how->formats, how->format) : NULL;
-	struct str file = {0};
+	scoped_str file = {0};
 	r->b.table.run = run_of_path(path);
 	str_add(&file, path,
 		r->b.table.run ? (size_t)(r->b.table.run - path) - 1 : strlen(path));
 	int rc = is_folder(file.s) ? read_folder(r, file.s, e) : read_path(r, file.s, e);
-	str_free(&file);
 	if (!rc && !r->is_own)
 		rc = build_finish(&r->b, r->l, e);
 	build_free(&r->b);
@@ -357,11 +338,11 @@ static int read_log(
 /* A directory of W&B has what the run printed in a file. */
 static int read_run(struct run_log *l, const char *path, struct err *e)
 {
-	scoped_str own = {0}, output = {0};
-	str_printf(&own, "%s/run.h5", path);
+	scoped_str output = {0};
+	scoped_ptr char *own = text_printf("%s/run.h5", path);
 	str_printf(&output, "%s/files/output.log", path);
 	*l = (struct run_log){0};
-	if (!file_exists(own.s) && file_exists(output.s))
+	if (!file_exists(own) && file_exists(output.s))
 		return err_set(e, EX_DATAERR,
 			"%s: a directory of W&B, which is not read; give %s, which has what "
 			"the run printed",
@@ -416,7 +397,7 @@ static bool is_text_file(const char *path)
 int log_read_all(struct run_log *l, const char *const *paths, int n,
 	const struct log_how *how, struct err *e)
 {
-	struct err *why = xcalloc((size_t)n, sizeof(*why));
+	scoped_ptr struct err *why = xcalloc((size_t)n, sizeof(*why));
 	int rc = 0;
 	memset(l, 0, (size_t)n * sizeof(*l));
 #pragma omp parallel for schedule(dynamic) num_threads(READERS)
@@ -430,6 +411,5 @@ int log_read_all(struct run_log *l, const char *const *paths, int n,
 		if (rc)
 			*e = why[i];
 	}
-	free(why);
 	return rc;
 }

@@ -56,14 +56,12 @@ static bool next_json_run(struct search *s, struct span line)
 		(s->run.s && s->raw.len == raw.n && !memcmp(s->raw.s, raw.p, raw.n)))
 		return false;
 	json_error_t why;
-	json_t *j = json_loadb(raw.p - 1, raw.n + 2, JSON_DECODE_ANY, &why);
+	json_auto_t *j = json_loadb(raw.p - 1, raw.n + 2, JSON_DECODE_ANY, &why);
 	str_clear(&s->raw);
 	str_add(&s->raw, raw.p, raw.n);
 	str_clear(&s->run);
 	str_puts(&s->run, json_string_value(j) ? json_string_value(j) : "");
-	bool is = json_is_string(j);
-	json_decref(j);
-	return is;
+	return json_is_string(j);
 }
 
 static int add_run(void *to, const char *p, size_t n, struct err *e)
@@ -87,7 +85,7 @@ int runs_of_rows(
 	int fd, const char *path, struct span header, struct strs *runs, struct err *e)
 {
 	struct search s = {.runs = runs};
-	struct str rest = {0};
+	scoped_str rest = {0};
 	s.field = csv_run_field(header, &s.delimiter);
 	if (s.field < 0 && !span_begins(header, KEY))
 		return 0;
@@ -97,7 +95,6 @@ int runs_of_rows(
 		*e = (struct err){0};
 		rc = 0;
 	}
-	str_free(&rest);
 	str_free(&s.raw);
 	str_free(&s.run);
 	return rc;

@@ -8,7 +8,6 @@
 #include "plan/planner.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/layout.h"
 #include "parallel/parallel.h"

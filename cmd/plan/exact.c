@@ -5,8 +5,6 @@
 #include "plan/planner.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/layout.h"
 

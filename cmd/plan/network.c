@@ -5,7 +5,6 @@
 #include "comm/collective.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* The bytes that a rank sends for each byte of the column `size` (see busbw in pt-collbench(1)); 0: no rank sends as
  * much as all others. */

@@ -2,8 +2,6 @@
 #include "plan/planner.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "comm/mesh.h"
 #include "parallel/parallel.h"
@@ -307,11 +305,10 @@ int report_json(const struct request *r, const struct search *s, const char *giv
 	put_int(all, "refused", s->refused);
 	put_real(all, "seconds", s->seconds);
 	json_object_set_new(all, "results", rows);
-	char *text = json_dumps(all, JSON_INDENT(2));
+	scoped_ptr char *text = json_dumps(all, JSON_INDENT(2));
 	json_decref(all);
 	if (!text)
 		return err_set(e, EX_FAILED, "out of memory");
 	str_printf(out, "%s\n", text);
-	free(text);
 	return 0;
 }

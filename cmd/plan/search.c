@@ -2,8 +2,6 @@
 #include "plan/planner.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A heap of the fastest layouts, the slowest one first. */
 struct filter {

@@ -2,9 +2,6 @@
  * --best prints. */
 #include "plan/planner.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "options/options.h"
 
 /* A member of the layout, and the option: an int, or `wide`, an int64_t. */

@@ -5,8 +5,6 @@
  */
 #include "plan/planner.h"
 
-#include <stdlib.h>
-
 #include "base/philox.h"
 #include "parallel/parallel.h"
 
@@ -80,7 +78,7 @@ void timeline_find(
 	const struct layout *l = &c->l;
 	struct schedule s;
 	struct timeline t;
-	double *cost = open_schedule(c, &s);
+	scoped_ptr double *cost = open_schedule(c, &s);
 	int64_t all = (int64_t)l->degree[AXIS_DP] * l->degree[AXIS_FSDP];
 	struct group g = {0, x->together ? all : 1};
 	const struct reliability calm = {.slow = 1};
@@ -100,7 +98,6 @@ void timeline_find(
 		}
 	}
 	schedule_free(&s);
-	free(cost);
 }
 
 void timeline_print(const struct request *r, const struct choice *c,
@@ -110,7 +107,7 @@ void timeline_print(const struct request *r, const struct choice *c,
 	struct schedule s;
 	struct timeline t;
 	timeline_find(c, x, &found);
-	double *cost = open_schedule(c, &s);
+	scoped_ptr double *cost = open_schedule(c, &s);
 	struct group g = {found.slowest, x->together ? found.pipelines : 1};
 	draw_costs(c, x, g, cost);
 	step_of(&s, cost, &t);
@@ -130,5 +127,4 @@ void timeline_print(const struct request *r, const struct choice *c,
 	schedule_draw(&s, &t, width, out);
 	timeline_free(&t);
 	schedule_free(&s);
-	free(cost);
 }

@@ -7,8 +7,6 @@
 #include "prepare/shard_writer.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- counting ------------------------------------------------------------------------------- */
 
@@ -22,7 +20,7 @@ static int print_messages(const struct assembly *a, struct prepared *out, struct
 		out->n_broken += v.head.n_lines_broken;
 		if (!v.head.n_message_bytes || n >= MAX_MESSAGES)
 			continue;
-		char *text = xcalloc((size_t)v.head.n_message_bytes + 1, 1);
+		scoped_ptr char *text = xcalloc((size_t)v.head.n_message_bytes + 1, 1);
 		int rc = file_read_at(v.fd, "a work file", text,
 			(size_t)v.head.n_message_bytes, v.messages, e);
 		char *line = text;
@@ -32,7 +30,6 @@ static int print_messages(const struct assembly *a, struct prepared *out, struct
 			warn("%s", line);
 			line = end + 1;
 		}
-		free(text);
 		if (rc)
 			return -1;
 	}

@@ -2,7 +2,6 @@
 #include "prepare/pipeline.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 /* What the threads share. */
 struct queue {
@@ -73,7 +72,7 @@ int64_t batches_run(
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.began = clock_seconds(),
 		.bad = INT64_MAX};
-	struct taker *all = xcalloc((size_t)n, sizeof(*all));
+	scoped_ptr struct taker *all = xcalloc((size_t)n, sizeof(*all));
 	pthread_attr_t how;
 	int started = 1;
 	pthread_attr_init(&how);
@@ -89,7 +88,6 @@ int64_t batches_run(
 	for (int i = 1; i < started; i++)
 		pthread_join(all[i].thread, NULL);
 	pthread_attr_destroy(&how);
-	free(all);
 	if (q.bad < INT64_MAX)
 		*e = q.e;
 	return q.bad;

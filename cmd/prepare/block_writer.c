@@ -7,8 +7,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct read_of_block {
 	struct extent from;

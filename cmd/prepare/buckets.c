@@ -2,8 +2,6 @@
 #include "prepare/assembly.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,9 +1,6 @@
 /* Which documents have the text of an earlier one: equal hashes of 128 bits. */
 #include "prepare/assembly.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { BUCKET_BITS = 8 };
 
 struct seen {
@@ -49,7 +46,7 @@ static int mark(struct assembly *a, struct buckets *b, int bucket, struct err *e
 		return -1;
 	if (!n_bytes)
 		return 0;
-	struct seen *all = xmalloc((size_t)n_bytes);
+	scoped_ptr struct seen *all = xmalloc((size_t)n_bytes);
 	memcpy(all, p, (size_t)n_bytes);
 	int64_t n = n_bytes / (int64_t)sizeof(*all);
 	qsort(all, (size_t)n, sizeof(*all), by_hash);
@@ -57,7 +54,6 @@ static int mark(struct assembly *a, struct buckets *b, int bucket, struct err *e
 		if (hash128_same(all[i].hash, all[i - 1].hash))
 			a->duplicates[all[i].number / 64] |= (uint64_t)1
 							     << all[i].number % 64;
-	free(all);
 	return 0;
 }
 

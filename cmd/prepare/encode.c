@@ -6,8 +6,6 @@
 #include "prepare/shard_writer.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { SLICE = 1 << 20 };
 
@@ -341,7 +339,7 @@ static int do_document(struct worker *w, const struct document_part *part,
 static uint64_t hash_options(const struct encoding *x)
 {
 	const struct prepare *p = x->p;
-	struct str all = {0};
+	scoped_str all = {0};
 	if (x->t)
 		tokenizer_pack(x->t, &all);
 	str_printf(&all, "%lld %lld %lld %d %d %d %s", (long long)x->end_of_text,
@@ -355,9 +353,7 @@ static uint64_t hash_options(const struct encoding *x)
 		str_printf(&all, "%c+%s", '\0', p->keep.v[i]);
 	for (int64_t i = 0; i < p->drop.n; i++)
 		str_printf(&all, "%c-%s", '\0', p->drop.v[i]);
-	uint64_t h = hash_bytes(all.s, all.len, 0);
-	str_free(&all);
-	return h;
+	return hash_bytes(all.s, all.len, 0);
 }
 
 static struct hash128 key_of(const struct batch *b, uint64_t options)
@@ -454,7 +450,7 @@ int encode_all(struct encoding *x, struct err *e)
 		x->p, x->inputs, x->t, !x->learn && filter_has_expressions(x->filter));
 	const struct batches all = {reader, &bar, true, do_batch};
 	int threads = x->p->threads < 1 ? 1 : x->p->threads;
-	struct worker *w = xcalloc((size_t)threads, sizeof(*w));
+	scoped_ptr struct worker *w = xcalloc((size_t)threads, sizeof(*w));
 	struct err mine = {0};
 	for (int i = 0; i < threads; i++)
 		w[i].s = &s, w[i].document.records = x->records;
@@ -464,7 +460,6 @@ int encode_all(struct encoding *x, struct err *e)
 	progress_end(&bar);
 	for (int i = 0; i < threads; i++)
 		worker_free(&w[i]);
-	free(w);
 	x->text_bytes = reader_text_bytes(reader);
 	x->text_hash = reader_close(reader);
 	if (!agree(x->comm, bad, &mine))

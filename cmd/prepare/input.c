@@ -1,8 +1,6 @@
 /* Bytes of files, decompressed. */
 #include "prepare/pipeline.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>

@@ -2,11 +2,8 @@
 #include "prepare/pipeline.h"
 #include "prepare/token_file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <glob.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -60,36 +57,29 @@ static bool is_work_folder(const struct prepare *p, const struct stat *st)
 static int add_folder(struct inputs *in, const struct prepare *p, const char *path,
 	int depth, struct err *e)
 {
-	DIR *d = opendir(path);
-	if (!d || depth > MAX_DEPTH) {
-		if (d)
-			closedir(d);
+	scoped_dir *d = opendir(path);
+	if (!d || depth > MAX_DEPTH)
 		return err_set(e, EX_IOERR, "%s: %s", path,
 			d ? "too many folders in folders" : strerror(errno));
-	}
-	struct strs names = {0};
+	scoped_strs names = {0};
 	errno = 0;
 	for (const struct dirent *x; (x = readdir(d)); errno = 0)
 		if (x->d_name[0] != '.')
 			strs_add(&names, x->d_name);
 	int rc = errno ? err_errno(e, path) : 0;
-	closedir(d);
 	strs_sort(&names);
 	for (int64_t i = 0; i < names.n && !rc; i++) {
-		struct str child = {0};
 		struct stat st, link;
-		str_printf(&child, "%s%s%s", path, text_ends(path, "/") ? "" : "/",
-			names.v[i]);
-		if (stat(child.s, &st) || lstat(child.s, &link))
-			rc = err_errno(e, child.s);
+		scoped_ptr char *child = text_printf(
+			"%s%s%s", path, text_ends(path, "/") ? "" : "/", names.v[i]);
+		if (stat(child, &st) || lstat(child, &link))
+			rc = err_errno(e, child);
 		else if (S_ISREG(st.st_mode))
-			rc = add_file(in, p, child.s, &st, e);
+			rc = add_file(in, p, child, &st, e);
 		else if (S_ISDIR(link.st_mode) && !is_work_folder(p, &link))
 			/* links could form a circle */
-			rc = add_folder(in, p, child.s, depth + 1, e);
-		str_free(&child);
+			rc = add_folder(in, p, child, depth + 1, e);
 	}
-	strs_free(&names);
 	return rc;
 }
 

@@ -6,12 +6,10 @@
 #include "base/json.h"
 #include "prepare/pipeline.h"
 
-#include <string.h>
-
 int jsonl_not_a(const json_t *line, const char *field, const char *what, struct err *e)
 {
 	const json_t *j = json_object_get(line, field);
-	struct str names = {0};
+	scoped_str names = {0};
 	const char *name;
 	json_t *value;
 	int n = 0;
@@ -23,7 +21,6 @@ int jsonl_not_a(const json_t *line, const char *field, const char *what, struct 
 	err_set(e, EX_DATAERR, "no field '%.40s' with %s%s%s", field, what,
 		n ? "; --field names another of: " : ", and no other",
 		names.s ? names.s : "");
-	str_free(&names);
 	return -1;
 }
 
@@ -44,7 +41,7 @@ json_t *jsonl_object(const char *line, int64_t n, struct err *e)
 int jsonl_text_any(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
 {
-	json_t *root = jsonl_object(line, n, e);
+	json_auto_t *root = jsonl_object(line, n, e);
 	if (!root)
 		return -1;
 	const json_t *text = json_object_get(root, field);
@@ -60,7 +57,6 @@ int jsonl_text_any(
 		rc = jsonl_not_a(root, field, "a string", e);
 	else
 		str_add(out, json_string_value(text), json_string_length(text));
-	json_decref(root);
 	return rc;
 }
 

@@ -3,8 +3,6 @@
 #include "prepare/token_file.h"
 
 #include <glob.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -64,12 +62,10 @@ static void find_outputs(struct outputs *o, const struct token_convert *c)
 		return;
 	}
 	for (size_t i = 0; i < N_SPLITS * ARRAY_LEN(ends); i++) {
-		scoped_str pattern = {0};
-		str_printf(&pattern, "%s%s%s%s", text_ends(out, "/") ? "" : "_",
-			split_names[i % N_SPLITS], several ? "_" FIVE_DIGITS : "",
-			ends[i / N_SPLITS]);
-		add_all(o, out, strlen(out) - (text_ends(out, ".bin") ? 4 : 0),
-			pattern.s);
+		scoped_ptr char *pattern = text_printf("%s%s%s%s",
+			text_ends(out, "/") ? "" : "_", split_names[i % N_SPLITS],
+			several ? "_" FIVE_DIGITS : "", ends[i / N_SPLITS]);
+		add_all(o, out, strlen(out) - (text_ends(out, ".bin") ? 4 : 0), pattern);
 	}
 }
 

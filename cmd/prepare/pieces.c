@@ -10,8 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum {
@@ -134,7 +132,7 @@ static uint64_t head_check(const struct piece_head *h)
 static int body_matches(int fd, int64_t at, int64_t n, uint64_t check)
 {
 	enum { CHUNK = 1 << 18 };
-	char *chunk = xmalloc(CHUNK);
+	scoped_ptr char *chunk = xmalloc(CHUNK);
 	struct hash_state *h = hash_open();
 	bool whole = true;
 	for (int64_t done = 0; done < n && whole; done += CHUNK) {
@@ -143,7 +141,6 @@ static int body_matches(int fd, int64_t at, int64_t n, uint64_t check)
 		hash_add(h, chunk, now);
 	}
 	int why = whole ? 0 : errno;
-	free(chunk);
 	bool same = hash_close(h) == check;
 	errno = why;
 	return why ? -1 : whole && same;
@@ -178,37 +175,33 @@ static int64_t add_file(struct pieces *w, int fd, const char *path)
 
 static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 {
-	struct str path = {0};
-	str_printf(&path, "%s/pieces-%d", w->work, rank);
-	int fd = file_open_plain(path.s, own ? O_RDWR | O_CREAT : O_RDONLY);
+	scoped_ptr char *path = text_printf("%s/pieces-%d", w->work, rank);
+	int fd = file_open_plain(path, own ? O_RDWR | O_CREAT : O_RDONLY);
 	int rc = 0;
 	if (fd < 0 && (errno == ELOOP || errno == EMLINK))
-		rc = file_check_plain(path.s, e);
+		rc = file_check_plain(path, e);
 	else if (fd < 0 && (own || errno != ENOENT))
-		rc = err_errno(e, path.s);
+		rc = err_errno(e, path);
 	if (fd >= 0) {
-		int64_t number = add_file(w, fd, path.s), end = scan(w, fd);
+		int64_t number = add_file(w, fd, path), end = scan(w, fd);
 		if (end < 0 || (own && ftruncate(fd, end)))
-			rc = err_errno(e, path.s);
+			rc = err_errno(e, path);
 		if (own && !rc) {
 			w->own = number;
 			w->files[number].end = end;
 		}
 	}
-	str_free(&path);
 	return rc;
 }
 
 static int lock_work(struct pieces *w, int rank, struct err *e)
 {
-	struct str path = {0};
-	str_printf(&path, "%s/lock-%d", w->work, rank);
-	int rc = file_lock(path.s, true, &w->lock);
+	scoped_ptr char *path = text_printf("%s/lock-%d", w->work, rank);
+	int rc = file_lock(path, true, &w->lock);
 	if (rc)
-		err_set(e, EX_IOERR, "%s: %s", path.s,
+		err_set(e, EX_IOERR, "%s: %s", path,
 			rc == EAGAIN ? "another pt-prepare uses this folder"
 				     : strerror(rc));
-	str_free(&path);
 	return rc ? -1 : 0;
 }
 
@@ -227,10 +220,9 @@ static int open_temporary(struct pieces *w, struct err *e)
 	int fd = pieces_scratch(w, e);
 	if (fd < 0)
 		return -1;
-	struct str name = {0};
-	str_printf(&name, "a temporary file in %s", file_temporary_directory());
-	w->own = add_file(w, fd, name.s);
-	str_free(&name);
+	scoped_ptr char *name =
+		text_printf("a temporary file in %s", file_temporary_directory());
+	w->own = add_file(w, fd, name);
 	return 0;
 }
 
@@ -270,10 +262,8 @@ void pieces_remove(struct pieces *w)
 	for (int64_t i = 0; i < w->paths.n; i++)
 		unlink(w->paths.v[i]);
 	for (int i = 0; i < MAX_RANKS; i++) {
-		struct str path = {0};
-		str_printf(&path, "%s/lock-%d", w->work, i);
-		unlink(path.s);
-		str_free(&path);
+		scoped_ptr char *path = text_printf("%s/lock-%d", w->work, i);
+		unlink(path);
 	}
 	rmdir(w->work); /* unless it has other files */
 }

@@ -3,8 +3,6 @@
 #include "prepare/shard_writer.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 struct job {
@@ -108,7 +106,7 @@ static int learn_text(struct job *j, struct err *e)
 /* Collective. */
 static int learn(struct job *j, struct err *e)
 {
-	struct str packed = {0};
+	scoped_str packed = {0};
 	if (!j->t.kind->learn || j->t.vocab.n)
 		return j->t.vocab.n ? 0 : j->t.kind->learn_end(&j->t, e);
 	learn_text(j, e);
@@ -123,7 +121,6 @@ static int learn(struct job *j, struct err *e)
 		tokenizer_free(&j->t);
 		tokenizer_unpack(&j->t, &packed, e);
 	}
-	str_free(&packed);
 	return comm_agree(j->comm, e);
 }
 
@@ -202,7 +199,7 @@ int prepare_decode(const struct strs *files, enum split split, FILE *f, struct e
 	enum { N = 1 << 18 };
 	static int32_t ids[N];
 	struct corpus *c;
-	struct str text = {0};
+	scoped_str text = {0};
 	if (corpus_open(&c, files, false, e))
 		return -1;
 	int rc = 0;
@@ -220,7 +217,6 @@ int prepare_decode(const struct strs *files, enum split split, FILE *f, struct e
 		if (!rc && fwrite(text.s, 1, text.len, f) != text.len)
 			rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
 	}
-	str_free(&text);
 	corpus_close(c);
 	return rc;
 }

@@ -4,9 +4,6 @@
  */
 #include "prepare/pipeline.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
 	BATCH_BYTES = 1 << 21,
 	WINDOW_BYTES = 1 << 23,

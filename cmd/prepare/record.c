@@ -3,9 +3,6 @@
 
 #include "base/json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
 	N_FIELDS = 2,
 	IGNORED = -100
@@ -351,8 +348,6 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 		jsonl_turns(line, n, (const char *const *)r->field, prompt ? 2 : 1,
 			&out->turns))
 		return prompt ? prompt_text(r, out, e) : apply(r, out, e);
-	json_t *root = jsonl_object(line, n, e);
-	int rc = root ? readers[r->p->record](r, root, out, e) : -1;
-	json_decref(root);
-	return rc;
+	json_auto_t *root = jsonl_object(line, n, e);
+	return root ? readers[r->p->record](r, root, out, e) : -1;
 }

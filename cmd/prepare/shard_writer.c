@@ -8,8 +8,6 @@
 #include "base/file.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -405,12 +403,11 @@ static int send_image(struct shard_writer *w, struct err *e)
 /* Renames all files, which are complete. */
 static int name_files(struct shard_writer *w, struct err *e)
 {
-	struct durable **all = xcalloc((size_t)w->n_files, sizeof(struct durable *));
+	scoped_ptr struct durable **all =
+		xcalloc((size_t)w->n_files, sizeof(struct durable *));
 	for (int64_t i = 0; i < w->n_files; i++)
 		all[i] = &w->files[i].d;
-	int rc = durable_commit_all(all, w->n_files, e);
-	free(all);
-	return rc;
+	return durable_commit_all(all, w->n_files, e);
 }
 
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e)

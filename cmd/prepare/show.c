@@ -4,7 +4,6 @@
 #include "data/offsets.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 struct show {

@@ -5,8 +5,6 @@
  */
 #include "prepare/assembly.h"
 
-#include <stdlib.h>
-
 enum {
 	BUCKET_BYTES = 1 << 25,
 	MAX_BUCKETS = 256,

@@ -7,8 +7,6 @@
 #include "prepare/token_file.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { PIECE = 1 << 18 }; /* tokens */
@@ -355,11 +353,10 @@ static int find_tokenizer(struct job *j, struct err *e)
 	}
 	if (corpus_open_file(&c, j->c->vocab_from, e))
 		return -1;
-	struct str packed = {0};
+	scoped_str packed = {0};
 	tokenizer_pack(corpus_tokenizer(c), &packed);
 	corpus_close(c);
 	int rc = tokenizer_unpack(&j->ids, &packed, e);
-	str_free(&packed);
 	j->tokenizer = &j->ids;
 	return rc;
 }

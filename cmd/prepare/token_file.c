@@ -1,8 +1,6 @@
 /* Reading of token files. */
 #include "prepare/token_file.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

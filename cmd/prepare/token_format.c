@@ -2,8 +2,6 @@
 #include "prepare/token_file.h"
 
 #include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
 
 static const struct token_type none, u16 = {2, false}, u32 = {4, false}, i32 = {4, true};
 
@@ -156,13 +154,11 @@ void token_index_name(struct str *out, const char *path)
 
 static bool has_index(const char *path)
 {
-	struct str name = {0};
+	scoped_str name = {0};
 	char first[sizeof(megatron_magic)];
 	token_index_name(&name, path);
-	bool has = file_sniff(name.s, first, sizeof(first)) == sizeof(first) &&
-		   !memcmp(first, megatron_magic, sizeof(first));
-	str_free(&name);
-	return has;
+	return file_sniff(name.s, first, sizeof(first)) == sizeof(first) &&
+	       !memcmp(first, megatron_magic, sizeof(first));
 }
 
 /* One may give the name of either file, or that of both without its end. */
@@ -269,7 +265,7 @@ static int megatron_documents(struct token_file *f, const struct megatron_index 
 
 static int megatron_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
-	struct str text = {0}, name = {0};
+	scoped_str text = {0}, name = {0};
 	struct megatron_index x = {0};
 	token_index_name(&name, f->path);
 	x.name = name.s;
@@ -280,8 +276,6 @@ static int megatron_open(struct token_file *f, int64_t n_bytes, struct err *e)
 		rc = err_set(e, EX_DATAERR,
 			"%s: has %lld bytes, but its index describes %lld", f->path,
 			(long long)n_bytes, (long long)(f->n * f->type.bytes));
-	str_free(&text);
-	str_free(&name);
 	return rc ? -1 : 0;
 }
 

@@ -1,8 +1,6 @@
 /* Writing of token files: of each split one, or several of a given size. */
 #include "prepare/token_file.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { BUFFER = 1 << 20 };
@@ -113,14 +111,12 @@ static int flush_buffer(struct token_stream *o, struct err *e)
 
 static int write_index(struct token_writer *w, const struct out *o, struct err *e)
 {
-	struct str name = {0}, text = {0};
+	scoped_str name = {0}, text = {0};
 	token_index_name(&name, o->tokens.path);
 	w->format->index(&text, w->type, &o->lengths);
 	int fd = create(w, name.s, e), rc = fd < 0;
 	if (!rc)
 		rc = file_close(fd, name.s, write_all(fd, text.s, text.len), e);
-	str_free(&text);
-	str_free(&name);
 	return rc ? -1 : 0;
 }
 
@@ -134,10 +130,9 @@ static int end_file(struct token_writer *w, enum split s, struct err *e)
 		return -1;
 	int rc = 0;
 	if (w->format->header) {
-		char *header = xcalloc((size_t)w->format->header_bytes, 1);
+		scoped_ptr char *header = xcalloc((size_t)w->format->header_bytes, 1);
 		w->format->header(header, w->type, o->n);
 		rc = pwrite_all(t->fd, header, (size_t)w->format->header_bytes, 0);
-		free(header);
 	}
 	rc = file_close(t->fd, t->path, rc, e);
 	t->fd = -1;

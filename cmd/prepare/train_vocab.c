@@ -5,8 +5,6 @@
 #include "prepare/train_vocab.h"
 #include "prepare/pipeline.h"
 
-#include <stdlib.h>
-
 struct job {
 	const struct train_vocab *c;
 	struct inputs inputs;
@@ -140,14 +138,13 @@ int train_vocab_run(const struct train_vocab *c, const struct strs *inputs,
 {
 	struct job j = {.c = c, .out = out};
 	int threads = c->p->threads;
-	struct worker *w = xcalloc((size_t)threads, sizeof(*w));
+	scoped_ptr struct worker *w = xcalloc((size_t)threads, sizeof(*w));
 	*out = (struct trained_vocab){0};
 	int rc = read_all(&j, w, inputs, e) || merge_all(&j, &w[0].words, e);
 	for (int i = 0; i < threads; i++) {
 		train_words_close(&w[i].words);
 		document_text_free(&w[i].document);
 	}
-	free(w);
 	if (j.filter)
 		filter_close(j.filter);
 	records_close(j.records);

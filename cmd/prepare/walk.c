@@ -1,8 +1,6 @@
 /* The documents of all pieces, in the order of the text, and their tokens. */
 #include "prepare/assembly.h"
 
-#include <stdlib.h>
-
 int piece_view(
 	const struct assembly *a, int64_t batch, struct piece_view *v, struct err *e)
 {

@@ -8,9 +8,6 @@
 #include "prepare/assembly.h"
 #include "prepare/shard_writer.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* A pool has so many tokens, or as many windows. */
 enum { POOL_TOKENS = 1 << 24, POOL_WINDOWS = 16 };
 

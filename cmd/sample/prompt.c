@@ -4,9 +4,6 @@
 #include "chat/template.h"
 #include "foreign/foreign.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct chat_template *prompt_template(
 	const struct ckpt *c, const char *name, struct err *e)
 {
@@ -32,14 +29,13 @@ struct chat_template *prompt_template(
 static int64_t add_text(const struct tokenizer *t, const char *text, int64_t n,
 	uint32_t **ids, int64_t n_ids, struct err *e)
 {
-	uint32_t *more = NULL;
+	scoped_ptr uint32_t *more = NULL;
 	int64_t n_more = n ? tokenizer_encode_all(t, text, n, &more, e) : 0;
 	if (n_more < 0)
 		return -1;
 	*ids = xrealloc(*ids, (size_t)(n_ids + n_more + 1) * sizeof(**ids));
 	if (n_more)
 		memcpy(*ids + n_ids, more, (size_t)n_more * sizeof(**ids));
-	free(more);
 	return n_ids + n_more;
 }
 

@@ -4,9 +4,6 @@
 #include "chat/template.h"
 #include "foreign/foreign.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static void add(struct stops *s, int64_t id)
 {
 	s->ids = xgrow(s->ids, s->n, sizeof(*s->ids));

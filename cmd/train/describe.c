@@ -2,7 +2,6 @@
 #include "train/train_internal.h"
 
 #include <stdarg.h>
-#include <string.h>
 
 PRINTF(3, 4)
 static void line(struct str *out, const char *label, const char *fmt, ...)

@@ -1,8 +1,6 @@
 /* Injected faults: slow ranks, and corrupt data. */
 #include "train/faults.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 enum { ANY = -1 };
@@ -147,10 +145,9 @@ void faults_step(const struct faults *f, struct trainer *t,
 {
 	struct step_data data;
 	step_load(t, &data);
-	int32_t *corrupted = corrupt(f, t);
+	scoped_ptr int32_t *corrupted = corrupt(f, t);
 	delay(f, t);
 	step_run_on(t, corrupted ? corrupted : data.windows, votes, r);
 	r->data = data.waited;
-	free(corrupted);
 	step_data_free(&data);
 }

@@ -10,8 +10,6 @@
 #include "kernels/dtype_bits.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* What a rank has of a tensor. Records with the same place are copies of the same elements. */
 struct record {
@@ -68,10 +66,9 @@ static struct host_mat to_host(struct device *d, struct mat x)
 		device_get(d, m.v, x.p, (size_t)n * sizeof(float));
 		return m;
 	}
-	void *half = xmalloc((size_t)mat_bytes(x) + 1);
+	scoped_ptr void *half = xmalloc((size_t)mat_bytes(x) + 1);
 	device_get(d, half, x.p, (size_t)mat_bytes(x));
 	widen(half, m.v, n, x.type);
-	free(half);
 	return m;
 }
 

@@ -2,7 +2,6 @@
 #include "train/train_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static bool has_others(const struct run *r)
 {

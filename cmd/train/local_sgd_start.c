@@ -3,7 +3,6 @@
 #include "train/train_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- the start ------------------------------------------------------------------- */
 

@@ -8,8 +8,6 @@
 
 #include <math.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* ---- signals --------------------------------------------------------------------- */

@@ -1,8 +1,6 @@
 /* Nonblocking notifications between ranks. */
 #include "train/notify.h"
 
-#include <stdlib.h>
-
 void comm_notify_open(struct comm_notify *b, struct comm *c, bool in)
 {
 	*b = (struct comm_notify){.c = comm_split(c, in ? 0 : -1, "notify")};

@@ -1,19 +1,15 @@
 /* The peak FLOP/s that MFU is relative to. */
 #include "train/train_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
 {
 	struct mat x = mat_take(a, n, n, type);
-	float *some = xmalloc((size_t)(n * n) * sizeof(*some));
+	scoped_ptr float *some = xmalloc((size_t)(n * n) * sizeof(*some));
 	for (int64_t i = 0; i < n * n; i++)
 		some[i] = (float)(i % 7);
 	struct mat from = mat_take(a, n, n, DT_F32);
 	device_put(d, from.p, some, (size_t)mat_bytes(from));
 	d->k->round(d, x, from, type, 1);
-	free(some);
 	return x;
 }
 

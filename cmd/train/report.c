@@ -2,7 +2,6 @@
 #include "train/train_internal.h"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -39,10 +37,9 @@ static bool has_rows(const char *dir)
 /* A run that ended before its first row and checkpoint has nothing to lose. */
 static bool holds_run(const char *dir)
 {
-	scoped_str path = {0};
 	int64_t *steps;
-	str_printf(&path, "%s/checkpoints", dir);
-	int64_t n = ckpt_list(path.s, &steps, &(struct err){0});
+	scoped_ptr char *path = text_printf("%s/checkpoints", dir);
+	int64_t n = ckpt_list(path, &steps, &(struct err){0});
 	free(steps);
 	return n > 0 || has_rows(dir);
 }
@@ -80,9 +77,8 @@ static int choose_dir(
 /* (The link first: without its checkpoint it would tell of one that was lost.) */
 static void remove_old(const char *dir)
 {
-	scoped_str mark = {0};
-	str_printf(&mark, "%s/latest.h5", dir);
-	unlink(mark.s);
+	scoped_ptr char *mark = text_printf("%s/latest.h5", dir);
+	unlink(mark);
 	ckpt_drop(dir, -1, -1);
 }
 
@@ -251,11 +247,11 @@ bool run_dir_begun(const struct ckpt *c)
 
 void run_dir_record(const struct run *r)
 {
-	scoped_str path = {0};
 	if (!r->dir.path || r->all->size == 1)
 		return;
-	str_printf(&path, "%s/flight-record.%d", r->dir.path, r->all->rank);
-	comm_flight_open(path.s, &(struct err){0}); /* a host may not see the directory */
+	scoped_ptr char *path =
+		text_printf("%s/flight-record.%d", r->dir.path, r->all->rank);
+	comm_flight_open(path, &(struct err){0}); /* a host may not see the directory */
 }
 
 int run_dir_keep_log(const struct run *r, struct err *e)
@@ -266,10 +262,10 @@ int run_dir_keep_log(const struct run *r, struct err *e)
 
 void run_dir_undo(struct run *r)
 {
-	scoped_str path = {0};
-	str_printf(&path, "%s/journal.txt", r->dir.path ? r->dir.path : "");
+	scoped_ptr char *path =
+		text_printf("%s/journal.txt", r->dir.path ? r->dir.path : "");
 	if (r->dir.created_journal)
-		unlink(path.s);
+		unlink(path);
 	if (r->dir.created && r->dir.path) { /* rmdir() removes only empty ones */
 		rmdir(r->dir.ckpt_path);
 		rmdir(r->dir.path);
@@ -278,11 +274,10 @@ void run_dir_undo(struct run *r)
 
 void run_dir_clear(const struct run *r, const struct train_opts *o)
 {
-	scoped_str log = {0};
-	str_printf(&log, "%s/run.h5", r->dir.path);
+	scoped_ptr char *log = text_printf("%s/run.h5", r->dir.path);
 	if (run_is_first(r)) {
 		remove_old(r->dir.ckpt_path);
-		unlink(log.s);
+		unlink(log);
 	}
 	if (r->all->rank == 0)
 		remove_others(r, max64(1, o->edit.workers));

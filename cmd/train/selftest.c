@@ -1,8 +1,6 @@
 /* The self-test of a run: which kernels, on which ranks, and results of earlier runs. */
 #include "train/selftest.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 #include "edit/edit.h"
@@ -150,8 +148,8 @@ static void describe(
 static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
 {
 	size_t n = (size_t)comm_max_i64(all, calls->n) + 1;
-	uint64_t *mine = xcalloc(n, sizeof(*mine));
-	uint64_t *each = xcalloc((size_t)all->size * n, sizeof(*each));
+	scoped_ptr uint64_t *mine = xcalloc(n, sizeof(*mine));
+	scoped_ptr uint64_t *each = xcalloc((size_t)all->size * n, sizeof(*each));
 	mine[0] = gpu;
 	for (int64_t i = 0; i < calls->n; i++)
 		mine[1 + i] = hash_str(calls->texts[i].s);
@@ -164,8 +162,6 @@ static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *ca
 		if (theirs)
 			kernel_calls_remove(calls, i);
 	}
-	free(mine);
-	free(each);
 }
 
 static int test(

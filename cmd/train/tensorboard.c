@@ -4,11 +4,8 @@
 #include "base/file.h"
 #include "run/tfevents.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Readers take files in the order of their names, which begin with the time. This one is the last, also if
@@ -16,7 +13,7 @@
 static long long time_of_name(const char *folder, bool *others)
 {
 	long long last = (long long)clock_wall();
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	*others = false;
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (strncmp(f->d_name, TFEVENTS_NAME, strlen(TFEVENTS_NAME)))
@@ -25,8 +22,6 @@ static long long time_of_name(const char *folder, bool *others)
 		last = time >= last && time < 9999999999 ? time + 1 : last;
 		*others = true;
 	}
-	if (d)
-		closedir(d);
 	return last;
 }
 

@@ -2,7 +2,6 @@
 #include "train/train_internal.h"
 
 #include <errno.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -60,14 +59,15 @@ void trace_begin_step(struct run *r)
 /* What a rank has recorded. */
 static void print_rank(const struct run *r, struct str *out)
 {
-	scoped_str name = {0}, mesh = {0};
+	scoped_str mesh = {0};
 	int at[N_AXES];
 	mesh_place(r->t.mesh.degree, r->world->rank, at);
 	for (int a = 0; a < N_AXES; a++)
 		if (r->t.mesh.degree[a] > 1)
 			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);
-	str_printf(&name, "rank %d%s", r->world->rank, mesh.s ? mesh.s : "");
-	trace_print(out, r->world->rank, name.s);
+	scoped_ptr char *name =
+		text_printf("rank %d%s", r->world->rank, mesh.s ? mesh.s : "");
+	trace_print(out, r->world->rank, name);
 }
 
 /* Nothing after an error. */

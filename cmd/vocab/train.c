@@ -7,9 +7,6 @@
  */
 #include "vocab/vocab.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_TOKENS = 1 << 24 };
 #define NO_TOKEN UINT32_MAX
 
@@ -190,8 +187,8 @@ static void take_words(struct trainer *t, const struct train_words *w)
 static void count_pairs(struct trainer *t)
 {
 	enum { N = N_BYTES * N_BYTES };
-	int64_t *counts = xcalloc(N, sizeof(*counts));
-	struct list *words = xcalloc(N, sizeof(*words));
+	scoped_ptr int64_t *counts = xcalloc(N, sizeof(*counts));
+	scoped_ptr struct list *words = xcalloc(N, sizeof(*words));
 	for (uint32_t w = 0; w < t->n_words; w++) {
 		const uint32_t *s = t->tokens + t->begin[w];
 		for (uint32_t i = 0; i + 1 < t->n[w]; i++) {
@@ -209,8 +206,6 @@ static void count_pairs(struct trainer *t)
 		p->words = words[k];
 		enqueue(t, p);
 	}
-	free(counts);
-	free(words);
 }
 
 /* ---- tokens ----------------------------------------------------------------------- */
@@ -245,14 +240,12 @@ static uint32_t add_token(struct trainer *t, const char *bytes, size_t n)
 
 static uint32_t add_product(struct trainer *t, uint32_t left, uint32_t right)
 {
-	struct str both = {0};
+	scoped_str both = {0};
 	const uint32_t parts[] = {left, right};
 	for (int i = 0; i < 2; i++)
 		str_add(&both, t->bytes.s + t->offset[parts[i]],
 			(size_t)(t->offset[parts[i] + 1] - t->offset[parts[i]]));
-	uint32_t id = add_token(t, both.s, both.len);
-	str_free(&both);
-	return id;
+	return add_token(t, both.s, both.len);
 }
 
 static int64_t n_special(const struct train_config *c)

@@ -2,9 +2,6 @@
 #include "base/file.h"
 #include "vocab/vocab.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static const struct {
 	const char *name;
 	bpe_write_fn *make;
@@ -20,7 +17,7 @@ int train_write(const char *folder, bool overwrite, const struct vocab *v,
 	const struct bpe_rules *r, struct strs *files, struct err *e)
 {
 	struct durable d[N_KINDS] = {0}, *all[N_KINDS];
-	struct str name = {0}, text = {0};
+	scoped_str name = {0}, text = {0};
 	int rc = file_make_directory(folder, e);
 	for (int i = 0; i < N_KINDS && !rc; i++) {
 		str_clear(&name);
@@ -40,7 +37,5 @@ int train_write(const char *folder, bool overwrite, const struct vocab *v,
 	rc = rc || durable_commit_all(all, N_KINDS, e);
 	for (int i = 0; i < N_KINDS && rc; i++)
 		durable_abort(&d[i]);
-	str_free(&text);
-	str_free(&name);
 	return rc ? -1 : 0;
 }

@@ -1,9 +1,6 @@
 /* The words of texts, counted in a hash table. */
 #include "vocab/vocab.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { FIRST_SLOTS = 1 << 12 };
 
 int train_words_open(struct train_words *w, const char *pattern, struct err *e)

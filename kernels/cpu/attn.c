@@ -8,7 +8,6 @@
 #include "kernels/cpu/pieces.h"
 
 #include <omp.h>
-#include <stdlib.h>
 
 enum { BLOCK = 128 };
 
@@ -308,7 +307,7 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 	int n_q = runs_of(a->q_rows, a->q_first, q_runs);
 	int64_t per_run = ceil_div(q_runs[0].len, BLOCK), group = a->heads / a->kv_heads;
 	int64_t dim = a->dim, size = BLOCK * dim;
-	float *all = buffers(size, (struct mat[]){o}, 1);
+	scoped_ptr float *all = buffers(size, (struct mat[]){o}, 1);
 	BUG_ON(o.type != DT_F32 && !(begin && end));
 #pragma omp parallel for schedule(dynamic, 1)
 	for (int64_t t = 0; t < a->batch * a->heads * n_q * per_run; t++) {
@@ -330,7 +329,6 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 			fwd_end(&x, dim);
 		store_rows(ho, qb, dim, x.o);
 	}
-	free(all);
 }
 
 /* ---- backward -------------------------------------------------------------------- */
@@ -490,11 +488,11 @@ void K(attn_bwd)(struct device *d, const struct attn *a, struct mat dq, struct m
 {
 	const struct bwd_args m = {dq, dk, dv, dout, o, q, k, v, lse, delta, begin};
 	int64_t size = (2 * BLOCK + 2 * a->k_rows + a->q_rows) * a->dim;
-	float *all = buffers(size, (struct mat[]){dq, dk, dv, dout, o, q, k, v}, 8);
+	scoped_ptr float *all =
+		buffers(size, (struct mat[]){dq, dk, dv, dout, o, q, k, v}, 8);
 	bool wide = dq.type == DT_F32 && dk.type == DT_F32 && dv.type == DT_F32;
 	BUG_ON(!wide && !begin);
 #pragma omp parallel for schedule(dynamic, 1)
 	for (int64_t t = 0; t < a->batch * a->kv_heads; t++)
 		bwd_group(a, &m, my_buffer(all, size), t / a->kv_heads, t % a->kv_heads);
-	free(all);
 }

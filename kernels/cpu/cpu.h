@@ -16,7 +16,6 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 
 #include <math.h>
-#include <string.h>
 
 #ifndef ISA
 #define ISA sse2

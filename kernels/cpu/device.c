@@ -3,7 +3,6 @@
 #include "kernels/cpu/cpu.h"
 
 #include <omp.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 static void memory(const struct device *d, int64_t *used, int64_t *free_now)

@@ -3,7 +3,6 @@
 #include "kernels/cpu/pieces.h"
 
 #include <omp.h>
-#include <stdlib.h>
 
 /* Memory of a thread, which grows as needed. */
 struct room {

@@ -3,7 +3,6 @@
 
 #include <sched.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <sys/syscall.h>

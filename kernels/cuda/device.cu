@@ -9,9 +9,6 @@ extern "C" {
 #include "base/file.h"
 }
 
-#include <stdlib.h>
-#include <string.h>
-
 extern "C" {
 __attribute__((visibility("default"))) extern const uint64_t pt_cuda_abi;
 const uint64_t pt_cuda_abi = device_abi();

@@ -4,9 +4,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { LISTED = 32, ROUNDS = 5 };
 

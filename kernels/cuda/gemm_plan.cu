@@ -2,9 +2,6 @@
  * cuBLASLt's heuristic are timed, and the fastest is used from then on. */
 #include "kernels/cuda/gemm_plan.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what)
 {
 	if (rc == CUBLAS_STATUS_SUCCESS)

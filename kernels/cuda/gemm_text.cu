@@ -3,8 +3,6 @@
 #include "kernels/cuda/gemm_plan.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_PLANS = 1 << 16 };
 

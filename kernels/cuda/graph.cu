@@ -6,9 +6,6 @@
  */
 #include "kernels/cuda/cuda_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { LINE = 64 };
 
 /* A device_put(): its destination and its pinned memory. */

@@ -2,8 +2,6 @@
 #include "kernels/cuda/cuda_internal.h"
 
 #include <nvtx3/nvToolsExt.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- errors ------------------------------------------------------------------------- */
 

@@ -8,7 +8,6 @@
  * after its own. */
 #include "kernels/cuda/cuda_internal.h"
 
-#include <stdlib.h>
 #include <time.h>
 
 /* A ticket is MAX_STREAMS number + stream. An event is reused after MARKS_KEPT marks of its stream:

@@ -2,8 +2,6 @@
  * to the timer of its interval. */
 #include "kernels/cuda/cuda_internal.h"
 
-#include <stdlib.h>
-
 void cuda_timer_close(struct device *d)
 {
 	struct timer *w = &cuda_of(d)->timer;

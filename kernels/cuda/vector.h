@@ -10,8 +10,6 @@
 
 #include "kernels/cuda/pack.h"
 
-#include <string.h>
-
 enum { THREADS = 256, WARPS_A_BLOCK = THREADS / WARP };
 
 /* ---- indices and grids ---------------------------------------------------------------- */

@@ -6,8 +6,6 @@
 
 #include "base/file.h"
 
-#include <string.h>
-
 static const char index_file[] = "pytorch_model.bin.index.json";
 
 static void path_of(const char *folder, const char *name, struct str *out)
@@ -58,7 +56,7 @@ static int add_file(struct torch_file *f, int32_t file, struct err *e)
 
 static int read_all(struct torch_file *f, const struct weight_map *m, struct err *e)
 {
-	struct strs paths = {0};
+	scoped_strs paths = {0};
 	scoped_str path = {0};
 	int rc = 0;
 	for (int64_t i = 0; i < m->files.n && !rc; i++) {
@@ -70,7 +68,6 @@ static int read_all(struct torch_file *f, const struct weight_map *m, struct err
 	}
 	if (!rc)
 		storages_files(f, &paths);
-	strs_free(&paths);
 	for (int64_t i = 0; i < m->files.n && !rc; i++)
 		rc = add_file(f, (int32_t)i, e);
 	return rc || items_end(f, e) || weight_map_check(m, f, e) ? -1 : 0;

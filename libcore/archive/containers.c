@@ -3,16 +3,13 @@
 
 #include "base/file.h"
 
-#include <stdlib.h>
-
 #define CONTAINER_POINTER(name) &container_##name,
 static const struct container *const containers[] = {CONTAINERS(CONTAINER_POINTER)};
 
 bool container_has(const char *directory, const char *name)
 {
-	scoped_str path = {0};
-	str_printf(&path, "%s/%s", directory, name);
-	return file_exists(path.s);
+	scoped_ptr char *path = text_printf("%s/%s", directory, name);
+	return file_exists(path);
 }
 
 bool container_has_safetensors(const char *directory)

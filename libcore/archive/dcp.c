@@ -11,8 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -114,7 +112,6 @@ static void grow_slots(struct dcp *d)
 static int find_file(struct dcp *d, uint32_t node, int32_t *file)
 {
 	struct torch_parts *p = d->f->parts;
-	struct str path = {0};
 	size_t n;
 	const char *name = pickle_text(&d->tree, node, &n);
 	if (node == d->last_path && node) {
@@ -123,17 +120,14 @@ static int find_file(struct dcp *d, uint32_t node, int32_t *file)
 	}
 	if (!name || !is_inside(name, n))
 		return damaged(d, "the name of a file");
-	str_printf(&path, "%s/%.*s", d->f->path, (int)n, name);
+	scoped_ptr char *path = text_printf("%s/%.*s", d->f->path, (int)n, name);
 	grow_slots(d);
-	int32_t *slot = find_slot(d, path.s);
-	if (!*slot && p->n_files == MOST_FILES) {
-		str_free(&path);
+	int32_t *slot = find_slot(d, path);
+	if (!*slot && p->n_files == MOST_FILES)
 		return damaged(d, "too many files");
-	}
 	if (!*slot) {
-		*slot = items_add_file(d->f, path.s) + 1;
+		*slot = items_add_file(d->f, path) + 1;
 	}
-	str_free(&path);
 	*file = d->last_file = *slot - 1;
 	d->last_path = node;
 	return 0;
@@ -186,7 +180,7 @@ static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 	int64_t n = 0;
 	int rc = 0;
 	pickle_each(&it, &d->tree, chunks);
-	struct box *list = xcalloc((size_t)it.left + 1, sizeof(*list));
+	scoped_ptr struct box *list = xcalloc((size_t)it.left + 1, sizeof(*list));
 	while (!rc && pickle_next(&it, &node)) {
 		rc = read_box(d, t, node, &list[n]);
 		n += !rc && !is_empty(t, &list[n]);
@@ -198,7 +192,6 @@ static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 		qsort(list, (size_t)n, sizeof(*list), by_begin);
 	for (int64_t i = 0; i < n && !rc; i++)
 		items_add_chunk(d->f, list[i].begin, list[i].sizes);
-	free(list);
 	return rc ? err_set(d->e, EX_DATAERR,
 			    "%s: a part of %s is outside of it, or damaged", d->name,
 			    name)
@@ -397,9 +390,8 @@ static bool dcp_is_in(const char *path)
 
 static int dcp_open(struct torch_file *f, struct err *e)
 {
-	struct str name = {0};
-	str_printf(&name, "%s/.metadata", f->path);
-	struct dcp d = {.f = f, .name = name.s, .e = e};
+	scoped_ptr char *name = text_printf("%s/.metadata", f->path);
+	struct dcp d = {.f = f, .name = name, .e = e};
 	int rc = parse(&d, e);
 	if (!rc) {
 		rc = read_metadata(&d);
@@ -407,7 +399,6 @@ static int dcp_open(struct torch_file *f, struct err *e)
 	}
 	free(d.slots);
 	free(d.item_of);
-	str_free(&name);
 	return rc;
 }
 

@@ -6,9 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- making the list ------------------------------------------------------------------ */
@@ -124,12 +121,6 @@ void items_end_copy(struct torch_file *f, const char *whose, const char *first)
 		(struct torch_copy){f->items[--f->n], xstrdup(whose), xstrdup(first)};
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(((const struct torch_item *)a)->name,
-		((const struct torch_item *)b)->name);
-}
-
 /*
  * Do boxes cover the whole once? They do if and only if the sum of their indicator functions is that of the
  * whole, and so if that of its differences is, which are +1 and -1 at the corners of a box. So corners, with
@@ -179,7 +170,7 @@ int items_end(struct torch_file *f, struct err *e)
 	if (items_charge(f, 0, e))
 		return -1;
 	if (f->n)
-		qsort(f->items, (size_t)f->n, sizeof(*f->items), by_name);
+		qsort(f->items, (size_t)f->n, sizeof(*f->items), compare_texts);
 	for (int64_t i = 1; i < f->n; i++)
 		if (!strcmp(f->items[i].name, f->items[i - 1].name))
 			return err_set(e, EX_DATAERR, "%s: has %s twice", f->path,
@@ -198,7 +189,8 @@ int items_end(struct torch_file *f, struct err *e)
 const struct torch_item *torch_find(const struct torch_file *f, const char *name)
 {
 	const struct torch_item key = {.name = (char *)name};
-	return f->n ? bsearch(&key, f->items, (size_t)f->n, sizeof(key), by_name) : NULL;
+	return f->n ? bsearch(&key, f->items, (size_t)f->n, sizeof(key), compare_texts)
+		    : NULL;
 }
 
 void torch_close(struct torch_file *f)
@@ -233,10 +225,10 @@ void torch_close(struct torch_file *f)
 	free(p->files);
 	free(p->fds);
 	free(p->span);
-	free(p);
 	free(f->items);
 	free(f->path);
 	*f = (struct torch_file){.path = NULL};
+	free(p);
 }
 
 /* ---- where chunks are ------------------------------------------------------------------ */
@@ -424,7 +416,7 @@ static int read_chunk(struct torch_file *f, const struct torch_item *t, struct c
 	int fd = items_fd(f, c->file, e), rc = 0;
 	if (fd < 0)
 		return -1;
-	char *raw = xmalloc((size_t)(min64(per, n) * size));
+	scoped_ptr char *raw = xmalloc((size_t)(min64(per, n) * size));
 	for (int64_t i = 0; i < n && !rc; i += per) {
 		int64_t part = min64(per, n - i);
 		const struct sink to = sink_at(out, i);
@@ -433,7 +425,6 @@ static int read_chunk(struct torch_file *f, const struct torch_item *t, struct c
 		if (!rc)
 			put(&to, t->dtype, raw, part);
 	}
-	free(raw);
 	return rc;
 }
 
@@ -481,13 +472,12 @@ static int read_part(struct torch_file *f, const struct torch_item *t, struct ch
 		return read_chunk(f, t, c, first, count, &to, e);
 	}
 	struct sink own = {0};
-	void *memory = xmalloc((size_t)count * sizeof(double) + 1);
+	scoped_ptr void *memory = xmalloc((size_t)count * sizeof(double) + 1);
 	*(out->floats ? (void **)&own.floats : (void **)&own.doubles) = memory;
 	int rc = read_chunk(f, t, c, first, count, &own, e);
 	if (!rc)
 		place_rows(
 			t, f->parts->boxes + c->box, begin - row, end - begin, &own, out);
-	free(memory);
 	return rc;
 }
 

@@ -14,10 +14,6 @@
 
 #include "base/file.h"
 
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 enum kind { FP32, EXP_AVG, EXP_AVG_SQ, STEP, KINDS };
 static const char *const kinds[KINDS] = {NULL, "exp_avg", "exp_avg_sq", "step"};
 
@@ -53,12 +49,6 @@ struct numbered {
 	double decay;
 };
 
-static int by_number(const void *a, const void *b)
-{
-	const struct numbered *x = a, *y = b;
-	return (x->number > y->number) - (x->number < y->number);
-}
-
 static struct numbered *read_names(const struct pickle *p, int64_t *n)
 {
 	struct pickle_each it;
@@ -73,7 +63,7 @@ static struct numbered *read_names(const struct pickle *p, int64_t *n)
 		v[(*n)++] = x;
 	}
 	if (*n)
-		qsort(v, (size_t)*n, sizeof(*v), by_number);
+		qsort(v, (size_t)*n, sizeof(*v), compare_int64);
 	return v;
 }
 
@@ -82,7 +72,7 @@ static struct numbered *find_number(
 {
 	struct numbered key = {.name = 0};
 	return n && !pickle_int(p, node, &key.number)
-		       ? bsearch(&key, v, (size_t)n, sizeof(*v), by_number)
+		       ? bsearch(&key, v, (size_t)n, sizeof(*v), compare_int64)
 		       : NULL;
 }
 
@@ -154,7 +144,7 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	if (storages_open(t->f, (int32_t)rank, &a, t->e))
 		return -1;
 	const struct pickle *p = &a.tree;
-	struct numbered *names = read_names(p, &n_names);
+	scoped_ptr struct numbered *names = read_names(p, &n_names);
 	uint32_t dict = pickle_get(p, p->root, "state");
 	int rc = 0;
 	read_decays(p, names, n_names);
@@ -172,7 +162,6 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node))
 		rc = add_state(t, rank, &a, &(struct numbered){.name = key}, FP32, node);
-	free(names);
 	storages_close(t->f, (int32_t)rank, &a);
 	return rc;
 }
@@ -291,13 +280,12 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 static int put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
 	const struct nanotron_part *of)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	if (kind == FP32)
 		str_puts(&text, name);
 	else
 		str_printf(&text, "optimizer.state.%s.%s", name, kinds[kind]);
 	struct torch_item *item = items_add(t->f, text.s, text.len, t->e);
-	str_free(&text);
 	if (!item)
 		return -1;
 	item->kind = TORCH_TENSOR;
@@ -468,7 +456,7 @@ static int add_decays(struct nanotron *t)
 	}
 	for (int64_t i = 0; i < t->n_states; i++) {
 		const struct state *x = &t->states[i];
-		struct str name = {0};
+		scoped_str name = {0};
 		uint32_t k = 0;
 		while (k < n && p->nodes[nodes[k]].is.real != x->decay)
 			k++;
@@ -477,7 +465,6 @@ static int add_decays(struct nanotron *t)
 			continue;
 		str_printf(&name, "optimizer.param_groups.%s.weight_decay", x->name);
 		struct torch_item *item = items_add(t->f, name.s, name.len, t->e);
-		str_free(&name);
 		if (!item)
 			return -1;
 		item->node = nodes[k];
@@ -490,11 +477,9 @@ static int add_decays(struct nanotron *t)
 static int read_all(struct nanotron *t)
 {
 	struct torch_parts *p = t->f->parts;
-	struct str path = {0};
 	int rc = nanotron_list_ranks(t);
-	str_printf(&path, "%s/model", t->f->path);
-	rc = rc || nanotron_list_parts(t, path.s, "", 0) ? -1 : 0;
-	str_free(&path);
+	scoped_ptr char *path = text_printf("%s/model", t->f->path);
+	rc = rc || nanotron_list_parts(t, path, "", 0) ? -1 : 0;
 	storages_files(t->f, &t->paths);
 	for (int64_t i = 0; i < t->n_parts && !rc; i++)
 		rc = nanotron_read_part(t, &t->parts[i]);

@@ -3,10 +3,6 @@
 
 #include "base/file.h"
 
-#include <dirent.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- names of files ------------------------------------------------------------------------------ */
 
 /* Takes KEY, a number, -of- and a number. */
@@ -97,11 +93,11 @@ static int check_ranks(const struct nanotron *t)
 
 int nanotron_list_ranks(struct nanotron *t)
 {
-	struct str path = {0};
+	scoped_str path = {0};
 	struct dirent *entry;
 	bool experts = false;
 	str_printf(&path, "%s/optimizer", t->f->path);
-	DIR *d = opendir(path.s);
+	scoped_dir *d = opendir(path.s);
 	while (d && (entry = readdir(d))) {
 		struct nanotron_rank r;
 		if (!read_rank_name(entry->d_name, &r, &experts))
@@ -110,8 +106,6 @@ int nanotron_list_ranks(struct nanotron *t)
 		t->ranks = xgrow(t->ranks, t->n_ranks, sizeof(*t->ranks));
 		t->ranks[t->n_ranks++] = r;
 	}
-	if (d)
-		closedir(d);
 	if (t->n_ranks)
 		qsort(t->ranks, (size_t)t->n_ranks, sizeof(*t->ranks), by_rank);
 	for (int64_t i = 0; i < t->n_ranks; i++) {
@@ -119,7 +113,6 @@ int nanotron_list_ranks(struct nanotron *t)
 		str_printf(&path, "%s/optimizer/%s", t->f->path, t->ranks[i].name);
 		strs_add(&t->paths, path.s);
 	}
-	str_free(&path);
 	return experts ? refuse_experts(t) : check_ranks(t);
 }
 
@@ -129,17 +122,17 @@ int nanotron_list_parts(
 	enum { MOST_DEPTH = 16 };
 	static const char begin[] = "model_", end[] = ".safetensors";
 	struct dirent *entry;
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	int rc = 0;
 	while (d && !rc && (entry = readdir(d))) {
-		struct str path = {0}, own = {0};
+		scoped_str own = {0};
 		const char *file = entry->d_name, *ranks = strstr(file, "_pp-rank-");
 		int64_t pp = 0, of = 1;
-		str_printf(&path, "%s/%s", folder, file);
-		if (*file != '.' && file_is_folder(path.s)) {
+		scoped_ptr char *path = text_printf("%s/%s", folder, file);
+		if (*file != '.' && file_is_folder(path)) {
 			str_printf(&own, "%s%s.", name, file);
 			rc = depth < MOST_DEPTH
-				     ? nanotron_list_parts(t, path.s, own.s, depth + 1)
+				     ? nanotron_list_parts(t, path, own.s, depth + 1)
 				     : 0;
 		} else if (!strncmp(file, begin, strlen(begin)) && text_ends(file, end)) {
 			struct nanotron_part x = {.file = (int32_t)t->paths.n};
@@ -151,19 +144,15 @@ int nanotron_list_parts(
 			if (ranks && (!take_rank(&at, "_pp-rank-", &pp, &of) ||
 					     !take_rank(&at, "_tp-rank-", &x.tp, &of)))
 				rc = err_set(t->e, EX_DATAERR,
-					"%s: the name tells no rank", path.s);
+					"%s: the name tells no rank", path);
 			else if (strcmp(at, end) != 0)
 				rc = refuse_experts(t);
-			strs_add(&t->paths, path.s);
+			strs_add(&t->paths, path);
 			x.name = xstrdup(own.s);
 			t->parts = xgrow(t->parts, t->n_parts, sizeof(*t->parts));
 			t->parts[t->n_parts++] = x;
 		}
-		str_free(&path);
-		str_free(&own);
 	}
-	if (d)
-		closedir(d);
 	return rc;
 }
 

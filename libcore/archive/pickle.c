@@ -4,9 +4,6 @@
 
 #include "base/file.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Opcodes, with the names of pickletools. */
 enum {
 	PROTO = 0x80,
@@ -571,7 +568,7 @@ static int run(struct machine *m)
 int pickle_parse(
 	struct pickle *p, const struct pickle_bytes *b, const char *name, struct err *e)
 {
-	struct machine *m = xcalloc(1, sizeof(*m));
+	scoped_ptr struct machine *m = xcalloc(1, sizeof(*m));
 	*p = (struct pickle){.name = name, .n_links = 1};
 	m->p = p;
 	m->bytes = b->p;
@@ -588,7 +585,6 @@ int pickle_parse(
 	free(m->piece);
 	free(m->stack);
 	free(m->memo);
-	free(m);
 	if (rc)
 		pickle_free(p);
 	return rc;

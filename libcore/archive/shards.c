@@ -9,10 +9,6 @@
 #include "base/file.h"
 #include "base/json.h"
 
-#include <dirent.h>
-#include <stdlib.h>
-#include <string.h>
-
 static bool is_shard(const char *name)
 {
 	return !strncmp(name, "shard-", 6) && text_ends(name, ".safetensors");
@@ -20,27 +16,22 @@ static bool is_shard(const char *name)
 
 static int list_shards(const char *folder, struct strs *out)
 {
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	struct dirent *entry;
 	while (d && (entry = readdir(d)))
 		if (is_shard(entry->d_name)) {
-			struct str path = {0};
-			str_printf(&path, "%s/%s", folder, entry->d_name);
-			strs_add(out, path.s);
-			str_free(&path);
+			scoped_ptr char *path =
+				text_printf("%s/%s", folder, entry->d_name);
+			strs_add(out, path);
 		}
-	if (d)
-		closedir(d);
 	strs_sort(out);
 	return out->n > 0;
 }
 
 static bool shards_are_in(const char *folder)
 {
-	struct strs list = {0};
-	bool found = list_shards(folder, &list);
-	strs_free(&list);
-	return found;
+	scoped_strs list = {0};
+	return list_shards(folder, &list);
 }
 
 /* ---- one file ----------------------------------------------------------------------------- */
@@ -106,14 +97,13 @@ static int read_file(struct shards *s, int32_t file)
 		return -1;
 	items_allow(s->f, h.size);
 	const char *text = safetensors_metadata(&h, "DCP_SHARDING_INFO");
-	json_t *where = text ? load_json(text, strlen(text), 0, NULL) : NULL;
+	json_auto_t *where = text ? load_json(text, strlen(text), 0, NULL) : NULL;
 	int rc =
 		json_is_object(where)
 			? add_shards(s, file, &h, where)
 			: err_set(s->e, EX_DATAERR,
 				  "%s: has no DCP_SHARDING_INFO: not a part of a checkpoint",
 				  path);
-	json_decref(where);
 	safetensors_header_free(&h);
 	return rc;
 }
@@ -170,7 +160,7 @@ static int shards_open(struct torch_file *f, struct err *e)
 {
 	struct shards s = {.f = f, .e = e};
 	struct torch_parts *p = f->parts;
-	struct strs list = {0};
+	scoped_strs list = {0};
 	int rc = 0;
 	list_shards(f->path, &list);
 	p->files = xcalloc((size_t)list.n + 1, sizeof(*p->files));
@@ -192,7 +182,6 @@ static int shards_open(struct torch_file *f, struct err *e)
 	for (int64_t i = 0; i < s.n; i++)
 		free(s.v[i].is.name);
 	free(s.v);
-	strs_free(&list);
 	return rc;
 }
 

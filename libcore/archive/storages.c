@@ -6,7 +6,6 @@
  */
 #include "archive/archive_internal.h"
 
-#include <string.h>
 #include <sys/stat.h>
 
 void storages_files(struct torch_file *f, const struct strs *paths)

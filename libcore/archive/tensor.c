@@ -1,9 +1,6 @@
 /* One archive of torch.save(): its tree, what the tree says about tensors, and numbers of their types. */
 #include "archive/archive_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- types -------------------------------------------------------------------------- */
 
 /* The names of a type and of its storage in PyTorch, its type in C, and how it becomes a double. */
@@ -137,16 +134,14 @@ static int find_top(struct archive *a, const struct zip_entry **pkl, struct err 
 
 static int check_order(const struct archive *a, struct err *e)
 {
-	struct str name = {0}, order = {0};
-	str_printf(&name, "%sbyteorder", a->top.s);
-	const struct zip_entry *x = zip_find(&a->zip, name.s);
+	scoped_str order = {0};
+	scoped_ptr char *name = text_printf("%sbyteorder", a->top.s);
+	const struct zip_entry *x = zip_find(&a->zip, name);
 	int rc = x && x->n_bytes < 16 ? zip_read(&a->zip, x, &order, e) : 0;
 	if (!rc && order.s && strcmp(order.s, "little"))
 		rc = err_set(e, EX_UNAVAILABLE,
 			"%s: its byte order is %s; only little can be read", a->zip.name,
 			order.s);
-	str_free(&name);
-	str_free(&order);
 	return rc;
 }
 
@@ -155,7 +150,7 @@ int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int
 {
 	const struct zip_entry *entry;
 	*a = (struct archive){.top = {0}};
-	struct str pkl = {0};
+	scoped_str pkl = {0};
 	int rc = zip_open(&a->zip, fd, name, begin, size, e) || find_top(a, &entry, e) ||
 		 check_order(a, e) || zip_read(&a->zip, entry, &pkl, e);
 	if (!rc) {
@@ -163,7 +158,6 @@ int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int
 		a->n_parsed = (int64_t)pkl.len + 64 * a->zip.n;
 		rc = pickle_parse(&a->tree, &bytes, name, e);
 	}
-	str_free(&pkl);
 	if (rc)
 		archive_close(a);
 	return rc ? -1 : 0;
@@ -290,16 +284,15 @@ int describe_tensor(
 struct zip_entry *find_storage(
 	const struct archive *a, const struct described *d, struct err *e)
 {
-	struct str name = {0};
-	str_printf(&name, "%sdata/%.*s", a->top.s, (int)d->storage_bytes, d->storage);
-	struct zip_entry *x = zip_find(&a->zip, name.s);
+	scoped_ptr char *name =
+		text_printf("%sdata/%.*s", a->top.s, (int)d->storage_bytes, d->storage);
+	struct zip_entry *x = zip_find(&a->zip, name);
 	if (!x || x->n_bytes != d->n_stored * dtype_size(d->dtype)) {
 		x = NULL;
 		err_set(e, EX_DATAERR,
 			"%s: %s is missing or has another size: the file is damaged",
-			a->zip.name, name.s);
+			a->zip.name, name);
 	}
-	str_free(&name);
 	return x;
 }
 

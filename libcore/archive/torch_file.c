@@ -5,8 +5,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -177,11 +175,10 @@ static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct
 	if (c->n_bytes > MOST)
 		return err_set(e, EX_UNAVAILABLE, "%s: a value of %lld bytes", name,
 			(long long)c->n_bytes);
-	char *text = xmalloc((size_t)c->n_bytes + 1);
+	scoped_ptr char *text = xmalloc((size_t)c->n_bytes + 1);
 	const struct pickle_bytes bytes = {text, (size_t)c->n_bytes, false};
 	int rc = file_read_at(fd, name, text, bytes.n, c->at, e) ||
 		 pickle_parse(&v->own.tree, &bytes, name, e);
-	free(text);
 	return rc ? -1 : 0;
 }
 
@@ -322,7 +319,7 @@ void torch_describe(
 static int add_text(struct torch_file *f, const struct pickle *p, uint32_t node,
 	struct strs *out, struct err *e)
 {
-	struct str s = {0};
+	scoped_str s = {0};
 	size_t n;
 	const char *text = pickle_text(p, node, &n);
 	if (!text || memchr(text, 0, n))
@@ -332,7 +329,6 @@ static int add_text(struct torch_file *f, const struct pickle *p, uint32_t node,
 	str_puts(&s, "");
 	str_add(&s, text, n);
 	strs_add(out, s.s);
-	str_free(&s);
 	return 0;
 }
 

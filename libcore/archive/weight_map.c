@@ -4,9 +4,6 @@
 #include "base/file.h"
 #include "base/json.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MAX_INDEX = 1 << 25, MAX_FILES = 4096 };
 
 /* Lists the files, each once. */
@@ -14,7 +11,7 @@ static int list_files(struct weight_map *m, struct err *e)
 {
 	const char *tensor;
 	json_t *file;
-	struct strs all = {0};
+	scoped_strs all = {0};
 	int rc = 0;
 	json_object_foreach(m->map, tensor, file)
 	{
@@ -33,7 +30,6 @@ static int list_files(struct weight_map *m, struct err *e)
 	for (int64_t i = 0; i < all.n && !rc; i++)
 		if (!i || strcmp(all.v[i], all.v[i - 1]))
 			strs_add(&m->files, all.v[i]);
-	strs_free(&all);
 	return rc || m->files.n <= MAX_FILES
 		       ? rc
 		       : err_set(e, EX_DATAERR, "%s: too many files", m->path);
@@ -45,10 +41,9 @@ int weight_map_read(struct weight_map *m, const char *path, struct err *e)
 	*m = (struct weight_map){.path = path};
 	if (file_check_regular(path, e) || file_read(path, MAX_INDEX, &text, e))
 		return -1;
-	json_t *root =
+	json_auto_t *root =
 		load_json(text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, NULL);
 	m->map = json_incref(json_object_get(root, "weight_map"));
-	json_decref(root);
 	int rc = json_object_size(m->map)
 			 ? list_files(m, e)
 			 : err_set(e, EX_DATAERR, "%s: has no weight_map", path);

@@ -13,8 +13,6 @@
  */
 #include "archive/archive_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum kind { FP32, EXP_AVG, EXP_AVG_SQ, KINDS };
@@ -139,10 +137,10 @@ static uint32_t buffers_of(const struct pickle *p)
 static int read_layout(struct zero *z)
 {
 	enum { MOST_RANKS = 1 << 20 };
-	struct str path = {0};
 	struct archive a;
-	str_printf(&path, "%s/%s", z->files.folder.s, z->files.optim.v[0]);
-	int rc = archive_of_path(&a, path.s, z->e);
+	scoped_ptr char *path =
+		text_printf("%s/%s", z->files.folder.s, z->files.optim.v[0]);
+	int rc = archive_of_path(&a, path, z->e);
 	if (!rc) {
 		z->stage = read_stage(&a.tree);
 		z->ranks = read_ranks(&a.tree);
@@ -150,11 +148,10 @@ static int read_layout(struct zero *z)
 			rc = err_set(z->e, EX_UNAVAILABLE,
 				"%s: not the optimizer of ZeRO 1, 2 or 3 (zero_stage, "
 				"partition_count); " ZERO_UNIVERSAL,
-				path.s);
+				path);
 		close(a.zip.fd);
 		archive_close(&a);
 	}
-	str_free(&path);
 	return rc;
 }
 
@@ -200,7 +197,7 @@ static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
 static void read_steps(struct zero *z, const struct pickle *p, const uint32_t *states)
 {
 	uint32_t common = pickle_get(p, optimizer_of(p), "base_optimizer_state_step");
-	uint32_t *groups =
+	scoped_ptr uint32_t *groups =
 		list_numbered(p, pickle_get(p, base_of(p), "param_groups"), z->groups);
 	z->steps = xcalloc((size_t)z->groups + 1, sizeof(*z->steps));
 	for (int64_t g = 0; g < z->groups; g++) {
@@ -210,7 +207,6 @@ static void read_steps(struct zero *z, const struct pickle *p, const uint32_t *s
 			step ? step
 			     : pickle_field(p, groups[z->stage < 3 ? g : 0], "step");
 	}
-	free(groups);
 }
 
 /* By the file of rank 0: the groups, and memory for all buffers. */
@@ -236,16 +232,14 @@ static int read_rank(struct zero *z, int64_t rank)
 	int rc = rank ? 0 : make_buffers(z, p);
 	rc = rc || check_rank(z, p, rank) ? -1 : 0;
 	if (!rc) {
-		uint32_t *states = list_states(p, z->groups);
-		uint32_t *buffers = list_numbered(p, buffers_of(p), z->groups);
+		scoped_ptr uint32_t *states = list_states(p, z->groups);
+		scoped_ptr uint32_t *buffers = list_numbered(p, buffers_of(p), z->groups);
 		if (!rank) {
 			z->moments = pickle_field(p, states[0], kinds[EXP_AVG]) != 0;
 			read_steps(z, p, states);
 		}
 		for (enum kind k = FP32; k < KINDS && !rc && (!k || z->moments); k++)
 			rc = read_kind(z, &a, rank, k, k ? states : buffers);
-		free(states);
-		free(buffers);
 	}
 	storages_close(z->f, (int32_t)rank, &a);
 	return rc;
@@ -454,13 +448,12 @@ static int check_sizes(struct zero *z)
 static int begin_item(
 	struct zero *z, const char *name, const char *what, const struct parameter *x)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	if (what)
 		str_printf(&text, "optimizer.state.%s.%s", name, what);
 	else
 		str_puts(&text, name);
 	struct torch_item *t = items_add(z->f, text.s, text.len, z->e);
-	str_free(&text);
 	if (!t)
 		return -1;
 	t->kind = TORCH_TENSOR;
@@ -491,12 +484,9 @@ static int add_tensor(struct zero *z, const char *name, const struct parameter *
 
 static int add_step(struct zero *z, const char *name, int64_t group)
 {
-	struct str text = {0};
 	uint32_t step = z->steps[group];
-	str_printf(&text, "optimizer.state.%s.step", name);
-	int rc = step ? torch_file_walk(z->f, step, text.s, z->e) : 0;
-	str_free(&text);
-	return rc;
+	scoped_ptr char *text = text_printf("optimizer.state.%s.step", name);
+	return step ? torch_file_walk(z->f, step, text, z->e) : 0;
 }
 
 /* All items of a parameter, under one of its names. */
@@ -508,11 +498,6 @@ static int add_items(struct zero *z, const char *name, const struct parameter *x
 	return z->moments ? add_step(z, name, x->group) : 0;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* The other names of parameters that are shared. */
 static int add_aliases(struct zero *z)
 {
@@ -520,23 +505,21 @@ static int add_aliases(struct zero *z)
 	struct pickle_each it;
 	uint32_t alias, source, shared = pickle_get(p, p->root, "shared_params");
 	size_t n = (size_t)z->n_parameters;
-	struct parameter *sorted =
+	scoped_ptr struct parameter *sorted =
 		xcalloc(n + 1, sizeof(*sorted)); /* (begins with its name) */
 	int rc = 0;
 	memcpy(sorted, z->parameters, n * sizeof(*sorted));
-	qsort(sorted, n, sizeof(*sorted), by_name);
+	qsort(sorted, n, sizeof(*sorted), compare_texts);
 	pickle_each(&it, p, pickle_kind(p, shared) == PICKLE_DICT ? shared : 0);
 	while (!rc && pickle_next(&it, &alias) && pickle_next(&it, &source)) {
-		char *name = copy_text(z, p, alias, &rc);
-		char *of = rc ? NULL : copy_text(z, p, source, &rc);
+		scoped_ptr char *name = copy_text(z, p, alias, &rc);
+		scoped_ptr char *of = rc ? NULL : copy_text(z, p, source, &rc);
 		const struct parameter *x =
-			name && of ? bsearch(&of, sorted, n, sizeof(*sorted), by_name)
-				   : NULL;
+			name && of
+				? bsearch(&of, sorted, n, sizeof(*sorted), compare_texts)
+				: NULL;
 		rc = x ? add_items(z, name, x) : rc;
-		free(name);
-		free(of);
 	}
-	free(sorted);
 	return rc;
 }
 
@@ -567,10 +550,9 @@ static int add_names(
 	uint32_t name, other;
 	pickle_each(&it, p, list);
 	while (!rc && pickle_next(&it, &name) && (!dict || pickle_next(&it, &other))) {
-		char *text = copy_text(z, p, name, &rc);
+		scoped_ptr char *text = copy_text(z, p, name, &rc);
 		if (text)
 			strs_add(out, text);
-		free(text);
 	}
 	return rc;
 }
@@ -580,7 +562,7 @@ static int add_names(
 static int add_frozen(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;
-	struct strs known = {0};
+	scoped_strs known = {0};
 	struct pickle_each it;
 	uint32_t key, node;
 	int rc = 0;
@@ -595,14 +577,12 @@ static int add_frozen(struct zero *z)
 	uint32_t module = pickle_get(p, p->root, "module");
 	pickle_each(&it, p, pickle_kind(p, module) == PICKLE_DICT ? module : 0);
 	while (rc >= 0 && pickle_next(&it, &key) && pickle_next(&it, &node)) {
-		char *name = copy_text(z, p, key, &rc);
+		scoped_ptr char *name = copy_text(z, p, key, &rc);
 		if (name && !(known.n && bsearch(&name, known.v, (size_t)known.n,
-						 sizeof(*known.v), by_name)))
+						 sizeof(*known.v), compare_texts)))
 			rc = storages_tensor(
 				z->f, z->model_file, &z->model, node, name, z->e);
-		free(name);
 	}
-	strs_free(&known);
 	return rc < 0 ? -1 : 0;
 }
 
@@ -682,13 +662,12 @@ static int add_fragments(struct zero *z)
 
 static int read_all(struct zero *z)
 {
-	struct strs paths = {0};
+	scoped_strs paths = {0};
 	const struct pickle *p = &z->f->parts->archive.tree;
 	int rc = zero_files_list(&z->files, z->stage, z->ranks, &paths, z->e);
 	z->model_file = (int32_t)z->ranks;
 	if (!rc)
 		storages_files(z->f, &paths);
-	strs_free(&paths);
 	if (rc || archive_of_path(&z->f->parts->archive, z->f->parts->files[0], z->e))
 		return -1;
 	for (int64_t r = 0; r < z->ranks; r++)

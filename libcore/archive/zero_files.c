@@ -12,13 +12,10 @@
 
 #include "base/file.h"
 
-#include <dirent.h>
-#include <string.h>
-
 static void find_files(const char *folder, struct zero_files *x)
 {
 	struct dirent *entry;
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	while (d && (entry = readdir(d))) {
 		const char *name = entry->d_name;
 		bool model = text_ends(name, "_model_states.pt");
@@ -32,8 +29,6 @@ static void find_files(const char *folder, struct zero_files *x)
 			 text_ends(name, "model_states.pt"))
 			x->stages = true;
 	}
-	if (d)
-		closedir(d);
 	strs_sort(&x->model);
 	strs_sort(&x->optim);
 }
@@ -49,17 +44,15 @@ void zero_files_free(struct zero_files *x)
 static void go_to_latest(struct zero_files *x)
 {
 	struct err e = {0};
-	struct str name = {0}, latest = {0};
-	str_printf(&name, "%s/latest", x->folder.s);
-	if (file_exists(name.s) &&
-		(file_check_regular(name.s, &e) || file_read(name.s, 1024, &latest, &e)))
+	scoped_str latest = {0};
+	scoped_ptr char *name = text_printf("%s/latest", x->folder.s);
+	if (file_exists(name) &&
+		(file_check_regular(name, &e) || file_read(name, 1024, &latest, &e)))
 		die_io(&e);
 	if (!e.code && latest.s) {
 		str_printf(&x->folder, "/%.*s", (int)strcspn(latest.s, "\r\n"), latest.s);
 		find_files(x->folder.s, x);
 	}
-	str_free(&name);
-	str_free(&latest);
 }
 
 bool zero_files_find(struct zero_files *x, const char *path)
@@ -105,25 +98,21 @@ int zero_files_check(const struct zero_files *x, struct err *e)
 static int add_file(const struct zero_files *x, const char *name, int64_t ranks,
 	struct strs *paths, struct err *e)
 {
-	struct str path = {0};
-	str_printf(&path, "%s/%s", x->folder.s, name);
-	strs_add(paths, path.s);
-	int rc = file_exists(path.s)
-			 ? 0
-			 : err_set(e, EX_DATAERR,
-				   "%s is missing: %lld rank%s saved; copy the files "
-				   "of all hosts into one directory",
-				   path.s, (long long)ranks,
-				   ranks == 1 ? " has" : "s have");
-	str_free(&path);
-	return rc;
+	scoped_ptr char *path = text_printf("%s/%s", x->folder.s, name);
+	strs_add(paths, path);
+	return file_exists(path)
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s is missing: %lld rank%s saved; copy the files "
+				 "of all hosts into one directory",
+				 path, (long long)ranks, ranks == 1 ? " has" : "s have");
 }
 
 int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 	struct strs *paths, struct err *e)
 {
 	static const char of_rank[] = "zero_pp_rank_";
-	struct str name = {0};
+	scoped_str name = {0};
 	/* (of fp16 and bf16 it may begin with more) */
 	const char *first = x->optim.v[0], *at = strstr(first, of_rank);
 	int64_t models = stage == 3 ? ranks : 1;
@@ -140,7 +129,6 @@ int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 			str_puts(&name, "mp_rank_00_model_states.pt");
 		rc = add_file(x, name.s, ranks, paths, e);
 	}
-	str_free(&name);
 	if (!rc && x->optim.n > ranks)
 		rc = err_set(e, EX_DATAERR,
 			"%s: %lld ranks have saved, and there are %lld files of optimizers: "

@@ -3,8 +3,6 @@
 
 #include "base/file.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <zlib.h>
 
 /* Parts of an archive: bytes, and the places of what is read of them. */
@@ -82,11 +80,9 @@ static int find_directory(const struct zip *z, struct directory *d, struct err *
 	int64_t n = min64(z->size, END_BYTES + MOST_COMMENT), at = n - END_BYTES;
 	if (at < 0)
 		return damaged(z, "it is too short", e);
-	unsigned char *tail = xmalloc((size_t)n);
-	if (file_read_at(z->fd, z->name, tail, (size_t)n, z->begin + z->size - n, e)) {
-		free(tail);
+	scoped_ptr unsigned char *tail = xmalloc((size_t)n);
+	if (file_read_at(z->fd, z->name, tail, (size_t)n, z->begin + z->size - n, e))
 		return -1;
-	}
 	while (at >= 0 && (memcmp(tail + at, "PK\5\6", 4) ||
 				  (int64_t)number(tail + at + END_BYTES - 2, 2) !=
 					  n - at - END_BYTES))
@@ -95,7 +91,6 @@ static int find_directory(const struct zip *z, struct directory *d, struct err *
 		*d = (struct directory){number(tail + at + END_ENTRIES, 2),
 			number(tail + at + END_BEGIN, 4),
 			number(tail + at + END_SIZE, 4)};
-	free(tail);
 	if (at < 0)
 		return damaged(z, "it has no end record: the file is not whole", e);
 	int64_t end = z->size - n + at;
@@ -166,15 +161,9 @@ static int64_t read_entry(
 	return (int64_t)all;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(
-		((const struct zip_entry *)a)->name, ((const struct zip_entry *)b)->name);
-}
-
 static int read_directory(struct zip *z, const struct directory *d, struct err *e)
 {
-	unsigned char *all = xmalloc(d->n_bytes + 1);
+	scoped_ptr unsigned char *all = xmalloc(d->n_bytes + 1);
 	uint64_t at = 0;
 	int rc = file_read_at(
 		z->fd, z->name, all, d->n_bytes, z->begin + (int64_t)d->begin, e);
@@ -184,10 +173,9 @@ static int read_directory(struct zip *z, const struct directory *d, struct err *
 		rc = n < 0 ? -1 : 0;
 		at += n < 0 ? 0 : (uint64_t)n;
 	}
-	free(all);
 	if (rc)
 		return -1;
-	qsort(z->entries, (size_t)z->n, sizeof(*z->entries), by_name);
+	qsort(z->entries, (size_t)z->n, sizeof(*z->entries), compare_texts);
 	for (int64_t i = 1; i < z->n; i++)
 		if (!strcmp(z->entries[i].name, z->entries[i - 1].name))
 			return damaged(z, "two of its entries have one name", e);
@@ -218,7 +206,7 @@ void zip_close(struct zip *z)
 struct zip_entry *zip_find(const struct zip *z, const char *name)
 {
 	const struct zip_entry key = {.name = (char *)name};
-	return z->n ? bsearch(&key, z->entries, (size_t)z->n, sizeof(key), by_name)
+	return z->n ? bsearch(&key, z->entries, (size_t)z->n, sizeof(key), compare_texts)
 		    : NULL;
 }
 
@@ -257,7 +245,7 @@ int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err 
 		return -1;
 	if (x->checked) /* (a storage of many tensors is large) */
 		return 0;
-	unsigned char *piece = xmalloc((size_t)min64(PIECE, x->n_bytes) + 1);
+	scoped_ptr unsigned char *piece = xmalloc((size_t)min64(PIECE, x->n_bytes) + 1);
 	uint64_t sum = crc32(0, NULL, 0);
 	int rc = 0;
 	for (int64_t i = 0; i < x->n_bytes && !rc; i += PIECE) {
@@ -265,7 +253,6 @@ int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err 
 		rc = file_read_at(z->fd, z->name, piece, (size_t)n, *at + i, e);
 		sum = crc32(sum, piece, (uInt)n);
 	}
-	free(piece);
 	x->checked = !rc && !check_sum(z, x, sum, e);
 	return x->checked ? 0 : -1;
 }

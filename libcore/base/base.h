@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/types.h>
 #include <sysexits.h>
 
@@ -154,6 +156,15 @@ void *xmalloc(size_t n_bytes);
 void *xcalloc(size_t n, size_t n_bytes);
 void *xrealloc(void *p, size_t n_bytes);
 char *xstrdup(const char *s);
+/* A pointer, as in `scoped_ptr float *x`, whose memory is freed at the end of its scope. */
+#define scoped_ptr __attribute__((cleanup(free_pointer)))
+static inline void free_pointer(void *address)
+{
+	void *p;
+	memcpy(&p, address, sizeof(p));
+	free(p);
+}
+
 /* An array of n elements to which one is added each time: it has room for element n. */
 void *xgrow(void *p, int64_t n, size_t n_bytes);
 int64_t memory_available(void); /* free bytes of this host, with swap; 0: not known */
@@ -212,6 +223,7 @@ void str_add(struct str *b, const void *p, size_t n_bytes);
 void str_puts(struct str *b, const char *s);
 void str_putc(struct str *b, char c);
 void str_printf(struct str *b, const char *fmt, ...) PRINTF(2, 3);
+char *text_printf(const char *fmt, ...) PRINTF(1, 2); /* allocated */
 bool str_ends(const struct str *b, const char *end);
 bool text_ends(const char *text, const char *end);
 
@@ -224,6 +236,12 @@ void strs_add(struct strs *l, const char *s);
 int64_t strs_find(const struct strs *l, const char *s); /* -1: none */
 void strs_sort(struct strs *l);
 void strs_free(struct strs *l);
+#define scoped_strs __attribute__((cleanup(strs_free))) struct strs
+
+/* For qsort() and bsearch(): compare elements by their first member. */
+int compare_texts(const void *a, const void *b);
+int compare_int64(const void *a, const void *b);
+int compare_doubles(const void *a, const void *b);
 
 /* They read a whole text; -1 also on overflow. Sizes take the suffixes K, M, G, T (powers of 1024). */
 int parse_int(const char *s, int64_t *out);

@@ -5,8 +5,6 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* A list that signal handlers read at any time, in any thread: an entry is used again, but never

@@ -1,13 +1,10 @@
 /* Reading files whole, writing all of a buffer, and files that survive a crash. */
 #include "base/file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -119,7 +116,7 @@ ssize_t read_some(int fd, void *p, size_t n_bytes)
 int copy_most(int from, int to, int64_t most)
 {
 	enum { PIECE = 1 << 18 };
-	char *piece = xmalloc(PIECE);
+	scoped_ptr char *piece = xmalloc(PIECE);
 	int rc = 0;
 	for (;;) {
 		ssize_t n = read_some(from, piece, PIECE);
@@ -129,7 +126,6 @@ int copy_most(int from, int to, int64_t most)
 		}
 		most -= n;
 	}
-	free(piece);
 	return rc;
 }
 
@@ -296,7 +292,7 @@ bool file_is_folder(const char *path)
 
 int file_make_directory(const char *path, struct err *e)
 {
-	char *copy = xstrdup(path);
+	scoped_ptr char *copy = xstrdup(path);
 	int rc = 0;
 	for (char *p = copy + 1; !rc; p++) {
 		char was = *p;
@@ -311,7 +307,6 @@ int file_make_directory(const char *path, struct err *e)
 		if (!was)
 			break;
 	}
-	free(copy);
 	return rc;
 }
 
@@ -332,9 +327,8 @@ int file_room(const char *path, int64_t n_bytes, struct err *e)
 {
 	struct statvfs fs;
 	char need[NUM_TEXT], have[NUM_TEXT];
-	char *folder = folder_of(path);
+	scoped_ptr char *folder = folder_of(path);
 	int rc = statvfs(folder, &fs);
-	free(folder);
 	if (rc || !fs.f_blocks)
 		return 0;
 	/* A part may be kept for root. */
@@ -438,13 +432,19 @@ size_t durable_name(const char *tmp)
 		       : 0;
 }
 
+void close_directory(DIR **d)
+{
+	if (*d)
+		closedir(*d);
+}
+
 void durable_clear(const char *path)
 {
-	char *folder = folder_of(path);
+	scoped_ptr char *folder = folder_of(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	size_t n = strlen(name);
 	scoped_str left = {0};
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (durable_name(f->d_name) != n || strncmp(f->d_name, name, n))
 			continue;
@@ -452,9 +452,6 @@ void durable_clear(const char *path)
 		str_printf(&left, "%s/%s", folder, f->d_name);
 		unlink(left.s);
 	}
-	if (d)
-		closedir(d);
-	free(folder);
 }
 
 int durable_begin_own(struct durable *d, const char *path, struct err *e)

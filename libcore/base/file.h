@@ -8,6 +8,8 @@
 
 #include "base/base.h"
 
+#include <dirent.h>
+
 /* ---- file.c ---------------------------------------------------------------------- */
 
 /* The error EX_IOERR with "NAME: " and what errno says. Returns -1. */
@@ -34,6 +36,9 @@ int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
 /* preset.c: the path of a file that comes with the programs. */
 void share_path(struct str *out, const char *below);
+/* A directory, as in `scoped_dir *d = opendir(path)`, that is closed at the end of its scope. NULL: none. */
+#define scoped_dir __attribute__((cleanup(close_directory))) DIR
+void close_directory(DIR **d);
 bool file_is_fifo(const char *path);
 /* Fails if a file of a directory that is not trusted is a FIFO or device, for which reading would wait. */
 int file_check_regular(const char *path, struct err *e);

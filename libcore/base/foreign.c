@@ -2,7 +2,6 @@
 #include "base/file.h"
 
 #include <ctype.h>
-#include <string.h>
 
 #define PANDAS(read, write) \
 	"convert it: python3 -c 'import pandas; pandas." read "(\"@\")." write "'"

@@ -1,7 +1,6 @@
 /* XXH3 (64 bits), from xxHash. */
 #include "base/base.h"
 
-#include <string.h>
 #include <xxhash.h>
 
 /*

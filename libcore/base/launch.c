@@ -2,12 +2,9 @@
 #include "base/file.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -142,14 +139,12 @@ static int list_used(const char *process, struct str *out)
 	if (file_read(path, MAX_MAPS, out, &(struct err){0}))
 		return -1;
 	snprintf(path, sizeof(path), "/proc/%s/fd", process);
-	DIR *d = opendir(path);
+	scoped_dir *d = opendir(path);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		ssize_t n = readlinkat(dirfd(d), f->d_name, target, sizeof(target));
 		if (n > 0)
 			str_printf(out, "%.*s\n", (int)n, target);
 	}
-	if (d)
-		closedir(d);
 	return d ? 0 : -1;
 }
 
@@ -157,7 +152,7 @@ static int list_used(const char *process, struct str *out)
  * inspected, except init. (The files are readable by their owner only.) */
 static void keep_used(struct strs *files)
 {
-	DIR *d = opendir("/proc");
+	scoped_dir *d = opendir("/proc");
 	for (struct dirent *p; d && (p = readdir(d));) {
 		scoped_str used = {0};
 		struct stat st;
@@ -171,9 +166,7 @@ static void keep_used(struct strs *files)
 			if (may_use || (used.s && strstr(used.s, files->v[i])))
 				files->v[i][0] = '\0';
 	}
-	if (d)
-		closedir(d);
-	else
+	if (!d)
 		strs_free(files);
 }
 
@@ -181,8 +174,8 @@ void launch_clear(const char *folder)
 {
 	/* MPICH and UCX remove their own as soon as all ranks have them, by default. */
 	enum { SETTLED_SECS = 60 };
-	struct strs files = {0};
-	DIR *d = sees_users() ? opendir(folder) : NULL;
+	scoped_strs files = {0};
+	scoped_dir *d = sees_users() ? opendir(folder) : NULL;
 	for (struct dirent *f; d && (f = readdir(d));) {
 		char path[512];
 		struct stat st;
@@ -195,13 +188,10 @@ void launch_clear(const char *folder)
 			time(NULL) - st.st_mtime >= SETTLED_SECS)
 			strs_add(&files, path);
 	}
-	if (d)
-		closedir(d);
 	if (files.n)
 		keep_used(&files);
 	for (int64_t i = 0; i < files.n; i++)
 		if (*files.v[i] && !unlink(files.v[i]))
 			info("%s: removed: MPI left it there when a job was killed",
 				files.v[i]);
-	strs_free(&files);
 }

@@ -1,8 +1,6 @@
 /* Memory: the x-allocators and arenas. */
 #include "base/file.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { LINE = 64 };

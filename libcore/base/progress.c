@@ -2,7 +2,6 @@
 #include "base/base.h"
 
 #include <math.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { WIDTH = 32 };

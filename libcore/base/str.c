@@ -4,8 +4,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 void str_free(struct str *b)
 {
@@ -47,18 +45,34 @@ void str_putc(struct str *b, char c)
 	str_add(b, &c, 1);
 }
 
-void str_printf(struct str *b, const char *fmt, ...)
+static void print(struct str *b, const char *fmt, va_list ap)
 {
-	va_list ap, again;
-	va_start(ap, fmt);
+	va_list again;
 	va_copy(again, ap);
 	int n = vsnprintf(NULL, 0, fmt, ap);
-	va_end(ap);
 	BUG_ON(n < 0);
 	str_room(b, (size_t)n);
 	vsnprintf(b->s + b->len, (size_t)n + 1, fmt, again);
 	va_end(again);
 	b->len += (size_t)n;
+}
+
+void str_printf(struct str *b, const char *fmt, ...)
+{
+	va_list ap;
+	va_start(ap, fmt);
+	print(b, fmt, ap);
+	va_end(ap);
+}
+
+char *text_printf(const char *fmt, ...)
+{
+	struct str b = {0};
+	va_list ap;
+	va_start(ap, fmt);
+	print(&b, fmt, ap);
+	va_end(ap);
+	return b.s;
 }
 
 bool str_ends(const struct str *b, const char *end)
@@ -86,15 +100,27 @@ int64_t strs_find(const struct strs *l, const char *s)
 	return -1;
 }
 
-static int in_order(const void *a, const void *b)
+int compare_texts(const void *a, const void *b)
 {
 	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+int compare_int64(const void *a, const void *b)
+{
+	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+	return (x > y) - (x < y);
+}
+
+int compare_doubles(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
 }
 
 void strs_sort(struct strs *l)
 {
 	if (l->n)
-		qsort(l->v, (size_t)l->n, sizeof(*l->v), in_order);
+		qsort(l->v, (size_t)l->n, sizeof(*l->v), compare_texts);
 }
 
 void strs_free(struct strs *l)

@@ -1,9 +1,6 @@
 /* A timeline of this rank. */
 #include "base/trace.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_EVENTS = 1 << 20, MOST_OPEN = 32 };
 
 /* A span (lane is empty), or an operation. */

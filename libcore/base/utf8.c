@@ -1,8 +1,6 @@
 /* UTF-8 (RFC 3629), and texts of others on a terminal. */
 #include "base/utf8.h"
 
-#include <string.h>
-
 int utf8_decode(const char *text, int64_t n, uint32_t *code)
 {
 	const uint8_t *p = (const uint8_t *)text;

@@ -2,9 +2,6 @@
 #include "base/json.h"
 #include "chat/template.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- texts with tokens --------------------------------------------------------------------- */
 
 void marked_clear(struct marked *m)
@@ -189,7 +186,7 @@ static const json_t *value_of(const json_t *j, json_t **own)
 /* Arguments are an object, or its JSON as a string, as OpenAI has it. */
 static int add_arguments(struct layout *l, const json_t *j, struct err *e)
 {
-	json_t *own = NULL;
+	json_auto_t *own = NULL;
 	j = value_of(j, &own);
 	if (!j)
 		return wrong(
@@ -197,7 +194,6 @@ static int add_arguments(struct layout *l, const json_t *j, struct err *e)
 	int rc = json_is_null(j) ? 0 : add_json(l, j, 0, e);
 	if (json_is_null(j))
 		str_puts(&l->out->text, "{}");
-	json_decref(own);
 	return rc;
 }
 
@@ -332,13 +328,11 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 	bool assistant = is_role(r, "assistant");
 	struct extract x = t->text;
 	if (style && style->json_results && is_role(r, "tool")) {
-		json_t *text = content && !json_is_string(content)
-				       ? NULL
-				       : json_stringn(l->turns->said.s + x.begin,
-						 (size_t)(x.end - x.begin));
-		int rc = add_json(l, text ? text : content, 0, e);
-		json_decref(text);
-		return rc;
+		json_auto_t *text = content && !json_is_string(content)
+					    ? NULL
+					    : json_stringn(l->turns->said.s + x.begin,
+						      (size_t)(x.end - x.begin));
+		return add_json(l, text ? text : content, 0, e);
 	}
 	if (content && !json_is_string(content))
 		return err_set(e, EX_DATAERR,
@@ -406,13 +400,12 @@ static int add_turn(struct layout *l, const struct chat_role *r, bool counts, bo
 static int no_role(const struct layout *l, struct err *e)
 {
 	struct extract x = l->turns->v[l->turn].role;
-	struct str names = {0};
+	scoped_str names = {0};
 	for (int64_t i = 0; i < l->c->n_roles; i++)
 		str_printf(&names, "%s%.40s", i ? ", " : "", l->c->roles[i].name);
 	err_set(e, EX_DATAERR, "turn %lld: the template has no role '%.*s', only: %s",
 		(long long)l->turn, (int)min64(x.end - x.begin, 40),
 		l->turns->said.s + x.begin, names.s);
-	str_free(&names);
 	return -1;
 }
 
@@ -468,7 +461,7 @@ int chat_template_apply(
 	const struct chat_template *c, int count, struct marked *out, struct err *e)
 {
 	struct layout l = {.c = c, .turns = &out->turns, .out = out};
-	json_t *own = NULL;
+	json_auto_t *own = NULL;
 	int rc = find_tools(&l, &own, e);
 	l.question = last_question(&l);
 	add_marker(out, &c->begin);
@@ -476,7 +469,6 @@ int chat_template_apply(
 	add_marker(out, &c->end);
 	if (count == COUNT_ALL)
 		marked_count(out, 0, (int64_t)out->text.len);
-	json_decref(own);
 	str_free(&l.json);
 	return rc ? -1 : 0;
 }

@@ -7,7 +7,6 @@
 
 #include <ctype.h>
 #include <jansson.h>
-#include <string.h>
 
 enum { MAX_TEMPLATE = 1 << 20, MAX_CONFIG = 1 << 24 };
 
@@ -131,11 +130,10 @@ static bool find_jinja(const char *path, const struct str *text, struct str *jin
 		at < text->len && text->s[at] == '{' && !strchr("{%#", text->s[at + 1]);
 	if (!json && (text_ends(path, ".jinja") || (text->len && strstr(text->s, "{%"))))
 		str_add(jinja, text->s, text->len);
-	json_t *o = json ? json_loadb(text->s, text->len, 0, NULL) : NULL;
+	json_auto_t *o = json ? json_loadb(text->s, text->len, 0, NULL) : NULL;
 	const json_t *x = json_object_get(o, "chat_template");
 	if (json_is_string(x))
 		str_add(jinja, json_string_value(x), json_string_length(x));
-	json_decref(o);
 	return jinja->len > 0;
 }
 

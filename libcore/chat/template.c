@@ -2,8 +2,6 @@
 #include "chat/template.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- the built-in ones ------------------------------------------------------------------- */
 
@@ -125,11 +123,10 @@ static void find_tokens(struct chat_template *c, struct marked *m, bool guards)
 		marked_token(m, at, at + n, a->id);
 		if (a->flags & BPE_SPECIAL)
 			continue;
-		struct str name = {0};
+		scoped_str name = {0};
 		str_add(&name, here, (size_t)n);
 		if (strs_find(&c->guarded, name.s) < 0)
 			strs_add(&c->guarded, name.s);
-		str_free(&name);
 	}
 }
 
@@ -231,7 +228,7 @@ const struct chat_role *chat_role_named(
 static int parse(struct chat_template *c, struct err *e)
 {
 	json_error_t why;
-	json_t *root = json_loadb(c->source.s ? c->source.s : "", c->source.len,
+	json_auto_t *root = json_loadb(c->source.s ? c->source.s : "", c->source.len,
 		JSON_REJECT_DUPLICATES, &why);
 	const char *name;
 	json_t *value;
@@ -242,7 +239,6 @@ static int parse(struct chat_template *c, struct err *e)
 	if (!json_object_get(root, "roles"))
 		rc = err_set(e, EX_DATAERR, "no object with roles");
 	json_object_foreach(root, name, value) rc = rc || read_key(c, name, value, e);
-	json_decref(root);
 	if (!rc && c->default_system && !chat_role_named(c, "system", 6))
 		rc = err_set(e, EX_DATAERR, "default_system, but no role system");
 	return rc ? -1 : 0;

@@ -2,8 +2,6 @@
 #include "chat/template.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 static void put_string(struct str *out, const char *text, size_t n)
 {

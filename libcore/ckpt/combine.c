@@ -2,7 +2,6 @@
 #include "ckpt/view.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct combination {
 	const struct ckpt_view *of[CKPT_MAX_SOURCES];
@@ -22,7 +21,7 @@ static int read_sum(
 {
 	const struct combination *c = v->with;
 	int64_t n = r->n * ckpt_row_size(&v->tensors[r->tensor]);
-	double *sum = xcalloc((size_t)n, sizeof(*sum));
+	scoped_ptr double *sum = xcalloc((size_t)n, sizeof(*sum));
 	int rc = 0;
 	for (int i = 0; i < c->n && !rc; i++) {
 		const struct ckpt_rows there = {
@@ -39,7 +38,6 @@ static int read_sum(
 				"what is not finite already",
 				v->tensors[r->tensor].name, (double)out[i]);
 	}
-	free(sum);
 	return rc;
 }
 

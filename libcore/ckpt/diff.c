@@ -2,8 +2,6 @@
 #include "ckpt/ckpt.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static bool same_bits(float a, float b)
 {

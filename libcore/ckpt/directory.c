@@ -2,10 +2,7 @@
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,17 +25,11 @@ int64_t ckpt_step(const char *name)
 	return parse_int(digits, &step) || step < 0 ? -1 : step;
 }
 
-static int ascending(const void *a, const void *b)
-{
-	int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-	return (x > y) - (x < y);
-}
-
 int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e)
 {
 	int64_t n = 0;
 	*steps = NULL;
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	if (!d && errno == ENOENT)
 		return 0;
 	if (!d)
@@ -53,26 +44,23 @@ int64_t ckpt_list(const char *folder, int64_t **steps, struct err *e)
 	}
 	if (errno)
 		n = err_errno(e, folder);
-	closedir(d);
 	if (n > 0)
-		qsort(*steps, (size_t)n, sizeof(**steps), ascending);
+		qsort(*steps, (size_t)n, sizeof(**steps), compare_int64);
 	return n;
 }
 
 int ckpt_mark(const char *folder, const char *name, int64_t step, struct err *e)
 {
-	scoped_str link = {0}, target = {0};
-	str_printf(&link, "%s/%s", folder, name);
-	str_printf(&target, "step-%08lld.h5", (long long)step);
-	return file_link(target.s, link.s, e);
+	scoped_ptr char *link = text_printf("%s/%s", folder, name);
+	scoped_ptr char *target = text_printf("step-%08lld.h5", (long long)step);
+	return file_link(target, link, e);
 }
 
 int64_t ckpt_marked(const char *folder, const char *name)
 {
 	char target[256];
-	scoped_str link = {0};
-	str_printf(&link, "%s/%s", folder, name);
-	ssize_t n = readlink(link.s, target, sizeof(target) - 1);
+	scoped_ptr char *link = text_printf("%s/%s", folder, name);
+	ssize_t n = readlink(link, target, sizeof(target) - 1);
 	if (n < 0)
 		return -1;
 	target[n] = '\0';
@@ -112,7 +100,7 @@ static bool is_torn(const char *file)
 void ckpt_drop_torn(const char *folder)
 {
 	scoped_str path = {0};
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (!is_torn(f->d_name))
 			continue;
@@ -120,22 +108,19 @@ void ckpt_drop_torn(const char *folder)
 		str_printf(&path, "%s/%s", folder, f->d_name);
 		unlink(path.s);
 	}
-	if (d)
-		closedir(d);
 }
 
 void ckpt_drop(const char *folder, int64_t after, int64_t but)
 {
 	struct err e = {0};
-	scoped_str mark = {0};
 	int64_t *steps, n = ckpt_list(folder, &steps, &e);
 	int64_t best = ckpt_marked(folder, "best.h5");
 	for (int64_t i = 0; i < n; i++)
 		if (steps[i] > after && steps[i] != but)
 			remove_step(folder, steps[i]);
-	str_printf(&mark, "%s/best.h5", folder);
+	scoped_ptr char *mark = text_printf("%s/best.h5", folder);
 	if (best > after && best != but)
-		unlink(mark.s);
+		unlink(mark);
 	free(steps);
 	ckpt_drop_torn(folder);
 }

@@ -8,8 +8,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <omp.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -43,10 +41,8 @@ static bool has_some(struct h5 *h, const char *group, const struct strs *tensors
 {
 	bool has = false;
 	for (int64_t i = 0; i < tensors->n && !has; i++) {
-		struct str path = {0};
-		str_printf(&path, "/%s/%s", group, tensors->v[i]);
-		has = h5_has(h, path.s);
-		str_free(&path);
+		scoped_ptr char *path = text_printf("/%s/%s", group, tensors->v[i]);
+		has = h5_has(h, path);
 	}
 	return has;
 }
@@ -55,7 +51,7 @@ static bool has_some(struct h5 *h, const char *group, const struct strs *tensors
 static int find_groups(
 	struct ckpt *c, struct h5 *h, const struct strs *tensors, struct err *e)
 {
-	struct strs names = {0};
+	scoped_strs names = {0};
 	int rc = h5_list(h, "/", &names, e);
 	strs_add(&c->groups, "model");
 	for (int64_t i = 0; i < names.n && !rc; i++) {
@@ -65,7 +61,6 @@ static int find_groups(
 		if (!other && has_some(h, names.v[i], tensors))
 			strs_add(&c->groups, names.v[i]);
 	}
-	strs_free(&names);
 	if (!rc && c->groups.n > CKPT_MAX_GROUPS)
 		rc = err_set(e, EX_DATAERR, "%lld groups", (long long)c->groups.n);
 	return rc;
@@ -109,7 +104,7 @@ static int open_tensor(
 
 static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 {
-	struct strs names = {0};
+	scoped_strs names = {0};
 	int rc = h5_list(h, "/model", &names, e);
 	if (!rc && (names.n < 1 || names.n > 1 << 20))
 		rc = err_set(e, EX_DATAERR, "%lld tensors", (long long)names.n);
@@ -119,7 +114,6 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	c->blocks = xcalloc((size_t)n_blocks(c), sizeof(*c->blocks));
 	for (int i = 0; i < n_blocks(c) && !rc; i++)
 		rc = open_tensor(c, h, &names, i, e);
-	strs_free(&names);
 	return rc;
 }
 
@@ -174,10 +168,8 @@ static char *resolve(const char *name)
 
 bool ckpt_none_in(const char *name)
 {
-	char *path = resolve(name);
-	bool none = file_is_folder(path);
-	free(path);
-	return none;
+	scoped_ptr char *path = resolve(name);
+	return file_is_folder(path);
 }
 
 char *ckpt_find_file(const char *name)
@@ -242,9 +234,8 @@ static const char *foreign_folder(const char *name)
 		{"mp_rank_00_model_states.pt", "a checkpoint of DeepSpeed"},
 		{"zero_to_fp32.py", "a checkpoint of DeepSpeed"}};
 	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-		scoped_str path = {0};
-		str_printf(&path, "%s/%s", name, known[i].file);
-		if (file_exists(path.s))
+		scoped_ptr char *path = text_printf("%s/%s", name, known[i].file);
+		if (file_exists(path))
 			return known[i].what;
 	}
 	return NULL;
@@ -284,28 +275,28 @@ int ckpt_refuse_adapter(const char *path, struct err *e)
 static int refuse_foreign(
 	const char *name, const char *what, bool is_folder, struct err *e)
 {
-	scoped_str with = {0}, path = {0};
+	scoped_str path = {0};
 	const char *slash = strrchr(name, '/');
 	if (is_folder || slash)
 		str_printf(
 			&path, "%.*s", is_folder ? INT_MAX : (int)(slash - name), name);
 	else
 		str_puts(&path, ".");
-	str_printf(&with, "--vocabulary %s ", path.s);
+	scoped_ptr char *with = text_printf("--vocabulary %s ", path.s);
 	str_puts(&path, "/tokenizer.json");
 	return err_set(e, EX_DATAERR,
 		"%s: %s, of which 'pt-ckpt convert %s%s -o NEW.h5' makes a checkpoint%s",
-		name, what, file_exists(path.s) ? with.s : "", name,
+		name, what, file_exists(path.s) ? with : "", name,
 		advice_on(ADVICE_FOREIGN_MODEL));
 }
 
 /* A directory without links to its checkpoints, which may have some. */
 static int refuse_empty(const char *name, struct err *e)
 {
-	scoped_str below = {0}, newest = {0};
+	scoped_str newest = {0};
 	struct err none = {0};
-	str_printf(&below, "%s/checkpoints", name);
-	const char *folder = file_is_folder(below.s) ? below.s : name;
+	scoped_ptr char *below = text_printf("%s/checkpoints", name);
+	const char *folder = file_is_folder(below) ? below : name;
 	int64_t *steps, n = ckpt_list(folder, &steps, &none);
 	if (n > 0)
 		ckpt_name(&newest, folder, steps[n - 1]);
@@ -451,7 +442,7 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 		memset(out, 0, (size_t)(n * width) * sizeof(*out));
 		return 0;
 	}
-	float *piece = NULL; /* a block of which only some rows are wanted */
+	scoped_ptr float *piece = NULL; /* a block of which only some rows are wanted */
 	int rc = 0;
 	for (int64_t k = row / b->block_rows; k * b->block_rows < row + n && !rc; k++) {
 		int64_t first = k * b->block_rows;
@@ -469,7 +460,6 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 			memcpy(to_out, piece + (from - first) * width,
 				(size_t)((to - from) * width) * sizeof(float));
 	}
-	free(piece);
 	return rc;
 }
 
@@ -483,14 +473,13 @@ int ckpt_each(const struct ckpt *c, int group, int tensor,
 		c->view || (group != CKPT_MODEL && t->stateless)
 			? max64(1, H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)))
 			: blocks_of(c, group, tensor)->block_rows;
-	float *piece = xmalloc((size_t)(step * width) * sizeof(*piece));
+	scoped_ptr float *piece = xmalloc((size_t)(step * width) * sizeof(*piece));
 	int rc = 0;
 	for (int64_t r = 0; r < t->dims[0] && !rc; r += step) {
 		int64_t n = min64(step, t->dims[0] - r);
 		rc = ckpt_read_rows(c, group, tensor, r, n, piece, e);
 		rc = rc ? rc : fn(with, r * width, piece, n * width);
 	}
-	free(piece);
 	return rc;
 }
 

@@ -5,8 +5,6 @@
 
 #include <fnmatch.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct selected {
 	const struct ckpt_view *of;
@@ -20,7 +18,7 @@ static int round_rows(struct mat x, enum dtype type, const char *name,
 {
 	struct device d;
 	const float *p = x.p;
-	float *rounded = xmalloc((size_t)(x.rows * x.cols) * sizeof(*rounded));
+	scoped_ptr float *rounded = xmalloc((size_t)(x.rows * x.cols) * sizeof(*rounded));
 	int rc = 0;
 	device_cpu(&d, 0);
 	d.k->round(&d, mat(rounded, x.rows, x.cols), x, type, 1);
@@ -30,7 +28,6 @@ static int round_rows(struct mat x, enum dtype type, const char *name,
 				"%s: %s has the number %g, which is too large for %s",
 				name, t->name, (double)p[i], dtype_table[type].name);
 	memcpy(x.p, rounded, (size_t)(x.rows * x.cols) * sizeof(*rounded));
-	free(rounded);
 	return rc;
 }
 
@@ -148,7 +145,8 @@ static int by_name(const void *a, const void *b)
 
 static int check_unique(const struct ckpt_view *v, struct err *e)
 {
-	const struct ckpt_tensor **list = xcalloc((size_t)v->n_tensors, sizeof(*list));
+	scoped_ptr const struct ckpt_tensor **list =
+		xcalloc((size_t)v->n_tensors, sizeof(*list));
 	int rc = 0;
 	for (int i = 0; i < v->n_tensors; i++)
 		list[i] = &v->tensors[i];
@@ -157,7 +155,6 @@ static int check_unique(const struct ckpt_view *v, struct err *e)
 		if (!strcmp(list[i]->name, list[i - 1]->name))
 			rc = err_set(e, EX_USAGE, "rename: two tensors would be named %s",
 				list[i]->name);
-	free(list);
 	return rc;
 }
 

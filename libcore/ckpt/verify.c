@@ -7,7 +7,6 @@
 #include "kernels/kernels.h"
 
 #include <omp.h>
-#include <stdlib.h>
 
 /* Blocks, of a MiB, between two looks at what other ranks sent. */
 enum { BLOCKS_PER_THREAD = 16 };

@@ -1,9 +1,6 @@
 /* Views of checkpoints, and writing a checkpoint from one. */
 #include "ckpt/view.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int read_ckpt(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -120,11 +117,10 @@ static int read_tensor(const struct ckpt_view *v, int group, int tensor, uint64_
 
 static int read_group(const struct ckpt_view *v, int group, uint64_t *hash, struct err *e)
 {
-	float *block = NULL;
+	scoped_ptr float *block = NULL;
 	int rc = 0;
 	for (int i = 0; i < v->n_tensors && !rc; i++)
 		rc = read_tensor(v, group, i, hash, &block, e);
-	free(block);
 	return rc;
 }
 

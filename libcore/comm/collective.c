@@ -2,8 +2,6 @@
 #include "comm/collective.h"
 #include "kernels/dtype.h"
 
-#include <stdlib.h>
-
 /* clang-format off */
 const struct comm_type_info comm_type_table[N_COMM_TYPES] = {
 	[COMM_I8] = {1, false, true, -1},

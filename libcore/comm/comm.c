@@ -2,8 +2,6 @@
 #include "comm/comm_internal.h"
 #include "comm/nccl.h"
 
-#include <stdlib.h>
-
 struct comm_place comm_here;
 
 const struct comm_place *comm_place(void)
@@ -54,14 +52,13 @@ struct comm *comm_split(struct comm *c, int color, const char *name)
 {
 	if (c->size == 1)
 		return color < 0 ? NULL : comm_self(name);
-	int *colors = xcalloc((size_t)c->size, sizeof(*colors));
+	scoped_ptr int *colors = xcalloc((size_t)c->size, sizeof(*colors));
 	int *ranks = xcalloc((size_t)c->size, sizeof(*ranks)), n = 0;
 	comm_allgather(c, &color, colors, sizeof(color));
 	for (int r = 0; r < c->size; r++)
 		if (colors[r] == color)
 			ranks[n++] = r;
 	struct comm *part = color < 0 ? NULL : c->ops->create_group(c, ranks, n);
-	free(colors);
 	free(ranks);
 	return finish_group(c, part, color, name);
 }

@@ -7,8 +7,6 @@
 #include "comm/nccl.h"
 #include "kernels/kernels.h"
 
-#include <stdlib.h>
-
 static struct device *device;
 
 /* ---- NCCL -------------------------------------------------------------------------- */
@@ -86,12 +84,11 @@ void comm_device_close(void)
 int comm_gpu_sharers(struct comm *c)
 {
 	uint64_t mine = device_gpu(comm_here.local_rank);
-	uint64_t *each = xcalloc((size_t)c->size, sizeof(*each));
+	scoped_ptr uint64_t *each = xcalloc((size_t)c->size, sizeof(*each));
 	int sharers = 0;
 	comm_allgather(c, &mine, each, sizeof(mine));
 	for (int r = 0; r < c->size && mine; r++)
 		sharers += each[r] == mine;
-	free(each);
 	return sharers;
 }
 

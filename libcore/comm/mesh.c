@@ -2,9 +2,6 @@
 #include "comm/mesh.h"
 #include "comm/simulate.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *const axis_names[N_AXES] = {"pp", "dp", "fsdp", "cp", "tp"};
 
 struct mesh_group {
@@ -136,7 +133,7 @@ int mesh_host_run(const struct mesh *m, struct mesh_part part)
 	int run = 0, all = 0, ranks = mesh_ranks(m->degree);
 	if (!m->host_ranks)
 		return 0;
-	int *color = xcalloc((size_t)ranks, sizeof(*color));
+	scoped_ptr int *color = xcalloc((size_t)ranks, sizeof(*color));
 	for (int r = 0; r < ranks; r++) {
 		color[r] = color_of_all(m, part, r);
 		all += color[r] == color[0];
@@ -147,7 +144,6 @@ int mesh_host_run(const struct mesh *m, struct mesh_part part)
 			n += color[k] == color[r];
 		run = r && n != run ? -1 : n;
 	}
-	free(color);
 	return run < all && run > 1 ? run : 0;
 }
 
@@ -268,7 +264,7 @@ static void find_hosts(struct mesh *m)
 {
 	const struct comm_place *place = comm_place();
 	int n = place->host_ranks, size = m->world->size;
-	int *rank = xcalloc((size_t)size, sizeof(*rank));
+	scoped_ptr int *rank = xcalloc((size_t)size, sizeof(*rank));
 	m->shares = m->world->shares;
 	if (n && !m->world->planned)
 		comm_allgather(m->world, &place->rank, rank, sizeof(*rank));
@@ -279,7 +275,6 @@ static void find_hosts(struct mesh *m)
 		m->host_ranks = n;
 	if (m->host_ranks || (regular && n % size == 0))
 		m->shares = place->shares;
-	free(rank);
 }
 
 static void make_axes(struct mesh *m)

@@ -1,8 +1,6 @@
 /* The MPI transport. Communicators have MPI_ERRORS_RETURN, so that messages name the operation. */
 #include "comm/mpi_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");

@@ -13,8 +13,6 @@
 #include "comm/nccl_internal.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 struct nccl nccl;

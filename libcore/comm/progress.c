@@ -9,7 +9,6 @@
 #include "comm/mpi_internal.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <time.h>
 
 /* A link of 10 Gbit/s transfers the contents of a socket's buffer in this time. More frequent calls

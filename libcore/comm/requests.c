@@ -4,8 +4,6 @@
 #include "comm/nccl.h"
 
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 /* ---- background work ------------------------------------------------------------- */

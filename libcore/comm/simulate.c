@@ -5,8 +5,6 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_GROUPS = 64, MOST_ROWS = 64 };
 

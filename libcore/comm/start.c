@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <time.h>

@@ -9,8 +9,6 @@
 
 #include "comm/comm_internal.h"
 
-#include <stdlib.h>
-
 /* Segments of a piece: with more of them the queue's buffers are smaller. And the fewest floats that
  * the ranks exchange at once: two segments of 2^17 floats in flight took 1.5 times as long as one
  * message, by shared memory of MPI. */
@@ -235,7 +233,7 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 	struct comm *c = s->c;
 	struct device *d = s->plan->d;
 	int64_t piece;
-	struct grid_part *parts = xcalloc((size_t)c->size, sizeof(*parts));
+	scoped_ptr struct grid_part *parts = xcalloc((size_t)c->size, sizeof(*parts));
 	int n = find_parts(s, first, len, packed, received, parts);
 	bool ready = !x->own && !x->kept;
 	float *to = x->result ? x->result + first : NULL;
@@ -259,7 +257,6 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 				(float *)(void *)s->plan->shared->data[r] +
 					s->plan->leaf_at + first,
 				to, len);
-	free(parts);
 }
 
 /* The whole piece, without messages. What other ranks get of it is copied while it is in a cache. */

@@ -8,9 +8,6 @@
  */
 #include "comm/comm_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum kind { ASK, ANSWER };
 
 struct watch_msg {

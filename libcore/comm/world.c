@@ -5,7 +5,6 @@
 #include "kernels/kernels.h"
 
 #include <sched.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 /* Was this rank started by a launcher? A single rank needs no MPI, and starts in a third of the
@@ -71,8 +70,8 @@ static void find_place(struct comm *world, struct comm_place *place)
 {
 	name_host(place);
 	struct rank_host mine = own_host(place);
-	struct rank_host *all = xcalloc((size_t)world->size, sizeof(*all));
-	uint64_t *hosts = xcalloc((size_t)world->size, sizeof(*hosts));
+	scoped_ptr struct rank_host *all = xcalloc((size_t)world->size, sizeof(*all));
+	scoped_ptr uint64_t *hosts = xcalloc((size_t)world->size, sizeof(*hosts));
 	cpu_set_t processors;
 	const char *pretended = getenv("PT_HOST_RANKS");
 	int64_t n;
@@ -94,8 +93,6 @@ static void find_place(struct comm *world, struct comm_place *place)
 	qsort(hosts, (size_t)world->size, sizeof(*hosts), by_number);
 	for (int i = 0; i < world->size; i++)
 		place->n_hosts += !i || hosts[i] != hosts[i - 1];
-	free(hosts);
-	free(all);
 }
 
 /* Containers, other users or limits can prevent sharing on one host. This tries it once, so that

@@ -6,8 +6,6 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -567,14 +565,13 @@ static int verify_segment(
 {
 	const struct segment *g = &f->seg[split];
 	struct hash_state *h = hash_open();
-	void *bytes = xmalloc(block_bytes(g));
+	scoped_ptr void *bytes = xmalloc(block_bytes(g));
 	int rc = 0;
 	for (int64_t b = 0; b < g->blocks.n_blocks && !rc; b++) {
 		rc = check_block(c, f, g, b, bytes, e);
 		if (!rc)
 			hash_add(h, bytes, (size_t)h5_block_bytes(&g->blocks, b));
 	}
-	free(bytes);
 	if (hash_close(h) != f->info.xxh3[split] && !rc)
 		rc = err_set(e, EX_DATAERR, "%s: %s: the tokens do not match %s_xxh3",
 			f->path, g->blocks.path, split_names[split]);

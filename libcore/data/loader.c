@@ -7,8 +7,6 @@
 #include "comm/requests.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 struct loader {
 	struct loader_config c;

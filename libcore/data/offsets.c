@@ -1,8 +1,6 @@
 /* Token offsets of a shard, which are sorted lists for each split of a file. */
 #include "data/offsets.h"
 
-#include <stdlib.h>
-
 /* Offsets are less than `end`. */
 static int read_offsets(struct offsets *o, struct h5 *h, const char *name,
 	const char *path, int64_t max, int64_t end, struct err *e)

@@ -1,9 +1,6 @@
 /* The attributes of a shard. The list in pt-shard(5) is generated from this table. */
 #include "data/data.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const char *const split_names[N_SPLITS] = {"train", "val"};
 const char *const document_paths[N_SPLITS] = {"/documents_train", "/documents_val"};
 const char *const counted_paths[N_SPLITS] = {"/counted_train", "/counted_val"};

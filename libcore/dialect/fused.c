@@ -1,10 +1,6 @@
 /* Names of models whose queries, keys and values are one tensor, and gate and up are one. */
 #include "dialect/dialect.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* A tensor of theirs that has one of ours. */
 struct fused_tensor {
 	const struct torch_item *item; /* NULL: there is none */

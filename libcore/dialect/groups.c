@@ -2,8 +2,6 @@
 #include "dialect/dialect.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A parameter that a group has, by its name or its number. */
 struct member {
@@ -40,8 +38,8 @@ static void add_member(struct members *m, const char *name, double id, double de
 static int read_group(struct members *m, struct torch_file *f,
 	const struct torch_item *params, double decay, int64_t n_tensors, struct err *e)
 {
-	struct strs names = {0};
-	double *ids = xcalloc((size_t)n_tensors + 1, sizeof(*ids));
+	scoped_strs names = {0};
+	scoped_ptr double *ids = xcalloc((size_t)n_tensors + 1, sizeof(*ids));
 	int64_t n = 0;
 	int rc = torch_texts(f, params, &names, e) ||
 		 (!names.n && torch_numbers(f, params, n_tensors, ids, &n, e));
@@ -49,8 +47,6 @@ static int read_group(struct members *m, struct torch_file *f,
 		add_member(m, names.v[i], 0, decay);
 	for (int64_t i = 0; i < n && !rc; i++)
 		add_member(m, NULL, ids[i], decay);
-	strs_free(&names);
-	free(ids);
 	return rc;
 }
 

@@ -5,9 +5,6 @@
  */
 #include "dialect/dialect.h"
 
-#include <stdio.h>
-#include <string.h>
-
 static const struct fused_row rows[] = {
 	{"attention_norm.weight", {"self_attention.linear_qkv.layer_norm_weight",
 					  "input_layernorm.weight"}},

@@ -5,9 +5,6 @@
  */
 #include "dialect/dialect.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- names without wrappers ------------------------------------------------------------ */
 
 /* The list ends with NULL. */
@@ -41,12 +38,6 @@ static char *without_wrappers(const char *name)
 	return out.s;
 }
 
-static int by_text(const void *a, const void *b)
-{
-	return strcmp(((const struct torch_name *)a)->text,
-		((const struct torch_name *)b)->text);
-}
-
 static int list_names(struct torch_names *x, struct err *e)
 {
 	const struct torch_file *f = x->file;
@@ -54,7 +45,7 @@ static int list_names(struct torch_names *x, struct err *e)
 	for (; x->n < f->n; x->n++)
 		x->v[x->n] = (struct torch_name){
 			without_wrappers(f->items[x->n].name), &f->items[x->n]};
-	qsort(x->v, (size_t)x->n, sizeof(*x->v), by_text);
+	qsort(x->v, (size_t)x->n, sizeof(*x->v), compare_texts);
 	for (int64_t i = 1; i < x->n; i++)
 		if (!strcmp(x->v[i].text, x->v[i - 1].text) &&
 			x->v[i].item->kind == TORCH_TENSOR)
@@ -67,7 +58,8 @@ const struct torch_item *torch_names_exact(const struct torch_names *x, const ch
 {
 	const struct torch_name key = {.text = (char *)name};
 	const struct torch_name *found =
-		x->n ? bsearch(&key, x->v, (size_t)x->n, sizeof(key), by_text) : NULL;
+		x->n ? bsearch(&key, x->v, (size_t)x->n, sizeof(key), compare_texts)
+		     : NULL;
 	return found ? found->item : NULL;
 }
 
@@ -174,7 +166,7 @@ static const char *bare(const char *name)
 const struct torch_item *torch_names_look_up(const struct torch_names *x,
 	const char *begin, const char *name, const char *end, bool shorter)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	const struct torch_item *found = NULL;
 	const char *prefix = x->prefix.s ? x->prefix.s : "";
 	for (const char *from = prefix; !found; from = strchr(from, '.') + 1) {
@@ -193,7 +185,6 @@ const struct torch_item *torch_names_look_up(const struct torch_names *x,
 		if (!shorter || !*from)
 			break;
 	}
-	str_free(&text);
 	return found;
 }
 
@@ -214,7 +205,7 @@ static const char *const optimizers[] = {"optimizer.", "optim.", "optimizer_stat
 static const struct torch_item *state_of_number(
 	const struct torch_names *x, const struct torch_item *item, const char *what)
 {
-	struct str name = {0};
+	scoped_str name = {0};
 	const struct torch_item *found = NULL;
 	for (int64_t i = 0; i < x->n_order; i++)
 		for (size_t k = 0;
@@ -224,28 +215,25 @@ static const struct torch_item *state_of_number(
 				what);
 			found = torch_names_exact(x, name.s);
 		}
-	str_free(&name);
 	return found;
 }
 
 const struct torch_item *torch_names_state(const struct torch_names *x, const char *name,
 	const struct torch_item *item, const char *what)
 {
-	struct str begin = {0}, end = {0};
+	scoped_str begin = {0};
 	const struct torch_item *found = NULL;
 	if (x->order)
 		return item ? state_of_number(x, item, what) : NULL;
-	str_printf(&end, ".%s", what);
+	scoped_ptr char *end = text_printf(".%s", what);
 	for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
 		str_clear(&begin);
 		str_printf(&begin, "%sstate.", optimizers[k]);
-		found = torch_names_look_up(x, begin.s, name, end.s, true);
+		found = torch_names_look_up(x, begin.s, name, end, true);
 		if (!found && !strcmp(name, "output.weight"))
 			found = torch_names_look_up(
-				x, begin.s, "lm_head.weight", end.s, true);
+				x, begin.s, "lm_head.weight", end, true);
 	}
-	str_free(&begin);
-	str_free(&end);
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
@@ -303,19 +291,17 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 const struct torch_item *torch_names_group(
 	const struct torch_names *x, const char *key, int64_t *at)
 {
-	struct str end = {0};
 	const struct torch_item *found = NULL;
-	str_printf(&end, ".%s", key);
+	scoped_ptr char *end = text_printf(".%s", key);
 	for (; *at < x->n && !found; ++*at)
 		for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
 			const char *text = x->v[*at].text;
 			size_t n = strlen(optimizers[k]);
 			if (!strncmp(text, optimizers[k], n) &&
 				!strncmp(text + n, "param_groups.", 13) &&
-				text_ends(text, end.s))
+				text_ends(text, end))
 				found = x->v[*at].item;
 		}
-	str_free(&end);
 	return found;
 }
 
@@ -331,7 +317,7 @@ static int by_order(const void *a, const void *b)
 const struct torch_item *torch_names_numbered(
 	const struct torch_names *x, const char *kind, int64_t n, const char *what)
 {
-	struct str name = {0};
+	scoped_str name = {0};
 	const struct torch_item *found = NULL;
 	for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
 		str_clear(&name);
@@ -339,7 +325,6 @@ const struct torch_item *torch_names_numbered(
 			&name, "%s%s.%lld.%s", optimizers[k], kind, (long long)n, what);
 		found = torch_names_exact(x, name.s);
 	}
-	str_free(&name);
 	return found;
 }
 
@@ -350,10 +335,9 @@ static int64_t put_in_groups(const struct torch_names *x, struct torch_file *f,
 {
 	const struct torch_item *params =
 		torch_names_numbered(x, "param_groups", 0, "params");
-	double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
+	scoped_ptr double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
 	int64_t n_first = n, n_matrices = 0;
 	int rc = params ? torch_numbers(f, params, n, ids, &n_first, e) : 0;
-	free(ids);
 	for (int64_t i = 0; i < n; i++)
 		n_matrices += list[i]->ndim == 2;
 	bool two = torch_names_numbered(x, "param_groups", 1, "params") != NULL;
@@ -365,12 +349,11 @@ static int64_t put_in_groups(const struct torch_names *x, struct torch_file *f,
 			"%s: the optimizer's groups have numbers of parameters, and it is not known "
 			"of which; torch.distributed.checkpoint's get_state_dict() saves names",
 			f->path);
-	const struct torch_item **all = xcalloc((size_t)n, sizeof(*all));
+	scoped_ptr const struct torch_item **all = xcalloc((size_t)n, sizeof(*all));
 	memcpy(all, list, (size_t)n * sizeof(*all));
 	for (int64_t i = 0, k = 0; k < n; i++)
 		if ((all[i % n]->ndim == 2) == (i < n))
 			list[k++] = all[i % n];
-	free(all);
 	return 0;
 }
 
@@ -378,7 +361,7 @@ static int64_t put_in_groups(const struct torch_names *x, struct torch_file *f,
 static int64_t order_by_names(const struct torch_names *x, struct torch_file *f,
 	const struct torch_item **list, int64_t n, struct err *e)
 {
-	struct strs names = {0};
+	scoped_strs names = {0};
 	const struct torch_item *given;
 	int rc = 0;
 	for (int64_t g = 0; !rc && (given = torch_names_numbered(
@@ -386,9 +369,8 @@ static int64_t order_by_names(const struct torch_names *x, struct torch_file *f,
 		g++)
 		rc = torch_texts(f, given, &names, e);
 	for (int64_t i = 0; names.n == n && !rc && i < n; i++) {
-		char *name = without_wrappers(names.v[i]);
+		scoped_ptr char *name = without_wrappers(names.v[i]);
 		list[i] = torch_names_find(x, name);
-		free(name);
 		if (!list[i])
 			rc = err_set(e, EX_DATAERR,
 				"%s: the optimizer has %s, the model has "
@@ -396,7 +378,6 @@ static int64_t order_by_names(const struct torch_names *x, struct torch_file *f,
 				f->path, names.v[i]);
 	}
 	int64_t done = names.n == n;
-	strs_free(&names);
 	return rc ? -1 : done;
 }
 
@@ -405,7 +386,7 @@ static int count_given(const struct torch_names *x, struct torch_file *f, int64_
 	int64_t *given, struct err *e)
 {
 	const struct torch_item *params;
-	double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
+	scoped_ptr double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
 	int64_t of_group;
 	int rc = 0;
 	for (int64_t g = 0;
@@ -415,7 +396,6 @@ static int count_given(const struct torch_names *x, struct torch_file *f, int64_
 		rc = torch_numbers(f, params, n + 1, ids, &of_group, e);
 		*given += of_group;
 	}
-	free(ids);
 	return rc;
 }
 

@@ -1,8 +1,6 @@
 /* What the shapes of tensors determine of a model. */
 #include "dialect/dialect.h"
 
-#include <stdio.h>
-
 enum { MAX_HEAD_NORM = 1 << 22 };
 
 /* The item of one of our tensors, by its name without the layer. */

@@ -1,8 +1,6 @@
 /* Where the tensors of a model are: what the dialects share. */
 #include "dialect/dialect.h"
 
-#include <string.h>
-
 const char *const source_groups[SOURCE_GROUPS] = {"model", "exp_avg", "exp_avg_sq"};
 
 #define DIALECT_POINTER(name) &dialect_##name,

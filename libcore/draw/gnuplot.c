@@ -5,8 +5,6 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +14,7 @@
 void gnuplot_quote(struct str *out, const char *s)
 {
 	/* (a byte that is not UTF-8 makes it draw all text in another encoding) */
-	char *copy = text_printable(xstrdup(s));
+	scoped_ptr char *copy = text_printable(xstrdup(s));
 	str_putc(out, '"');
 	for (s = copy; *s; s++) {
 		unsigned char c = (unsigned char)*s;
@@ -26,7 +24,6 @@ void gnuplot_quote(struct str *out, const char *s)
 			str_printf(out, "\\%04o", c);
 	}
 	str_putc(out, '"');
-	free(copy);
 }
 
 /* Writes the script to an unnamed file. */

@@ -2,8 +2,6 @@
 #include "draw/graph.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- scales ------------------------------------------------------------------------ */
 
@@ -31,23 +29,17 @@ static void widen(struct scale *s, double v)
 	s->high = fmax(s->high, v);
 }
 
-static int by_value(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
 void scale_settle(struct scale *y, const struct graph_point *p, int64_t n)
 {
 	enum { FEW = 10 };
-	double *v = xmalloc((size_t)(n + 1) * sizeof(*v));
+	scoped_ptr double *v = xmalloc((size_t)(n + 1) * sizeof(*v));
 	int64_t m = 0;
 	double begin = n ? p[0].x + (p[n - 1].x / 10 - p[0].x / 10) : 0;
 	for (int64_t k = 0; k < n; k++)
 		if ((n < FEW || p[k].x >= begin) && scale_has(y, p[k].y))
 			v[m++] = p[k].y;
 	if (m) {
-		qsort(v, (size_t)m, sizeof(*v), by_value);
+		qsort(v, (size_t)m, sizeof(*v), compare_doubles);
 		double low = v[m / 20], high = v[m - 1 - m / 20];
 		double room = high > low ? 2 * (high - low) : INFINITY;
 		int64_t first = 0, last = m - 1;
@@ -58,7 +50,6 @@ void scale_settle(struct scale *y, const struct graph_point *p, int64_t n)
 		widen(y, v[first]);
 		widen(y, v[last]);
 	}
-	free(v);
 }
 
 struct scale scale_shown(const struct scale *whole, const struct scale *settled)

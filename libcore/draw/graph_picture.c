@@ -4,15 +4,13 @@
 #include "draw/graph.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static void put_points(const struct graph *g, const struct graph_series *s,
 	const struct scale *x, struct str *out)
 {
 	enum { GROUPS = 2048 }; /* more than a picture has pixels */
 	const struct scale y = {.log = g->log_y};
-	struct graph_point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
+	scoped_ptr struct graph_point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
 	int64_t n = 0;
 	for (int64_t k = 0; k < s->n; k++)
 		if (scale_has(x, s->p[k].x) && scale_has(&y, s->p[k].y))
@@ -21,7 +19,6 @@ static void put_points(const struct graph *g, const struct graph_series *s,
 		n = points_thin(p, n, x, GROUPS);
 	for (int64_t k = 0; k < n; k++)
 		str_printf(out, "%.17g %.9g\n", p[k].x, p[k].y);
-	free(p);
 }
 
 static void put_band(const struct graph_series *s, struct str *out)
@@ -154,6 +151,5 @@ int graph_picture(const struct graph *g, const char *path, struct err *e)
 	int rc = gnuplot_run(&text, &picture, e);
 	if (!rc && text_ends(path, ".svg"))
 		mend_svg(&picture);
-	rc = rc || file_replace(path, &picture, e);
-	return rc ? -1 : 0;
+	return rc || file_replace(path, &picture, e) ? -1 : 0;
 }

@@ -5,8 +5,6 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -111,7 +109,7 @@ static void draw(struct canvas *c, int number, const struct graph_series *s)
 {
 	int width = c->cols * c->dx, height = c->rows * c->dy, x = 0, y = 0;
 	bool begun = false;
-	struct graph_point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
+	scoped_ptr struct graph_point *p = xmalloc((size_t)(s->n + 1) * sizeof(*p));
 	int64_t n = 0;
 	for (int64_t k = 0; k < s->n; k++)
 		if (scale_has(&c->x, s->p[k].x) && scale_has(&c->y, s->p[k].y))
@@ -129,7 +127,6 @@ static void draw(struct canvas *c, int number, const struct graph_series *s)
 		x = to_x;
 		y = to_y;
 	}
-	free(p);
 }
 
 /* ---- printing ---------------------------------------------------------------------- */
@@ -225,7 +222,8 @@ static void put_floor(
 {
 	struct ticks t;
 	int len = c->cols + margin + 2;
-	char *line = xmalloc((size_t)len + 1), *ticked = xcalloc((size_t)c->cols, 1);
+	scoped_ptr char *line = xmalloc((size_t)len + 1),
+			*ticked = xcalloc((size_t)c->cols, 1);
 	memset(line, ' ', (size_t)len);
 	line[len] = '\0';
 	ticks_of(&c->x, c->cols / 10, &t);
@@ -244,8 +242,6 @@ static void put_floor(
 	while (len && line[len - 1] == ' ')
 		line[--len] = '\0';
 	str_printf(out, "\n%s\n", line);
-	free(line);
-	free(ticked);
 }
 
 static void put_legend(
@@ -261,9 +257,8 @@ static void put_legend(
 		for (int64_t k = 0; k < s->n; k++)
 			if (scale_has(&c->x, s->p[k].x) && scale_has(&c->y, s->p[k].y))
 				scale_outside(&c->y, s->p[k].y, &o);
-		char *name = text_printable(xstrdup(s->name));
+		scoped_ptr char *name = text_printable(xstrdup(s->name));
 		str_printf(out, " %s\n", name);
-		free(name);
 	}
 	if (g->n_series > 1 && style->marks == MARKS_ASCII)
 		str_printf(out, "%*s  @ several at one place\n", margin, "");

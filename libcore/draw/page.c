@@ -3,9 +3,6 @@
 #include "base/file.h"
 #include "base/utf8.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 PAGE_EMBED(page_frame, "share/report/page.html");
 PAGE_EMBED(page_style, "share/report/page.css");
 extern const char page_frame[], page_style[];
@@ -34,7 +31,7 @@ static bool is_direction_mark(const char *s)
 
 void html_text(struct str *out, const char *s)
 {
-	char *copy = text_printable(xstrdup(s));
+	scoped_ptr char *copy = text_printable(xstrdup(s));
 	for (s = copy; *s; s++) {
 		const char *escape = *s == '<'	 ? "&lt;"
 				     : *s == '>' ? "&gt;"
@@ -48,7 +45,6 @@ void html_text(struct str *out, const char *s)
 		else
 			str_putc(out, *s);
 	}
-	free(copy);
 }
 
 void html_element(struct str *out, const char *name, const char *class, const char *text)

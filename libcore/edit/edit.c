@@ -2,7 +2,6 @@
 #include "edit/edit_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 static const char *const names[EDIT_STORE_GROUPS] = {[EDIT_ANCHOR] = "anchor",
 	[EDIT_OUTER_MEAN] = "outer_avg",

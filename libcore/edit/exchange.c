@@ -11,8 +11,6 @@
 
 #include "comm/requests.h"
 
-#include <stdlib.h>
-
 enum { BLOCK = 1 << 20 }; /* floats that are exchanged at a time */
 enum { CACHE_LINE = 64 };
 
@@ -237,7 +235,7 @@ static void reduce_piece(struct flight *f, struct slot *s)
 	struct exchange *x = f->x;
 	int workers = x->sync->size, mine = x->sync->rank;
 	struct piece own = piece_in(s, mine);
-	const float **from = xcalloc((size_t)workers, sizeof(*from));
+	scoped_ptr const float **from = xcalloc((size_t)workers, sizeof(*from));
 	for (int i = 0; i < workers; i++) {
 		float *room = s->received + i * x->piece_floats;
 		from[i] = i == mine ? floats_of(s, own) : room;
@@ -245,7 +243,6 @@ static void reduce_piece(struct flight *f, struct slot *s)
 			unpack(s, i, own, room);
 	}
 	f->reduce(f->with, s->block, s->result, from, own.n);
-	free(from);
 }
 
 /* All-gather: sends the reduced piece to all. This worker, too, continues with the rounded numbers. */

@@ -2,7 +2,6 @@
 #include "edit/edit.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 void detector_open(struct detector *d, const struct outlier_config *c)
 {

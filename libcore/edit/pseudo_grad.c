@@ -2,7 +2,6 @@
 #include "edit/edit_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 struct visit {
 	struct edit *x;
@@ -89,7 +88,7 @@ double pseudo_grad_norms(struct edit *x, struct selection c)
 {
 	int64_t n;
 	const struct exact *from = selected_squares(x, c, &n);
-	struct exact *sum = xcalloc((size_t)n, sizeof(*sum));
+	scoped_ptr struct exact *sum = xcalloc((size_t)n, sizeof(*sum));
 	double all = 0;
 	bool one = c.group >= 0 && x->holders;
 	struct comm *ranks = one ? x->holders[c.group] : x->world;
@@ -104,7 +103,6 @@ double pseudo_grad_norms(struct edit *x, struct selection c)
 		x->group[g].norm = norm;
 		all += norm * norm;
 	}
-	free(sum);
 	return sqrt(all);
 }
 
@@ -151,11 +149,13 @@ static void end_lockout(struct edit *x, struct edit_group *g)
 void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps)
 {
 	int workers = x->sync->size, n = 0, i = 0;
-	struct worker_report *mine = xcalloc((size_t)x->n_groups, sizeof(*mine));
+	scoped_ptr struct worker_report *mine =
+		xcalloc((size_t)x->n_groups, sizeof(*mine));
 	for (int g = 0; g < x->n_groups; g++)
 		if (edit_selects(x, c, g))
 			mine[n++] = own_report(x, g, steps);
-	struct worker_report *all = xcalloc((size_t)(n * workers), sizeof(*all));
+	scoped_ptr struct worker_report *all =
+		xcalloc((size_t)(n * workers), sizeof(*all));
 	if (pseudo_grad_report_bytes(x)) /* else all weights are equal */
 		comm_allgather(x->sync, mine, all, n * (int64_t)sizeof(*mine));
 	for (int k = 0; k < x->n_groups; k++) {
@@ -172,8 +172,6 @@ void pseudo_grad_weights(struct edit *x, struct selection c, int64_t steps)
 		worker_weights(&x->c.weights, workers, g->report, g->weight);
 		i++;
 	}
-	free(mine);
-	free(all);
 }
 
 /* ---- compression ----------------------------------------------------------------- */

@@ -2,7 +2,6 @@
 #include "edit/edit_internal.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { HEAD = 4, PER_GROUP = 6 };
 

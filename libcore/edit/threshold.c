@@ -5,8 +5,6 @@
  */
 #include "edit/edit_internal.h"
 
-#include <stdlib.h>
-
 enum { DIGIT_BITS = 8, FIRST_SHIFT = 32 - DIGIT_BITS };
 
 struct search {
@@ -70,7 +68,7 @@ void threshold_tensors(struct edit *x, struct selection c)
 	const unsigned own = STORE_BIT(x->grad_group);
 	size_t n = (size_t)x->s->c.n_tensors;
 	struct search s = {.x = x, .c = c};
-	int64_t *counts = xcalloc(n * EDIT_DIGITS, sizeof(*counts));
+	scoped_ptr int64_t *counts = xcalloc(n * EDIT_DIGITS, sizeof(*counts));
 	s.found = xcalloc(n, sizeof(*s.found));
 	s.rank = xcalloc(n, sizeof(*s.rank));
 	for (size_t t = 0; t < n; t++) {
@@ -80,7 +78,6 @@ void threshold_tensors(struct edit *x, struct selection c)
 	for (s.shift = FIRST_SHIFT; s.shift >= 0; s.shift -= DIGIT_BITS)
 		find_digits(&s, counts);
 	store_for_each_part(x->s, false, own, own, keep_part, &s);
-	free(counts);
 	free(s.found);
 	free(s.rank);
 }

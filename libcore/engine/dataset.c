@@ -1,8 +1,6 @@
 /* The shards of a run: opened by the ranks that read, described to the others. */
 #include "engine/dataset.h"
 
-#include <string.h>
-
 #include "data/offsets.h"
 #include "engine/layout.h"
 

@@ -2,7 +2,6 @@
 #include "engine/step.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* Micro-batches [first, first + n), a contiguous range for each data-parallel rank. Returns how many targets of
  * this rank's windows count. */
@@ -11,7 +10,8 @@ static int64_t eval_round(struct trainer *t, enum split split, const struct orde
 {
 	int64_t b = t->o.micro_batch;
 	int ranks = t->layout.microbatches.ranks;
-	struct sample_run *runs = xcalloc((size_t)t->world->size, sizeof(*runs));
+	scoped_ptr struct sample_run *runs =
+		xcalloc((size_t)t->world->size, sizeof(*runs));
 	for (int r = 0; r < t->world->size; r++) {
 		int d = layout_data_rank(t->mesh.degree, r);
 		int64_t begin = part_begin(n, ranks, d);
@@ -32,7 +32,6 @@ static int64_t eval_round(struct trainer *t, enum split split, const struct orde
 					    t->model.c.context)
 				  : 0;
 	fetch_free(f);
-	free(runs);
 	return counted;
 }
 

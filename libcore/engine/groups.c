@@ -3,7 +3,6 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <string.h>
 
 /* Calls mark() for each tensor whose name matches; their number, or -1. A checkpoint's options may be anybody's, so the
  * work of a match is limited. */

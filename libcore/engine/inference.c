@@ -1,9 +1,6 @@
 /* A model without gradients, whole on one rank or divided among several. */
 #include "engine/inference.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct store *inference_store(
 	struct model *m, struct device *d, struct mesh *mesh, struct arena *memory)
 {
@@ -121,7 +118,7 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 	int to, struct err *e)
 {
 	enum { BLOCK_FLOATS = 1 << 18, BLOCKS = 4 }; /* as files are written */
-	float *piece = NULL;
+	scoped_ptr float *piece = NULL;
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {
 		const struct tensor *t = &s->c.tensors[i];
@@ -139,6 +136,5 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 				store_put(s, to, i, r, n, piece);
 		}
 	}
-	free(piece);
 	return rc;
 }

@@ -2,9 +2,6 @@
  * and slices of a rank. */
 #include "engine/layout.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- from options to degrees ----------------------------------------------------- */
 
 /* --dp is -1 by default, and then leaves the remaining ranks to another axis that is -1. */
@@ -78,11 +75,10 @@ static int64_t find_tile(const struct train_opts *o, int64_t least)
 	int ranks = o->resolved.degree[AXIS_TP];
 	for (int64_t n = round_up(least, ranks); n <= o->model.heads; n += ranks) {
 		struct model_config c = o->model;
-		scoped_str degrees = {0};
 		struct model m;
 		struct err e;
-		str_printf(&degrees, "tp=%lld", (long long)n);
-		c.virtual_degrees = degrees.s;
+		scoped_ptr char *degrees = text_printf("tp=%lld", (long long)n);
+		c.virtual_degrees = degrees;
 		c.layers = 1;
 		if (model_init(&m, &c, max64(1, c.vocab), &e))
 			continue;
@@ -355,12 +351,11 @@ int *layout_split(const struct model *m, int n, bool even)
 		return first;
 	double head = layout_stage_work(m, &(struct stage){.heads = true}) /
 		      layout_stage_work(m, &(struct stage){.end = 1});
-	double *cost = xcalloc((size_t)m->c.layers, sizeof(*cost));
+	scoped_ptr double *cost = xcalloc((size_t)m->c.layers, sizeof(*cost));
 	for (int64_t l = 0; l < m->c.layers; l++)
 		cost[l] = 1;
 	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
 		die_err(&e); /* layout_check() has refused it */
-	free(cost);
 	return first;
 }
 
@@ -380,7 +375,7 @@ static void assign_stages(struct rank_layout *l, const struct train_opts *o,
 	int ranks = mesh->degree[AXIS_PP], all = ranks * (int)o->pp_stages;
 	l->n_stages = (int)o->pp_stages;
 	l->stages = xcalloc((size_t)l->n_stages, sizeof(*l->stages));
-	int *first = layout_split(m, all, o->pp_split == SPLIT_EVEN);
+	scoped_ptr int *first = layout_split(m, all, o->pp_split == SPLIT_EVEN);
 	for (int i = 0; i < l->n_stages; i++) {
 		int number = schedule_rank_stage(
 			(enum schedule_kind)o->pp_schedule, ranks, mesh->at[AXIS_PP], i);
@@ -389,7 +384,6 @@ static void assign_stages(struct rank_layout *l, const struct train_opts *o,
 			.embeds = number == 0,
 			.heads = number == all - 1};
 	}
-	free(first);
 	if (ranks == 1)
 		return;
 	bool *used = xcalloc((size_t)m->n_tensors, sizeof(*used));

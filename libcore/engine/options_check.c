@@ -2,9 +2,6 @@
 #include "engine/layout.h"
 #include "engine/options.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 int options_refuse(const struct mistake *list, size_t n, struct err *e)
 {
 	for (size_t i = 0; i < n; i++)

@@ -20,8 +20,6 @@
 
 #include "base/trace.h"
 
-#include <stdlib.h>
-
 /* Activations go downstream, from stage to stage; gradients go upstream. */
 enum direction { DOWNSTREAM, UPSTREAM, N_DIRECTIONS };
 

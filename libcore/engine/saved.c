@@ -2,9 +2,6 @@
  * train, too, so this calls neither the trainer nor MPI. */
 #include "engine/state.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The samples that slower workers have skipped; -1 if the checkpoint does not say, and INT64_MAX if they
  * cannot be. */
 static int64_t unseen_samples(const struct ckpt *c)

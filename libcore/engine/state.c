@@ -2,10 +2,6 @@
 #include "engine/state.h"
 #include "engine/step.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- saving ---------------------------------------------------------------------- */
 
 /* ckpt_write's source of rows: groups have the same numbers in checkpoint and store. */
@@ -188,14 +184,13 @@ void state_gather(struct trainer *t, struct inference *x)
 		const struct tensor *of = &t->model.tensors[i];
 		int64_t width = tensor_width(of);
 		int64_t rows = max64(1, PIECE_FLOATS / width);
-		float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
+		scoped_ptr float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
 		for (int64_t r = 0; r < of->dims[0]; r += rows) {
 			int64_t n = min64(rows, of->dims[0] - r);
 			store_collect(t->store, STORE_PARAM, i, r, n, 0, piece);
 			if (x->store)
 				store_put(x->store, STORE_PARAM, i, r, n, piece);
 		}
-		free(piece);
 	}
 }
 

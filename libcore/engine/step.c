@@ -2,8 +2,6 @@
 #include "engine/step.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/trace.h"
 #include "engine/state.h"
@@ -16,11 +14,9 @@ static int64_t worker_sample(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	struct sample_run *runs = layout_samples(&t->o, &t->layout.microbatches,
-		t->world->size, first_sample + worker_sample(t));
-	struct fetch *f = loader_begin(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
-	free(runs);
-	return f;
+	scoped_ptr struct sample_run *runs = layout_samples(&t->o,
+		&t->layout.microbatches, t->world->size, first_sample + worker_sample(t));
+	return loader_begin(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
 }
 
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows)

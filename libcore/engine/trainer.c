@@ -2,7 +2,6 @@
 #include "engine/engine.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 #include "engine/backend.h"
 #include "engine/step.h"
@@ -132,12 +131,11 @@ int64_t trainer_gradients_at(const struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	int64_t all = (int64_t)t->memory.micro.peak_bytes, at = all;
-	int64_t *live = xcalloc((size_t)t->model.n_units, sizeof(*live));
+	scoped_ptr int64_t *live = xcalloc((size_t)t->model.n_units, sizeof(*live));
 	/* workers exchange pseudo-gradients while they compute */
 	if (!o->edit.workers && !o->tile && !offloads_grads((enum offload)o->offload) &&
 		pipe_live_bytes(&t->pipe, all, live))
 		at = round_up(store_gradients_over(t->store, live, all), GRADIENTS_ALIGN);
-	free(live);
 	return min64(at, all);
 }
 

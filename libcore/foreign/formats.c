@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define CONVERT_POINTER(name) &convert_##name,
@@ -199,25 +197,23 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 	struct model_config c;
 	struct model m = {0};
 	struct err e = {0};
-	struct place *list = xcalloc((size_t)n, sizeof(*list));
+	scoped_ptr struct place *list = xcalloc((size_t)n, sizeof(*list));
 	int *order = xcalloc((size_t)n, sizeof(*order));
 	/* (the names do not depend on the vocabulary) */
 	bool known = !options_model(&c, config, &e) && c.layers <= max64(n, MAX_LAYERS) &&
 		     !model_init(&m, &c, 1, &e);
-	struct place *index = index_model(&m);
+	scoped_ptr struct place *index = index_model(&m);
 	for (int i = 0; i < n; i++) {
 		list[i] = (struct place){m.n_tensors, tensors[i].name, i};
 		const struct place *p = bsearch(
 			&list[i], index, (size_t)m.n_tensors, sizeof(*index), by_name);
 		list[i].rank = p ? p->rank : m.n_tensors;
 	}
-	free(index);
 	qsort(list, (size_t)n, sizeof(*list), by_place);
 	for (int i = 0; i < n; i++)
 		order[i] = list[i].tensor;
 	if (known)
 		model_free(&m);
-	free(list);
 	return order;
 }
 
@@ -300,9 +296,9 @@ static int save_pt(const struct ckpt_view *v, const struct model *m, const char 
 	if (check_progress(v, path, e))
 		return -1;
 	/* in the order of pt-train, so that a copy has the same bytes */
-	int *order = convert_forward_order(v->config.s, v->tensors, v->n_tensors);
+	scoped_ptr int *order =
+		convert_forward_order(v->config.s, v->tensors, v->n_tensors);
 	int rc = ckpt_select(&ordered, v, &(struct ckpt_selection){.order = order}, e);
-	free(order);
 	if (rc)
 		return rc;
 	rc = strcmp(path, "-") ? ckpt_view_write(&ordered, path, e)

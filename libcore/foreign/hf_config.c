@@ -5,8 +5,6 @@
 #include "base/file.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- reading -------------------------------------------------------------------------- */
 
@@ -207,8 +205,9 @@ static int read_rope(const struct reader *r, double theta, struct model_config *
 }
 
 /* The classes whose tensors have Llama's names, and what their configurations mean without a key. */
-static const struct llama_like {
-	const char *type;
+enum { LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3 };
+static const struct hf_class {
+	const char *name, *type;
 	int64_t kv_heads; /* 0: as many as heads */
 	int64_t context;
 	int64_t head_dim; /* 0: hidden_size / heads */
@@ -218,12 +217,18 @@ static const struct llama_like {
 	bool window_off; /* unless use_sliding_window, which is the default */
 	bool tie;
 	bool qkv_bias, qk_norm, no_rope_layers; /* has them always */
-} llama_likes[] = {{"llama", 0, 2048, 0, 1e4}, {"mistral", 8, 131072, 0, 1e4, 4096},
-	{"qwen2", 32, 32768, 0, 1e4, 4096, 28, true, .qkv_bias = true},
-	{"qwen3", 32, 32768, 128, 1e4, 4096, 28, true, .qk_norm = true},
-	/* without a number, it has no window; with one, that of the layers without positions */
-	{"smollm3", 4, 32768, 0, 2e6, .window_off = true, .tie = true,
-		.no_rope_layers = true}};
+	bool attention_bias, mlp_bias;		/* has these switches */
+} classes[] = {[LLAMA] = {"LlamaForCausalLM", "llama", 0, 2048, 0, 1e4,
+		       .attention_bias = true, .mlp_bias = true},
+	[MISTRAL] = {"MistralForCausalLM", "mistral", 8, 131072, 0, 1e4, 4096},
+	[QWEN2] = {"Qwen2ForCausalLM", "qwen2", 32, 32768, 0, 1e4, 4096, 28, true,
+		.qkv_bias = true},
+	[QWEN3] = {"Qwen3ForCausalLM", "qwen3", 32, 32768, 128, 1e4, 4096, 28, true,
+		.qk_norm = true, .attention_bias = true},
+	/* without a number, it has no window; with one, the layers without positions have it */
+	[SMOLLM3] = {"SmolLM3ForCausalLM", "smollm3", 4, 32768, 0, 2e6,
+		.window_off = true, .tie = true, .no_rope_layers = true,
+		.attention_bias = true, .mlp_bias = true}};
 
 static int read_layer_types(const struct reader *r, struct model_config *c)
 {
@@ -232,7 +237,7 @@ static int read_layer_types(const struct reader *r, struct model_config *c)
 	if (json_array_size(kinds) != (size_t)c->layers)
 		return refuse(
 			r, "layer_types", "is not a list with a word for each layer");
-	bool *sliding = xcalloc((size_t)c->layers, sizeof(*sliding));
+	scoped_ptr bool *sliding = xcalloc((size_t)c->layers, sizeof(*sliding));
 	for (int64_t i = 0; !rc && i < c->layers; i++) {
 		const char *kind = json_string_value(json_array_get(kinds, (size_t)i));
 		sliding[i] = kind && !strcmp(kind, "sliding_attention");
@@ -243,7 +248,6 @@ static int read_layer_types(const struct reader *r, struct model_config *c)
 	if (!rc && !config_set_windows(c, sliding))
 		rc = not_supported(r, "layer_types",
 			"has sliding_attention neither from a layer on nor in all but every Nth");
-	free(sliding);
 	return rc;
 }
 
@@ -275,29 +279,29 @@ static int read_no_rope(const struct reader *r, struct model_config *c)
 /* Of a class that has windows, as transformers 5 reads them: sliding_window is the number of keys that a query
  * sees, its own included. A null means none, and no key the class's own. */
 static int read_windows(
-	const struct reader *r, const struct llama_like *like, struct model_config *c)
+	const struct reader *r, const struct hf_class *class, struct model_config *c)
 {
 	json_t *window = json_object_get(r->root, "sliding_window");
-	bool none = json_is_null(window) || (!window && !like->window), used = true;
-	if (like->window_off && get_bool(r, "use_sliding_window", false, &used))
+	bool none = json_is_null(window) || (!window && !class->window), used = true;
+	if (class->window_off && get_bool(r, "use_sliding_window", false, &used))
 		return -1;
 	if (none || !used)
 		return need_full_layers(r);
-	if (get_int(r, "sliding_window", like->window, MAX_DIM, &c->window))
+	if (get_int(r, "sliding_window", class->window, MAX_DIM, &c->window))
 		return -1;
 	if (get(r, "layer_types"))
 		return read_layer_types(r, c);
-	if (like->window_from && get_count(r, "max_window_layers", like->window_from,
-					 MAX_LAYERS, &c->window_from))
+	if (class->window_from && get_count(r, "max_window_layers", class->window_from,
+					  MAX_LAYERS, &c->window_from))
 		return -1;
-	c->window_skip = like->no_rope_layers ? -c->nope_every : 0;
-	if (c->window_from >= c->layers || (like->no_rope_layers && !c->nope_every))
+	c->window_skip = class->no_rope_layers ? -c->nope_every : 0;
+	if (c->window_from >= c->layers || (class->no_rope_layers && !c->nope_every))
 		c->window = c->window_from = 0;
 	return 0;
 }
 
 static int read_llama(
-	const struct reader *r, const struct llama_like *like, struct hf_config *h)
+	const struct reader *r, const struct hf_class *class, struct hf_config *h)
 {
 	struct model_config *c = &h->c;
 	int64_t width;
@@ -306,38 +310,39 @@ static int read_llama(
 	if (get_int(r, "num_hidden_layers", -1, MAX_LAYERS, &c->layers) ||
 		get_int(r, "num_attention_heads", -1, MAX_HEADS, &c->heads) ||
 		get_int(r, "num_key_value_heads",
-			like->kv_heads ? like->kv_heads : c->heads, MAX_HEADS,
+			class->kv_heads ? class->kv_heads : c->heads, MAX_HEADS,
 			&c->kv_heads) ||
 		get_int(r, "hidden_size", -1, MAX_DIM, &c->dim) ||
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
-		get_int(r, HF_POSITIONS, like->context, HF_MOST_POSITIONS, &c->context) ||
+		get_int(r, HF_POSITIONS, class->context, HF_MOST_POSITIONS,
+			&c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
 		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
 		get_int(r, "head_dim",
-			like->head_dim ? like->head_dim : c->dim / c->heads, MAX_HEAD_DIM,
-			&width) ||
+			class->head_dim ? class->head_dim : c->dim / c->heads,
+			MAX_HEAD_DIM, &width) ||
 		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
 		get_activation(r, "hidden_act", "silu", &c->act) ||
-		get_bool(r, "tie_word_embeddings", like->tie, &tie) ||
+		get_bool(r, "tie_word_embeddings", class->tie, &tie) ||
 		get_bool(r, "attention_bias", false, &h->attention_bias) ||
 		get_bool(r, "mlp_bias", false, &h->mlp_bias) ||
-		read_rope(r, like->theta, c) ||
-		(like->no_rope_layers && read_no_rope(r, c)) ||
-		(like->window || like->window_off ? read_windows(r, like, c)
-						  : refuse_windows(r)))
+		read_rope(r, class->theta, c) ||
+		(class->no_rope_layers && read_no_rope(r, c)) ||
+		(class->window || class->window_off ? read_windows(r, class, c)
+						    : refuse_windows(r)))
 		return -1;
 	if (c->act != ACTC_SWIGLU)
 		return not_supported(r, "hidden_act", "is not silu");
 	c->head_dim = width * c->heads == c->dim ? 0 : width;
 	c->bias = h->mlp_bias ? BIAS_ALL : h->attention_bias ? BIAS_ATTENTION : BIAS_NONE;
-	if (like->qkv_bias) {
+	if (class->qkv_bias) {
 		if (c->bias != BIAS_NONE)
 			return not_supported(r, "attention_bias",
 				"or mlp_bias is true, and the model qwen2");
 		c->bias = BIAS_QKV;
 		h->attention_bias = true;
 	}
-	c->qk_norm = like->qk_norm;
+	c->qk_norm = class->qk_norm;
 	c->tie = tie ? YES : NO;
 	return 0;
 }
@@ -377,7 +382,7 @@ static int read_nanotron(const struct reader *r, struct hf_config *h)
 		warn("%s: z_loss_enabled: the gradient of its loss has another part, which pt does "
 		     "not compute",
 			r->path);
-	return read_llama(r, &llama_likes[0], h);
+	return read_llama(r, &classes[LLAMA], h);
 }
 
 static bool has_flag(const struct reader *r, const char *key)
@@ -419,14 +424,12 @@ static bool are_keys_of(
 /* The class of a configuration without model_type, if that is certain. */
 static const char *type_of_keys(const struct reader *r)
 {
-	static const char *const known[][2] = {{"GPT2LMHeadModel", "gpt2"},
-		{"LlamaForCausalLM", "llama"}, {"MistralForCausalLM", "mistral"},
-		{"Qwen2ForCausalLM", "qwen2"}, {"Qwen3ForCausalLM", "qwen3"},
-		{"SmolLM3ForCausalLM", "smollm3"}};
 	const char *first = json_string_value(json_array_get(get(r, "architectures"), 0));
-	for (size_t i = 0; first && i < ARRAY_LEN(known); i++)
-		if (!strcmp(first, known[i][0]))
-			return known[i][1];
+	if (first && !strcmp(first, "GPT2LMHeadModel"))
+		return "gpt2";
+	for (size_t i = 0; first && i < ARRAY_LEN(classes); i++)
+		if (!strcmp(first, classes[i].name))
+			return classes[i].type;
 	return are_keys_of(r, of_gpt2, "n_embd")	 ? "gpt2"
 	       : are_keys_of(r, of_llama, "hidden_size") ? "llama"
 							 : NULL;
@@ -446,9 +449,9 @@ static int read_class(const struct reader *r, struct hf_config *h)
 			"\"mistral\", \"qwen2\", \"qwen3\" or \"smollm3\"");
 	if (type && !strcmp(type, "gpt2"))
 		return read_gpt2(r, h);
-	for (size_t i = 0; type && i < ARRAY_LEN(llama_likes); i++)
-		if (!strcmp(type, llama_likes[i].type))
-			return read_llama(r, &llama_likes[i], h);
+	for (size_t i = 0; type && i < ARRAY_LEN(classes); i++)
+		if (!strcmp(type, classes[i].type))
+			return read_llama(r, &classes[i], h);
 	return err_set(r->e, EX_UNAVAILABLE,
 		"%s: model_type is %s, which is none of gpt2, llama, mistral, qwen2, qwen3 and "
 		"smollm3, the models that pt has",
@@ -458,22 +461,17 @@ static int read_class(const struct reader *r, struct hf_config *h)
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)
 {
 	enum { MAX_TEXT = 1 << 20 };
-	struct str text = {0};
+	scoped_str text = {0};
 	json_error_t where;
 	*h = (struct hf_config){.c = {0}};
-	if (file_read(path, MAX_TEXT, &text, e)) {
-		str_free(&text);
+	if (file_read(path, MAX_TEXT, &text, e))
 		return -1;
-	}
-	json_t *root = json_loadb(
+	json_auto_t *root = json_loadb(
 		text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, &where);
 	const struct reader r = {path, root, e};
-	int rc = json_is_object(root)
-			 ? read_class(&r, h)
-			 : err_set(e, EX_DATAERR, "%s: not a JSON object", path);
-	json_decref(root);
-	str_free(&text);
-	return rc;
+	return json_is_object(root)
+		       ? read_class(&r, h)
+		       : err_set(e, EX_DATAERR, "%s: not a JSON object", path);
 }
 
 /* ---- writing -------------------------------------------------------------------------- */
@@ -515,27 +513,13 @@ static json_t *make_rope(const struct model_config *c)
 		(json_int_t)c->rope_original);
 }
 
-/* The class of a model with Llama's names, its model_type, and what else it has. */
-struct hf_class {
-	const char *name, *type;
-	bool window_off;	       /* has no window without use_sliding_window */
-	bool attention_bias, mlp_bias; /* has these switches */
-};
-
 static const struct hf_class *class_of(const struct model *m)
 {
-	static const struct hf_class llama = {
-		"LlamaForCausalLM", "llama", false, true, true};
-	static const struct hf_class qwen2 = {"Qwen2ForCausalLM", "qwen2", true};
-	static const struct hf_class qwen3 = {"Qwen3ForCausalLM", "qwen3", true, true};
-	static const struct hf_class smollm3 = {
-		"SmolLM3ForCausalLM", "smollm3", true, true, true};
-	static const struct hf_class mistral = {"MistralForCausalLM", "mistral"};
-	return m->c.qk_norm		     ? &qwen3
-	       : m->c.nope_every	     ? &smollm3
-	       : m->qkv_bias && !m->out_bias ? &qwen2
-	       : m->c.window		     ? &mistral
-					     : &llama;
+	return &classes[m->c.qk_norm		      ? QWEN3
+			: m->c.nope_every	      ? SMOLLM3
+			: m->qkv_bias && !m->out_bias ? QWEN2
+			: m->c.window		      ? MISTRAL
+						      : LLAMA];
 }
 
 static void put_windows(json_t *o, const struct model *m, const struct hf_class *class)
@@ -644,14 +628,12 @@ int64_t hf_vocab_multiple(const struct model *m)
 
 int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e)
 {
-	struct str text = {0};
-	char *dumped = json_dumps(object, JSON_INDENT(2) | flags);
+	scoped_str text = {0};
+	scoped_ptr char *dumped = json_dumps(object, JSON_INDENT(2) | flags);
 	str_puts(&text, dumped);
 	str_putc(&text, '\n');
 	int rc = file_replace(path, &text, e);
-	free(dumped);
 	json_decref(object);
-	str_free(&text);
 	return rc;
 }
 

@@ -4,9 +4,6 @@
 
 #include "base/file.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* Of the model first, then of its tokenizer. */
 static const char *const files[] = {"config.json", "generation_config.json",
 	"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -29,9 +26,8 @@ static json_t *reduced(json_t *text)
 	for (size_t i = 0; i < ARRAY_LEN(tokens); i++)
 		json_object_set(kept, tokens[i], json_object_get(config, tokens[i]));
 	json_object_set(kept, HF_POSITIONS, json_object_get(config, HF_POSITIONS));
-	char *dumped = json_dumps(kept, JSON_COMPACT | JSON_SORT_KEYS);
+	scoped_ptr char *dumped = json_dumps(kept, JSON_COMPACT | JSON_SORT_KEYS);
 	json_t *out = json_string(dumped);
-	free(dumped);
 	json_decref(kept);
 	json_decref(config);
 	json_decref(text);
@@ -50,12 +46,12 @@ static bool is_text(const struct str *s)
 static void read_file(json_t *to, const char *folder, const char *name)
 {
 	enum { MOST = 1 << 22 };
-	struct str path = {0}, text = {0};
+	scoped_str text = {0};
 	struct err why = {0};
 	json_t *kept = NULL;
-	str_printf(&path, "%s/%s", folder, name);
-	if (file_exists(path.s) && !file_check_regular(path.s, &why) &&
-		!file_read(path.s, MOST, &text, &why) && is_text(&text))
+	scoped_ptr char *path = text_printf("%s/%s", folder, name);
+	if (file_exists(path) && !file_check_regular(path, &why) &&
+		!file_read(path, MOST, &text, &why) && is_text(&text))
 		kept = json_stringn(text.s ? text.s : "", text.len);
 	die_io(&why);
 	if (kept && name == files[CONFIG])
@@ -63,10 +59,8 @@ static void read_file(json_t *to, const char *folder, const char *name)
 	if (kept)
 		json_object_set_new(to, name, kept);
 	else if (why.code || text.len)
-		warn("%s is not kept with the model: %s", path.s,
+		warn("%s is not kept with the model: %s", path,
 			why.code ? why.msg : "it is not UTF-8 text");
-	str_free(&path);
-	str_free(&text);
 }
 
 static json_t *read_folder(const char *folder)
@@ -79,11 +73,9 @@ static json_t *read_folder(const char *folder)
 
 void hf_origin_put(const char *folder, struct str *out)
 {
-	json_t *o = read_folder(folder);
-	char *text = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
+	json_auto_t *o = read_folder(folder);
+	scoped_ptr char *text = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
 	str_puts(out, text);
-	free(text);
-	json_decref(o);
 }
 
 void hf_origin_make(int64_t positions, struct str *out)
@@ -95,7 +87,7 @@ void hf_origin_make(int64_t positions, struct str *out)
 json_t *hf_origin_of(const struct ckpt_view *v, const char *folder)
 {
 	json_t *o = folder ? read_folder(folder) : json_object();
-	json_t *own =
+	json_auto_t *own =
 		v->origin.len ? json_loadb(v->origin.s, v->origin.len, 0, NULL) : NULL;
 	bool tokenizer = json_object_get(o, "tokenizer_config.json");
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
@@ -104,24 +96,22 @@ json_t *hf_origin_of(const struct ckpt_view *v, const char *folder)
 			(i < OF_MODEL || !tokenizer))
 			json_object_set(o, files[i], text);
 	}
-	json_decref(own);
 	return o;
 }
 
 /* A file of an origin as JSON; NULL: there is none. */
 static json_t *load_file(const struct str *origin, const char *name)
 {
-	json_t *all = origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
-	json_t *file = parse(json_object_get(all, name));
-	json_decref(all);
-	return file;
+	json_auto_t *all =
+		origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
+	return parse(json_object_get(all, name));
 }
 
 /* Appends a token, or a list of them. */
 static int64_t add_ends(const json_t *end, uint32_t **ids)
 {
 	int64_t n = 0;
-	json_t *one = json_is_array(end) ? NULL : json_pack("[O?]", end);
+	json_auto_t *one = json_is_array(end) ? NULL : json_pack("[O?]", end);
 	const json_t *list = one ? one : end;
 	for (size_t i = 0; i < json_array_size(list); i++) {
 		const json_t *id = json_array_get(list, i);
@@ -131,7 +121,6 @@ static int64_t add_ends(const json_t *end, uint32_t **ids)
 		*ids = xgrow(*ids, n, sizeof(**ids));
 		(*ids)[n++] = (uint32_t)x;
 	}
-	json_decref(one);
 	return n;
 }
 
@@ -141,9 +130,8 @@ int64_t hf_origin_ends(const struct str *origin, uint32_t **ids)
 	int64_t n = 0;
 	*ids = NULL;
 	for (size_t i = 0; i < ARRAY_LEN(names) && !n; i++) {
-		json_t *file = load_file(origin, names[i]);
+		json_auto_t *file = load_file(origin, names[i]);
 		n = add_ends(json_object_get(file, tokens[1]), ids);
-		json_decref(file);
 	}
 	return n;
 }
@@ -162,14 +150,13 @@ static const json_t *default_template(const json_t *x)
 
 void hf_origin_template(const struct str *origin, struct str *out)
 {
-	json_t *all = origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
-	json_t *config = parse(json_object_get(all, "tokenizer_config.json"));
+	json_auto_t *all =
+		origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
+	json_auto_t *config = parse(json_object_get(all, "tokenizer_config.json"));
 	const json_t *x = json_object_get(all, "chat_template.jinja");
 	x = x ? x : default_template(json_object_get(config, "chat_template"));
 	if (json_is_string(x))
 		str_add(out, json_string_value(x), json_string_length(x));
-	json_decref(config);
-	json_decref(all);
 }
 
 int hf_origin_save(
@@ -178,16 +165,14 @@ int hf_origin_save(
 	int rc = 0;
 	for (size_t i = CONFIG + 1; i < ARRAY_LEN(files) && !rc; i++) {
 		const json_t *text = json_object_get(origin, files[i]);
-		struct str path = {0}, copy = {0};
+		scoped_str copy = {0};
 		if (!text)
 			continue;
-		str_printf(&path, "%s/%s", folder, files[i]);
+		scoped_ptr char *path = text_printf("%s/%s", folder, files[i]);
 		str_add(&copy, json_string_value(text), json_string_length(text));
-		rc = file_replace(path.s, &copy, e);
+		rc = file_replace(path, &copy, e);
 		if (!rc)
-			strs_add(made, path.s);
-		str_free(&path);
-		str_free(&copy);
+			strs_add(made, path);
 	}
 	return rc;
 }

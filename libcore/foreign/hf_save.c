@@ -3,10 +3,7 @@
 #include "dialect/dialect.h"
 #include "foreign/huggingface.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 struct saving {
@@ -29,10 +26,8 @@ static int number_in_view(const struct saving *s, int tensor)
 
 static int give_zeros(struct number_file *w, int64_t n, struct err *e)
 {
-	float *x = xcalloc((size_t)n, sizeof(*x));
-	int rc = number_file_put(w, x, n, e);
-	free(x);
-	return rc;
+	scoped_ptr float *x = xcalloc((size_t)n, sizeof(*x));
+	return number_file_put(w, x, n, e);
 }
 
 /* Columns [first, first + outputs) of a [inputs, width] matrix, from the rows of ours. */
@@ -40,13 +35,12 @@ static int transpose_part(const struct saving *s, int tensor, float *out, int64_
 	int64_t width, struct err *e)
 {
 	const struct tensor *t = &s->m->tensors[tensor];
-	float *x = ckpt_view_tensor(s->v, number_in_view(s, tensor), e);
+	scoped_ptr float *x = ckpt_view_tensor(s->v, number_in_view(s, tensor), e);
 	if (!x)
 		return -1;
 	for (int64_t k = 0; k < t->dims[0]; k++)
 		for (int64_t i = 0; i < t->dims[1]; i++)
 			out[i * width + first + k] = x[k * t->dims[1] + i];
-	free(x);
 	return 0;
 }
 
@@ -54,13 +48,11 @@ static int give_transposed(const struct saving *s, const struct foreign *f,
 	struct number_file *w, struct err *e)
 {
 	int64_t n = f->dims[0] * f->dims[1], first = 0;
-	float *x = xmalloc((size_t)n * sizeof(*x));
+	scoped_ptr float *x = xmalloc((size_t)n * sizeof(*x));
 	int rc = 0;
 	for (int p = 0; p < f->n_parts && !rc; first += f->outputs[p++])
 		rc = transpose_part(s, f->part[p], x, first, f->dims[1], e);
-	rc = rc || number_file_put(w, x, n, e);
-	free(x);
-	return rc ? -1 : 0;
+	return rc || number_file_put(w, x, n, e) ? -1 : 0;
 }
 
 static int give(void *with, int number, struct number_file *w, struct err *e)
@@ -79,12 +71,6 @@ static int give(void *with, int number, struct number_file *w, struct err *e)
 	return rc;
 }
 
-static int by_name(const void *a, const void *b)
-{
-	return strcmp(
-		((const struct st_source *)a)->name, ((const struct st_source *)b)->name);
-}
-
 static struct st_source st_source_of(const struct saving *s, int i)
 {
 	const struct foreign *f = &s->list[i];
@@ -95,11 +81,10 @@ static struct st_source st_source_of(const struct saving *s, int i)
 static int save_file(
 	const struct saving *s, int from, int to, const char *name, struct err *e)
 {
-	struct st_source *list = xcalloc((size_t)(to - from), sizeof(*list));
-	struct str path = {0};
+	scoped_ptr struct st_source *list = xcalloc((size_t)(to - from), sizeof(*list));
 	for (int i = from; i < to; i++)
 		list[i - from] = st_source_of(s, i);
-	qsort(list, (size_t)(to - from), sizeof(*list), by_name);
+	qsort(list, (size_t)(to - from), sizeof(*list), compare_texts);
 	const struct st_write w = {.list = list,
 		.n = to - from,
 		.dtype = s->o->dtype,
@@ -107,12 +92,10 @@ static int save_file(
 		.param_hash = s->param_hash,
 		.give = give,
 		.with = (void *)s};
-	str_printf(&path, "%s/%s", s->folder, name);
-	int rc = safetensors_write(path.s, &w, e);
+	scoped_ptr char *path = text_printf("%s/%s", s->folder, name);
+	int rc = safetensors_write(path, &w, e);
 	if (!rc)
-		strs_add(s->made, path.s);
-	str_free(&path);
-	free(list);
+		strs_add(s->made, path);
 	return rc;
 }
 
@@ -140,20 +123,18 @@ static int count_shards(const struct saving *s)
 
 static int save_index(const struct saving *s, json_t *map, int64_t total, struct err *e)
 {
-	struct str path = {0};
 	json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
 		(json_int_t)total, "weight_map", map);
-	str_printf(&path, "%s/%s", s->folder, HF_INDEX_FILE);
-	int rc = hf_json_write(path.s, root, JSON_SORT_KEYS, e);
+	scoped_ptr char *path = text_printf("%s/%s", s->folder, HF_INDEX_FILE);
+	int rc = hf_json_write(path, root, JSON_SORT_KEYS, e);
 	if (!rc)
-		strs_add(s->made, path.s);
-	str_free(&path);
+		strs_add(s->made, path);
 	return rc;
 }
 
 static int save_shards(const struct saving *s, int n_files, struct err *e)
 {
-	json_t *map = json_object();
+	json_auto_t *map = json_object();
 	char name[64];
 	int64_t total = 0;
 	int rc = 0, number = 1;
@@ -168,15 +149,13 @@ static int save_shards(const struct saving *s, int n_files, struct err *e)
 			total += safetensors_bytes(&t, s->o->dtype);
 		}
 	}
-	rc = rc || save_index(s, map, total, e);
-	json_decref(map);
-	return rc ? -1 : 0;
+	return rc || save_index(s, map, total, e) ? -1 : 0;
 }
 
 /* Files of another model beside the new ones would be mistaken for its parts. */
 static int check_empty(const char *folder, struct err *e)
 {
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	int n = 0;
 	if (!d && errno == ENOENT)
 		return 0;
@@ -184,7 +163,6 @@ static int check_empty(const char *folder, struct err *e)
 		return err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno));
 	while (readdir(d))
 		n++;
-	closedir(d);
 	return n <= 2 ? 0
 		      : err_set(e, EX_USAGE, "%s is not empty: give a new directory",
 				folder);
@@ -202,12 +180,10 @@ static void take_back(const struct saving *s, bool existed)
 static int save_text(
 	const struct saving *s, const char *name, const struct str *text, struct err *e)
 {
-	struct str path = {0};
-	str_printf(&path, "%s/%s", s->folder, name);
-	int rc = file_replace(path.s, text, e);
+	scoped_ptr char *path = text_printf("%s/%s", s->folder, name);
+	int rc = file_replace(path, text, e);
 	if (!rc)
-		strs_add(s->made, path.s);
-	str_free(&path);
+		strs_add(s->made, path);
 	return rc;
 }
 
@@ -236,14 +212,12 @@ static int copy_tokenizer(const struct saving *s, struct err *e)
 		"vocab.json", "merges.txt", "tekken.json"};
 	int rc = 0;
 	for (size_t i = 0; s->files && i < ARRAY_LEN(names) && !rc; i++) {
-		struct str path = {0}, text = {0};
-		str_printf(&path, "%s/%s", s->files, names[i]);
-		if (file_exists(path.s))
-			rc = file_check_regular(path.s, e) ||
-			     file_read(path.s, MOST, &text, e) ||
+		scoped_str text = {0};
+		scoped_ptr char *path = text_printf("%s/%s", s->files, names[i]);
+		if (file_exists(path))
+			rc = file_check_regular(path, e) ||
+			     file_read(path, MOST, &text, e) ||
 			     save_text(s, names[i], &text, e);
-		str_free(&path);
-		str_free(&text);
 	}
 	return rc;
 }
@@ -266,28 +240,23 @@ static bool has_tokenizer(const struct saving *s)
 static int save_tokenizer_config(const struct saving *s, struct err *e)
 {
 	const struct tokenizer *t = s->v->tokenizer;
-	struct str end = {0}, text = {0};
-	json_t *o = json_pack("{s:s, s:b, s:I}", "tokenizer_class",
+	scoped_str end = {0}, text = {0};
+	json_auto_t *o = json_pack("{s:s, s:b, s:I}", "tokenizer_class",
 		"PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0,
 		"model_max_length", (json_int_t)positions(s));
 	tokenizer_decode(t, tokenizer_end_of_text(t), &end);
 	if (end.len)
 		json_object_set_new(o, "eos_token", json_stringn(end.s, end.len));
-	char *dumped = json_dumps(o, JSON_INDENT(2));
+	scoped_ptr char *dumped = json_dumps(o, JSON_INDENT(2));
 	str_printf(&text, "%s\n", dumped);
-	int rc = save_text(s, "tokenizer_config.json", &text, e);
-	free(dumped);
-	json_decref(o);
-	str_free(&end);
-	str_free(&text);
-	return rc;
+	return save_text(s, "tokenizer_config.json", &text, e);
 }
 
 /* The vocabulary of the checkpoint. A model without it is one, too: what Hugging Face's library cannot have is
  * only said. */
 static int save_tokenizer(const struct saving *s, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	struct err why = {0};
 	int rc = 0;
 	if (!s->v->tokenizer || has_tokenizer(s))
@@ -298,14 +267,13 @@ static int save_tokenizer(const struct saving *s, struct err *e)
 		rc = save_text(s, "tokenizer.json", &text, e) ||
 		     (!has_made(s, "/tokenizer_config.json") &&
 			     save_tokenizer_config(s, e));
-	str_free(&text);
 	return rc;
 }
 
 static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 {
 	bool existed = file_exists(s->folder);
-	struct str config = {0};
+	scoped_str config = {0};
 	int n_files = s->o->shard_bytes ? count_shards(s) : 1;
 	str_printf(&config, "%s/config.json", s->folder);
 	int rc = file_make_directory(s->folder, e);
@@ -317,7 +285,6 @@ static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 	     hf_config_write(s->m, vocab, s->o->dtype, config.s, s->keys, e);
 	if (rc)
 		take_back(s, existed);
-	str_free(&config);
 	return rc ? -1 : 0;
 }
 
@@ -342,8 +309,8 @@ static int hash_written(struct saving *s, int64_t vocab, struct err *e)
 int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
-	struct strs made = {0};
-	struct str of = {0};
+	scoped_strs made = {0};
+	scoped_str of = {0};
 	struct saving s = {.v = v, .m = m, .o = o, .folder = path, .made = &made};
 	int64_t vocab = o->padding ? m->padded_vocab : m->c.vocab;
 	uint64_t hash;
@@ -359,8 +326,6 @@ int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 			(unsigned long long)hash);
 		rc = save_all(&s, vocab, e);
 	}
-	strs_free(&made);
-	str_free(&of);
 	json_decref(s.origin);
 	json_decref(s.keys);
 	free(s.list);

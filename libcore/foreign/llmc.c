@@ -8,8 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,7 +89,7 @@ static int check_hash(
 /* Also checks that the file has the size of the model. */
 static int place_tensors(struct llmc *x, const char *path, struct err *e)
 {
-	int *order = llmc_order(x->layout, &x->m);
+	scoped_ptr int *order = llmc_order(x->layout, &x->m);
 	int64_t at = 0;
 	struct stat st;
 	x->offset = xcalloc((size_t)x->m.n_tensors, sizeof(*x->offset));
@@ -101,7 +99,6 @@ static int place_tensors(struct llmc *x, const char *path, struct err *e)
 			      ? x->vocab_rows * x->m.c.dim
 			      : tensor_size(&x->m.tensors[order[i]]);
 	}
-	free(order);
 	if (fstat(x->fd, &st))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	if (st.st_size != LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype))

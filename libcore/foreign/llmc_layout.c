@@ -8,8 +8,6 @@
 #include "foreign/llmc_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* GPT-2's kernels want a vocabulary of this multiple. */
 enum { VOCAB_MULTIPLE = 128 };

@@ -5,8 +5,6 @@
 #include "options/options.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static struct ckpt_tensor describe(const struct tensor *t)
 {
@@ -155,7 +153,7 @@ static int model_options(const struct ckpt_view *v, struct str *out, struct err 
 int convert_same_model(
 	const struct ckpt_view *a, const struct ckpt_view *b, struct err *e)
 {
-	struct str x = {0}, y = {0}, differ = {0};
+	scoped_str x = {0}, y = {0}, differ = {0};
 	const struct conf_text first = {&x, a->name}, second = {&y, b->name};
 	int rc = model_options(a, &x, e) || model_options(b, &y, e) ||
 		 conf_diff(&first, &second, "", "", " and ", &differ, e);
@@ -168,9 +166,6 @@ int convert_same_model(
 		 !tokenizer_same(a->tokenizer, b->tokenizer))
 		rc = err_set(e, EX_DATAERR, "%s and %s have different vocabularies",
 			a->name, b->name);
-	str_free(&x);
-	str_free(&y);
-	str_free(&differ);
 	return rc ? -1 : 0;
 }
 

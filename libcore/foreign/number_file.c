@@ -2,9 +2,6 @@
 #include "foreign/foreign_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
@@ -66,7 +63,7 @@ int number_file_rows(struct number_file *f, const struct ckpt_view *v,
 	const struct ckpt_tensor *t = &v->tensors[rows->tensor];
 	int64_t width = ckpt_row_size(t), end = rows->row + rows->n;
 	int64_t step = min64(rows->n, max64(1, BLOCK_FLOATS / width));
-	float *x = xmalloc((size_t)(step * width) * sizeof(*x));
+	scoped_ptr float *x = xmalloc((size_t)(step * width) * sizeof(*x));
 	struct ckpt_rows part = *rows;
 	int rc = 0;
 	for (int64_t r = rows->row; r < end && !rc; r += step) {
@@ -77,7 +74,6 @@ int number_file_rows(struct number_file *f, const struct ckpt_view *v,
 		rc = (part.n && v->read(v, &part, x, e)) ||
 		     number_file_put(f, x, n * width, e);
 	}
-	free(x);
 	return rc ? -1 : 0;
 }
 

@@ -4,8 +4,6 @@
 #include "foreign/foreign_internal.h"
 
 #include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char *const type_names[] = {
 	[DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F16] = "F16"};
@@ -40,7 +38,7 @@ static json_t *make_entry(const struct st_source *t, enum dtype dtype, int64_t *
 /* With its length in front, padded to a multiple of 8 bytes. *digits: the offset of the checksum. */
 static void make_header(const struct st_write *w, struct str *out, int64_t *digits)
 {
-	json_t *root = json_object();
+	json_auto_t *root = json_object();
 	int64_t at = 0;
 	json_object_set_new(root, "__metadata__",
 		json_pack("{s:s, s:s, s:s, s:s, s:s}", "xxh3", zeros, "format", "pt",
@@ -49,7 +47,7 @@ static void make_header(const struct st_write *w, struct str *out, int64_t *digi
 	for (int i = 0; i < w->n; i++)
 		json_object_set_new(
 			root, w->list[i].name, make_entry(&w->list[i], w->dtype, &at));
-	char *text = json_dumps(root, JSON_COMPACT);
+	scoped_ptr char *text = json_dumps(root, JSON_COMPACT);
 	size_t len = strlen(text);
 	uint64_t n = (uint64_t)round_up((int64_t)len, 8);
 	for (int i = 0; i < 8; i++)
@@ -58,15 +56,13 @@ static void make_header(const struct st_write *w, struct str *out, int64_t *digi
 	for (; len < n; len++)
 		str_putc(out, ' ');
 	*digits = (char *)memmem(out->s, out->len, zeros, ST_DIGITS) - out->s;
-	free(text);
-	json_decref(root);
 }
 
 /* ---- data ---------------------------------------------------------------------------- */
 
 static int put_all(struct number_file *f, const struct st_write *w, struct err *e)
 {
-	struct str header = {0};
+	scoped_str header = {0};
 	int64_t digits;
 	char text[ST_DIGITS + 1];
 	make_header(w, &header, &digits);
@@ -77,7 +73,6 @@ static int put_all(struct number_file *f, const struct st_write *w, struct err *
 		BUG_ON(!rc && f->n != end);
 	}
 	snprintf(text, sizeof(text), "%016llx", (unsigned long long)number_file_hash(f));
-	str_free(&header);
 	return rc || number_file_patch(f, text, ST_DIGITS, digits, e) ? -1 : 0;
 }
 

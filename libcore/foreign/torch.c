@@ -6,8 +6,6 @@
 #include "foreign/foreign_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- where our tensors are --------------------------------------------------------------- */
 
@@ -261,7 +259,7 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 /* AdamW corrects the bias of the moments by a number of steps, of which pt-train has one for all. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
-	struct str name = {0};
+	scoped_str name = {0};
 	double first = -1, v;
 	int64_t n;
 	int rc = 0;
@@ -287,7 +285,6 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 				x->file.path, first, name.s, v);
 		first = fmax(first, v);
 	}
-	str_free(&name);
 	*step = rc || first < 0 ? 0 : (int64_t)first;
 	return rc;
 }
@@ -296,7 +293,7 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
  * order, both are the same.) */
 static int use_masters(struct torch_view *x, struct err *e)
 {
-	const struct torch_item **list = torch_names_masters(&x->names);
+	scoped_ptr const struct torch_item **list = torch_names_masters(&x->names);
 	int rc = 0;
 	for (int i = 0; i < x->m.n_tensors && *list && !rc; i++) {
 		struct tensor_source *s = source_of(&x->at, CKPT_MODEL, i);
@@ -314,19 +311,17 @@ static int use_masters(struct torch_view *x, struct err *e)
 			break;
 		}
 	}
-	free(list);
 	return rc;
 }
 
 /* The moments, if there are any. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
-	const struct torch_item **used =
+	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
 	int64_t n = list_used(x, used);
 	int rc = check_all_used(x, used, n, e) ||
 		 torch_names_order(&x->names, &x->file, used, n, e);
-	free(used);
 	if (rc)
 		return -1;
 	if (!x->moments)
@@ -336,13 +331,12 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 			return -1;
 		strs_add(&v->groups, source_groups[g]);
 	}
-	const struct torch_item **means =
+	scoped_ptr const struct torch_item **means =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
 		means[i] = source_of(&x->at, 1, i)->item;
 	v->decays = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->decays));
 	rc = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors, v->decays, e);
-	free(means);
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1

@@ -7,8 +7,6 @@
 #include "engine/options.h"
 #include "options/options.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* As the options of pt-train may be. */
@@ -70,12 +68,10 @@ static int read_options(
 	struct model_config *c, const char *path, bool *context, struct err *e)
 {
 	enum { MOST = 1 << 20 };
-	struct str text = {0};
+	scoped_str text = {0};
 	struct train_opts o;
-	if (file_read(path, MOST, &text, e)) {
-		str_free(&text);
+	if (file_read(path, MOST, &text, e))
 		return -1;
-	}
 	struct says says = {0};
 	const char *all = text.s ? text.s : "";
 	int rc = opts_from_text(&train_program, &o, all, false, e);
@@ -87,7 +83,6 @@ static int read_options(
 	c->heads = says.heads ? c->heads : 0;
 	c->tie = says.tie ? c->tie : BY_ARCH;
 	opts_free(&train_program, &o);
-	str_free(&text);
 	return rc ? -1 : 0;
 }
 
@@ -225,7 +220,7 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	names_shapes(x, &shape);
 	if (check_sizes(&shape, f->path, e))
 		return -1;
-	char *path = find_config(f->path, given);
+	scoped_ptr char *path = find_config(f->path, given);
 	bool context = false;
 	*c = shape;
 	*pairs = false;
@@ -247,7 +242,6 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 				? "the length of sequences (context), norm-eps and rope-theta"
 				: ", of sequences (context), norm-eps and rope-theta");
 	rc = rc || set_kv_heads(c, x, path ? path : f->path, e) ? -1 : 0;
-	free(path);
 	return rc;
 }
 

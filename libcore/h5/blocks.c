@@ -3,8 +3,6 @@
 #include "h5/h5_internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 static int checksum_path(const struct h5_blocks *b, char path[static 160])
 {
@@ -133,9 +131,8 @@ int h5_blocks_check_written(
 	const struct h5_blocks *b, int fd, const char *name, struct err *e)
 {
 	int rc = 0;
-	char *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
+	scoped_ptr char *piece = xmalloc((size_t)(b->block_rows * b->row_bytes));
 	for (int64_t i = 0; i < b->n_blocks && !rc; i++)
 		rc = h5_block_check_written(b, fd, i, piece, name, e);
-	free(piece);
 	return rc;
 }

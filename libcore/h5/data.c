@@ -2,8 +2,6 @@
 #include "h5/h5_internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* H5Lexists checks only the last link of a path, so each prefix is checked. */
 bool h5_has(struct h5 *f, const char *path)

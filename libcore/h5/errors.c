@@ -3,8 +3,6 @@
 #include "h5/h5_internal.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 
 static struct {
 	bool no_memory, ever_no_memory;

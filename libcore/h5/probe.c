@@ -12,8 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -82,7 +80,7 @@ static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 /* All calls of readers, for one object. */
 static void touch(struct h5 *f, hid_t object, const char *path)
 {
-	struct strs names = {0};
+	scoped_strs names = {0};
 	struct err e;
 	H5I_type_t kind = H5Iget_type(object);
 	touch_attributes(f, object, path);
@@ -90,7 +88,6 @@ static void touch(struct h5 *f, hid_t object, const char *path)
 		touch_dataset(f, object, path);
 	if (kind == H5I_GROUP)
 		h5_list(f, path, &names, &e);
-	strs_free(&names);
 }
 
 /* As readers do, checks the format first and the checksum of the metadata next, which bounds depth and
@@ -101,13 +98,12 @@ static int look(const char *path, const char *name, int64_t size_bytes)
 		{"format", H5_TEXT, 0, false, NULL}, {0}};
 	struct err e;
 	struct h5 *f;
-	char *text = NULL;
+	scoped_ptr char *text = NULL;
 	if (h5_open_at(&f, path, name, size_bytes, &e))
 		return h5_failure(NULL) ? FAILURE + h5_failure(NULL) : NO_HARM;
 	bool sealed = !h5_fields_read(f, "/", format, &text, &e) &&
 		      !h5_check_seal_visiting(f, touch, &e);
 	int failure = f->failure;
-	free(text);
 	h5_close(f, &e);
 	return failure ? FAILURE + failure : sealed ? SEALED : NO_HARM;
 }

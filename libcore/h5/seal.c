@@ -1,9 +1,6 @@
 /* The seal: the checksum of everything in a file except datasets with block checksums. */
 #include "h5/h5_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The smallest numbers of bytes that a link and an attribute take in a file. */
 enum { LINK_BYTES = 32, ATTRIBUTE_BYTES = 24 };
 enum { MAX_DEPTH = 8, MAX_BYTES = 1 << 28 };
@@ -161,14 +158,13 @@ static int add_dataset(struct walk *w, hid_t d, const char *path)
 		add_type(w, type);
 		hash_add(w->h, info.dims, sizeof(info.dims));
 	}
-	char *data = rc || blocks ? NULL : xcalloc((size_t)n_bytes + 1, 1);
+	scoped_ptr char *data = rc || blocks ? NULL : xcalloc((size_t)n_bytes + 1, 1);
 	if (data) {
 		rc = info.n && H5Dread(d, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
 		hash_add(w->h, data, (size_t)n_bytes);
 	}
 	if (!rc && w->sums)
 		w->found += h5_dataset_sum(path, type, info.ndim, info.dims, data);
-	free(data);
 	H5Tclose(type);
 	return rc ? -1 : 0;
 }
@@ -198,10 +194,9 @@ static int walk_object(struct walk *w, const char *path, int depth)
 
 static int walk_group(struct walk *w, const char *path, int depth)
 {
-	struct strs names = {0};
+	scoped_strs names = {0};
 	if (depth > MAX_DEPTH || h5_list(w->f, path, &names, w->e) ||
 		spend(w, names.n * LINK_BYTES)) {
-		strs_free(&names);
 		return -1;
 	}
 	int rc = 0;
@@ -211,7 +206,6 @@ static int walk_group(struct walk *w, const char *path, int depth)
 			&child, "%s%s%s", path, strcmp(path, "/") ? "/" : "", names.v[i]);
 		rc = walk_object(w, child.s, depth + 1);
 	}
-	strs_free(&names);
 	return rc;
 }
 
@@ -289,13 +283,10 @@ static int check_finished(
 int h5_finish(struct h5 *f, int rc, struct err *e)
 {
 	uint64_t seal;
-	char *file = xstrdup(f->file), *name = xstrdup(f->path);
+	scoped_ptr char *file = xstrdup(f->file), *name = xstrdup(f->path);
 	rc = rc || seal_new(f, &seal, e);
 	rc = h5_end(f, rc, e);
-	rc = rc || check_finished(file, name, seal, e);
-	free(file);
-	free(name);
-	return rc ? -1 : 0;
+	return rc || check_finished(file, name, seal, e) ? -1 : 0;
 }
 
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e)

@@ -2,8 +2,6 @@
 #include "model/block.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define ARCH_ROW(id, row) &arch_##row,
 static const struct arch *const arch_table[] = {ARCH_LIST(ARCH_ROW)};
@@ -163,11 +161,10 @@ bool config_set_windows(struct model_config *c, const bool *has)
 /* Several options may say the same of all layers. */
 static void simplify_windows(struct model_config *c)
 {
-	bool *has = xcalloc((size_t)max64(1, c->layers), sizeof(*has));
+	scoped_ptr bool *has = xcalloc((size_t)max64(1, c->layers), sizeof(*has));
 	for (int64_t l = 0; l < c->layers; l++)
 		has[l] = layer_has_window(c, l);
 	config_set_windows(c, has);
-	free(has);
 }
 
 /* ---- the model -------------------------------------------------------------------- */

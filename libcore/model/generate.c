@@ -8,8 +8,6 @@
 #include "model/block.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_ROWS = 64 }; /* of a forward */
 

@@ -3,7 +3,6 @@
 #include "model/block.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- rotary positions ------------------------------------------------------------ */
 
@@ -51,10 +50,9 @@ static float *make_rope(const struct model *m, struct device *d, struct arena *r
 	float *rope = arena_floats(run, n);
 	if (arena_measuring(run))
 		return rope;
-	float *host = xcalloc((size_t)n, sizeof(*host));
+	scoped_ptr float *host = xcalloc((size_t)n, sizeof(*host));
 	fill_rope(m, host);
 	device_put(d, rope, host, (size_t)n * sizeof(*host));
-	free(host);
 	return rope;
 }
 
@@ -159,7 +157,7 @@ struct exact pass_loss(struct pass *p)
 static void find_starts(const struct pass *p, const int32_t *windows, int32_t *start)
 {
 	int64_t seq_rows = p->rows / p->c.batch, context = p->m->c.context;
-	int32_t *all = xmalloc((size_t)context * sizeof(*all));
+	scoped_ptr int32_t *all = xmalloc((size_t)context * sizeof(*all));
 	for (int64_t b = 0; b < p->c.batch; b++, windows += context + 1) {
 		for (int64_t t = 0, first = 0; t < context; t++) {
 			first = windows[t] & DOCUMENT_BEGINS ? t : first;
@@ -171,7 +169,6 @@ static void find_starts(const struct pass *p, const int32_t *windows, int32_t *s
 			start[row] = all[p->in.host_pos[row]];
 		}
 	}
-	free(all);
 }
 
 /* A token without weight is no target. */

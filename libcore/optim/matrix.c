@@ -9,8 +9,6 @@
 #include "optim/optim.h"
 #include "comm/requests.h"
 
-#include <stdlib.h>
-
 /* Tags of the two directions. */
 enum { TO_OWNER, FROM_OWNER };
 
@@ -56,8 +54,8 @@ static struct matrix *next_costliest(struct matrices *x)
 /* Greedy: the costliest matrix first, to the member with the smallest load. */
 static void assign_owners(struct matrices *x)
 {
-	double *load = xcalloc((size_t)x->c->size, sizeof(*load));
-	int *rounds = xcalloc((size_t)x->c->size, sizeof(*rounds));
+	scoped_ptr double *load = xcalloc((size_t)x->c->size, sizeof(*load));
+	scoped_ptr int *rounds = xcalloc((size_t)x->c->size, sizeof(*rounds));
 	struct matrix *m;
 	while ((m = next_costliest(x))) {
 		m->owner = 0;
@@ -69,8 +67,6 @@ static void assign_owners(struct matrices *x)
 		if (m->round >= x->n_rounds)
 			x->n_rounds = m->round + 1;
 	}
-	free(load);
-	free(rounds);
 }
 
 struct matrices *matrices_open(const struct optim_config *c,

@@ -1,8 +1,6 @@
 /* The optimizer of a run: applies a row of the table to this rank's shards in the store. */
 #include "optim/optim.h"
 
-#include <stdlib.h>
-
 #define OPTIMIZER_ROW(kind, name) [OPTIMIZER_##kind] = &optimizer_##name,
 const struct optimizer *const optimizers[N_OPTIMIZERS] = {OPTIMIZERS(OPTIMIZER_ROW)};
 #define OPTIMIZER_NAME(kind, name) #name,

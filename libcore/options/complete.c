@@ -6,7 +6,6 @@
 #include "options/options_internal.h"
 
 #include <ctype.h>
-#include <string.h>
 
 struct completion {
 	const struct program *p;
@@ -18,10 +17,9 @@ struct completion {
 static void offer(const struct completion *c, const char *before, const char *name,
 	const char *after, const char *help)
 {
-	scoped_str text = {0};
-	str_printf(&text, "%s%s%s", before, name, after);
-	if (!strncmp(text.s, c->word, strlen(c->word)))
-		fprintf(c->f, "%s%s%s\n", text.s, help ? "\t" : "", help ? help : "");
+	scoped_ptr char *text = text_printf("%s%s%s", before, name, after);
+	if (!strncmp(text, c->word, strlen(c->word)))
+		fprintf(c->f, "%s%s%s\n", text, help ? "\t" : "", help ? help : "");
 }
 
 static void offer_files(const struct completion *c, const char *files)
@@ -69,7 +67,7 @@ static void offer_values(
 	const struct completion *c, const struct opt *t, const char *before)
 {
 	static const char *const yes_no[] = {"yes", "no", NULL};
-	struct strs names = {0};
+	scoped_strs names = {0};
 	scoped_str folder = {0};
 	if (!strcmp(t->name, "preset"))
 		preset_names(&folder, &names);
@@ -84,7 +82,6 @@ static void offer_values(
 	for (int64_t i = 0; i < names.n; i++)
 		offer(c, before, names.v[i], "", NULL);
 	offer_files(c, t->files);
-	strs_free(&names);
 }
 
 /* ---- names ----------------------------------------------------------------------- */
@@ -157,9 +154,9 @@ void opt_complete(const struct program *p, int n, char *const *words, FILE *f)
 	if (t && takes_next(t)) {
 		offer_values(&c, t, "");
 	} else if (equals && (t = find(p, word))) {
-		scoped_str start = {0};
-		str_printf(&start, "%.*s", (int)(equals + 1 - word), word);
-		offer_values(&c, t, start.s);
+		scoped_ptr char *start =
+			text_printf("%.*s", (int)(equals + 1 - word), word);
+		offer_values(&c, t, start);
 	} else if (word[0] == '-') {
 		offer_options(&c);
 	} else {

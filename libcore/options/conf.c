@@ -2,8 +2,6 @@
 #include "options/options.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 static bool is_key(const char *s, size_t n)
 {
@@ -157,7 +155,7 @@ static const char *value_of(const struct strs *pairs, const char *key)
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
 	const char *behind, const char *between, struct str *out, struct err *e)
 {
-	struct strs x = {0}, y = {0};
+	scoped_strs x = {0}, y = {0};
 	int rc = conf_parse(a->text->s, a->text->len, a->name, add_pair, &x, e) ||
 		 conf_parse(b->text->s, b->text->len, b->name, add_pair, &y, e);
 	for (int64_t i = 0; i < x.n && !rc; i += 2) {
@@ -170,8 +168,6 @@ int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *
 		if (!value_of(&x, y.v[i]))
 			str_printf(out, "%s%s%s -%s%s\n", before, y.v[i], behind, between,
 				y.v[i + 1]);
-	strs_free(&x);
-	strs_free(&y);
 	return rc;
 }
 

@@ -1,8 +1,6 @@
 /* --generate: what is made from a program's tables, first the OPTIONS of its manual page. */
 #include "options/options_internal.h"
 
-#include <string.h>
-
 void opt_kinds(const struct program *p, struct strs *out)
 {
 	strs_add(out, "man");
@@ -33,7 +31,7 @@ void man_text(FILE *f, const char *s)
 
 static void man(const struct program *p, FILE *f)
 {
-	struct str arg = {0};
+	scoped_str arg = {0};
 	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
 		if (t->type == OPT_GROUP) {
 			if (t != p->opts)
@@ -74,7 +72,6 @@ static void man(const struct program *p, FILE *f)
 		fputs(" .\n", f);
 	}
 	fputs(".El\n", f);
-	str_free(&arg);
 }
 
 int opts_generate(const struct program *p, const char *kind, FILE *f)

@@ -1,8 +1,6 @@
 /* What an option table says to people: --help, --version, --print-config. */
 #include "options/options_internal.h"
 
-#include <string.h>
-
 static void print_wrapped(FILE *f, const char *text, int indent, int width)
 {
 	int at = indent;

@@ -3,8 +3,6 @@
 
 #include <ctype.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- from text ------------------------------------------------------------------- */
 
@@ -267,7 +265,7 @@ void opts_blame(const struct program *p, const void *o, struct err *e)
 /* `needs` is as people read it: "--a", "--a or --b", "--a sgd or adamw". */
 static bool is_met(const struct program *p, const void *o, const char *needs)
 {
-	char *copy = xstrdup(needs);
+	scoped_ptr char *copy = xstrdup(needs);
 	const struct opt *t = NULL;
 	bool met = false;
 	for (char *at = copy, *next; at && !met; at = next) {
@@ -286,7 +284,6 @@ static bool is_met(const struct program *p, const void *o, const char *needs)
 		const void *v = (const char *)o + t->offset;
 		met = value ? opt_equals(t, v, value) : !opt_equals(t, v, NULL);
 	}
-	free(copy);
 	return met;
 }
 

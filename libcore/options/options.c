@@ -4,8 +4,6 @@
 
 #include <ctype.h>
 #include <getopt.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* What every program answers. */
@@ -262,11 +260,10 @@ static int apply_env(struct parse *s, struct err *e)
 static const char *preset_in_words(const char *name)
 {
 	static struct strs all;
-	scoped_str words = {0};
-	str_printf(&words, "preset %s", name);
-	if (strs_find(&all, words.s) < 0)
-		strs_add(&all, words.s);
-	return all.v[strs_find(&all, words.s)];
+	scoped_ptr char *words = text_printf("preset %s", name);
+	if (strs_find(&all, words) < 0)
+		strs_add(&all, words);
+	return all.v[strs_find(&all, words)];
 }
 
 /* Presets in order, for example of a model, then of its training. */

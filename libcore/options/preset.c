@@ -2,10 +2,7 @@
 #include "base/file.h"
 #include "options/options_internal.h"
 
-#include <dirent.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* In $PT_SHARE, beside the installed program, or at the top of a source tree. */
@@ -35,7 +32,7 @@ void share_path(struct str *out, const char *below)
 void preset_names(struct str *folder, struct strs *names)
 {
 	share_path(folder, "presets");
-	DIR *d = opendir(folder->s);
+	scoped_dir *d = opendir(folder->s);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		char *dot = strrchr(f->d_name, '.');
 		if (dot && !strcmp(dot, ".conf")) {
@@ -43,8 +40,6 @@ void preset_names(struct str *folder, struct strs *names)
 			strs_add(names, f->d_name);
 		}
 	}
-	if (d)
-		closedir(d);
 	strs_sort(names);
 }
 
@@ -83,25 +78,23 @@ static int no_preset(const char *name, struct err *e)
 {
 	char hint[DID_YOU_MEAN];
 	scoped_str directory = {0};
-	struct strs names = {0};
+	scoped_strs names = {0};
 	preset_names(&directory, &names);
 	const char *similar = similar_size(name, &names);
 	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s", name, directory.s,
 		similar ? did_you_mean(hint, similar, &similar, 1)
 			: did_you_mean(
 				  hint, name, (const char *const *)names.v, names.n));
-	strs_free(&names);
 	return -1;
 }
 
 int preset_read(const char *name, size_t max_bytes, struct str *path, struct str *text,
 	struct err *e)
 {
-	scoped_str below = {0};
 	if (strchr(name, '/'))
 		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
-	str_printf(&below, "presets/%s.conf", name);
-	share_path(path, below.s);
+	scoped_ptr char *below = text_printf("presets/%s.conf", name);
+	share_path(path, below);
 	return file_exists(path->s) ? file_read(path->s, max_bytes, text, e)
 				    : no_preset(name, e);
 }

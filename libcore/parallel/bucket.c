@@ -7,8 +7,6 @@
 
 #include "comm/tree.h"
 
-#include <stdlib.h>
-
 enum { ALIGN = 16 }; /* floats on a cache line */
 
 /* ---- the group of a tensor ------------------------------------------------------- */

@@ -2,8 +2,6 @@
  * rank keeps of it. */
 #include "parallel/store_internal.h"
 
-#include <stdlib.h>
-
 /* ---- the ranks ------------------------------------------------------------------- */
 
 /* The ranks of a part of the mesh, and the plan of their sums of vectors with these shards. A rank receives

@@ -1,8 +1,6 @@
 /* Context parallelism: chunks of sequences, and the ring of keys and values. */
 #include "parallel/context.h"
 
-#include <stdlib.h>
-
 void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *len)
 {
 	*len = c->context / (2 * c->n);

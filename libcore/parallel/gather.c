@@ -12,8 +12,6 @@
  */
 #include "parallel/store_internal.h"
 
-#include <stdlib.h>
-
 /* ---- a bucket -------------------------------------------------------------------- */
 
 static bool is_narrow(const struct bucket *b)
@@ -186,7 +184,7 @@ static bool is_contiguous(const struct bucket *b)
 static void gather_shards(
 	struct store *s, const struct bucket *b, struct comm_requests *requests)
 {
-	struct comm_block *all = xcalloc((size_t)b->sharding->n, sizeof(*all));
+	scoped_ptr struct comm_block *all = xcalloc((size_t)b->sharding->n, sizeof(*all));
 	void *own = own_message(s, b);
 	BUG_ON(requests->c != b->sharding->c);
 	if (is_narrow(b) && !reads_copies(s, b))
@@ -195,7 +193,6 @@ static void gather_shards(
 		all[k] = (struct comm_block){
 			k == b->sharding->own ? own : message_of(b, k), wire_bytes(b, k)};
 	comm_gather_blocks(requests, all, is_contiguous(b), TAG_GATHER);
-	free(all);
 }
 
 static void unpack_scaled(

@@ -8,9 +8,6 @@
  */
 #include "parallel/store_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- memory ---------------------------------------------------------------------- */
 
 static bool is_shared(const struct store *s, const struct bucket *b)

@@ -12,8 +12,6 @@
 #include <linux/magic.h>
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/vfs.h>
 #include <time.h>
 #include <unistd.h>

@@ -4,9 +4,6 @@
  */
 #include "parallel/offload.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 struct host {
 	struct offload_backend backend;
 	struct device *d;

@@ -6,8 +6,6 @@
  */
 #include "parallel/offload.h"
 
-#include <stdlib.h>
-
 /* As many buffers as the file queues requests, so that it is never full. */
 enum { BUFFERS = OFFLOAD_QUEUE, PAGE = 4096, MOST_BYTES = 8 << 20 };
 

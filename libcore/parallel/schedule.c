@@ -1,8 +1,6 @@
 /* Pipeline schedules as data: the actions of each rank in a step. */
 #include "parallel/schedule_internal.h"
 
-#include <stdlib.h>
-
 #define ROW(kind, name, make, splits, placement, min_stages, max_stages, help) \
 	[SCHEDULE_##kind] = {name, help, make, splits, placement, min_stages, max_stages},
 const struct schedule_row schedule_kinds[SCHEDULE_KINDS] = {SCHEDULE_LIST(ROW)};

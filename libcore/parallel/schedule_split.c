@@ -2,7 +2,6 @@
 #include "parallel/schedule.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /*
  * Dynamic programming over the assignment of layers [i, n) to the last k stages. Costs are added
@@ -75,7 +74,7 @@ int schedule_split(const double *layer, int n_layers, double embedding, double h
 			"%d layers are too few for %d pipeline stages: each needs one",
 			n_layers, n_stages);
 	size_t cells = (size_t)(n_stages + 1) * (size_t)(n_layers + 1);
-	double *cost = stage_costs(layer, n_layers, embedding, head);
+	scoped_ptr double *cost = stage_costs(layer, n_layers, embedding, head);
 	struct split x = {.n = n_layers,
 		.stages = n_stages,
 		.cost = cost,
@@ -88,6 +87,5 @@ int schedule_split(const double *layer, int n_layers, double embedding, double h
 		first[i + 1] = x.cut[(n_stages - i) * (n_layers + 1) + first[i]];
 	free(x.best);
 	free(x.cut);
-	free(cost);
 	return 0;
 }

@@ -2,7 +2,6 @@
 #include "parallel/schedule_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- times ----------------------------------------------------------------------- */
 
@@ -43,7 +42,7 @@ void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t)
 {
 	size_t outputs = (size_t)(2 * schedule_stages(s) * s->n_micro);
-	double *times = xcalloc(outputs + 1, sizeof(*times));
+	scoped_ptr double *times = xcalloc(outputs + 1, sizeof(*times));
 	struct schedule_iter w;
 	double busy = 0;
 	int rank;
@@ -68,7 +67,6 @@ void schedule_time(
 	BUG_ON(n != all); /* a deadlock */
 	t->bubble = t->total > 0 ? 1 - busy / (s->ranks * t->total) : 0;
 	schedule_iter_end(&w);
-	free(times);
 }
 
 void timeline_free(struct timeline *t)

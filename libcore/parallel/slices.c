@@ -7,8 +7,6 @@
  */
 #include "parallel/slices.h"
 
-#include <stdlib.h>
-
 int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first)
 {
 	*first = part_begin(rows, s->n, i);

@@ -4,9 +4,6 @@
  */
 #include "parallel/store_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- parts ----------------------------------------------------------------------- */
 
 static void add_part(struct part **list, int64_t *n, int64_t *n_held, struct part part)
@@ -392,7 +389,7 @@ uint64_t store_hash(struct store *s)
 /* Marks the ranks whose hash of a bucket differs from that of the first rank with the same shard. */
 static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *differs)
 {
-	uint64_t *all = xcalloc((size_t)b->all.c->size, sizeof(*all));
+	scoped_ptr uint64_t *all = xcalloc((size_t)b->all.c->size, sizeof(*all));
 	comm_allgather(b->all.c, &mine, all, sizeof(mine));
 	for (int r = 0; r < b->all.c->size; r++) {
 		int first = 0;
@@ -400,7 +397,6 @@ static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *dif
 			first++;
 		differs[b->all.ranks[r]] |= all[first] != all[r];
 	}
-	free(all);
 }
 
 /* A tied weight is on the first stage and on the last. */
@@ -421,8 +417,8 @@ bool store_replicas_agree(struct store *s, struct str *differing)
 {
 	struct comm *w = s->c.mesh->world;
 	int n = s->impl->n_buckets;
-	uint64_t *mine = xcalloc((size_t)n + 1, sizeof(*mine));
-	uint8_t *differs = xcalloc((size_t)w->size, 1);
+	scoped_ptr uint64_t *mine = xcalloc((size_t)n + 1, sizeof(*mine));
+	scoped_ptr uint8_t *differs = xcalloc((size_t)w->size, 1);
 	bool same = true;
 	hash_local(s, false, true, mine, n);
 	for (int i = 0; i < n; i++)
@@ -441,8 +437,6 @@ bool store_replicas_agree(struct store *s, struct str *differing)
 		str_printf(differing, " %d", r);
 		same = false;
 	}
-	free(differs);
-	free(mine);
 	return same;
 }
 
@@ -505,10 +499,9 @@ void store_put(
 	struct overlap o = {.next = 0};
 	while (next_overlap(s->updated, s->n_held, &r, &o)) {
 		int64_t cols = o.part->cols;
-		float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
+		scoped_ptr float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
 		copy_rows(rows, cols, in + o.at, tensor_width(r.t), o.rows, cols);
 		part_put(s, o.part, group, o.first, o.rows, rows);
-		free(rows);
 	}
 }
 
@@ -525,10 +518,9 @@ static void collect_local(struct store *s, int group, const struct range *r, flo
 	struct overlap o = {.next = 0};
 	while (next_overlap(s->updated, s->n_held, r, &o)) {
 		int64_t cols = o.part->cols;
-		float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
+		scoped_ptr float *rows = xmalloc((size_t)(o.rows * cols) * sizeof(float));
 		part_get(s, o.part, group, o.first, o.rows, rows);
 		copy_rows(out + o.at, tensor_width(r->t), rows, cols, o.rows, cols);
-		free(rows);
 	}
 }
 
@@ -569,7 +561,7 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 	int tag = COMM_TAG(COLLECT, turn);
 	if (!turn) /* earlier messages with these tags have been received */
 		comm_barrier(w);
-	char *message = xmalloc((size_t)most);
+	scoped_ptr char *message = xmalloc((size_t)most);
 	struct comm_requests r = {.c = w};
 	struct overlap o = {.next = 0};
 	while (next_overlap(s->counted, s->n_counted_held, &range, &o)) {
@@ -591,5 +583,4 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 		missing -= take_rows(message, out);
 	}
 	comm_requests_free(&r);
-	free(message);
 }

@@ -3,9 +3,6 @@
 #include "kernels/kernels.h"
 #include "options/options.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define GB 1e9
 #define US 1e-6
 #define GIB ((int64_t)1 << 30)

@@ -1,8 +1,6 @@
 /* Does a trainer fit into memory? Plan, decide, and what it then may allocate. */
 #include "plan/fit.h"
 
-#include <stdlib.h>
-
 /* Collective. The bytes that `sharers` ranks need together, which share a GPU or a host, their `key`.
  * With several hosts, or sharers of other workers, each counts as the rank that needs most. */
 static double shared_bytes(

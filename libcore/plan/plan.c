@@ -2,9 +2,6 @@
  * measure. */
 #include "plan/plan.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "edit/edit.h"
 #include "engine/state.h"
 #include "engine/step.h"
@@ -600,7 +597,7 @@ int plan_print(
 	int ranks = mesh_ranks(o->resolved.degree);
 	if (o->cluster && plan_hosts(o, ranks, e))
 		return -1;
-	int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
+	scoped_ptr int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
 	int largest = choose_recompute(o, m, ranks, &most, totals);
 	if (o->edit.workers)
 		str_printf(out, "# workers: %lld, of %d rank%s each\n",
@@ -623,7 +620,6 @@ int plan_print(
 	print_memory(o, &most, largest, ranks, out);
 	if (ranks > 1)
 		print_totals(o, totals, ranks, out);
-	free(totals);
 	print_offload(o, &most, out);
 	print_work(o, m, &most, out);
 	print_sent(&most, ranks, out);

@@ -6,8 +6,6 @@
 #include "plan/plan_internal.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "base/file.h"
 #include "base/trace.h"
@@ -172,7 +170,7 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 	double transfer, int64_t n_micro)
 {
 	int stages = o->resolved.degree[AXIS_PP] * (int)o->pp_stages;
-	double *cost = xcalloc((size_t)stages * 3, sizeof(*cost));
+	scoped_ptr double *cost = xcalloc((size_t)stages * 3, sizeof(*cost));
 	double *x = cost + stages, *w = x + stages;
 	struct schedule s;
 	struct timeline line;
@@ -191,7 +189,6 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 	double total = line.total;
 	timeline_free(&line);
 	schedule_free(&s);
-	free(cost);
 	return total;
 }
 

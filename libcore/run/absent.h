@@ -4,8 +4,6 @@
 
 #include "base/base.h"
 
-#include <string.h>
-
 /* A value that a row does not have, and one that the log has but that cannot be read: NaNs with payloads of their
  * own. Values that are read are never these. */
 #define ABSENT_BITS UINT64_C(0x7ff8000070742d00)

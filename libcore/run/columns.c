@@ -2,8 +2,6 @@
 #include "options/options.h"
 #include "run/run.h"
 
-#include <string.h>
-
 const struct column columns[N_COLUMNS] = {
 	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
 	[COL_TOKENS] = {"tokens", COLUMN_INT, .tag = "train/tokens",

@@ -6,8 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -53,12 +51,11 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 {
 	const struct timespec moment = {.tv_nsec = 50000000};
 	double begin = clock_seconds();
-	scoped_str path = {0};
 	static int warned;
 	bool told = false;
 	int why, rc = 0;
-	str_printf(&path, "%s/journal.txt", folder);
-	while ((why = file_lock(path.s, make, fd)) == EAGAIN &&
+	scoped_ptr char *path = text_printf("%s/journal.txt", folder);
+	while ((why = file_lock(path, make, fd)) == EAGAIN &&
 		clock_seconds() - begin < patience) {
 		if (!told)
 			info("%s: another pt-train is writing to this directory; waiting "
@@ -68,9 +65,9 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 		nanosleep(&moment, NULL);
 	}
 	if (why == EAGAIN)
-		rc = refuse(folder, path.s, e);
+		rc = refuse(folder, path, e);
 	else if ((why == ELOOP || why == EISDIR || why == EMLINK) &&
-		 file_check_plain(path.s, e))
+		 file_check_plain(path, e))
 		rc = -1;
 	else if (no_locks_here(why) && !warned++)
 		warn("%s: this file system has no locks (%s): make sure that no other "
@@ -78,7 +75,7 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 			folder, strerror(why));
 	else if (why && !no_locks_here(why) &&
 		 (make || (why != ENOENT && why != ENOTDIR)))
-		rc = err_set(e, EX_IOERR, "%s: %s", path.s, strerror(why));
+		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(why));
 	return rc;
 }
 
@@ -244,24 +241,24 @@ static int64_t count_missing(
 /* run.h5 is made from the journal. If that was lost or cut, run.h5 alone has the rows. */
 static int keep_rows(const struct journal *j, int64_t resume, struct err *e)
 {
-	scoped_str path = {0}, text = {0}, h5 = {0};
+	scoped_str text = {0}, h5 = {0};
 	struct run_log old;
 	struct err why = {0};
-	str_printf(&path, "%s/run.h5", j->folder);
-	int fd = file_open_plain(path.s, O_RDONLY);
+	scoped_ptr char *path = text_printf("%s/run.h5", j->folder);
+	int fd = file_open_plain(path, O_RDONLY);
 	if (fd < 0)
 		return 0;
 	close(fd);
 	int64_t missing = -1;
-	if (!run_log_read(&old, path.s, &why)) {
+	if (!run_log_read(&old, path, &why)) {
 		missing = count_missing(&old, &j->log, resume);
 		run_log_free(&old);
 	}
 	if (!missing)
 		return 0;
 	find_names(j->folder, &text, &h5);
-	if (rename(path.s, h5.s))
-		return err_errno(e, path.s);
+	if (rename(path, h5.s))
+		return err_errno(e, path);
 	if (missing > 0)
 		warn("%s/journal.txt lacks %lld row%s that run.h5 has, which is kept as %s",
 			j->folder, (long long)missing, plural(missing), h5.s);
@@ -348,13 +345,12 @@ bool journal_stale(const struct journal *j, double seconds)
 
 int journal_publish(struct journal *j, struct err *e)
 {
-	scoped_str path = {0};
 	struct durable d = {0};
 	double begin = clock_seconds();
-	str_printf(&path, "%s/run.h5", j->folder);
+	scoped_ptr char *path = text_printf("%s/run.h5", j->folder);
 	/* The journal first, because a resumed run reads the journal and not run.h5. */
 	int rc = journal_flush(j, e) || sync_lines(j, e);
-	rc = rc || durable_begin_own(&d, path.s, e) || run_log_write(&j->log, d.tmp, e) ||
+	rc = rc || durable_begin_own(&d, path, e) || run_log_write(&j->log, d.tmp, e) ||
 	     durable_commit(&d, e);
 	durable_abort(&d);
 	j->published = clock_seconds();

@@ -4,10 +4,7 @@
 #include "run/run.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { MAX_ROWS = 1 << 26 };
 
@@ -335,7 +332,7 @@ static int from_column(struct run_log *l, int c, const void *in)
 
 static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 {
-	void *data = xcalloc((size_t)l->n_rows + 1, sizeof(double));
+	scoped_ptr void *data = xcalloc((size_t)l->n_rows + 1, sizeof(double));
 	int rc = 0;
 	for (int c = 0; c < N_COLUMNS && !rc; c++) {
 		char path[64];
@@ -345,7 +342,6 @@ static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 		to_column(l, c, data);
 		rc = h5_put(h, path, column_type(c), 1, &l->n_rows, data, e);
 	}
-	free(data);
 	return rc;
 }
 
@@ -445,7 +441,7 @@ static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 
 int run_log_read(struct run_log *l, const char *path, struct err *e)
 {
-	struct str in_folder = {0};
+	scoped_str in_folder = {0};
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
@@ -457,7 +453,6 @@ int run_log_read(struct run_log *l, const char *path, struct err *e)
 	int rc = in_folder.len && !stat(path, &st) && !S_ISREG(st.st_mode)
 			 ? err_set(e, EX_DATAERR, "%s is not a plain file", path)
 			 : file_read_seekable(path, l->name, &how, e);
-	str_free(&in_folder);
 	if (rc)
 		run_log_free(l);
 	return rc ? -1 : 0;

@@ -3,8 +3,6 @@
 #include "run/run.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char *const step_phases[N_PHASES] = {
 	"parameter", "forward", "backward", "gradient", "norm", "state", "updated"};
@@ -173,7 +171,7 @@ static int add_line(struct tensor_hashes *l, const char *line, size_t len, struc
 int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e)
 {
 	const size_t most = (size_t)1 << 30;
-	struct str text = {0};
+	scoped_str text = {0};
 	*l = (struct tensor_hashes){0};
 	int rc = file_read(path, most, &text, e);
 	const char *at = text.s, *end = text.s + text.len;
@@ -183,7 +181,6 @@ int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e)
 		rc = add_line(l, at, len, e);
 		at += len + 1;
 	}
-	str_free(&text);
 	if (!rc)
 		return 0;
 	tensor_hashes_free(l);

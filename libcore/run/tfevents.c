@@ -3,7 +3,6 @@
 
 #include <endian.h>
 #include <pthread.h>
-#include <string.h>
 
 struct span {
 	const char *p;

@@ -1,9 +1,6 @@
 /* The tables to encode with: pairs that merge, tokens by their bytes, tokens that are found in text. */
 #include "token/bpe_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static uint64_t table_size(int64_t n)
 {
 	uint64_t size = 64;
@@ -44,7 +41,7 @@ static int index_bytes(struct bpe *b, struct err *e)
 	enum { WORDS, ADDED, SPECIAL };
 	const struct vocab *v = b->vocab;
 	const struct bpe_rules *r = b->rules;
-	uint8_t *kind = xcalloc((size_t)v->n, 1);
+	scoped_ptr uint8_t *kind = xcalloc((size_t)v->n, 1);
 	uint64_t size = table_size(v->n);
 	b->bytes_mask = size - 1;
 	b->by_bytes = xmalloc(size * sizeof(*b->by_bytes));
@@ -66,7 +63,6 @@ static int index_bytes(struct bpe *b, struct err *e)
 					"tokens %u and %u have the same bytes", first,
 					id);
 		}
-	free(kind);
 	for (int c = 0; c < 256; c++) {
 		char byte = (char)c;
 		b->byte_id[c] = bpe_find(b, &byte, 1);
@@ -100,7 +96,7 @@ static int index_merges(struct bpe *b, struct err *e)
 {
 	const struct bpe_rules *r = b->rules;
 	const struct vocab *v = b->vocab;
-	struct str both = {0};
+	scoped_str both = {0};
 	int rc = 0;
 	make_pairs(b, r->n_merges);
 	for (int64_t i = 0; i < r->n_merges && !rc; i++) {
@@ -128,7 +124,6 @@ static int index_merges(struct bpe *b, struct err *e)
 			rc = err_set(e, EX_DATAERR, "merge %lld occurs twice",
 				(long long)i + 1);
 	}
-	str_free(&both);
 	return rc;
 }
 

@@ -3,17 +3,13 @@
 #include "token/tokenizer.h"
 #include "token/vocab_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- texts -------------------------------------------------------------------------- */
 
 static int add_json(struct str *out, const char *text, size_t n)
 {
 	json_t *s = json_stringn(text, n);
-	char *quoted = json_dumps(s, JSON_ENCODE_ANY);
+	scoped_ptr char *quoted = json_dumps(s, JSON_ENCODE_ANY);
 	str_puts(out, quoted ? quoted : "\"\"");
-	free(quoted);
 	json_decref(s);
 	return s ? 0 : -1;
 }
@@ -54,7 +50,7 @@ static bool is_added(const struct bpe_rules *r, int64_t id)
 static int add_vocab(struct str *out, const struct vocab *v, const struct bpe_rules *r,
 	const char *separator, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	uint32_t code[N_BYTES];
 	bool first = true;
 	int rc = 0;
@@ -73,7 +69,6 @@ static int add_vocab(struct str *out, const struct vocab *v, const struct bpe_ru
 		}
 		str_printf(out, ": %lld", (long long)id);
 	}
-	str_free(&text);
 	return rc;
 }
 
@@ -171,7 +166,7 @@ static void spell_out(const char *regex, bool scripts, struct str *out)
 static int regex_of(const char *pattern, struct str *out, struct err *e)
 {
 	const struct split_pattern *p = split_find(pattern);
-	struct str same = {0}, back = {0};
+	scoped_str same = {0}, back = {0};
 	if (p) {
 		str_puts(out, p->same[0] ? p->same[0] : p->regex);
 		return 0;
@@ -183,8 +178,6 @@ static int regex_of(const char *pattern, struct str *out, struct err *e)
 		rc = err_set(e, EX_DATAERR,
 			"the pattern '%.200s' means something else to Hugging Face's library",
 			pattern);
-	str_free(&same);
-	str_free(&back);
 	return rc;
 }
 
@@ -193,7 +186,7 @@ static int add_splits(struct str *out, const char *patterns, struct err *e)
 	int rc = 0;
 	for (const char *p = patterns; *p && !rc;) {
 		size_t n = strcspn(p, "\n");
-		struct str line = {0}, regex = {0};
+		scoped_str line = {0}, regex = {0};
 		str_add(&line, p, n);
 		rc = regex_of(line.s, &regex, e);
 		if (!rc) {
@@ -204,8 +197,6 @@ static int add_splits(struct str *out, const char *patterns, struct err *e)
 				"}, \"behavior\": \"Isolated\", \"invert\": false},\n");
 		}
 		p += n + (p[n] == '\n');
-		str_free(&line);
-		str_free(&regex);
 	}
 	return rc;
 }
@@ -218,7 +209,7 @@ static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
 {
 	int64_t n, used = 0;
 	const char *p = token_bytes(v, id, &n);
-	struct str bytes = {0};
+	scoped_str bytes = {0};
 	for (int len = 1; used < n && len > 0; used += len) {
 		uint32_t c;
 		int byte = 0;
@@ -231,7 +222,6 @@ static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
 	}
 	uint32_t other =
 		used == n && n ? bpe_find(b, bytes.s, (int64_t)bytes.len) : BPE_NONE;
-	str_free(&bytes);
 	if (memchr(p, '\0', (size_t)n))
 		return err_set(
 			e, EX_DATAERR, "the added token %u has the character 0", id);
@@ -299,7 +289,7 @@ static void add_merges(struct str *out, const struct bpe *b, const struct vocab 
 	const struct bpe_rules *r)
 {
 	struct bpe_rules ranked = {0};
-	struct str merge = {0};
+	scoped_str merge = {0};
 	uint32_t code[N_BYTES];
 	byte_level_codes(code);
 	if (!r->n_merges)
@@ -311,7 +301,6 @@ static void add_merges(struct str *out, const struct bpe *b, const struct vocab 
 		str_puts(out, i ? ",\n      " : "\n      ");
 		add_json(out, merge.s, merge.len);
 	}
-	str_free(&merge);
 	free(ranked.merges);
 }
 

@@ -3,9 +3,6 @@
 #include "base/json.h"
 #include "token/vocab_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* The byte of a character: the printable ones of Latin-1 are themselves, the others follow from U+0100
  * on. -1: none. */
 static int byte_of(uint32_t code)
@@ -51,13 +48,12 @@ static int decode(const char *text, struct str *out)
 json_t *vocab_json(const struct str *text, const char *path, struct err *e)
 {
 	json_error_t at;
-	struct str own = {0};
+	scoped_str own = {0};
 	str_add(&own, text->s, text->len);
 	for (char *p = own.s; (p = strchr(p, '\\')) && p[1]; p += 2)
 		if (!strncmp(p, "\\u0000", 6))
 			memcpy(p, "\\ufdd0", 6);
 	json_t *j = load_json(own.s, own.len, JSON_REJECT_DUPLICATES, &at);
-	str_free(&own);
 	if (!j)
 		err_set(e, EX_DATAERR, "%s: line %d: %s", path, at.line, at.text);
 	return j;
@@ -77,7 +73,7 @@ int byte_level_vocab(
 {
 	const char *text;
 	json_t *number;
-	struct str bytes = {0};
+	scoped_str bytes = {0};
 	int rc = 0;
 	json_object_foreach((json_t *)vocab, text, number)
 	{
@@ -96,7 +92,6 @@ int byte_level_vocab(
 		}
 		builder_add(b, id, bytes.s, bytes.len);
 	}
-	str_free(&bytes);
 	return rc;
 }
 
@@ -105,7 +100,7 @@ int byte_level_merge(const json_t *vocab, const char *left, const char *right,
 {
 	const char *text[3] = {left, right};
 	uint32_t id[3];
-	struct str both = {0};
+	scoped_str both = {0};
 	str_puts(&both, left);
 	str_puts(&both, right);
 	text[2] = both.s;
@@ -122,7 +117,6 @@ int byte_level_merge(const json_t *vocab, const char *left, const char *right,
 	}
 	if (!rc)
 		rules_add_merge(r, id[0], id[1]);
-	str_free(&both);
 	return rc;
 }
 
@@ -154,10 +148,10 @@ static int read_lines(const json_t *vocab, const struct str *merges, const char 
 /* Tokens that are neither a byte nor made by a merge are special: no text becomes them. */
 static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t *vocab)
 {
-	bool *made = xcalloc((size_t)v->n, sizeof(*made));
-	struct str both = {0};
+	scoped_ptr bool *made = xcalloc((size_t)v->n, sizeof(*made));
+	scoped_str both = {0};
 	/* (by their bytes: those of two merges are those of one token) */
-	const char **text = xcalloc((size_t)v->n, sizeof(*text));
+	scoped_ptr const char **text = xcalloc((size_t)v->n, sizeof(*text));
 	const char *key;
 	json_t *number;
 	json_object_foreach((json_t *)vocab, key, number)
@@ -173,9 +167,6 @@ static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t
 	for (uint32_t id = 0; id < v->n; id++)
 		if (!made[id] && v->offset[id + 1] - v->offset[id] > 1)
 			rules_add_token(r, id, BPE_SPECIAL);
-	str_free(&both);
-	free(text);
-	free(made);
 }
 
 /* With the special tokens of a model, which may be in none of the files. */
@@ -191,9 +182,9 @@ static int end_vocab(struct vocab_builder *b, const struct bpe_model *m,
 int read_merges(const struct str *merges, const char *path, const char *vocab_path,
 	const struct bpe_model *m, struct vocab *v, struct bpe_rules *r, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	struct vocab_builder b = {0};
-	json_t *vocab = NULL;
+	json_auto_t *vocab = NULL;
 	int rc = file_read(vocab_path, MAX_VOCAB_FILE, &text, e);
 	if (!rc)
 		rc = (vocab = vocab_json(&text, vocab_path, e)) ? 0 : -1;
@@ -208,7 +199,5 @@ int read_merges(const struct str *merges, const char *path, const char *vocab_pa
 	if (!rc)
 		add_special(v, r, vocab);
 	builder_free(&b);
-	json_decref(vocab);
-	str_free(&text);
 	return rc;
 }

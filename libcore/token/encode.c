@@ -4,9 +4,6 @@
  */
 #include "token/bpe_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
 	BATCH = 512,
 	MAX_WINDOW = 1 << 30,
@@ -50,7 +47,7 @@ static uint32_t *room_of(const struct output *o)
 
 static int open_patterns(struct encoder *s, const char *lines, struct err *e)
 {
-	struct str line = {0};
+	scoped_str line = {0};
 	int rc = 0;
 	for (size_t n; !rc; lines += n + 1) {
 		n = strcspn(lines, "\n");
@@ -69,7 +66,6 @@ static int open_patterns(struct encoder *s, const char *lines, struct err *e)
 		if (!lines[n])
 			break;
 	}
-	str_free(&line);
 	return rc;
 }
 

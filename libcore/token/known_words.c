@@ -5,9 +5,6 @@
  */
 #include "token/bpe_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum {
 	SHORT_BITS = 15,
 	SHORT_BYTES = 15,

@@ -5,9 +5,6 @@
  */
 #include "token/bpe_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { SHORT = 24 };
 
 static int64_t merge_short(

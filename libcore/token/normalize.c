@@ -7,8 +7,6 @@
 #include "token/unicode_internal.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 const char *const normal_forms[] = {"none", "NFC", "NFD", "NFKC", "NFKD", NULL};
@@ -215,7 +213,7 @@ static void sort_marks(int32_t *codes, int64_t n)
 		sorted &= class_of(codes[i - 1]) <= class_of(codes[i]);
 	if (sorted)
 		return;
-	int32_t *copy = xmalloc((size_t)n * sizeof(*copy));
+	scoped_ptr int32_t *copy = xmalloc((size_t)n * sizeof(*copy));
 	memcpy(copy, codes, (size_t)n * sizeof(*copy));
 	for (int64_t i = 0; i < n; i++)
 		at[class_of(copy[i])]++;
@@ -226,7 +224,6 @@ static void sort_marks(int32_t *codes, int64_t n)
 	}
 	for (int64_t i = 0; i < n; i++)
 		codes[at[class_of(copy[i])]++] = copy[i];
-	free(copy);
 }
 
 static void order(int32_t *codes, int64_t n)

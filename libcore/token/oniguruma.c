@@ -6,7 +6,6 @@
 #include "token/vocab_internal.h"
 
 #include <ctype.h>
-#include <string.h>
 
 enum { MAX_GROUPS = 64 };
 
@@ -206,12 +205,11 @@ static int open_group(struct rewriting *w, struct err *e)
 
 static void insert(struct str *out, size_t at, const char *text)
 {
-	struct str rest = {0};
+	scoped_str rest = {0};
 	str_puts(&rest, out->s + at);
 	out->len = at;
 	str_puts(out, text);
 	str_puts(out, rest.s);
-	str_free(&rest);
 }
 
 /* {n,m}, at its brace. Behind it, + repeats it again, which PCRE2 takes for possessive. */

@@ -1,8 +1,6 @@
 /* Rank files of tiktoken: lines of a token's bytes in base64, a space and its rank. */
 #include "token/vocab_internal.h"
 
-#include <string.h>
-
 static int base64_value(char c)
 {
 	static const char digits[] =
@@ -58,7 +56,7 @@ static int read_line(struct vocab_builder *b, struct str *bytes, const char *lin
 
 static int read_lines(struct vocab_builder *b, const struct str *text, struct err *e)
 {
-	struct str bytes = {0};
+	scoped_str bytes = {0};
 	long long number = 1;
 	int rc = 0;
 	for (const char *line = text->s; *line && !rc; number++) {
@@ -69,7 +67,6 @@ static int read_lines(struct vocab_builder *b, const struct str *text, struct er
 			rc = err_prefix(e, "line %lld: ", number);
 		line = end;
 	}
-	str_free(&bytes);
 	return rc;
 }
 

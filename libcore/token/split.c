@@ -2,8 +2,6 @@
 #include "token/split_internal.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* As OpenAI and Hugging Face write them. */
 #define SUFFIX_I "(?i:'s|'t|'re|'ve|'m|'ll|'d)"

@@ -13,8 +13,6 @@
 #include "token/unicode_internal.h"
 
 #include <pcre2.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { HEAP_LIMIT_KIB = 1 << 16, JIT_STACK = 1 << 20, MAX_PATTERN = 1 << 13 };
 /* Of a search: bytes of a piece, and steps at each byte; words for each that is tried again to estimate steps. */
@@ -96,7 +94,7 @@ struct split_regex *split_regex_open(const char *regex, struct err *e)
 		return NULL;
 	}
 	struct split_regex *x = xcalloc(1, sizeof(*x));
-	struct str ours = {0};
+	scoped_str ours = {0};
 	struct err at = {0};
 	x->regex = xstrdup(regex);
 	unicode_regex(regex, &ours);
@@ -107,7 +105,6 @@ struct split_regex *split_regex_open(const char *regex, struct err *e)
 	if (at.code) /* (says the place in what was given) */
 		*e = at;
 	pcre2_code_free(same);
-	str_free(&ours);
 	if (!x->search || check_behind(x->search, regex, e)) {
 		split_regex_close(x);
 		return NULL;

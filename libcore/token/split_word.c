@@ -1,8 +1,6 @@
 /* The patterns with a name, a word at a time. */
 #include "token/split_internal.h"
 
-#include <string.h>
-
 enum { CLASS_END = N_CHAR_CLASSES }; /* behind the text */
 
 /* The class of the character at text byte i, and its length. */

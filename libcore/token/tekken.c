@@ -2,8 +2,6 @@
  * of tiktoken. The file has more of these than the model: the first of them are its vocabulary. */
 #include "token/vocab_internal.h"
 
-#include <string.h>
-
 /* Where the file does not say the special tokens (up to version 7). */
 static const char *const usual[] = {"<unk>", "<s>", "</s>", "[INST]", "[/INST]",
 	"[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
@@ -50,7 +48,7 @@ int read_tekken(
 	const char *pattern = json_string_value(json_object_get(config, "pattern"));
 	int64_t n = number_of(config, "default_vocab_size"),
 		n_special = number_of(config, "default_num_special_tokens");
-	struct str bytes = {0};
+	scoped_str bytes = {0};
 	if (!pattern || n_special < 0 || n <= n_special || n > MAX_VOCAB_IDS ||
 		(size_t)(n - n_special) > json_array_size(list))
 		return err_set(e, EX_DATAERR,
@@ -73,6 +71,5 @@ int read_tekken(
 	const struct split_pattern *known = split_find(pattern);
 	r->pattern = xstrdup(known ? known->name : pattern);
 	r->n_ranked = n;
-	str_free(&bytes);
 	return rc;
 }

@@ -2,8 +2,6 @@
 #include "token/tokenizer.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define TOKENIZER_KIND(name) &tokenizer_##name,
 #define TOKENIZER_NAME(name) #name,
@@ -283,15 +281,12 @@ static bool is_bytes(const struct tokenizer *t)
 
 bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
 {
-	struct str x = {0}, y = {0};
+	scoped_str x = {0}, y = {0};
 	if (is_bytes(a) && is_bytes(b))
 		return true;
 	tokenizer_pack(a, &x);
 	tokenizer_pack(b, &y);
-	bool same = x.len == y.len && !memcmp(x.s, y.s, x.len);
-	str_free(&x);
-	str_free(&y);
-	return same;
+	return x.len == y.len && !memcmp(x.s, y.s, x.len);
 }
 
 int64_t tokenizer_end_of_text(const struct tokenizer *t)

@@ -3,8 +3,6 @@
 #include "token/tokenizer.h"
 
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MAX_MERGES = 1 << 24, MAX_ADDED = 1 << 20 };
 

@@ -3,8 +3,6 @@
 #include "base/utf8.h"
 #include "token/tokenizer.h"
 
-#include <string.h>
-
 #define ABSENT UINT32_MAX
 
 static int64_t not_utf8(int64_t at, struct err *e)

@@ -7,8 +7,6 @@
 #include "token/vocab_internal.h"
 
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char *type_of(const json_t *o)
 {
@@ -61,7 +59,7 @@ static int read_merge(
 {
 	const char *left = json_string_value(json_array_get(merge, 0));
 	const char *right = json_string_value(json_array_get(merge, 1));
-	char *text = NULL;
+	scoped_ptr char *text = NULL;
 	if (json_is_string(merge)) {
 		text = xstrdup(json_string_value(merge));
 		char *space = strchr(text, ' ');
@@ -70,11 +68,9 @@ static int read_merge(
 			left = text, right = space + 1;
 		}
 	}
-	int rc = left && right && *left && *right && json_array_size(merge) % 2 == 0
-			 ? byte_level_merge(vocab, left, right, r, e)
-			 : err_set(e, EX_DATAERR, "is not two tokens");
-	free(text);
-	return rc;
+	return left && right && *left && *right && json_array_size(merge) % 2 == 0
+		       ? byte_level_merge(vocab, left, right, r, e)
+		       : err_set(e, EX_DATAERR, "is not two tokens");
 }
 
 static int read_model(const json_t *model, const json_t *skip, struct vocab_builder *b,
@@ -242,12 +238,10 @@ static int split_regex(const json_t *pattern, struct str *out, struct err *e)
 static int read_split(const json_t *s, struct bpe_rules *r, struct err *e)
 {
 	const char *behavior = json_string_value(json_object_get(s, "behavior"));
-	struct str regex = {0};
+	scoped_str regex = {0};
 	int rc = 0;
-	if (!behavior || split_regex(json_object_get(s, "pattern"), &regex, e)) {
-		str_free(&regex);
+	if (!behavior || split_regex(json_object_get(s, "pattern"), &regex, e))
 		return e->code ? -1 : unsupported("the pre-tokenizer", "Split", e);
-	}
 	/* (the words of a known pattern are all of the text: there is nothing to remove) */
 	bool all = split_find(regex.s) && json_is_true(json_object_get(s, "invert")) &&
 		   !strcmp(behavior, "Removed");
@@ -255,7 +249,6 @@ static int read_split(const json_t *s, struct bpe_rules *r, struct err *e)
 		add_pattern(r, regex.s);
 	else
 		rc = unsupported("the behavior of Split", behavior, e);
-	str_free(&regex);
 	return rc;
 }
 

@@ -2,7 +2,6 @@
 #include "token/unicode_internal.h"
 
 #include <pthread.h>
-#include <string.h>
 
 enum { ALPHABETIC = 1, LOWERCASE = 2, UPPERCASE = 4 }; /* the flags of unicode.py */
 

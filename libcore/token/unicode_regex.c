@@ -7,8 +7,6 @@
 
 #include <pcre2.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 
 static bool is_surrogate(uint32_t c) /* (is in no text) */
 {
@@ -18,15 +16,15 @@ static bool is_surrogate(uint32_t c) /* (is in no text) */
 /* The characters of \p{...} for this PCRE2: none if it does not know it. */
 static void members_of(const char *item, bool has[CODE_POINTS])
 {
-	struct str text = {0}, regex = {0};
+	scoped_str text = {0};
 	uint8_t bytes[4];
 	int code;
 	size_t at = 0;
 	for (uint32_t c = 0; c < CODE_POINTS; c++)
 		if (!is_surrogate(c))
 			str_add(&text, bytes, (size_t)utf8_encode(c, bytes));
-	str_printf(&regex, "%s+", item);
-	pcre2_code *x = pcre2_compile((PCRE2_SPTR)regex.s, PCRE2_ZERO_TERMINATED,
+	scoped_ptr char *regex = text_printf("%s+", item);
+	pcre2_code *x = pcre2_compile((PCRE2_SPTR)regex, PCRE2_ZERO_TERMINATED,
 		PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
 	pcre2_match_data *m = pcre2_match_data_create(1, NULL);
 	const size_t *found = pcre2_get_ovector_pointer(m);
@@ -42,8 +40,6 @@ static void members_of(const char *item, bool has[CODE_POINTS])
 		}
 	pcre2_match_data_free(m);
 	pcre2_code_free(x);
-	str_free(&text);
-	str_free(&regex);
 }
 
 /* Appends the characters that are in one set and not in the other. */
@@ -63,12 +59,11 @@ static void make_property(const char *text, bool opposite, struct str *out)
 {
 	enum { OURS, THEIRS, NONE, N_SETS };
 	bool(*has)[CODE_POINTS] = xcalloc(N_SETS, sizeof(*has)), more = false;
-	struct str item = {0};
 	const char *script = strpbrk(text, ":=");
 	bool known = unicode_property(script ? script + 1 : text, has[OURS]);
-	str_printf(&item, "\\p{%s}", text);
+	scoped_ptr char *item = text_printf("\\p{%s}", text);
 	if (known)
-		members_of(item.s, has[THEIRS]);
+		members_of(item, has[THEIRS]);
 	for (uint32_t c = 0; known && c < CODE_POINTS; c++) {
 		/* (without sc: PCRE2 has also characters that scripts share) */
 		has[OURS][c] |= !script && text[1] && text[2] && has[THEIRS][c];
@@ -76,12 +71,11 @@ static void make_property(const char *text, bool opposite, struct str *out)
 		has[THEIRS][c] = has[THEIRS][c] != opposite;
 		more |= has[THEIRS][c] && !has[OURS][c] && !is_surrogate(c);
 	}
-	item.s[1] = opposite ? 'P' : 'p';
+	item[1] = opposite ? 'P' : 'p';
 	if (!more)
-		str_puts(out, item.s);
+		str_puts(out, item);
 	if (known)
 		put_ranges(has[OURS], has[more ? NONE : THEIRS], out);
-	str_free(&item);
 	free(has);
 }
 
@@ -90,21 +84,19 @@ static void put_property(const char *text, bool opposite, struct str *out)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static struct strs known; /* names, and by each what it is */
-	struct str key = {0}, made = {0};
+	scoped_str made = {0};
 	int64_t i = 0;
-	str_printf(&key, "%d%s", opposite, text);
+	scoped_ptr char *key = text_printf("%d%s", opposite, text);
 	pthread_mutex_lock(&lock);
-	while (i < known.n && strcmp(known.v[i], key.s) != 0)
+	while (i < known.n && strcmp(known.v[i], key) != 0)
 		i += 2;
 	if (i == known.n) {
 		make_property(text, opposite, &made);
-		strs_add(&known, key.s);
+		strs_add(&known, key);
 		strs_add(&known, made.s);
 	}
 	str_puts(out, known.v[i + 1]);
 	pthread_mutex_unlock(&lock);
-	str_free(&key);
-	str_free(&made);
 }
 
 /* What is behind a backslash at p. Returns what follows it. */
@@ -119,7 +111,7 @@ static const char *put_escape(const char *p, bool in_class, struct str *out)
 		str_add(out, p, *p != 0);
 		return p + (*p != 0);
 	}
-	struct str name = {0};
+	scoped_str name = {0};
 	str_puts(&name, "");
 	bool opposite = *p == 'P' || *p == 'D' || *p == 'W';
 	if (property)
@@ -136,7 +128,6 @@ static const char *put_escape(const char *p, bool in_class, struct str *out)
 	}
 	if (!in_class)
 		str_putc(out, ']');
-	str_free(&name);
 	return property ? end + 1 : p + 1;
 }
 

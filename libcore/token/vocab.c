@@ -2,9 +2,6 @@
 #include "base/file.h"
 #include "token/vocab_internal.h"
 
-#include <dirent.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* clang-format off */
@@ -171,15 +168,13 @@ static char *only_file(const char *folder, const char *end)
 {
 	char *found = NULL;
 	int n = 0;
-	DIR *d = opendir(folder);
+	scoped_dir *d = opendir(folder);
 	for (struct dirent *f; d && (f = readdir(d));)
 		if (text_ends(f->d_name, end)) {
 			free(found);
 			found = xstrdup(f->d_name);
 			n++;
 		}
-	if (d)
-		closedir(d);
 	if (n == 1)
 		return found;
 	free(found);
@@ -198,16 +193,13 @@ static char *find_file(const char *path, struct err *e)
 	}
 	if (!S_ISDIR(st.st_mode))
 		return xstrdup(path);
-	struct str folder = {0};
-	str_printf(&folder, "%s/", path);
+	scoped_ptr char *folder = text_printf("%s/", path);
 	char *found = NULL;
 	for (int i = 0; names[i] && !found; i++)
-		found = beside(folder.s, names[i]);
-	char *ranks = found ? NULL : only_file(path, ".tiktoken");
+		found = beside(folder, names[i]);
+	scoped_ptr char *ranks = found ? NULL : only_file(path, ".tiktoken");
 	if (ranks)
-		found = beside(folder.s, ranks);
-	free(ranks);
-	str_free(&folder);
+		found = beside(folder, ranks);
 	if (!found)
 		err_set(e, EX_DATAERR,
 			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json, "
@@ -242,16 +234,14 @@ static int read_as_merges(const struct str *text, const char *path,
 	const struct bpe_model *model, struct vocab *v, struct bpe_rules *r,
 	struct err *e)
 {
-	char *vocab = beside(path, "encoder.json");
+	scoped_ptr char *vocab = beside(path, "encoder.json");
 	if (!vocab)
 		vocab = beside(path, "vocab.json");
-	int rc = vocab ? read_merges(text, path, vocab, model, v, r, e) ||
-				 check_merges(r, model, path, e)
-		       : err_set(e, EX_DATAERR,
-				 "%s: neither encoder.json nor vocab.json is beside it",
-				 path);
-	free(vocab);
-	return rc;
+	return vocab ? read_merges(text, path, vocab, model, v, r, e) ||
+			       check_merges(r, model, path, e)
+		     : err_set(e, EX_DATAERR,
+			       "%s: neither encoder.json nor vocab.json is beside it",
+			       path);
 }
 
 /* A protocol buffer that begins with the first piece of a vocabulary. */
@@ -265,7 +255,7 @@ static int sentence_piece(const char *path, struct err *e)
 static int read_file(const char *path, const struct bpe_model *model, struct vocab *v,
 	struct bpe_rules *r, struct err *e)
 {
-	struct str text = {0};
+	scoped_str text = {0};
 	int rc = file_read(path, MAX_VOCAB_FILE, &text, e);
 	if (!rc && text.len > 3 && text.s[0] == '\n' && text.s[2] == '\n')
 		rc = sentence_piece(path, e);
@@ -278,7 +268,6 @@ static int read_file(const char *path, const struct bpe_model *model, struct voc
 				       : read_as_merges(&text, path, model, v, r, e);
 	if (!rc && model && !says_all)
 		r->normalizer = model->normalizer;
-	str_free(&text);
 	return rc;
 }
 
@@ -315,10 +304,9 @@ int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 {
 	*v = (struct vocab){0};
 	*r = (struct bpe_rules){.end_of_text = BPE_NONE};
-	char *file = find_file(path, e);
+	scoped_ptr char *file = find_file(path, e);
 	int rc = !file || read_file(file, model, v, r, e) ||
 		 choose_pattern(r, model, pattern, file, e);
-	free(file);
 	if (!rc) {
 		find_end(r, v);
 		return 0;
