@@ -11,7 +11,7 @@
 
 /* ---- what GPUs can do ------------------------------------------------------------ */
 
-static void peaks(void **state)
+DEVICE_TEST(peaks)
 {
 	static const struct {
 		const char *model;
@@ -28,27 +28,25 @@ static void peaks(void **state)
 		{"emulated GPU", 0, 0, 0, 0},
 		{"", 0, 0, 0, 0},
 	};
-	struct device d;
-	(void)state;
+	struct device cpu;
 	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-		d = (struct device){.model = known[i].model};
-		assert_near(device_peak(&d, DT_BF16), 1e12 * known[i].half, 1);
-		assert_near(device_peak(&d, DT_F16), 1e12 * known[i].half, 1);
-		assert_near(device_peak(&d, DT_E4M3), 1e12 * known[i].fp8, 1);
-		assert_near(device_peak(&d, DT_F32), 1e12 * known[i].tf32, 1);
-		d.exact = true;
-		assert_near(device_peak(&d, DT_F32), 1e12 * known[i].fp32, 1);
+		cpu = (struct device){.model = known[i].model};
+		assert_near(device_peak(&cpu, DT_BF16), 1e12 * known[i].half, 1);
+		assert_near(device_peak(&cpu, DT_F16), 1e12 * known[i].half, 1);
+		assert_near(device_peak(&cpu, DT_E4M3), 1e12 * known[i].fp8, 1);
+		assert_near(device_peak(&cpu, DT_F32), 1e12 * known[i].tf32, 1);
+		cpu.exact = true;
+		assert_near(device_peak(&cpu, DT_F32), 1e12 * known[i].fp32, 1);
 	}
-	device_cpu(&d, 1);
-	assert_near(device_peak(&d, DT_F32), 0, 0);
+	device_cpu(&cpu, 1);
+	assert_near(device_peak(&cpu, DT_F32), 0, 0);
 }
 
 /* ---- what the model asks of a device ---------------------------------------------- */
 
 /* What is planned for a kind of device is what the device does. */
-static void planned(void **state)
+DEVICE_TEST(planned)
 {
-	const struct device *d = *state;
 	struct device plan;
 	device_plan(&plan, d->discrete ? DEVICE_CUDA : DEVICE_CPU);
 	assert_int_equal(d->discrete, plan.discrete);
@@ -59,66 +57,63 @@ static void planned(void **state)
 /* ---- memory ---------------------------------------------------------------------- */
 
 /* A device that may have 1 MiB gives no more, and again what came back. */
-static void memory_limit(void **state)
+DEVICE_TEST(memory_limit)
 {
 	struct device_options o = {.exact = true, .memory_bytes = 1 << 20};
-	struct device *shared = *state, d;
+	struct device own;
 	struct err e = {0};
 	int64_t used, left;
-	if (!shared->discrete)
+	if (!d->discrete)
 		skip();
-	assert_int_equal(device_open(&d, DEVICE_CUDA, &o, &e), 0);
-	device_memory(&d, &used, &left);
+	assert_int_equal(device_open(&own, DEVICE_CUDA, &o, &e), 0);
+	device_memory(&own, &used, &left);
 	assert_true(used > 0);
 	assert_int_equal(left, 1 << 20);
-	void *most = device_alloc(&d, 1 << 20);
+	void *most = device_alloc(&own, 1 << 20);
 	assert_non_null(most);
-	device_memory(&d, &used, &left);
+	device_memory(&own, &used, &left);
 	assert_int_equal(left, 0);
-	assert_null(device_alloc(&d, 1));
-	device_free(&d, most, 1 << 20);
-	void *half = device_alloc(&d, 1 << 19), *rest = device_alloc(&d, 1 << 19);
+	assert_null(device_alloc(&own, 1));
+	device_free(&own, most, 1 << 20);
+	void *half = device_alloc(&own, 1 << 19), *rest = device_alloc(&own, 1 << 19);
 	assert_non_null(half);
 	assert_non_null(rest);
-	assert_null(device_alloc(&d, 1));
-	device_free(&d, half, 1 << 19);
-	device_free(&d, rest, 1 << 19);
-	device_close(&d);
-	assert_null(device_alloc(shared, (size_t)1 << 60));
-	void *after = device_alloc(shared, 1000); /* that did no harm */
+	assert_null(device_alloc(&own, 1));
+	device_free(&own, half, 1 << 19);
+	device_free(&own, rest, 1 << 19);
+	device_close(&own);
+	assert_null(device_alloc(d, (size_t)1 << 60));
+	void *after = device_alloc(d, 1000); /* that did no harm */
 	assert_non_null(after);
-	device_free(shared, after, 1000);
+	device_free(d, after, 1000);
 }
 
-static void cpu_memory(void **state)
+DEVICE_TEST(cpu_memory)
 {
-	struct device d;
+	struct device cpu;
 	int64_t used, left;
-	(void)state;
-	device_cpu(&d, 1);
-	device_memory(&d, &used, &left);
+	device_cpu(&cpu, 1);
+	device_memory(&cpu, &used, &left);
 	assert_int_equal(used, 0);
 	assert_true(left > 0);
-	void *p = device_shared(&d, 100);
+	void *p = device_shared(&cpu, 100);
 	assert_non_null(p);
-	device_shared_free(&d, p);
+	device_shared_free(&cpu, p);
 }
 
 /* ---- names, ranges, times -------------------------------------------------------- */
 
-static void names(void **state)
+DEVICE_TEST(names)
 {
-	const struct device *d = *state;
 	assert_non_null(strstr(d->name, d->discrete ? "(sm_" : "cpu"));
 	assert_string_equal(d->k->name, d->discrete ? "cuda" : d->name);
 }
 
 /* Of each kernel that was asked for meanwhile, how often: more often than times are kept, too;
  * and nothing of what came before or after. */
-static void profile(void **state)
+DEVICE_TEST(profile)
 {
 	enum { OFTEN = 3000 };
-	struct device *d = *state;
 	struct twin x = twin_random(20, 30, 1), w = twin_random(40, 30, 1);
 	struct mat y = mat_blank(20, 40);
 	struct str table = {0};
@@ -157,10 +152,9 @@ static void profile(void **state)
 }
 
 /* What is asked for is done in that order, whichever way numbers go. */
-static void order(void **state)
+DEVICE_TEST(order)
 {
 	enum { N = 3000, TURNS = 40 };
-	struct device *d = *state;
 	float *there = device_alloc(d, N * sizeof(float)), here[N], back[N];
 	assert_non_null(there);
 	for (int turn = 0; turn < TURNS; turn++) {
@@ -239,14 +233,5 @@ static int command(const char *what)
 
 int main(int argc, char **argv)
 {
-	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(peaks),
-		on_device(planned),
-		cmocka_unit_test(cpu_memory),
-		on_device(memory_limit),
-		on_device(names),
-		on_device(profile),
-		on_device(order),
-	};
-	return argc == 2 ? command(argv[1]) : run_on_device(tests);
+	return argc == 2 ? command(argv[1]) : run_on_device();
 }
