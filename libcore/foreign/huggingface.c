@@ -133,6 +133,19 @@ static int check_shape(const struct hf *h, const struct foreign *f,
 		h->path, t->name);
 }
 
+/* Integers would be numbers of a quantized model. */
+static int check_type(const struct hf *h, const struct torch_item *t, struct err *e)
+{
+	static const char *const types[] = {"float32", "bfloat16", "float16"};
+	const char *type = torch_dtype_name(t->dtype);
+	for (size_t i = 0; i < ARRAY_LEN(types); i++)
+		if (!strcmp(type, types[i]))
+			return 0;
+	return err_set(e, EX_UNAVAILABLE,
+		"%s: %s is %s; float32, bfloat16 and float16 can be read", h->path,
+		t->name, type);
+}
+
 static int find_tensors(struct hf *h, struct err *e)
 {
 	h->theirs = xcalloc((size_t)h->n, sizeof(*h->theirs));
@@ -142,7 +155,8 @@ static int find_tensors(struct hf *h, struct err *e)
 		if (!h->theirs[i] && !may_lack(h, f->name))
 			return err_set(
 				e, EX_DATAERR, "%s: has no tensor %s", h->path, f->name);
-		if (h->theirs[i] && check_shape(h, f, h->theirs[i], e))
+		if (h->theirs[i] && (check_shape(h, f, h->theirs[i], e) ||
+					    check_type(h, h->theirs[i], e)))
 			return -1;
 	}
 	return 0;

@@ -428,6 +428,24 @@ TEST(a_tied_output_layer_is_the_embedding)
 	assert_non_null(strstr(why.msg, "lm_head.weight is not"));
 }
 
+TEST(integers_are_no_weights)
+{
+	struct ckpt_view v;
+	struct err why = {0};
+	scoped_str path = {0}, text = {0};
+	const char *folder = make_tied(true);
+	str_printf(&path, "%s/model.safetensors", folder);
+	succeed(file_read(path.s, 1 << 20, &text, &e));
+	char *type = strstr(text.s + 8, "F32\",\"shape\":[24]");
+	assert_non_null(type);
+	*type = 'I';
+	succeed(file_replace(path.s, &text, &e));
+	assert_int_equal(convert_open(&v, folder, NULL, &why), -1);
+	assert_int_equal(why.code, EX_UNAVAILABLE);
+	assert_non_null(
+		strstr(why.msg, "is int32; float32, bfloat16 and float16 can be"));
+}
+
 /* ---- flipped bits ----------------------------------------------------------------- */
 
 static int64_t n_flips(void)
