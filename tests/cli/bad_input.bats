@@ -385,8 +385,7 @@ refused() { # CODE TEXT COMMAND...
 	# training sees it too, on whichever rank has it
 	damage data.h5 bad.h5 $((size / 2))
 	reports 65 'do not match their checksum' tiny -d bad.h5 -n 500 -o run
-	code_of 65 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -d bad.h5 -n 500 -o run2
-	says 'do not match their checksum'
+	reports 65 'do not match their checksum' timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -d bad.h5 -n 500 -o run2
 }
 
 @test "a file that HDF5 dies of is a damaged one, for every program" {
@@ -496,8 +495,7 @@ refused() { # CODE TEXT COMMAND...
 		reports 74 'standard output: No space left on device' bash -c "$command >/dev/full"
 	done
 	# a run has its journal, and goes on
-	code_of 0 bash -c "pt-train $(printf '%q ' "${TINY[@]}") -n 3 -o full >/dev/full"
-	says 'the journal has every line'
+	reports 0 'the journal has every line' bash -c "pt-train $(printf '%q ' "${TINY[@]}") -n 3 -o full >/dev/full"
 	[ "$(grep -c ^step= full/journal.txt)" -eq 3 ]
 }
 

@@ -168,8 +168,7 @@ logged() { # COLUMN STEP RUN
 	reports 1 'loss: ' check --batch other.u16 --loss "$(logged loss 2 run)"
 	says 'another batch'
 	reports 1 '2 sequences' check --batch batch.u16 other.u16
-	code_of 64 pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
-	says 'both checkpoints are one'
+	reports 64 'both checkpoints are one' pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
 	# the gradients are right, so another loss is no finding
 	reports 0 'note    loss: 3 was logged' check --batch batch.u16 --loss 3
 	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
@@ -191,16 +190,14 @@ logged() { # COLUMN STEP RUN
 	says 'update  12 of 12 within bounds'
 	says 'verdict: nothing is wrong that shows without a batch'
 	not grep -q '^grads' <<<"$output"
-	code_of 1 pt-check "$(at run 1)" "$(at run 2)" --beta2 0.9
-	says 'exp_avg_sq: as if beta2 were 0.99 instead of 0.9'
+	reports 1 'exp_avg_sq: as if beta2 were 0.99 instead of 0.9' pt-check "$(at run 1)" "$(at run 2)" --beta2 0.9
 }
 
 @test "nothing to compare ends with 2" {
 	make_window
 	steps run 2
 	pt-ckpt -q strip -o after.h5 "$(at run 2)"
-	code_of 2 pt-check --shape 1,17 "$(at run 1)" after.h5 --batch batch.u16
-	says 'after.h5 has no moments of AdamW'
+	reports 2 'after.h5 has no moments of AdamW' pt-check --shape 1,17 "$(at run 1)" after.h5 --batch batch.u16
 	reports 2 'verdict: nothing could be checked' pt-check "$(at run 1)" after.h5
 	pt-ckpt -q strip -o before.h5 "$(at run 1)" # and from zero moments it is no first step
 	steps run 4 --resume auto
@@ -307,8 +304,7 @@ logged() { # COLUMN STEP RUN
 	refuse nowhere.npy 74
 	# sequences of several lengths
 	npy '<u2' '9,' < <(head -c 18 batch.u16) >short.npy
-	code_of 65 check --batch batch.u16 short.npy
-	says 'short.npy: sequences of 8 positions, and 16 in the files before'
+	reports 65 'short.npy: sequences of 8 positions, and 16 in the files before' check --batch batch.u16 short.npy
 }
 
 @test "checkpoints that do not belong together, or are damaged" {
@@ -379,8 +375,7 @@ logged() { # COLUMN STEP RUN
 		reports 0 'verdict: ' pt-check "$(at run 2)" "$(at $other 2)"
 	done
 	reports 1 'verdict: wrong: ' pt-check "$(at run 2)" "$(at theta 2)"
-	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)"
-	says 'the same, but for a scale that clipping would hide'
+	reports 0 'the same, but for a scale that clipping would hide' pt-check --two-runs "$(at run 1)" "$(at ranks 1)"
 	norm=$(logged grad_norm 1 run)
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm "$norm,$norm"
 	[[ $output == *'of both runs are the same' ]]
@@ -412,8 +407,7 @@ logged() { # COLUMN STEP RUN
 		code_of 1 pt-check "$(at frozen 1)" "$(at frozen 2)" $batch --freeze ''
 		says 'no gradient: it is not trained (--freeze)'
 	done
-	code_of 1 pt-check "$(at frozen 1)" "$(at frozen 2)" --freeze norm
-	says 'is frozen (--freeze), and has a gradient'
+	reports 1 'is frozen (--freeze), and has a gradient' pt-check "$(at frozen 1)" "$(at frozen 2)" --freeze norm
 	says 'is frozen (--freeze), and changed'
 	code_of 1 pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of norm=2 --lr-scale-of wq=0.5
 	says 'learning rate 0.004 instead of 0.002'
@@ -426,6 +420,5 @@ logged() { # COLUMN STEP RUN
 	make_window
 	steps run 2 --lr 0 --min-lr 0
 	reports 0 'note    no parameter changed: a learning rate of 0' check --batch batch.u16
-	code_of 1 check --batch batch.u16 --lr 1e-3
-	says 'finding no parameter changed, and the learning rate is 0.001'
+	reports 1 'finding no parameter changed, and the learning rate is 0.001' check --batch batch.u16 --lr 1e-3
 }

@@ -15,8 +15,7 @@ make_step() {
 
 @test "--report .html: verdict, what was checked, findings, maps, in one file that asks for nothing" {
 	make_step
-	code_of 1 pt-check before.h5 after.h5 --batch batch.u16 --shape 4,17 -o r.html -o r.md
-	says 'verdict: wrong'
+	reports 1 'verdict: wrong' pt-check before.h5 after.h5 --batch batch.u16 --shape 4,17 -o r.html -o r.md
 	for text in '<span class="badge bad">wrong</span>' 'The step from before.h5 to after.h5' \
 		'<td>batch.u16: 4 sequences of 16 positions, 64 targets</td>' '<th>Gradients</th><td>0 of ' \
 		'<th>norm of the gradient (grad_norm)</th>' 'layers.*.attention.wq.weight' 'no known cause' \

@@ -74,8 +74,7 @@ at20=run/checkpoints/step-00000020.h5
 @test "diff: 0 the same, 1 they differ, with names, numbers and ULPs" {
 	make_run run
 	make_run same -t 2
-	code_of 0 pt-ckpt diff $at20 same/checkpoints/latest.h5
-	says '20 tensors are equal, with their optimizer state'
+	reports 0 '20 tensors are equal, with their optimizer state' pt-ckpt diff $at20 same/checkpoints/latest.h5
 	code_of 1 pt-ckpt diff $at20 run/checkpoints/step-00000010.h5
 	[ "$(grep -c ' model ' <<<"$output")" -eq 20 ]
 	[ "$(grep -c ' exp_avg_sq ' <<<"$output")" -eq 20 ]

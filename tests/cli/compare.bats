@@ -311,8 +311,7 @@ curve() { # SEED ROWS FORMAT
 	# both have it, but not in the same rows
 	sed 's/step=[12] .*/& val_loss=1/' a >early
 	sed 's/step=[34] .*/& val_loss=1/' a >late
-	code_of 1 pt-compare early late
-	says 'val_loss   no value in common; 2 only in the control; 2 only in the test'
+	reports 1 'val_loss   no value in common; 2 only in the control; 2 only in the test' pt-compare early late
 	# the columns of local SGD; what both have is compared still
 	make_shard
 	tiny_on 2 -n 12 -o plain >/dev/null
@@ -334,8 +333,7 @@ curve() { # SEED ROWS FORMAT
 	printf 'step=1 tokens=20 loss=7\nstep=2 tokens=40 loss=5\n' >twice
 	reports 2 'first at step 1: 8, 7' pt-compare --common a twice
 	says 'verdict: not comparable: tokens after step 1: 10, 20'
-	code_of 0 pt-compare --common --by tokens a twice
-	says 'identical, 2 values; 2 only in the control, from tokens 10'
+	reports 0 'identical, 2 values; 2 only in the control, from tokens 10' pt-compare --common --by tokens a twice
 	code_of 1 pt-compare --by tokens a twice
 	cut -d' ' -f1,3 a >untold
 	code_of 2 pt-compare --by tokens untold a
@@ -760,8 +758,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 3 2.05 2 >b
 	code_of 1 pt-compare --rule torchtitan a b
 	reports 1 'verdict: rejected by the rule torchtitan: ' pt-compare --like torchtitan a b
-	code_of 0 pt-compare --rule megatron-approximate a b
-	says 'verdict: accepted by the rule megatron-approximate: '
+	reports 0 'verdict: accepted by the rule megatron-approximate: ' pt-compare --rule megatron-approximate a b
 	# whatever a rule says of NaN
 	log_of 4 3.5 3 2.5 2 1.5 1 0.9 0.8 0.7 0.6 0.5 0.4 >c
 	log_of 4 3.5 3 2.5 2 1.5 1 0.9 0.8 0.7 0.6 0.5 nan >d

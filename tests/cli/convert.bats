@@ -499,8 +499,7 @@ shapes() { # CHECKPOINT
 	pt-ckpt rename named.h5 --rename '^block.=layers.0.' --rename '.w$=.weight' -o back.h5
 	cmp back.h5 "$(step run 40)"
 	code_of 64 pt-ckpt rename run --rename 'nothing=x' -o x.h5
-	code_of 64 pt-ckpt rename run --rename '^norm.weight$=norm.bias' -o x.h5
-	says 'two tensors would be named norm.bias'
+	reports 64 'two tensors would be named norm.bias' pt-ckpt rename run --rename '^norm.weight$=norm.bias' -o x.h5
 	code_of 64 pt-ckpt rename run --rename 'norm=a/b' -o x.h5
 	pt-ckpt cast --dtype bf16 run -o cast.h5
 	pt-ckpt cast --dtype bf16 cast.h5 -o cast2.h5

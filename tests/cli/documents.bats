@@ -72,8 +72,7 @@ make_jsonl() { # N
 			says "cut.jsonl.$f: the compressed data end too early: the file is truncated"
 		done
 		{ cat d.jsonl.$f && echo more; } >tail.jsonl.$f
-		code_of 65 pt-prepare -t byte tail.jsonl.$f -o no.h5
-		says "tail.jsonl.$f: the compressed data are damaged"
+		reports 65 "tail.jsonl.$f: the compressed data are damaged" pt-prepare -t byte tail.jsonl.$f -o no.h5
 	done
 	not ls no.h5*
 }

@@ -2,6 +2,7 @@
 # Workers that train apart (EDiT): their runs.
 
 load helpers
+export SETUP=make_shard
 
 refuse() { # TEXT COMMAND...: 64, and one message
 	reports 64 "$1" "${@:2}"
@@ -23,7 +24,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "until they part, workers are data-parallel ranks, bit for bit" {
-	make_shard
 	apart 2 together -n 12 -a llama --dp 2
 	apart 2 warm -n 12 -a llama --edit-workers 2 --edit-warmup-steps 99
 	diff <(column grad_norm together) <(column grad_norm warm)
@@ -38,7 +38,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "a warm-up that lasts to the end of the run: workers never synchronise, and it is said" {
-	make_shard
 	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 50 -o long >/dev/null 2>err
 	[ "$(grep -c 'edit-warmup-steps 50: the run has 4 steps, so its workers never synchronise' err)" -eq 1 ]
 	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 4 -o all >/dev/null 2>err
@@ -48,7 +47,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "the mean loss of all workers after the warm-up, in the rows that have it" {
-	make_shard
 	edit=(-n 9 --log-every 2 -a llama --edit-workers 2 --edit-warmup-steps 4 --edit-sync-interval 3 "${OUTER[@]}")
 	apart 2 own "${edit[@]}"
 	apart 2 mean "${edit[@]}" --edit-global-loss
@@ -67,7 +65,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "a worker's layout changes no bit" {
-	make_shard
 	edit=(-n 15 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
 	apart 2 alone "${edit[@]}"
 	n=0
@@ -99,7 +96,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "copies of parameters in 16 bits, in files, are those of the last synchronisation" {
-	make_shard
 	for outer in none sgd; do
 		edit=(-n 4 --dtype bf16 --edit-workers 2 --edit-sync-interval 2 --edit-outer "$outer")
 		apart 2 memory-$outer "${edit[@]}"
@@ -111,7 +107,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "what is sent to other workers is what the plan says" {
-	make_shard
 	edit=(-n 4 --edit-workers 2 --edit-sync-interval 2 --fsdp 2 "${OUTER[@]}")
 	apart 4 run "${edit[@]}"
 	pt-train "${TINY[@]}" "${APART[@]}" "${edit[@]}" --dry-run >plan
@@ -131,7 +126,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "a wire sends fewer bytes, as many as the plan says" {
-	make_shard
 	edit=(-n 2 --dim 64 --no-ckpt --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --fsdp 2 "${OUTER[@]}")
 	n=0
 	while read -r wire least most; do
@@ -153,7 +147,6 @@ column() { # NAME FOLDER: of all rows that have it
 }
 
 @test "one worker trains on with an outer step" {
-	make_shard
 	tiny -n 12 --no-ckpt -o plain >/dev/null
 	apart 1 same -m 2 --virtual tp=1,cp=1 --heads 2 -n 12 --edit-workers 1 --edit-sync-interval 4
 	diff <(column loss plain) <(column loss same)
@@ -173,7 +166,6 @@ same_runs() { # A B: in the rows that both have, and at their ends
 }
 
 @test "a run goes on from any step, on any layout of its workers" {
-	make_shard
 	apart 2 whole -n 15 "${EDIT[@]}"
 	apart 4 parts -n 15 "${EDIT[@]}" --fsdp 2 --ckpt-every 1 --keep 0
 	same_runs whole parts
@@ -210,7 +202,6 @@ stop_rank() { # RANK: of the run in this folder, and no other
 }
 
 @test "checkpoints of the first worker alone: all resume from them" {
-	make_shard
 	apart 2 whole -n 15 "${EDIT[@]}"
 	apart 2 one -n 15 "${EDIT[@]}" --ckpt-every 1 --keep 0 --edit-ckpt rank0
 	pt-compare -q whole one
@@ -239,7 +230,6 @@ stop_rank() { # RANK: of the run in this folder, and no other
 }
 
 @test "rank 0 of each worker reads and writes its checkpoints for ranks that share no folder" {
-	make_shard
 	mkdir -p a b
 	cp data.h5 a
 	cp data.h5 b
@@ -264,7 +254,6 @@ stop_rank() { # RANK: of the run in this folder, and no other
 }
 
 @test "each rank of each worker has its own files, as the ranks of data parallelism" {
-	make_shard
 	unset PT_DATA
 	local own=(--data-per-rank) f
 	for f in 0 1 2 3; do
@@ -300,7 +289,6 @@ stop_rank() { # RANK: of the run in this folder, and no other
 }
 
 @test "what a worker could not send yet is in its checkpoints" {
-	make_shard
 	for wire in int8 sparse; do
 		edit=(-n 9 "${EDIT[@]}" --edit-sync-interval 2 --edit-wire "$wire")
 		apart 2 whole-$wire "${edit[@]}"
@@ -331,7 +319,6 @@ stop_one() { # FOLDER OPTION...: of two workers, while they train; both end, and
 }
 
 @test "who is told to stop tells the others where they meet, and the run goes on" {
-	make_shard
 	steps=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${EDIT[@]}")
 	stop_one run "${steps[@]}"
 	step=$(readlink run/checkpoints/latest.h5)
@@ -348,7 +335,6 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	--edit-min-total-global-steps 4 --edit-use-step-weight "${OUTER[@]}" "${PENALTY[@]}")
 
 @test "workers that meet when it is time: a slow one does fewer steps, and all can be repeated" {
-	make_shard
 	apart 2 run -n 60 "${ASYNC[@]}" --inject-delay 0:5 --inject-delay 1:60 --ckpt-every 20 --keep 0
 	# they agree on where they are, and on what has been seen; they did not do as much
 	diff <(column syncs run) <(column syncs run/worker-1)
@@ -380,7 +366,6 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 }
 
 @test "who waits for nobody is stopped at once, with the others" {
-	make_shard
 	slow=(-n 100000 --eval-every 0 --log-every 100 --lr-schedule constant "${ASYNC[@]}" --edit-sync-time 600)
 	stop_one run "${slow[@]}"
 	[ "$(readlink run/worker-1/checkpoints/latest.h5)" = "$(readlink run/checkpoints/latest.h5)" ]
@@ -388,7 +373,6 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 }
 
 @test "beside the next forward or at once: the same, also what is logged" {
-	make_shard
 	edit=(-n 14 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-interval 4 "${OUTER[@]}" "${PENALTY[@]}")
 	n=0
 	while read -r ranks layout; do
@@ -417,7 +401,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	--edit-sync-delay 3 "${OUTER[@]}" "${PENALTY[@]}")
 
 @test "streaming: a fragment at a time, with a delay, on any layout and from any step" {
-	make_shard
 	apart 2 whole "${STREAM[@]}"
 	# 8 steps apart: fragments after the 2nd, 5th and 8th, and what was made 3 steps later
 	[ "$(grep -o '^step=[0-9]* .* syncs=' whole/journal.txt | cut -d' ' -f1 | tr '\n' ' ')" = \
@@ -452,7 +435,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "the state of local SGD in files changes no bit, and is needed for synchronisations only" {
-	make_shard
 	local files=(--edit-offload --offload-to .) planned
 	apart 2 whole -n 11 "${EDIT[@]}"
 	apart 4 files -n 11 "${EDIT[@]}" "${files[@]}" --fsdp 2 --ckpt-every 1 --keep 0
@@ -484,7 +466,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "bad data: of one worker and of some steps, the same on any layout" {
-	make_shard
 	good=(-n 30 --lr 1e-2 --edit-workers 2 --edit-warmup-steps 99)
 	bad=("${good[@]}" --corrupt-batch 1:27:28)
 	apart 2 good "${good[@]}"
@@ -503,7 +484,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "the journal names the workers and units that were left out, and the units that were clipped" {
-	make_shard
 	local edit=(-n 10 --layers 9 --lr 1e-4 --lr-schedule constant --eval-every 0 --edit-workers 2 --edit-sync-interval 2
 		--edit-outer sgd --edit-skip-anomaly --edit-ewma-warmup 4 --edit-ewma-threshold 1)
 	apart 2 run "${edit[@]}"
@@ -531,7 +511,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "workers whose norms all rise are left out 3 times, on any layout and from any step" {
-	make_shard
 	local edit=(-n 30 --layers 2 --lr 1e-2 --warmup 40 --eval-every 0 --edit-workers 2 --edit-sync-interval 2
 		--edit-outer sgd --edit-skip-anomaly)
 	apart 2 run "${edit[@]}" --edit-ewma-warmup 4 2>err
@@ -557,7 +536,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "the largest elements of whole tensors, on any layout" {
-	make_shard
 	edit=(-n 6 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta
 		--edit-sparsification magnitude-tensor --edit-density 0.1)
 	apart 2 alone "${edit[@]}"
@@ -572,7 +550,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "frozen tensors have no part in a synchronisation" {
-	make_shard
 	edit=(-n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta --freeze layers)
 	apart 2 start "${edit[@]}" -n 0
 	for kind in random magnitude magnitude-tensor; do
@@ -590,7 +567,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "what cannot be is refused" {
-	make_shard
 	refuse '3 ranks cannot be divided into 2 workers' tiny_on 3 -b 12 --no-ckpt --edit-workers 2
 	refuse '--batch 8 is not divisible by --edit-workers 3' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
@@ -629,7 +605,6 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 }
 
 @test "workers whose optimizer is Muon have the bits of one rank each, however they share it" {
-	make_shard
 	local apart=(-n 5 --optimizer muon --virtual tp=2 --edit-workers 2 --edit-sync-interval 2
 		--edit-outer sgd --edit-outer-momentum 0.9)
 	tiny_on 2 "${apart[@]}" -o alone

@@ -2,6 +2,7 @@
 # Workers that train apart, when their number changes, or one is lost.
 
 load helpers
+export SETUP=make_shard
 
 supervise=$BATS_TEST_DIRNAME/../../share/recipes/supervise
 
@@ -49,7 +50,6 @@ rank_at() { # RANK: its process, of the runs here
 }
 
 @test "4 workers, then 2, then 3: they go on, and agree" {
-	make_shard
 	edit 4 --edit-workers 4 -n 11 --ckpt-syncs 1 --ckpt-best=no --keep 0 -o run
 	# the end of the warm-up and two synchronisations
 	for worker in '' /worker-3; do
@@ -79,7 +79,6 @@ rank_at() { # RANK: its process, of the runs here
 }
 
 @test "between two synchronisations: back to the anchor, each with moments of its own" {
-	make_shard
 	edit 2 --edit-workers 2 --edit-wire int8 -n 14 --ckpt-every 1 --keep 0 -o run
 	rm run/checkpoints/step-00000014.h5
 	from=checkpoints/step-00000013.h5 at=checkpoints/step-00000011.h5
@@ -103,7 +102,6 @@ rank_at() { # RANK: its process, of the runs here
 }
 
 @test "averages have nothing to go back to: only from where they agreed" {
-	make_shard
 	timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" -b 12 -m 1 -n 7 --edit-workers 2 --edit-sync-interval 4 \
 		--ckpt-every 1 --keep 0 -o run </dev/null >/dev/null
 	code_of 65 on 3 --edit-workers 3 --resume run/checkpoints/step-00000006.h5 -o other
@@ -122,7 +120,6 @@ rank_at() { # RANK: its process, of the runs here
 }
 
 @test "workers that meet when it is time, and more of them from a step on, can be repeated" {
-	make_shard
 	local clock=(-b 12 -m 1 --edit-use-async --edit-warmup-steps 3 --edit-sync-time 0.03 --watchdog 30
 		--edit-min-total-global-steps 4 --edit-outer sgd --ckpt-every 10 --keep 0 --inject-delay 0:10)
 	timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" "${clock[@]}" -n 20 --edit-workers 2 -o run </dev/null >/dev/null
@@ -141,7 +138,6 @@ rank_at() { # RANK: its process, of the runs here
 }
 
 @test "a run parts, and is a plain one again" {
-	make_shard
 	tiny -b 12 -m 1 -n 12 --ckpt-every 6 --keep 0 -o plain >/dev/null
 	mkdir -p run/checkpoints
 	cp plain/checkpoints/step-00000006.h5 run/checkpoints
@@ -168,7 +164,6 @@ rank_at() { # RANK: its process, of the runs here
 }
 
 @test "a rank is killed under the supervisor: an interval is lost at most, and no bit" {
-	make_shard
 	long=(-n 100 --edit-workers 4 --edit-sync-interval 20 --ckpt-syncs 1 --ckpt-wait --keep 0)
 	edit 4 "${long[@]}" -o whole
 	# (slow, so that a busy machine does not find it at its end)
@@ -197,7 +192,6 @@ rank_at() { # RANK: its process, of the runs here
 }
 
 @test "the supervisor goes on with fewer workers, hands on a signal, and knows when to give up" {
-	make_shard
 	# no four ranks to be had
 	mkdir bin
 	# shellcheck disable=SC2016

@@ -85,8 +85,7 @@ setup() {
 }
 
 @test "init-from: options and data that contradict the model are refused, with both" {
-	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
-	says 'hf: its --layers is 3, and that of the run 4'
+	reports 64 'hf: its --layers is 3, and that of the run 4' "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from base --act gelu
 	says 'its --act is swiglu, and that of the run gelu'
 	code_of 65 "${tune[@]}" -d byte.h5 -o x --init-from hf

@@ -5,8 +5,10 @@
 # As in tests/run: ranks that wait leave the processors to others.
 export PT_CROWDED=${PT_CROWDED:-yes}
 
+# A file may set SETUP=make_shard: its tests begin with a shard.
 setup() {
 	cd "$BATS_TEST_TMPDIR" || exit 1
+	${SETUP:-:}
 }
 
 # A text with some structure: 40,000 characters.

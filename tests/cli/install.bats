@@ -69,8 +69,7 @@ want() {
 	ln -s ../moved/opt/bin/pt-train linked
 	./linked -p shakespeare-char --print-config | grep -qx 'dim = 384'
 	PATH="$PWD/../moved/opt/bin:$PATH" pt-train -p gpt2-124m --print-config | grep -qx 'layers = 12'
-	code_of 64 ../moved/opt/bin/pt-train -p shakespeare-chra --print-config
-	says "did you mean 'shakespeare-char'"
+	reports 64 "did you mean 'shakespeare-char'" ../moved/opt/bin/pt-train -p shakespeare-chra --print-config
 	says "in $BATS_TEST_TMPDIR/moved/opt/share/pt/presets"
 	# another folder of presets
 	mkdir -p mine/presets
@@ -115,8 +114,7 @@ want() {
 	cp "$top/Makefile" .
 	mkdir -p precious build-san demo convergence
 	touch precious/thesis.txt build-san/flags demo/.pt-recipe convergence/thesis.txt
-	code_of 0 env -u MAKEFLAGS -u MAKELEVEL make clean O=precious </dev/null
-	says '"precious" is kept'
+	reports 0 '"precious" is kept' env -u MAKEFLAGS -u MAKELEVEL make clean O=precious </dev/null
 	says '"convergence" is kept'
 	[ -e precious/thesis.txt ]
 	[ -e convergence/thesis.txt ]

@@ -2,6 +2,7 @@
 # Ranks that are killed, stopped or slow: nothing hangs, nothing is lost, and the run goes on
 # to the same end, bit for bit.
 load helpers
+export SETUP=make_shard
 
 kills=6
 [ "${LONG:-no}" != yes ] || kills=200
@@ -42,7 +43,6 @@ kill_one() { # RANKS VICTIM OPTION...
 }
 
 @test "kill -9 at random moments: nothing hangs, no row is lost, and the run goes on, bit for bit" {
-	make_shard
 	options="-n 40 --ckpt-every 3 --keep 3 --eval-every 4 --publish-secs 0"
 	tiny $options -o whole >/dev/null
 	declare -A phases
@@ -98,7 +98,6 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 }
 
 @test "a run that is killed goes on on another layout, bit for bit" {
-	make_shard
 	options=(--layers 4 --heads 4 --virtual "tp=2,cp=2" -n 36 --ckpt-every 3 --keep 3)
 	tiny "${options[@]}" -o whole >/dev/null
 	killed_then 4 '--fsdp 2 --tp 2' 4 '--pp 2 --dp 2 --pp-schedule zb-h1'
@@ -106,7 +105,6 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 }
 
 @test "one rank killed: all end" {
-	make_shard
 	mpiexec -n 3 pt-train "${TINY[@]}" -n 100000 -o run >/dev/null 3>&- &
 	pid=$!
 	wait_for 'step=20 ' run/journal.txt
@@ -118,7 +116,6 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 }
 
 @test "a rank that stops responding is named, with what it is missing from" {
-	make_shard
 	for shared in yes no; do
 		PT_SHARED=$shared mpiexec -n 3 pt-train "${TINY[@]}" -n 1000000 -o run --overwrite \
 			--eval-every 0 --watchdog 3 >/dev/null 2>err 3>&- &
@@ -148,7 +145,6 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 }
 
 @test "a job that is stopped as a whole goes on when it is let" {
-	make_shard
 	tiny -n 3000 --log-every 100 --eval-every 0 -o whole >/dev/null
 	mpiexec -n 2 pt-train "${TINY[@]}" -n 3000 --log-every 100 --eval-every 0 -o run --watchdog 2 \
 		>/dev/null 3>&- &
@@ -165,7 +161,6 @@ killed_then() { # RANKS LAYOUT RANKS LAYOUT
 }
 
 @test "a pipe may be slow: nobody is missing" {
-	make_shard
 	tiny -n 5 -o whole >/dev/null
 	mkfifo fifo
 	{ head -c 1000 data.h5 && sleep 7 && tail -c +1001 data.h5; } >fifo 3>&- &

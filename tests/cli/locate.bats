@@ -94,8 +94,7 @@ two_runs() { # OPTION...
 	reports 1 'the logs differ from step 6 on' pt-compare --locate a b
 	says 'computed again from step 4 to step 6'
 	says 'first tensor that differs: step 6, micro-batch 0, forward, activation tokens'
-	code_of 1 pt-compare --locate b a --launcher 'mpiexec -n'
-	says 'step 6, micro-batch 0, forward, activation tokens'
+	reports 1 'step 6, micro-batch 0, forward, activation tokens' pt-compare --locate b a --launcher 'mpiexec -n'
 	rmdir tmp # all temporary files are gone
 }
 
@@ -115,8 +114,7 @@ two_runs() { # OPTION...
 			[ "$option" != out ] || echo "# meta invocation = \"data = $PWD/data.h5\ntrace = $PWD/victim\""
 			tail -n +"$head" b/journal.txt
 		} >hostile
-		code_of 1 pt-compare --locate a/journal.txt hostile
-		says 'step 1, update, parameter tok_embeddings.weight'
+		reports 1 'step 1, update, parameter tok_embeddings.weight' pt-compare --locate a/journal.txt hostile
 		[ "$(cat victim)" = precious ]
 	done
 }

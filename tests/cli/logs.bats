@@ -241,8 +241,7 @@ lab_log() { # LOSS
 
 @test "a format that is wrong: the file, the line, and what it should be" {
 	printf 'format lab\ntrain "round"\n    "nll " loss mss\n' >lab.format
-	code_of 65 pt-compare --format lab.format titan titan
-	says "lab.format: line 3: 'mss': the unit is not known here"
+	reports 65 "lab.format: line 3: 'mss': the unit is not known here" pt-compare --format lab.format titan titan
 	mkdir -p share/logs
 	cp lab.format share/logs
 	PT_SHARE=$PWD/share code_of 65 pt-compare titan titan
@@ -251,7 +250,6 @@ lab_log() { # LOSS
 	mkfifo share/logs/lab.format
 	PT_SHARE=$PWD/share code_of 65 timeout 10 pt-compare titan titan
 	reports 74 'none.format: No such file' pt-compare --format none.format titan titan
-	code_of 64 pt-compare --format torchtitn titan titan
-	says "format: 'torchtitn' is none of auto, pt, wordplay, "
+	reports 64 "format: 'torchtitn' is none of auto, pt, wordplay, " pt-compare --format torchtitn titan titan
 	says "did you mean 'torchtitan'?"
 }

@@ -134,8 +134,7 @@ load helpers
 	local o
 	for o in --overwrite '--resume auto'; do
 		# shellcheck disable=SC2086
-		code_of 74 pt-train "${TINY[@]}" -n 4 -o run $o
-		says 'run/journal.txt is also another file (a hard link)'
+		reports 74 'run/journal.txt is also another file (a hard link)' pt-train "${TINY[@]}" -n 4 -o run $o
 	done
 	cmp other before
 	rm other
@@ -252,8 +251,7 @@ four_files() { # COMMAND...: with the standard ones and one more
 	tiny -n 4 --ckpt-every 1 --keep 0 -o other >/dev/null
 	rm other/checkpoints/{latest,best}.h5
 	for d in other other/checkpoints; do
-		code_of 65 pt-sample $d
-		says 'checkpoints/latest.h5; the newest is other/checkpoints/step-00000004.h5'
+		reports 65 'checkpoints/latest.h5; the newest is other/checkpoints/step-00000004.h5' pt-sample $d
 	done
 	ln -sf nowhere.h5 other/checkpoints/latest.h5
 	reports 74 'other: cannot be read' pt-ckpt verify other

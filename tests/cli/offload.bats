@@ -54,8 +54,7 @@ value() { # COLUMN FILE: of the last row
 			--offload optimizer --offload-to . -o zero$zero >/dev/null
 		same one zero$zero
 	done
-	code_of 64 tiny_on 2 --fsdp 2 --zero 2 --offload all --offload-to .
-	says 'give --zero 3, or --offload grads'
+	reports 64 'give --zero 3, or --offload grads' tiny_on 2 --fsdp 2 --zero 2 --offload all --offload-to .
 }
 
 @test "the scales of float8, found layer by layer, are those of all layers at once" {
@@ -197,8 +196,7 @@ value() { # COLUMN FILE: of the last row
 	need=$(kib --tile 16)
 	[ $((need + 240000)) -lt "$(kib --virtual tp=16)" ]
 	reports 1 'out of memory' limited $((need + beside)) --virtual tp=16 -o none --overwrite
-	code_of 1 tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
-	says 'and --memory gives it'
+	reports 1 'and --memory gives it' tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
 	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
 }
 
@@ -213,8 +211,7 @@ value() { # COLUMN FILE: of the last row
 	reports 64 'parameters that are gathered or read' tiny --tile 2
 	code_of 64 tiny --tile 1 --offload params --offload-to .
 	says 'tile gives a rank only one piece of each weight: give --tile 2'
-	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual cp=2
-	says 'tile: a rank has 2 virtual chunks'
+	reports 64 'tile: a rank has 2 virtual chunks' tiny --tile 2 --offload params --offload-to . --virtual cp=2
 	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
 	says 'float8 weights are not gathered in tiles'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
@@ -260,8 +257,7 @@ value() { # COLUMN FILE: of the last row
 	mkdir disk
 	mount -t tmpfs -o size=1m pt disk 2>/dev/null || skip 'no disk can be mounted'
 	big=(-n 2 --layers 2 --dim 256 --eval-every 0 --no-ckpt)
-	code_of 74 tiny "${big[@]}" --offload optimizer --offload-to disk -o run
-	says 'offload-to: disk: no room for'
+	reports 74 'offload-to: disk: no room for' tiny "${big[@]}" --offload optimizer --offload-to disk -o run
 	not grep -q ^step= <<<"$output"
 	code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" "${big[@]}" --offload optimizer --offload-to disk -o run
 	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]

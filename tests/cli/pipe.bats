@@ -1,9 +1,9 @@
 #!/usr/bin/env bats
 # pt-train --pp: schedules, recomputation, what is logged, checkpoints.
 load helpers
+export SETUP=make_shard
 
 @test "a pipeline changes no bit of curves and checkpoints" {
-	make_shard
 	tiny -n 6 --layers 4 --eval-every 3 -o one >/dev/null
 	for s in gpipe 1f1b zb-h1; do
 		tiny_on 2 -n 6 --layers 4 --eval-every 3 --pp 2 --pp-schedule $s -o $s >/dev/null
@@ -18,7 +18,6 @@ load helpers
 }
 
 @test "zbv and interleaved-zb on four ranks, with tied embeddings, in bf16" {
-	make_shard
 	local how=(-n 4 --arch gpt2 --layers 8 --eval-every 2 --dtype bf16 -m 1)
 	tiny "${how[@]}" -o one >/dev/null
 	tiny_on 4 "${how[@]}" --pp 4 --pp-schedule zbv -o v >/dev/null
@@ -30,7 +29,6 @@ load helpers
 }
 
 @test "a run resumes with another schedule, of other stages" {
-	make_shard
 	tiny -n 6 --layers 4 --ckpt-every 3 -o whole >/dev/null
 	tiny_on 2 -n 6 --layers 4 --ckpt-every 3 --pp 2 --pp-schedule zbv -o parts >/dev/null
 	same whole parts
@@ -45,7 +43,6 @@ load helpers
 }
 
 @test "a run goes on with other stages than it began with" {
-	make_shard
 	tiny -n 8 --layers 3 --ckpt-every 4 -o whole >/dev/null
 	tiny_on 3 -n 8 --layers 3 --pp 3 --ckpt-every 4 -o parts >/dev/null
 	same whole parts
@@ -56,7 +53,6 @@ load helpers
 }
 
 @test "the bubble is logged where there is one" {
-	make_shard
 	tiny -n 2 --layers 2 -o one >out1
 	tiny_on 2 -n 2 --layers 2 --pp 2 -o two >out2
 	not grep -q 'bubble=' out1
@@ -65,14 +61,12 @@ load helpers
 }
 
 @test "a number that is none is traced to the stage that met it first" {
-	make_shard
 	reports 1 'first bad: ' tiny_on 3 -n 20 --layers 3 --pp 3 --lr 1e30 --clip 0 -o bad
 	says 'samples '
 	[ "$(grep -c 'stopped: step' bad/journal.txt)" -eq 1 ]
 }
 
 @test "recomputation takes less memory, and the plan says how much" {
-	make_shard
 	total() {
 		tiny --dry-run --layers 8 --context 64 "$@" | awk '$1 == "activations" { print $2 }'
 	}

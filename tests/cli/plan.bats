@@ -227,10 +227,8 @@ results() { # KEY FILE: "arguments value" of each result
 	grep -q '"cluster": "h100,gpus=8,' json
 	[ "$(number batch) $(number context)" = '64 8192' ]
 	# another device
-	code_of 64 pt-plan -c 4090 llama3-1b
-	says "cluster: '4090' is none of h100, h200, b200, a100, cpu; of another device"
-	code_of 64 pt-plan -c v100 llama3-1b
-	says "'v100' is none of h100, h200, b200, a100, cpu; of another device"
+	reports 64 "cluster: '4090' is none of h100, h200, b200, a100, cpu; of another device" pt-plan -c 4090 llama3-1b
+	reports 64 "'v100' is none of h100, h200, b200, a100, cpu; of another device" pt-plan -c v100 llama3-1b
 	not grep -q 'did you mean' <<<"$output"
 	says 'h100,flops=165000,memory=1008,capacity=22G'
 	pt-plan --json -n 1 -x 1 -c h100,flops=165000,memory=1008,capacity=22G llama3-1b dtype=bf16 batch=8 >json
@@ -587,8 +585,7 @@ near() { # X PUBLISHED BOUND
 	grep -q ' --num-distributed-optimizer-instances 4 ' best
 	grep -q ' --use-rope-scaling --rope-scaling-factor ' best
 	not grep -q -e --add-qkv-bias best
-	code_of 0 pt-plan --best --for megatron -H 8 llama3-8b bias=attention
-	says ' --disable-bias-linear --add-qkv-bias '
+	reports 0 ' --disable-bias-linear --add-qkv-bias ' pt-plan --best --for megatron -H 8 llama3-8b bias=attention
 	says 'Megatron-LM has no bias of attention'
 	reports 64 '--best prints' pt-plan --for megatron llama3-8b
 }

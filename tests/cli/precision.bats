@@ -1,11 +1,11 @@
 #!/usr/bin/env bats
 # pt-train: --dtype, as a user sees it.
 load helpers
+export SETUP=make_shard
 
 THREE=(--layers 3 --eval-every 0)
 
 @test "the precision is told, and is part of the arithmetic" {
-	make_shard
 	for dtype in fp32 bf16 fp16 float8; do
 		tiny "${THREE[@]}" -n 3 --dtype $dtype -o $dtype >$dtype.out
 		grep -q "^# arith dtype = $dtype\$" $dtype/journal.txt
@@ -20,7 +20,6 @@ THREE=(--layers 3 --eval-every 0)
 }
 
 @test "fp16: a scale that is too large is logged, skips steps and comes down" {
-	make_shard
 	tiny "${THREE[@]}" -n 30 --dtype fp16 --loss-scale 1e9 -o run >out
 	grep -q '^step=1 .* loss_scale=1e+09' out
 	run grep '^step=1 .*grad_norm=' out
@@ -32,7 +31,6 @@ THREE=(--layers 3 --eval-every 0)
 }
 
 @test "fp16 goes on from a checkpoint as if it had not stopped, from and on other ranks too" {
-	make_shard
 	local o=("${THREE[@]}" --dtype fp16 --loss-scale 1e8 --loss-scale-window 3 --decay-steps 20)
 	o+=(--virtual tp=2)
 	tiny "${o[@]}" -n 20 -o whole >/dev/null
@@ -48,7 +46,6 @@ THREE=(--layers 3 --eval-every 0)
 }
 
 @test "float8 that would be nowhere is refused" {
-	make_shard
 	run tiny --layers 2 --dtype float8 -o run
 	[ "$status" -eq 64 ]
 	[[ $output == *--no-float8-skip-ends* ]]

@@ -139,8 +139,7 @@ make_chats() { # N: conversations of one to three questions
 	cmp <(pt-prepare --show 1 a.h5) <(pt-prepare --show 1 c.h5)
 	code_of 65 timeout 20 pt-prepare ids.bin --mask-file /dev/zero --vocab 9 -f 0 -o b.h5
 	says '/dev/zero: larger than the 4 bytes'
-	code_of 64 pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
-	says '1 files of masks for 2 of tokens'
+	reports 64 '1 files of masks for 2 of tokens' pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
 	reports 64 'which count' pt-prepare a.h5 --mask-file ids.mask -o b.h5
 	echo x >text.txt
 	reports 64 'there are no token files' pt-prepare text.txt --mask-file ids.mask -o b.h5
@@ -208,8 +207,7 @@ make_chats() { # N: conversations of one to three questions
 	reports 64 'conversations need --chat-template' pt-prepare --record messages c.jsonl -o a.h5
 	code_of 64 pt-prepare --record spans --chat-template chatml c.jsonl -o a.h5
 	says 'for --record messages and prompt only'
-	code_of 64 pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
-	says '--format text has no records'
+	reports 64 '--format text has no records' pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
 	reports 64 'give --vocab' pt-prepare --record ids c.jsonl -o a.h5
 	code_of 74 pt-prepare --chat-template nosuch c.jsonl -o a.h5
 	says nosuch

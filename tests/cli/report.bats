@@ -119,8 +119,7 @@ noisy_of() { # SEED ROWS SHIFT
 	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --axis seconds
 	shown r.html | grep -qE '^tps\|.*\|2\|0\|'
 	# one run alone
-	code_of 0 pt-compare runs/one/long/path/log.txt -o r.html -o r.md
-	says 'alone is shown: nothing is compared'
+	reports 0 'alone is shown: nothing is compared' pt-compare runs/one/long/path/log.txt -o r.html -o r.md
 	shown r.html >page
 	[ "$(grep -c '|control|' page)" -eq 1 ]
 	not grep -q 'test − control' page
@@ -252,8 +251,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	reports 0 'too few steps for a statement' pt-compare few few --speed
 	# a log without times and memory: silence would be no answer
 	sed -E 's/ (tps|tps_per_gpu|mem|mem_active|mfu|dt)=[^ ]*//g' a >bare
-	code_of 0 pt-compare bare a --speed
-	says 'speed and memory      not compared: no column of them is in both logs'
+	reports 0 'speed and memory      not compared: no column of them is in both logs' pt-compare bare a --speed
 }
 
 @test "any column: of measurements, and of none" {
@@ -323,8 +321,7 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 
 @test "--follow: runs that say nothing, SIGINT, a journal that begins again" {
 	log_of 0 60 >a
-	code_of 2 timeout 30 pt-compare --follow --follow-timeout 0.5 a nowhere
-	says 'only one of them has values of loss'
+	reports 2 'only one of them has values of loss' timeout 30 pt-compare --follow --follow-timeout 0.5 a nowhere
 	head -n 30 a >b
 	set -m # (else it would ignore SIGINT)
 	pt-compare --follow a b >out 3>&- &
@@ -363,8 +360,7 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 	# --format holds for all logs
 	code_of 2 timeout 30 pt-compare --follow --follow-timeout 0.1 --format nanogpt whole.log whole.log
 	# through a pipe
-	code_of 0 timeout 30 pt-compare --follow --follow-timeout 1 --rtol 1e-4 a - < <(slowly whole.log)
-	says '30 values'
+	reports 0 '30 values' timeout 30 pt-compare --follow --follow-timeout 1 --rtol 1e-4 a - < <(slowly whole.log)
 	# but not what must be read as a whole
 	echo '{"0": {"lm loss": 2.5}}' >whole.json
 	code_of 2 timeout 30 pt-compare --follow --format megatron-bridge a - <whole.json

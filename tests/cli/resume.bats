@@ -2,13 +2,13 @@
 # pt-train: evaluations have no dropout; and a resumed run is the run that was not stopped, in what
 # only checkpoints remember.
 load helpers
+export SETUP=make_shard
 
 val_loss() { # of the last evaluation in a file
 	grep -o 'val_loss=[^ ]*' "$1" | tail -n 1
 }
 
 @test "an evaluation drops nothing, whatever its number of windows" {
-	make_shard
 	tiny -n 2 --dropout 0.5 --eval-every 2 --eval-windows 24 -o run >/dev/null
 	tiny --eval-only --eval-windows 24 --dropout 0 --resume run/checkpoints/latest.h5 >out
 	[ -n "$(val_loss out)" ]
@@ -16,7 +16,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "a resumed run drops what the whole run drops" {
-	make_shard
 	tiny -n 6 --dropout 0.3 -o whole >/dev/null
 	tiny -n 3 --dropout 0.3 --decay-steps 6 -o run >/dev/null
 	tiny -n 6 --dropout 0.3 --decay-steps 0 -o run --resume auto >/dev/null
@@ -24,7 +23,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "the best loss is that of the whole run, and best.h5 stays" {
-	make_shard
 	tiny -n 2 --eval-every 1 --lr 1 --min-lr 1 --warmup 0 --keep 0 -o run >/dev/null
 	tiny -n 4 --eval-every 2 --lr 1 --min-lr 1 --warmup 0 --keep 0 -o run --resume auto >/dev/null
 	least=$(grep -o 'val_loss=[^ ]*' run/journal.txt | cut -d= -f2 | sort -g | head -n 1)
@@ -34,7 +32,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "a run resumes on layouts that need other arithmetic, and says so; not with --resume-exact" {
-	make_shard
 	tiny -n 4 --decay-steps 8 -o run >/dev/null
 	for x in "2 --tp 2" "2 --cp 2" "8 --dp 8" "1 --tile 2 --offload params --offload-to ."; do
 		read -ra words <<<"$x"
@@ -51,7 +48,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "on a CPU, --kernels is not part of the arithmetic" {
-	make_shard
 	tiny -n 4 --kernels ref -o ref >/dev/null
 	tiny -n 4 --kernels fused -o fused >/dev/null
 	reports 0 'identical bit for bit' pt-compare ref fused
@@ -60,14 +56,13 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "identical bits of different arithmetic are reported as such" {
-	make_shard
 	tiny -n 4 -o a >/dev/null
 	tiny -n 4 --loss-scale-window 100 -o b >/dev/null
 	reports 0 'different arithmetic, but the same bits in these runs' pt-compare a b
 }
 
 @test "from there on the arithmetic is that of the new degrees; padding of the vocabulary comes and goes" {
-	make_shard # of 17 symbols
+	# (the shard has 17 symbols)
 	tiny -n 4 --decay-steps 8 -o run >/dev/null
 	cp -r run one
 	cp -r run two
@@ -80,7 +75,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "1, 2, 4 and 8 ranks train with the defaults, with equal bits" {
-	make_shard
 	for n in 1 2 4 8; do
 		mpiexec -n $n pt-train -q -t 1 -n 2 --eval-every 0 -o ranks$n >/dev/null 2>&1
 		cmp ranks1/checkpoints/latest.h5 ranks$n/checkpoints/latest.h5
@@ -88,7 +82,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "--batch-per-rank is the batch of that many ranks" {
-	make_shard
 	o=(-q --layers 1 --heads 2 --dim 16 -T 16 -t 1 -n 4 --eval-every 0)
 	mpiexec -n 2 pt-train "${o[@]}" --batch-per-rank 4 --lr-scale sqrt -o per >/dev/null
 	pt-train "${o[@]}" -b 8 -m 4 --lr-scale sqrt --lr-scale-batch 4 -o whole >/dev/null
@@ -97,7 +90,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "--eval-first: losses and a sample before the first step, and only there" {
-	make_shard
 	tiny -n 2 --eval-first -o run >/dev/null
 	grep -q '^step=0 tokens=0 train_loss=.* val_loss=' run/journal.txt
 	tiny_on 2 -n 2 --eval-first -o two >/dev/null
@@ -112,7 +104,6 @@ val_loss() { # of the last evaluation in a file
 }
 
 @test "more steps are other arithmetic if the learning rate decayed over fewer" {
-	make_shard
 	tiny -n 4 --warmup 1 -o run >/dev/null
 	code_of 64 tiny -n 8 --warmup 1 -o run --resume auto --resume-exact
 	tiny -n 8 --warmup 1 -o run --resume auto >/dev/null 2>err
@@ -129,7 +120,6 @@ kept() { # RUN NUMBER
 }
 
 @test "--resume auto that begins again keeps the log, if it has a step" {
-	make_shard
 	tiny -n 6 -o run >/dev/null
 	cp -r run before
 	rm run/checkpoints/step-*
@@ -162,7 +152,6 @@ kept() { # RUN NUMBER
 }
 
 @test "a run that has ended before its first checkpoint leaves its log to the next" {
-	make_shard
 	code_of 1 tiny -n 30 --lr 1e30 --min-lr 1e30 --warmup 1 --clip 0 --eval-every 0 -o run
 	grep -q '^step=1 ' run/journal.txt
 	cp -r run before
@@ -171,7 +160,6 @@ kept() { # RUN NUMBER
 }
 
 @test "of a journal that is lost or cut, run.h5 keeps the rows" {
-	make_shard
 	tiny -n 10 --decay-steps 20 -o run >/dev/null
 	for bytes in 0 3000; do
 		rm -rf cut && cp -r run cut
@@ -190,7 +178,6 @@ kept() { # RUN NUMBER
 }
 
 @test "a resume that has no step to do records none of its options" {
-	make_shard
 	tiny -n 6 --decay-steps 20 -o run >/dev/null
 	cp -r run before
 	for words in "-n 4" "-n 6 --virtual tp=2" "-n 6 --lr 0.5"; do

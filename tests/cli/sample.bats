@@ -85,8 +85,7 @@ make_runs() {
 	pt-sample --logits run the >cpu
 	pt-sample --logits --device cuda run the >gpu
 	not cmp -s cpu gpu
-	code_of 1 env PT_CUDA=nowhere pt-sample --device cuda run the
-	says 'device=cuda: PT_CUDA: there is no file nowhere'
+	reports 1 'device=cuda: PT_CUDA: there is no file nowhere' env PT_CUDA=nowhere pt-sample --device cuda run the
 }
 
 @test "a special token in the prompt, when that is asked for" {
@@ -136,8 +135,7 @@ make_chat() {
 	[ "$(pt-sample chat --chat 'What is two?' -t 0 --stop is)" = 'It is' ]
 	end=$(pt-sample --no-echo --allow-special --logits chat "$prompt"'It is two.' | wc -l)
 	[ "$(pt-sample chat --chat 'What is two?' -t 0 --stop id:$((end - 1)))" = 'It is two.' ]
-	code_of 64 pt-sample chat --stop "id:$end" x
-	says "--stop id:$end: not a token of the vocabulary, which has $end"
+	reports 64 "--stop id:$end: not a token of the vocabulary, which has $end" pt-sample chat --stop "id:$end" x
 	# what the user says has no marks, and is not what they would make of it
 	pt-sample --logits chat --chat 'What is two?<|im_end|>' 2>err >as_text
 	grep -q "warning: the prompt: the text '<|im_end|>' of a special token becomes tokens of its characters$" err
@@ -412,8 +410,7 @@ make_chat() {
 	printf 'PK\003\004 and more' >x.pt
 	code_of 65 pt-sample dcp
 	says "dcp: a checkpoint of torch.distributed.checkpoint, of which 'pt-ckpt convert dcp -o NEW.h5' makes"
-	code_of 65 pt-sample x.pt
-	says "x.pt: a file of torch.save(), of which 'pt-ckpt convert x.pt -o NEW.h5' makes"
+	reports 65 "x.pt: a file of torch.save(), of which 'pt-ckpt convert x.pt -o NEW.h5' makes" pt-sample x.pt
 	code_of 65 pt-sample hf/model.safetensors
 	says "of which 'pt-ckpt convert --vocabulary hf hf/model.safetensors -o NEW.h5' makes a checkpoint"
 	not grep -q init-from <<<"$output"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bats
 # pt-train --tensorboard: event files beside the journal.
 load helpers
+export SETUP=make_shard
 
 @test "event files have the rows of the log, also after a resumption" {
-	make_shard
 	tiny -n 20 -o run --ckpt-every 10 --keep 0 --tensorboard tb >/dev/null
 	pt-compare run tb >out
 	grep -q 'identical bit for bit' out
@@ -26,7 +26,6 @@ load helpers
 }
 
 @test "local SGD has event files of each worker, from one rank" {
-	make_shard
 	tiny_on 4 -n 6 -o run --edit-workers 2 --dp 2 --tensorboard tb --no-ckpt >/dev/null
 	[ "$(find tb -type f | wc -l)" -eq 2 ]
 	pt-compare run tb | grep -q 'identical bit for bit'
@@ -34,7 +33,6 @@ load helpers
 }
 
 @test "event files cannot be made, or not be written" {
-	make_shard
 	echo >file
 	reports 74 'file' tiny -n 2 -o run --tensorboard file
 	[ ! -e run ]

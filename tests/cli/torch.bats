@@ -203,8 +203,7 @@ copy() {
 		reports 1 "copies  33 of 34 are the same" pt-check "$step/before" after
 		says "finding copies: $what, which were the same before this step: the first is "
 		says 'number 3, '
-		code_of 1 pt-check before after
-		says "finding copies: $what, already before this step: the first is "
+		reports 1 "finding copies: $what, already before this step: the first is " pt-check before after
 		reports 1 'after: COPIES DIFFER' pt-ckpt verify after
 		says "of $of numbers differ, the first is number 3, "
 		pt-ckpt verify "$step/after"
@@ -217,10 +216,8 @@ copy() {
 		masters pp-1-of-2_tp-1 16 parameters of pp 1 tp 1 and of pp 1 tp 0 differ in 1 of 3 tensors
 	END
 	# the copies of each of two runs
-	code_of 1 pt-check --two-runs "$step/after" after
-	says 'finding copies: of the second run, parameters of pp 1 tp 1'
-	code_of 1 pt-check --two-runs after "$step/after"
-	says 'finding copies: of the first run, parameters of pp 1 tp 1'
+	reports 1 'finding copies: of the second run, parameters of pp 1 tp 1' pt-check --two-runs "$step/after" after
+	reports 1 'finding copies: of the first run, parameters of pp 1 tp 1' pt-check --two-runs after "$step/after"
 }
 
 @test "an output layer that is not the embedding any more, though the model ties them" {

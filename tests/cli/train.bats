@@ -1,9 +1,9 @@
 #!/usr/bin/env bats
 # pt-train: layouts, readers, pipes, resuming, signals, logs.
 load helpers
+export SETUP=make_shard
 
 @test "ranks, threads and readers change no bit" {
-	make_shard
 	tiny -n 20 -o one >/dev/null
 	tiny -n 20 -t 2 -o threads >/dev/null
 	same one threads
@@ -24,7 +24,6 @@ load helpers
 }
 
 @test "readers mix nothing up when an evaluation comes between" {
-	make_shard
 	tiny -n 11 -o one >/dev/null
 	for i in 1 2 3 4; do
 		tiny_on 3 -n 11 --readers $((i % 2 + 1)) -o r$i >/dev/null
@@ -33,7 +32,6 @@ load helpers
 }
 
 @test "with nothing but data it trains something sensible" {
-	make_shard
 	pt-train -d data.h5 -n 30 >out 2>err
 	grep -q '^step=1 ' out
 	grep -q '^step=30 .*val_loss=' out
@@ -53,7 +51,6 @@ load helpers
 }
 
 @test "pipes: pt-prepare | pt-train | tee | pt-compare" {
-	make_shard
 	tiny -n 20 -o control >/dev/null
 	pt-prepare -q - <text.txt | tiny -d - -n 20 -o piped | tee log | pt-compare control/run.h5 - >verdict
 	[ "${PIPESTATUS[*]}" = '0 0 0 0' ]
@@ -65,7 +62,6 @@ load helpers
 }
 
 @test "a terminal gets short rows, and a pipe all columns, with the same bits" {
-	make_shard
 	tiny -n 2 -o full >full.txt
 	grep -v '^#' full.txt | cmp - <(grep '^step=' full/journal.txt)
 	tiny -n 2 --log-format short -o short >short.txt
@@ -83,7 +79,6 @@ load helpers
 }
 
 @test "a FIFO under mpiexec: rank 0 reads for all" {
-	make_shard
 	tiny -n 10 -o control >/dev/null
 	mkfifo fifo
 	pt-prepare -q text.txt >fifo &
@@ -93,7 +88,6 @@ load helpers
 }
 
 @test "many shards train as one" {
-	make_shard
 	pt-prepare -q text.txt -o part --shard-size 8000
 	tiny -n 20 -o one >/dev/null
 	tiny -n 20 -o many -d part-00003.h5 part-0000[!3].h5 >/dev/null
@@ -101,7 +95,6 @@ load helpers
 }
 
 @test "--data-per-rank gives each rank its own files" {
-	make_shard
 	reports 64 'data-per-rank: 3 ranks, but fewer files: 1' tiny_on 3 --data-per-rank
 	rev text.txt >other.txt
 	pt-prepare -q -t byte text.txt -o a.h5
@@ -111,7 +104,6 @@ load helpers
 }
 
 @test "resuming continues the curve, with any number of ranks" {
-	make_shard
 	tiny -n 40 -o whole >/dev/null
 	for ranks in 1 2 3; do
 		rm -rf again
@@ -124,7 +116,6 @@ load helpers
 }
 
 @test "resume auto takes the newest whole checkpoint, and begins anew without one" {
-	make_shard
 	tiny -n 30 -o whole --ckpt-every 5 --keep 0 >/dev/null
 	tiny -n 30 -o run --resume auto --ckpt-every 5 --keep 0 >/dev/null
 	for step in 00000030 00000025; do # damage two
@@ -139,7 +130,6 @@ load helpers
 }
 
 @test "a run that exists is not lost by accident" {
-	make_shard
 	tiny -n 5 -o run >/dev/null
 	reports 64 '--resume auto continues it' tiny -n 5 -o run
 	tiny -n 6 -o run --overwrite >/dev/null
@@ -147,7 +137,6 @@ load helpers
 }
 
 @test "SIGUSR1, SIGTERM and SIGHUP: checkpoint, 75, and on to the same end" {
-	make_shard
 	tiny -n 300 --log-every 20 -o whole >/dev/null
 	for signal in USR1 TERM HUP; do
 		rm -rf run
@@ -164,7 +153,6 @@ load helpers
 }
 
 @test "SIGHUP ends no run of nohup, and no journal begins after one that comes early" {
-	make_shard
 	env --ignore-signal=HUP pt-train "${TINY[@]}" -n 1000000 -o run >/dev/null 3>&- &
 	pid=$!
 	wait_for 'step=20 ' run/journal.txt
@@ -188,7 +176,6 @@ load helpers
 
 # The code of mpiexec itself is now and then 0 then, whatever its ranks' codes: hydra 4.0.2.
 @test "mpiexec hands a signal on, and all ranks end with 75" {
-	make_shard
 	mpiexec -n 2 pt-train "${TINY[@]}" -n 100000 -o run >/dev/null 3>&- &
 	pid=$!
 	wait_for 'step=20 ' run/journal.txt
@@ -200,7 +187,6 @@ load helpers
 }
 
 @test "keep the last and the best" {
-	make_shard
 	tiny -n 60 --ckpt-every 5 --keep 2 --eval-every 5 -o run >/dev/null
 	n=$(ls run/checkpoints/step-*.h5 | wc -l)
 	[ "$n" -eq 2 ] || [ "$n" -eq 3 ]
@@ -213,7 +199,6 @@ load helpers
 }
 
 @test "--steps 0, --init-from, --eval-only" {
-	make_shard
 	tiny -n 0 -o seed >/dev/null
 	[ -e seed/checkpoints/step-00000000.h5 ]
 	tiny -n 10 -o fresh >/dev/null
@@ -240,7 +225,6 @@ load helpers
 }
 
 @test "--ckpt-load broadcast: one rank reads the checkpoint" {
-	make_shard
 	tiny -n 20 -o whole >/dev/null
 	tiny -n 10 --decay-steps 20 -o run >/dev/null
 	mpiexec -n 3 pt-train -q --resume auto --ckpt-load broadcast -o run -d data.h5 -n 20 --decay-steps 0 >/dev/null
@@ -248,7 +232,6 @@ load helpers
 }
 
 @test "virtual degrees train on one rank; they are arithmetic, ranks are not" {
-	make_shard
 	for a in gpt2 llama; do
 		tiny -n 20 --arch $a --virtual tp=2,cp=2 --dropout 0.1 -o $a >/dev/null
 		tiny_on 3 -n 20 --arch $a --virtual tp=2,cp=2 --dropout 0.1 -o ${a}3 >/dev/null
@@ -261,7 +244,6 @@ load helpers
 }
 
 @test "a number that is none stops the run, and says where it came from" {
-	make_shard
 	reports 1 'first bad: ' tiny -n 20 --lr 1e30 --clip 0 -o bad
 	says 'samples '
 	[ ! -e bad/checkpoints/step-00000020.h5 ]
@@ -270,20 +252,16 @@ load helpers
 }
 
 @test "replicas are compared, and are the same" {
-	make_shard
 	tiny_on 3 -n 10 -o run --check-replicas-every 5 >/dev/null
 	[ "$(grep -c 'replicas .* are the same' run/journal.txt)" -eq 2 ]
 }
 
 @test "more ranks than micro-batches is refused by all, with one message" {
-	make_shard
-	code_of 64 mpiexec -n 5 pt-train -d data.h5 -b 8 -m 2 -q
-	says '5 ranks, but a step has only 4 micro-batches'
+	reports 64 '5 ranks, but a step has only 4 micro-batches' mpiexec -n 5 pt-train -d data.h5 -b 8 -m 2 -q
 	[ "$(grep -c 'ranks, but' <<<"$output")" -eq 1 ]
 }
 
 @test "a file that only one rank misses stops all" {
-	make_shard
 	# rank 1 looks for its data elsewhere
 	code_of 74 timeout 120 mpiexec -n 1 pt-train -q -d data.h5 -b 8 -m 2 : \
 		-n 1 pt-train -q -d nowhere.h5 -b 8 -m 2
@@ -292,7 +270,6 @@ load helpers
 
 @test "the plan: dry runs allocate nothing, and are close to what is used" {
 	plain_memory
-	make_shard
 	pt-train --dry-run -p llama3-405b >out
 	grep -q '^total' out
 	used() { # COMMAND...: what the rank with most memory had, a copy for a checkpoint too
@@ -314,7 +291,6 @@ load helpers
 }
 
 @test "logs: columns, exact floats, one write a line" {
-	make_shard
 	tiny -n 12 --log-every 5 --peak-flops 1e11 -o run >out
 	[ "$(grep -c '^step=' out)" -eq 4 ] # 1, 5, 10, 12
 	for c in tokens loss grad_norm lr dt dt_forward dt_backward dt_comm dt_data sps sps_per_gpu tps tps_per_gpu mfu mfu_causal mem_active mem; do
@@ -332,28 +308,24 @@ load helpers
 }
 
 @test "samples while it trains" {
-	make_shard
 	pt-train -d data.h5 --layers 1 --heads 2 --dim 16 -T 16 -n 4 --sample-every 2 --sample-tokens 30 \
 		--eval-every 0 -o run 2>err >/dev/null
 	[ "$(grep -c 'a sample after step' err)" -eq 2 ]
 }
 
 @test "a reader that leaves does not end the training" {
-	make_shard
 	tiny -n 30 -o run 2>err | head -n 2
 	[ -e run/checkpoints/step-00000030.h5 ]
 	grep -q 'training continues, and the journal has every line' err
 }
 
 @test "more gradient buckets than a handful" {
-	make_shard
 	tiny -n 3 --layers 20 -o one >/dev/null
 	tiny_on 2 -n 3 --layers 20 --bucket 1K -o many >/dev/null
 	same one many
 }
 
 @test "a stop adds nothing to the curve: rows, evaluations, checkpoints are those of the whole run" {
-	make_shard
 	options="-n 120 --log-every 7 --eval-every 50 --ckpt-every 40 --keep 0"
 	tiny $options -o whole >/dev/null
 	pt-train "${TINY[@]}" $options -o run >/dev/null 3>&- &
@@ -370,7 +342,6 @@ load helpers
 }
 
 @test "a signal with --no-ckpt says that nothing was kept" {
-	make_shard
 	pt-train "${TINY[@]}" -n 100000 --no-ckpt -o run >/dev/null 3>&- &
 	pid=$!
 	wait_for 'step=20 ' run/journal.txt
@@ -380,7 +351,6 @@ load helpers
 }
 
 @test "resuming an older checkpoint leaves the newer ones behind" {
-	make_shard
 	tiny -n 40 --ckpt-every 10 --keep 0 -o run >/dev/null
 	tiny -n 25 --ckpt-every 5 --keep 2 --resume run/checkpoints/step-00000010.h5 -o run >/dev/null
 	[ "$(readlink run/checkpoints/latest.h5)" = step-00000025.h5 ]
@@ -391,7 +361,6 @@ load helpers
 }
 
 @test "resume auto with nothing but damaged checkpoints begins nothing anew" {
-	make_shard
 	tiny -n 10 -o run >/dev/null
 	for f in run/checkpoints/step-*.h5; do truncate -s 5000 "$f"; done
 	cp run/journal.txt before
@@ -400,13 +369,11 @@ load helpers
 }
 
 @test "a mark that cannot be set is an error on all ranks, not a wait" {
-	make_shard
 	mkdir -p run/checkpoints/latest.h5/x
 	reports 74 'latest.h5' timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 20 --ckpt-every 10 -o run
 }
 
 @test "the validation loss is of the same windows, whatever the micro-batch" {
-	make_shard
 	for m in 1 4 8; do
 		tiny -n 1 -b 8 -m $m --eval-windows 9 --eval-every 1 -o m$m >/dev/null
 	done
@@ -414,7 +381,6 @@ load helpers
 }
 
 @test "an error on one rank ends all" {
-	make_shard
 	code_of 64 timeout 120 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -o run : \
 		-n 1 pt-train "${TINY[@]}" -n 5 -o run --layres 3
 	says "rank 1: unknown option"
@@ -424,7 +390,6 @@ load helpers
 }
 
 @test "data that differ between ranks are refused" {
-	make_shard
 	rev text.txt >other.txt
 	pt-prepare -q other.txt -o other.h5
 	code_of 65 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -d data.h5 -o run : \
@@ -433,7 +398,6 @@ load helpers
 }
 
 @test "--data-per-rank: many files, one without a validation split" {
-	make_shard
 	pt-prepare -q text.txt -o part --shard-size 8000
 	parts=(part-*.h5)
 	tiny_on 2 -n 12 -b 4 --data-per-rank "${parts[@]/#/--data=}" -o many >/dev/null
@@ -453,7 +417,6 @@ load helpers
 }
 
 @test "another vocabulary of the same size is refused" {
-	make_shard
 	tiny -n 2 -o run >/dev/null
 	tr a-z b-za <text.txt >moved.txt
 	pt-prepare -q moved.txt -o moved.h5
@@ -462,7 +425,6 @@ load helpers
 }
 
 @test "a preset for another vocabulary: a warning, once" {
-	make_shard
 	vocab=$(pt-prepare --info data.h5 | sed -n 's/^vocab = //p')
 	small=(--layers 1 --heads 2 --dim 16 -T 16 -b 4 -m 2 -t 1 --self-test no --eval-every 0 -n 1)
 	for how in --dry-run --ckpt; do
@@ -478,7 +440,6 @@ load helpers
 }
 
 @test "fine-tuning: the model's options come with its weights; resume auto goes on with it" {
-	make_shard
 	tiny -n 3 --layers 2 --dim 24 --heads 3 -a llama -o base >/dev/null
 	for n in 6 12; do
 		pt-train -q -m 2 -b 4 -n $n --decay-steps 12 --init-from base/checkpoints/latest.h5 \
@@ -494,7 +455,6 @@ load helpers
 }
 
 @test "a run that goes on in a new folder, and has nothing left to do, has its checkpoint there" {
-	make_shard
 	tiny -n 6 --decay-steps 8 -o base >/dev/null
 	tiny -n 4 --decay-steps 8 --resume base/checkpoints/latest.h5 -o moved >/dev/null
 	pt-ckpt diff base/checkpoints/latest.h5 moved/checkpoints/step-00000006.h5
@@ -504,7 +464,6 @@ load helpers
 }
 
 @test "--ckpt-load broadcast: ranks that share no folder" {
-	make_shard
 	mkdir -p a b
 	cp data.h5 a
 	cp data.h5 b
@@ -515,7 +474,6 @@ load helpers
 }
 
 @test "what cannot fit is refused before it is touched" {
-	make_shard
 	reports 1 'out of memory' timeout 120 pt-train -q -p llama3-70b
 	[ ! -e run-001 ]
 	code_of 64 timeout 120 pt-train --dry-run -b 1000000000000 -m 500000000000
@@ -523,13 +481,11 @@ load helpers
 }
 
 @test "many virtual slices" {
-	make_shard
 	tiny -n 2 --dim 64 --heads 64 --virtual tp=64 --sample-every 2 --sample-tokens 5 -o run >/dev/null
 	[ -e run/checkpoints/step-00000002.h5 ]
 }
 
 @test "a run's folder stands for its last checkpoint" {
-	make_shard
 	tiny -n 4 -o run >/dev/null
 	tiny -n 8 --decay-steps 4 --resume run -o run >/dev/null
 	tiny -n 2 --init-from run -o tuned >/dev/null
@@ -538,7 +494,6 @@ load helpers
 }
 
 @test "the best of the first save after resuming is kept" {
-	make_shard
 	tiny -n 10 --eval-every 0 -o run >/dev/null
 	tiny -n 30 --eval-every 10 --ckpt-every 2 --keep 1 -o run --resume auto >/dev/null
 	best=$(readlink run/checkpoints/best.h5)
@@ -551,7 +506,6 @@ load helpers
 }
 
 @test "a resume that only some ranks were given is refused" {
-	make_shard
 	tiny -n 4 -o run >/dev/null
 	code_of 64 timeout 120 mpiexec -n 1 pt-train "${TINY[@]}" -n 8 -o run : \
 		-n 1 -env PT_RESUME run pt-train "${TINY[@]}" -n 8 -o run

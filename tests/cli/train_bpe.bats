@@ -66,8 +66,7 @@ load helpers
 	code_of 65 pt-prepare --train-bpe 300 --vocab-out v empty.txt
 	[ ! -e v ]
 	pt-prepare -q --train-bpe 300 --vocab-out v text.txt
-	code_of 74 pt-prepare --train-bpe 300 --vocab-out v text.txt
-	says 'vocab.json exists; --overwrite replaces it'
+	reports 74 'vocab.json exists; --overwrite replaces it' pt-prepare --train-bpe 300 --vocab-out v text.txt
 	pt-prepare -q --overwrite --train-bpe 300 --vocab-out v text.txt
 	pt-prepare --train-bpe 5000 --vocab-out w text.txt 2>err
 	grep -q 'instead of 5000' err

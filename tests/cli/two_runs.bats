@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # Two programs that write to one place, ranks that do not see the same files, clocks that jump.
 load helpers
+export SETUP=make_shard
 
 train() { # OPTION...: in the background, its process in $pid
 	pt-train "${TINY[@]}" "$@" >out 2>err 3>&- &
@@ -17,7 +18,6 @@ refused() { # TEXT COMMAND...
 }
 
 @test "a second run in the folder of one that goes on is refused, whoever started it" {
-	make_shard
 	options=(-n 100000 --ckpt-every 50 --ckpt-wait --keep 0 --eval-every 0)
 	for n in 1 2; do
 		rm -rf run
@@ -51,7 +51,6 @@ refused() { # TEXT COMMAND...
 }
 
 @test "two that begin at once: one does, and the other is refused" {
-	make_shard
 	tiny -n 30 -o whole >/dev/null
 	for k in 1 2 3 4 5; do
 		tiny -n 30 -o run$k >/dev/null 2>err1 3>&- & a=$!
@@ -79,7 +78,6 @@ refused() { # TEXT COMMAND...
 }
 
 @test "a run that is killed blocks nobody; one that is stopping is waited for" {
-	make_shard
 	train -n 100000 -o run
 	wait_for '^step=20 ' run/journal.txt
 	kill -9 $pid
@@ -98,7 +96,6 @@ refused() { # TEXT COMMAND...
 }
 
 @test "two pt-prepare with one --out: a whole file, a whole set" {
-	make_shard
 	rev text.txt >other.txt
 	mkdir a b
 	pt-prepare -q text.txt -o a/x.h5 --shard-size 10000
@@ -133,7 +130,6 @@ refused() { # TEXT COMMAND...
 }
 
 @test "two pt-collbench, two pt-compare with one output" {
-	make_shard
 	tiny -n 20 -o run >/dev/null
 	for _ in 1 2 3; do
 		pids=()
@@ -154,7 +150,6 @@ refused() { # TEXT COMMAND...
 }
 
 @test "a file that only one rank misses stops all of 2 and 3, soon and with one message" {
-	make_shard
 	tiny -n 4 -o old >/dev/null
 	mkdir there here
 	cp -r data.h5 old there
