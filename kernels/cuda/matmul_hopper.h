@@ -1,7 +1,6 @@
 /* A matmul for sm_90a that is on trial: benchmarks and tests find it as a symbol of the CUDA plugin,
  * and nothing else calls it. */
-#ifndef KERNELS_CUDA_MATMUL_HOPPER_H
-#define KERNELS_CUDA_MATMUL_HOPPER_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -21,5 +20,3 @@ struct matmul_variant {
 
 /* The last has no name. Its name in the plugin is "pt_matmuls_hopper". */
 extern const struct matmul_variant pt_matmuls_hopper[];
-
-#endif

@@ -5,8 +5,7 @@
  * The format has no checksum. Files that pt-ckpt writes have the metadata entry xxh3: 16 hexadecimal
  * digits, the XXH3 of the whole file with zeros in their place. It is checked when the file is opened.
  */
-#ifndef ARCHIVE_SAFETENSORS_H
-#define ARCHIVE_SAFETENSORS_H
+#pragma once
 
 #include "archive/archive.h"
 #include "kernels/dtype.h"
@@ -65,5 +64,3 @@ int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t
 	float *out, struct err *e);
 /* The XXH3 of a file in which n bytes at `hole` are replaced by `fill`. -1 with errno set. */
 int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash);
-
-#endif

@@ -1,6 +1,5 @@
 /* weight_map: the index of a model in several files (model.safetensors.index.json, pytorch_model.bin.index.json). */
-#ifndef ARCHIVE_WEIGHT_MAP_H
-#define ARCHIVE_WEIGHT_MAP_H
+#pragma once
 
 #include "base/base.h"
 
@@ -21,5 +20,3 @@ void weight_map_path(const struct weight_map *m, int64_t file, struct str *out);
 int weight_map_check(const struct weight_map *m, int64_t n,
 	int64_t (*file_of)(const void *with, const char *tensor), const void *with,
 	struct err *e);
-
-#endif

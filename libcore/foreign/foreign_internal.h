@@ -1,7 +1,6 @@
 /* Shared by the files of this floor: files of numbers in fp32 or 16 bits, with a hash of the file in the
  * file itself. */
-#ifndef FOREIGN_INTERNAL_H
-#define FOREIGN_INTERNAL_H
+#pragma once
 
 #include "archive/safetensors.h"
 #include "base/file.h"
@@ -40,5 +39,3 @@ int number_file_end(struct number_file *f, int rc, struct err *e);
 
 /* A checkpoint of ours, or standard input ("-"); of another file the error says what would work. */
 int convert_open_own(struct ckpt **c, const char *path, struct err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by the files about checkpoints of PyTorch. */
-#ifndef FOREIGN_TORCH_H
-#define FOREIGN_TORCH_H
+#pragma once
 
 #include "dialect/dialect.h"
 #include "foreign/foreign.h"
@@ -14,5 +13,3 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 /* The options of AdamW that the checkpoint has. */
 int torch_config_optimizer(struct str *out, struct torch_file *f,
 	const struct torch_names *x, struct err *e);
-
-#endif
