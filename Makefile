@@ -71,8 +71,10 @@ TEST_OBJ = $(patsubst %.c,$O/%.o,$(filter-out tests/support/io_faults.c,$(wildca
 # Loaded before the C library, it makes calls fail.
 IO_FAULTS = $O/tests/io_faults.so
 CUDA_SRC = $(if $(NVCC),$(wildcard kernels/cuda/*.cu))
-CUDA_OBJ = $(CUDA_SRC:%.cu=$O/%.o)
-EMU_OBJ = $(patsubst %,$O/emu/%.o,$(basename $(CUDA_SRC) $(wildcard tests/emu/*.cu tests/emu/*.cc)))
+# LAB=yes: with the kernels that are on trial, for tests/bench/gpu_lab and tests.
+TRIAL_SRC = $(if $(NVCC),$(wildcard tests/bench/*.cu))
+CUDA_OBJ = $(patsubst %.cu,$O/%.o,$(CUDA_SRC) $(if $(LAB),$(TRIAL_SRC)))
+EMU_OBJ = $(patsubst %,$O/emu/%.o,$(basename $(CUDA_SRC) $(TRIAL_SRC) $(wildcard tests/emu/*.cu tests/emu/*.cc)))
 CUDA_LIB = $(if $(CUDA_SRC),$O/pt-cuda.so)
 EMU_LIB = $(if $(NVCC),$O/emu/pt-cuda.so)
 
@@ -159,7 +161,7 @@ $(FUZZERS): $(FUZZ_OBJ) $(LIB)
 	@$(CC) $(CFLAGS) -fsanitize=fuzzer -Wl,--wrap=h5_probe,--wrap=die_silently \
 	  $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
-$O/kernels/cuda/%.o: kernels/cuda/%.cu $O/flags-cuda
+$O/%.o: %.cu $O/flags-cuda
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@$(NVCC) -Ilibcore -I. $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
@@ -236,7 +238,7 @@ NEEDS_mutants = build check long
 NEEDS_public-bugs = build check long
 demo convergence check check-long check-gpu san coverage lint bench bench-gpu calibrate fuzz mutants public-bugs:
 	@[ "$(DEPS)" = no ] || share/deps $(NEEDS_$@)
-	@$(MAKE) --no-print-directory $(JOBS) $@-now
+	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
 deps:
 	@[ "$(DEPS)" = no ] || share/deps build check demo
@@ -337,7 +339,7 @@ INSTALLED = $(PROGRAMS:%=$(BIN)/%) $(SHARE)/pt $(LIBRARIES) \
   $(PROGRAMS:%=$(SHARE)/fish/vendor_completions.d/%.fish)
 
 # Parents come first. `install` writes the names of those that it makes to share/pt/directories.
-DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs algorithms recipes jobs) \
+DIRECTORIES = bin $(if $(CUDA_LIB),lib lib/pt) share $(addprefix share/,pt $(addprefix pt/,presets logs recipes jobs) \
   man man/man1 man/man5 man/man7 bash-completion bash-completion/completions zsh zsh/site-functions \
   fish fish/vendor_completions.d)
 
@@ -350,7 +352,6 @@ install: all
 	$(if $(CUDA_LIB),install $(CUDA_LIB) $(LIBRARIES))
 	install -m 644 share/presets/* $(SHARE)/pt/presets
 	install -m 644 share/logs/* $(SHARE)/pt/logs
-	$(if $(wildcard share/algorithms/*),install -m 644 share/algorithms/* $(SHARE)/pt/algorithms)
 	install $(RECIPES:%=share/recipes/%) $(SHARE)/pt/recipes
 	install -m 644 share/recipes/functions share/recipes/hosts share/recipes/no_gpu.py $(SHARE)/pt/recipes
 	install share/jobs/* $(SHARE)/pt/jobs

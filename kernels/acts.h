@@ -1,14 +1,19 @@
 /*
- * The activation functions (an X-macro): define ACT(id, name, kind, word, hf, hf_too, megatron) before
- * including this file, which expands it for each of them and undefines it.
- *   id        ACT_id is its number in kernels, ACTC_id among the values of --act
- *   name      name() and name_slope() are the function and its derivative, in each file that computes them
- *   kind      PLAIN: a function of one matrix. GATED: a function of two, W1 h and W3 h
- *   word      the value of --act
- *   hf        its name in config.json of Hugging Face, and hf_too another name that is read; or NULL
- *   megatron  the argument of Megatron-LM; NULL: none
+ * The activation functions (an X-macro): define ACT(id, name, kind, word, hf, hf_too, megatron)
+ * before including this file, which expands it for each of them and undefines it.
+ *	id		ACT_id is its number in kernels, ACTC_id among the values of --act
+ *	name		name() and name_slope() are the function and its derivative, in each
+ *			file that computes them
+ *	kind		PLAIN: a function of W1 h. GATED: a function of W1 h and W3 h
+ *	word		the value of --act
+ *	hf, hf_too	its name in config.json of Hugging Face, and another that is read; or NULL
+ *	megatron	the argument of Megatron-LM; NULL: none
  */
+#ifndef ACT
+#include <stddef.h>
+#else
 ACT(GELU_TANH, gelu_tanh, PLAIN, "gelu-tanh", "gelu_new", "gelu_pytorch_tanh", NULL)
 ACT(GELU, gelu, PLAIN, "gelu", "gelu", NULL, NULL)
 ACT(SWIGLU, swiglu, GATED, "swiglu", "silu", "swish", "--swiglu")
 #undef ACT
+#endif

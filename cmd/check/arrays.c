@@ -5,6 +5,7 @@
 #include "archive/safetensors.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,12 +148,13 @@ static int read_plain(struct int_arrays *all, const char *path, const struct str
 
 static int read_safetensors(struct int_arrays *all, const char *path, struct err *e)
 {
-	struct safetensors s;
-	int rc = 0;
-	if (safetensors_open(&s, path, e))
-		return -1;
-	for (int64_t i = 0; i < s.n && all->n < MAX_ARRAYS && !rc; i++) {
-		const struct st_tensor *t = &s.tensors[i];
+	struct st_header h = {.n = 0};
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
+	int rc = safetensors_header(&h, fd, path, e);
+	for (int64_t i = 0; i < h.n && all->n < MAX_ARRAYS && !rc; i++) {
+		const struct st_tensor *t = &h.tensors[i];
 		const char *type = safetensors_type(t);
 		char code[3] = {*type == 'U'   ? 'u'
 				: *type == 'I' ? 'i'
@@ -171,12 +173,12 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 			break;
 		}
 		char *bytes = xmalloc((size_t)t->n_bytes + 1);
-		rc = file_read_at(s.fds[t->file], path, bytes, (size_t)t->n_bytes,
-			     t->offset, e) ||
+		rc = file_read_at(fd, path, bytes, (size_t)t->n_bytes, t->offset, e) ||
 		     fill(all, &a, bytes, (size_t)t->n_bytes, code, path, e);
 		free(bytes);
 	}
-	safetensors_close(&s);
+	safetensors_header_free(&h);
+	close(fd);
 	return rc ? -1 : 0;
 }
 

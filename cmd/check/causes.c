@@ -77,7 +77,7 @@ bool has_right_forward(struct cause_search *s)
 
 bool has_right_tensors(struct cause_search *s)
 {
-	return s->c->n_right > 0;
+	return s->c->scale.n_right > 0;
 }
 
 bool by_cosines(struct cause_search *s)

@@ -3,6 +3,9 @@
  * needs, test, text, kind) before including this file; the kind is left out for gradients. See
  * struct cause. A new cause is a row here, and its test.
  */
+#include "check/search.h"
+
+#ifdef CAUSE
 CAUSE(TRY_TENSOR, 0, by_untying,
 	"no gradient, and the numbers of the embedding: does the run tie them "
 	"(tie_word_embeddings)?")
@@ -101,3 +104,4 @@ CAUSE(TRY_UPDATE, IF_ALSO, has_wrong_decay, "weight decay %s", FINDING_UPDATE)
 
 CAUSE(TRY_REST, 0, by_no_decay, "no tensor decays, and weight decay is %s", FINDING_STEP)
 #undef CAUSE
+#endif

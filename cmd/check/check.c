@@ -147,7 +147,7 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 
 static int check_two_runs(struct step_check *c, struct err *e)
 {
-	return read_weights(c, e) || judge_runs(c, e) || find_causes(c, e) ? -1 : 0;
+	return read_weights(c, e) || judge_gradients(c, e) || find_causes(c, e) ? -1 : 0;
 }
 
 static int check_without_batch(struct step_check *c, struct err *e)

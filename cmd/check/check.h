@@ -114,6 +114,15 @@ struct copy_list {
 	int64_t n;
 };
 
+/* The gradients that the optimizer saw, as a multiple of the reference's. */
+struct scale_check {
+	double common; /* factor of most tensors */
+	int n_right;   /* tensors that are right with this factor */
+	double run_clip; /* factor of the run's clipping, by the norm that it logged; 0: not known */
+	double seen_norm;
+	bool clipped, checked;
+};
+
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
@@ -127,12 +136,8 @@ struct step_check {
 	struct weights weights;
 	struct token_batch batch;
 	struct gradients reference;
-	float **seen;  /* [n]: gradients that the optimizer saw, of wrong tensors */
-	double common; /* the factor between them and the reference's, of most tensors, */
-	int n_right;   /* with which so many are right */
-	double run_clip; /* the factor of the run's clipping, by the norm that it logged; 0: not known */
-	double seen_norm;
-	bool clipped, scale_checked;
+	float **seen; /* [n]: gradients that the optimizer saw, of wrong tensors */
+	struct scale_check scale;
 	bool loss_right; /* it was logged, and is the reference's */
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
@@ -165,10 +170,8 @@ void step_check_close(struct step_check *c);
 int add_finding(struct step_check *c, enum finding_kind kind,
 	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
 
-/* judge.c: gradients against the reference. */
+/* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
-/* Of two runs of one step, without a reference. */
-int judge_runs(struct step_check *c, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 /* causes.c: explains those that are wrong. */

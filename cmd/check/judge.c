@@ -145,7 +145,8 @@ static double factor_of_one(
 	const struct step_check *c, const struct products *p, const double *lost)
 {
 	double best = NAN;
-	for (int i = 0, most = (c->n - 1) / 3; i < c->n && 2 * c->n_right < c->n; i++) {
+	for (int i = 0, most = (c->n - 1) / 3; i < c->n && 2 * c->scale.n_right < c->n;
+		i++) {
 		double f = p[i].bb > 0 ? p[i].ab / p[i].bb : 0;
 		int n = f != 0 ? count_right(c, p, lost, f) : 0;
 		if (n > most) {
@@ -160,9 +161,9 @@ static void try_common(
 	struct step_check *c, const struct products *p, const double *lost, double factor)
 {
 	int n = count_right(c, p, lost, factor);
-	if (n > c->n_right) {
-		c->n_right = n;
-		c->common = factor;
+	if (n > c->scale.n_right) {
+		c->scale.n_right = n;
+		c->scale.common = factor;
 	}
 }
 
@@ -172,13 +173,13 @@ static void choose_common(
 {
 	double clip = c->files.adam.clip, right = clip_factor(clip, c->reference.norm);
 	if (!(clip > 0))
-		c->run_clip = clip >= 0;
+		c->scale.run_clip = clip >= 0;
 	else if (c->o.grad_norm > 0)
-		c->run_clip = clip_factor(clip, c->o.grad_norm);
+		c->scale.run_clip = clip_factor(clip, c->o.grad_norm);
 	const double tries[] = {common_factor(c, p), c->files.two_runs ? 1 : right,
-		c->run_clip > 0 ? c->run_clip : right};
-	c->common = right;
-	c->n_right = 0;
+		c->scale.run_clip > 0 ? c->scale.run_clip : right};
+	c->scale.common = right;
+	c->scale.n_right = 0;
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
 		try_common(c, p, lost, tries[i]);
 	try_common(c, p, lost, factor_of_one(c, p, lost));
@@ -191,7 +192,7 @@ static double their_norm(const struct step_check *c, const struct products *p)
 	double squares = 0;
 	for (int i = 0; i < c->n; i++)
 		squares += p[i].aa;
-	return sqrt(squares) / fabs(c->common);
+	return sqrt(squares) / fabs(c->scale.common);
 }
 
 static bool near(double a, double b, double within)
@@ -224,24 +225,26 @@ static void judge_scale(
 		return; /* which is a finding by itself */
 	if (near(k, 1, within + c->o.grad_norm_half / norm))
 		k = 1;
-	c->seen_norm = fabs(c->common) * norm;
-	if (!c->n_right) { /* another gradient: its scale says nothing, but that it was not clipped enough */
-		if (clip > 0 && c->seen_norm > clip * (1 + within))
+	c->scale.seen_norm = fabs(c->scale.common) * norm;
+	if (!c->scale.n_right) { /* another gradient: its scale says nothing, but that it was not clipped enough */
+		if (clip > 0 && c->scale.seen_norm > clip * (1 + within))
 			add_finding(c, FINDING_CLIP, NULL,
 				"clip: the clipped gradient has norm %.5g, above %.5g",
-				c->seen_norm, clip);
+				c->scale.seen_norm, clip);
 		return;
 	}
-	c->clipped = clip > 0 ? norm > clip : clip < 0 && c->common < 1 - within;
-	c->scale_checked = logged > 0 || !c->clipped;
+	c->scale.clipped =
+		clip > 0 ? norm > clip : clip < 0 && c->scale.common < 1 - within;
+	c->scale.checked = logged > 0 || !c->scale.clipped;
 	if (clip < 0)
-		off = c->clipped ? 1 : c->common;
+		off = c->scale.clipped ? 1 : c->scale.common;
 	else if (clip == 0)
-		off = near(c->common, k, within) ? 1 : c->common;
+		off = near(c->scale.common, k, within) ? 1 : c->scale.common;
 	else
-		off = c->common / (k * clip_factor(clip, k * norm));
+		off = c->scale.common / (k * clip_factor(clip, k * norm));
 	say_times(c, k, times, sizeof(times));
-	if (k != 1 && clip > 0 && near(c->common, clip_factor(clip, logged), within) &&
+	if (k != 1 && clip > 0 &&
+		near(c->scale.common, clip_factor(clip, logged), within) &&
 		!near(off, 1, within)) {
 		add_finding(c, FINDING_CLIP, NULL,
 			"clip: grad_norm %.5g was logged and clipped by, and that of the gradient is "
@@ -256,11 +259,11 @@ static void judge_scale(
 	if (near(off, 1, within))
 		return;
 	say_times(c, off, times, sizeof(times));
-	if (clip > 0 && c->clipped && c->seen_norm > clip * (1 + within))
+	if (clip > 0 && c->scale.clipped && c->scale.seen_norm > clip * (1 + within))
 		add_finding(c, FINDING_CLIP, NULL,
 			"clip: the clipped gradient has norm %.5g, above %.5g: the norm that it was "
 			"divided by is %.4g of its own, which misses a part",
-			c->seen_norm, clip, 1 / off);
+			c->scale.seen_norm, clip, 1 / off);
 	else
 		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s", times);
 }
@@ -279,7 +282,7 @@ static void judge_loss(struct step_check *c)
 	c->loss_right = fabs(logged - own) <= within * own + c->o.loss_half;
 	if (c->loss_right)
 		return;
-	if (all && c->n_right)
+	if (all && c->scale.n_right)
 		add_finding(c, FINDING_NOTE, NULL,
 			"loss: %.6g was logged, and the reference's is %.6g, of which the gradients "
 			"are right: is the logged one of one rank, or a part of the batch?",
@@ -293,8 +296,12 @@ static void judge_loss(struct step_check *c)
 
 /* ---- all tensors -------------------------------------------------------------------------- */
 
+/* Two right runs of bf16 differ from each other by the roots of both distances. */
+static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
+
 /* Two runs of one step: their exp_avg are compared as if they were gradients. */
-static int read_means(struct step_check *c, double *lost, struct err *e)
+static int read_means(
+	struct step_check *c, struct products *p, double *lost, struct err *e)
 {
 	double squares = 0;
 	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
@@ -305,12 +312,13 @@ static int read_means(struct step_check *c, double *lost, struct err *e)
 		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS, e);
 		int k = c->of[i].in_model;
 		if (!rc) {
-			const struct products p = products_of(t.m0, t.m1, t.n);
-			squares += p.aa;
+			p[i] = products_of(t.m1, t.m0, t.n);
+			squares += p[i].bb;
 			lost[i] = rounding_of(t.m0, t.n) + rounding_of(t.m1, t.n);
-			c->of[i].norm = sqrt(p.bb);
-			c->of[i].unchanged = p.aa <= 0;
-			if (!isfinite(p.aa) || !isfinite(p.bb))
+			c->of[i].norm = sqrt(p[i].aa);
+			c->of[i].unchanged = p[i].bb <= 0;
+			c->of[i].gradient.bound = bounds_of_runs[c->o.precision];
+			if (!isfinite(p[i].aa) || !isfinite(p[i].bb))
 				add_finding(
 					c, FINDING_NOT_FINITE, &c->of[i], "not finite");
 			c->reference.g[k] = t.m0;
@@ -357,7 +365,7 @@ static bool judge_zero(
 	double norm = c->reference.norm;
 	if (!(p->bb < 1e-14 * norm * norm))
 		return false;
-	if (sqrt(p->aa) > 1e-3 * fabs(c->common) * norm)
+	if (sqrt(p->aa) > 1e-3 * fabs(c->scale.common) * norm)
 		add_finding(c, FINDING_ZERO, x, "has a gradient, and should have none");
 	return true;
 }
@@ -370,17 +378,14 @@ static void judge_tensor(
 	double own = d->bound;
 	if (x->frozen || !isfinite(p->aa) || judge_zero(c, x, p))
 		return; /* (judge_update() names what is frozen or not finite) */
-	d->bound = bound_of(c, i, p, lost, c->common);
+	d->bound = bound_of(c, i, p, lost, c->scale.common);
 	d->tested = d->bound < 0.5;
-	d->value = residual_of(p, c->common);
-	x->factor = p->bb > 0 ? p->ab / p->bb / c->common : 1;
+	d->value = residual_of(p, c->scale.common);
+	x->factor = p->bb > 0 ? p->ab / p->bb / c->scale.common : 1;
 	if (d->tested)
 		d->wrong = !(d->value <= d->bound) ||
 			   fabs(x->factor - 1) > factor_bound(c, x) + d->bound - own;
 }
-
-/* Two right runs of bf16 differ from each other by the roots of both distances. */
-static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
 
 /* A factor of all gradients: of exp_avg, or, if clipping divides it out, of the norms that were logged. */
 static void judge_scale_of_runs(struct step_check *c)
@@ -390,14 +395,14 @@ static void judge_scale_of_runs(struct step_check *c)
 	double first = o->first_norm, second = o->grad_norm;
 	bool logged = o->two_norms && first > 0 && second > 0;
 	char times[120];
-	c->scale_checked = logged || c->files.adam.clip == 0;
+	c->scale.checked = logged || c->files.adam.clip == 0;
 	for (int i = 0; i < c->n; i++)
 		if (c->of[i].gradient.wrong)
 			return; /* another gradient has another norm */
-	if (!near(c->common, 1, within))
+	if (!near(c->scale.common, 1, within))
 		add_finding(c, FINDING_SCALE, NULL,
 			"scale: exp_avg is %.4g times the first run's, in all tensors",
-			c->common);
+			c->scale.common);
 	else if (logged && !near(second, first,
 				   within + o->first_norm_half / first +
 					   o->grad_norm_half / first)) {
@@ -409,37 +414,22 @@ static void judge_scale_of_runs(struct step_check *c)
 	}
 }
 
-int judge_runs(struct step_check *c, struct err *e)
-{
-	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
-	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = read_means(c, lost, e);
-	for (int i = 0; i < c->n && !rc; i++) {
-		p[i] = products_of(
-			c->seen[i], c->reference.g[c->of[i].in_model], c->of[i].n);
-		c->of[i].gradient.bound = bounds_of_runs[c->o.precision];
-	}
-	if (!rc) {
-		choose_common(c, p, lost);
-		for (int i = 0; i < c->n; i++)
-			judge_tensor(c, i, &p[i], lost[i]);
-		c->seen_norm = their_norm(c, p) * fabs(c->common);
-		judge_scale_of_runs(c);
-	}
-	free(p);
-	free(lost);
-	return rc ? -1 : 0;
-}
-
 int judge_gradients(struct step_check *c, struct err *e)
 {
+	const bool two = c->files.two_runs;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
-	int rc = set_bounds(c, e) || multiply(c, p, lost, e);
+	int rc = two ? read_means(c, p, lost, e)
+		     : set_bounds(c, e) || multiply(c, p, lost, e);
 	if (!rc) {
 		choose_common(c, p, lost);
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, i, &p[i], lost[i]);
+	}
+	if (!rc && two) {
+		c->scale.seen_norm = their_norm(c, p) * fabs(c->scale.common);
+		judge_scale_of_runs(c);
+	} else if (!rc) {
 		judge_loss(c);
 		judge_scale(c, p, lost);
 	}

@@ -69,16 +69,16 @@ static void put_scale(const struct step_check *c, struct str *out)
 	str_printf(out, "scale   grad_norm %.6g", norm);
 	if (c->o.grad_norm > 0)
 		str_printf(out, ", logged %.6g", c->o.grad_norm);
-	str_printf(out, "; in the file times %.6f", c->common);
-	if (c->clipped && clip > 0)
+	str_printf(out, "; in the file times %.6f", c->scale.common);
+	if (c->scale.clipped && clip > 0)
 		str_printf(out, ", by clipping to %.4g it is %.6f", clip,
 			clip_factor(clip, norm));
-	else if (c->clipped)
-		str_printf(out, ", as if clipped to %.5g (--clip %.5g?)", c->seen_norm,
-			c->seen_norm);
-	if (!c->n_right)
+	else if (c->scale.clipped)
+		str_printf(out, ", as if clipped to %.5g (--clip %.5g?)",
+			c->scale.seen_norm, c->scale.seen_norm);
+	if (!c->scale.n_right)
 		str_puts(out, "; not checked: the gradients are others");
-	else if (!c->scale_checked)
+	else if (!c->scale.checked)
 		str_puts(out, "; NOT checked: clipping hides it, --grad-norm would tell");
 	str_putc(out, '\n');
 }
@@ -156,7 +156,7 @@ void step_check_print_verdict(const struct step_check *c, struct str *out)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
 	else
 		str_printf(out, "verdict: %s%s\n", v->line,
-			c->scale_checked ? "" : v->unscaled);
+			c->scale.checked ? "" : v->unscaled);
 }
 
 void step_check_print(const struct step_check *c, struct str *out)
@@ -170,7 +170,7 @@ void step_check_print(const struct step_check *c, struct str *out)
 	if (c->has_reference) {
 		put_batch(c, out);
 		put_scale(c, out);
-	} else if (two && !c->scale_checked)
+	} else if (two && !c->scale.checked)
 		str_puts(out,
 			"scale   NOT checked: clipping may hide it, --grad-norm X,Y would tell\n");
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
@@ -251,10 +251,10 @@ void step_check_json(const struct step_check *c, struct str *out)
 		put_json(j, "reference", json_string(c->computed));
 		put_json(j, "loss", number_json(c->reference.loss));
 		put_json(j, "grad_norm", number_json(c->reference.norm));
-		put_json(j, "common_factor", number_json(c->common));
+		put_json(j, "common_factor", number_json(c->scale.common));
 	}
 	if (c->has_reference || c->files.two_runs)
-		put_json(j, "scale_checked", json_boolean(c->scale_checked));
+		put_json(j, "scale_checked", json_boolean(c->scale.checked));
 	for (int k = 0; k < c->n_findings; k++) {
 		json_t *f = json_object();
 		put_json(f, "text", json_string(c->findings[k].text));

@@ -202,46 +202,13 @@ static int64_t chunk_begin(int64_t t, int64_t length, int n)
 	return (t * n / length) * length / n;
 }
 
-/* The positions of a sequence begin again in each of n chunks, and in documents as they did. */
-static void restart(int32_t *pos, const struct sequence *s, int n)
-{
-	for (int64_t t = 0; t < s->n; t++) {
-		int64_t first = max64(chunk_begin(t, s->n, n), s->start[t]);
-		pos[t] = s->pos[t] - s->pos[first];
-	}
-}
-
-/* The first position that each one attends to, of a window of `how`. */
-static void hide(int32_t *start, const struct sequence *s, const struct variant *how)
-{
-	for (int64_t t = 0; t < s->n; t++) {
-		int64_t first = s->start[t];
-		if (how->unseen)
-			first = max64(first, chunk_begin(t, s->n, how->unseen) -
-						     how->before * (s->n / how->unseen));
-		if (how->window)
-			first = max64(first, t - how->window + 1);
-		start[t] = (int32_t)first;
-	}
-}
-
-/* And the last one. */
-static void show(int32_t *last, int64_t n, const struct variant *how)
-{
-	for (int64_t t = 0; t < n; t++) {
-		bool border = how->mask == MASK_BORDER &&
-			      chunk_begin(t + 1, n, how->mask_chunks) == t + 1;
-		bool later = how->mask == MASK_ONE_LATER || border;
-		last[t] = (int32_t)min64(n - 1, how->mask == MASK_NONE ? n : t + later);
-	}
-}
-
-/* The targets of a sequence, instead of those of the batch. */
-static void other_targets(
-	int32_t *out, const struct token_batch *b, int64_t at, enum targets which)
+static void set_targets(struct sequence *s, int32_t *out, const struct token_batch *b,
+	int64_t at, enum targets which)
 {
 	const int32_t *tokens = b->tokens + at, *targets = b->targets + at;
 	int64_t n = b->length;
+	if (!which)
+		return;
 	for (int64_t t = 0; t < n; t++) {
 		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
 		int64_t from = which == TARGETS_WITHOUT_FIRST	 ? 1
@@ -255,42 +222,55 @@ static void other_targets(
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
 							 : targets[t + 1];
 	}
+	s->targets = out;
 }
 
-/* Positions, mask and targets of a sequence that `how` changes. */
-struct varied {
-	int32_t *pos, *start, *last, *targets;
-};
-
-static void vary(struct sequence *s, struct varied *to, const struct token_batch *b,
-	int64_t at, const struct variant *how)
+/* Positions run on over documents, or begin again in each of some chunks. */
+static void set_positions(struct sequence *s, int32_t *pos, const struct variant *how)
 {
-	if (how->targets) {
-		other_targets(to->targets, b, at, how->targets);
-		s->targets = to->targets;
-	}
+	if (!how->run_on && !how->restart)
+		return;
 	for (int64_t t = 0; t < s->n; t++) {
-		to->pos[t] = (int32_t)t;
-		to->start[t] = 0;
+		int64_t first = how->run_on ? 0
+					    : max64(chunk_begin(t, s->n, how->restart),
+						      s->start[t]);
+		pos[t] = how->run_on ? (int32_t)t : s->pos[t] - s->pos[first];
 	}
-	if (how->run_on)
-		s->pos = to->pos;
-	if (how->one_document)
-		s->start = to->start;
-	if (how->restart) {
-		restart(to->pos, s, how->restart);
-		s->pos = to->pos;
+	s->pos = pos;
+}
+
+/* The first and the last position that each one attends to. */
+static void set_mask(
+	struct sequence *s, int32_t *start, int32_t *last, const struct variant *how)
+{
+	const int64_t n = s->n;
+	for (int64_t t = 0; t < n; t++) {
+		int64_t first = how->one_document ? 0 : s->start[t];
+		if (how->unseen)
+			first = max64(first, chunk_begin(t, n, how->unseen) -
+						     how->before * (n / how->unseen));
+		if (how->window)
+			first = max64(first, t - how->window + 1);
+		start[t] = (int32_t)first;
+		bool border = how->mask == MASK_BORDER &&
+			      chunk_begin(t + 1, n, how->mask_chunks) == t + 1;
+		bool later = how->mask == MASK_ONE_LATER || border;
+		last[t] = (int32_t)min64(n - 1, how->mask == MASK_NONE ? n : t + later);
 	}
-	if (how->unseen || how->window) {
-		hide(to->start, s, how);
-		s->start = to->start;
-	}
+	s->start = start;
 	if (how->mask == MASK_CHUNK_BY_CHUNK)
-		s->chunk = s->n / how->mask_chunks;
-	else if (how->mask) {
-		show(to->last, s->n, how);
-		s->last = to->last;
-	}
+		s->chunk = n / how->mask_chunks;
+	else if (how->mask)
+		s->last = last;
+}
+
+/* Changes what the variant asks for. numbers: [4][length], memory for it. */
+static void apply_variant(struct sequence *s, int32_t *numbers,
+	const struct token_batch *b, int64_t at, const struct variant *how)
+{
+	set_targets(s, numbers, b, at, how->targets);
+	set_positions(s, numbers + s->n, how);
+	set_mask(s, numbers + 2 * s->n, numbers + 3 * s->n, how);
 }
 
 /* Leaves out a layer, or computes it twice. */
@@ -354,9 +334,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const int ranks = many ? how->part.n : 1;
 	double **values = widen(w), loss = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
-	int32_t *room = xmalloc((size_t)(4 * b->length) * sizeof(*room));
-	struct varied to = {
-		room, room + b->length, room + 2 * b->length, room + 3 * b->length};
+	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
 	const struct float64 f = {&m, values, how->function};
 	for (int i = 0; i < ranks * m.n_tensors; i++)
 		if (!how->wanted || how->wanted[i % m.n_tensors])
@@ -367,7 +345,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
 			b->pos + at, b->start + at, NULL, 0};
-		vary(&s, &to, b, at, how);
+		apply_variant(&s, numbers, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
 				&f, &s, 1 / (double)b->counted, &how->part, sums);
@@ -382,5 +360,5 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		free(m.blocks);
 	free(sums);
 	free(values);
-	free(room);
+	free(numbers);
 }

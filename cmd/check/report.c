@@ -250,14 +250,14 @@ int report_scales(
 		s[n++] = (struct report_scale){"norm of the gradient (grad_norm)", norm,
 			report_known(c->o.grad_norm > 0, c->o.grad_norm)};
 		s[n++] = (struct report_scale){"factor of the gradient, by clipping",
-			report_known(a->clip >= 0, factor), c->common};
+			report_known(a->clip >= 0, factor), c->scale.common};
 		s[n++] = (struct report_scale){"norm that the optimizer saw",
 			report_known(a->clip >= 0, factor * norm),
-			report_known(c->seen_norm > 0, c->seen_norm)};
+			report_known(c->scale.seen_norm > 0, c->scale.seen_norm)};
 	}
 	if (c->files.two_runs)
 		s[n++] = (struct report_scale){
-			"factor of the second run's gradients", 1, c->common};
+			"factor of the second run's gradients", 1, c->scale.common};
 	if (c->lr > 0) {
 		s[n++] = (struct report_scale){
 			"learning rate", report_known(a->lr >= 0, a->lr), c->lr};
@@ -279,8 +279,8 @@ const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v)
 const char *report_unscaled(const struct step_check *c)
 {
 	return !c->has_reference && !c->files.two_runs ? NULL
-	       : !c->n_right ? "The scale is not checked: the gradients are others."
-	       : !c->scale_checked
+	       : !c->scale.n_right ? "The scale is not checked: the gradients are others."
+	       : !c->scale.checked
 		       ? "The scale is not checked: clipping may hide it, and --grad-norm would tell."
 		       : NULL;
 }

@@ -145,14 +145,14 @@ static void describe_sequences(
 	char list[100], *text = s->detail;
 	const size_t size = sizeof(s->detail);
 	put_sequences(list, sizeof(list), x, n, 0);
-	double times = shown(c, most / c->run_clip);
+	double times = shown(c, most / c->scale.run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
 		snprintf(text, size,
 			"%s of %d do not count, in norms alone, of whose gradients each "
 			"tensor-parallel rank has a part with sequence parallelism: not summed "
 			"over the ranks",
 			list, n);
-	else if (*list && c->run_clip > 0 && fabs(times - 1) > 0.02)
+	else if (*list && c->scale.run_clip > 0 && fabs(times - 1) > 0.02)
 		snprintf(text, size, "%s of %d do not count, and the others %.3g times",
 			list, n, times);
 	else if (*list)
@@ -166,63 +166,63 @@ static void describe_sequences(
 	}
 }
 
-/* Those of the tensors that are wanted, at most so many elements. The largest bound of one. */
-static double limit_wanted(const struct step_check *c, bool *wanted)
+/* The largest bound of a tensor that is wanted. */
+static double largest_bound(const struct step_check *c, const bool *wanted)
 {
-	enum { MAX_ELEMENTS = 1 << 22 };
-	int64_t elements = 0;
 	double bound = 0;
-	for (int k = 0; k < c->weights.m.n_tensors; k++) {
-		elements += wanted[k] ? tensor_size(&c->weights.m.tensors[k]) : 0;
-		wanted[k] &= elements <= MAX_ELEMENTS ||
-			     elements == tensor_size(&c->weights.m.tensors[k]);
-	}
 	for (int i = 0; i < c->n; i++)
 		if (wanted[c->of[i].in_model])
 			bound = fmax(bound, c->of[i].gradient.bound);
 	return bound;
 }
 
-/* Do weights of the n sequences explain those of the screen? */
-static bool by_screen(struct cause_search *s, int n)
+/* Leaves at most so many elements wanted, or one tensor. */
+static void limit_wanted(const struct model *m, bool *wanted)
+{
+	enum { MAX_ELEMENTS = 1 << 22 };
+	int64_t elements = 0;
+	for (int k = 0; k < m->n_tensors; k++) {
+		int64_t n = tensor_size(&m->tensors[k]);
+		elements += wanted[k] ? n : 0;
+		wanted[k] &= elements <= MAX_ELEMENTS || elements == n;
+	}
+}
+
+/* Least squares on the gradients of the n sequences, of the tensors that are wanted together; x: their weights. False: they
+ * do not explain these tensors, or no more than equal weights do. */
+static bool fit_sequences(
+	const struct cause_search *s, int n, const bool *wanted, double *x)
 {
 	const struct step_check *c = s->c;
-	double x[MAX_PARTS], bound = 0;
-	for (int i = 0; i < c->n; i++)
-		if (s->screen[c->of[i].in_model])
-			bound = fmax(bound, c->of[i].gradient.bound);
+	double bound = largest_bound(c, wanted), one[MAX_PARTS];
 	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
 	for (int j = 0; j < n; j++) {
-		const struct variant v = {.sequence = j, .wanted = s->screen};
+		const struct variant v = {.sequence = j, .wanted = wanted};
 		reference_float64(&c->weights, &c->batch, &v, &g[j]);
+		one[j] = c->scale.common;
 	}
-	bool fits = fit(s, g, n, x) && left_by(s, g, n, x) <= bound;
+	double left = fit(s, g, n, x) ? left_by(s, g, n, x) : INFINITY;
+	bool fits = left <= bound &&
+		    (wanted == s->screen || left <= 0.5 * left_by(s, g, n, one));
 	for (int j = 0; j < n; j++)
 		gradients_free(&g[j]);
 	free(g);
 	return fits;
 }
 
-/* Least squares on the gradients of the sequences, of the wrong tensors together. */
+/* (What does not explain the screen is not tried on the others.) */
 bool by_sequences(struct cause_search *s)
 {
-	struct step_check *c = s->c;
-	int n = (int)c->batch.n;
-	bool *wanted = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*wanted));
-	if (n < 2 || n > MAX_PARTS || !unexplained(s, wanted) || !by_screen(s, n)) {
-		free(wanted);
+	const struct model *m = &s->c->weights.m;
+	int n = (int)s->c->batch.n;
+	double x[MAX_PARTS], most = 0;
+	if (n < 2 || n > MAX_PARTS || !fit_sequences(s, n, s->screen, x))
 		return false;
-	}
-	double bound = limit_wanted(c, wanted), x[MAX_PARTS], one[MAX_PARTS], most = 0;
-	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
-	for (int j = 0; j < n; j++) {
-		const struct variant v = {.sequence = j, .wanted = wanted};
-		reference_float64(&c->weights, &c->batch, &v, &g[j]);
-		one[j] = c->common;
-	}
-	bool fits = fit(s, g, n, x);
-	double left = fits ? left_by(s, g, n, x) : INFINITY;
-	fits = left <= bound && left <= 0.5 * left_by(s, g, n, one);
+	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
+	unexplained(s, wanted);
+	limit_wanted(m, wanted);
+	bool fits = fit_sequences(s, n, wanted, x);
+	free(wanted);
 	for (int j = 0; j < n; j++)
 		most = fmax(most, fabs(x[j]));
 	for (int j = 0; j < n && most > 0; j++)
@@ -230,10 +230,6 @@ bool by_sequences(struct cause_search *s)
 	fits = fits && !are_equal(x, n, 0.01);
 	if (fits)
 		describe_sequences(s, x, n, most);
-	for (int j = 0; j < n; j++)
-		gradients_free(&g[j]);
-	free(g);
-	free(wanted);
 	return fits;
 }
 
@@ -250,7 +246,8 @@ bool by_lost_moments(struct cause_search *s)
 		struct tensor_step t;
 		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
 			struct products p = products_of(t.m1, reference_of(c, i), t.n);
-			right += within(c, i, residual_of(&p, (1 - beta) * c->common));
+			right += within(
+				c, i, residual_of(&p, (1 - beta) * c->scale.common));
 		}
 		tensor_step_free(&t);
 	}

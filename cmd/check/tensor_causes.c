@@ -73,7 +73,7 @@ static double own_factor(const struct cause_search *s)
 	int i = s->tensor;
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
-	bool other = fabs(f / c->common - 1) > factor_grain(c);
+	bool other = fabs(f / c->scale.common - 1) > factor_grain(c);
 	return f != 0 && other && within(c, i, residual_of(&p, f)) ? f : 0;
 }
 
@@ -94,7 +94,8 @@ bool by_no_clip(struct cause_search *s)
 bool by_factor(struct cause_search *s)
 {
 	double f = own_factor(s);
-	snprintf(s->detail, sizeof(s->detail), "%.5g", shown(s->c, f / s->c->common));
+	snprintf(s->detail, sizeof(s->detail), "%.5g",
+		shown(s->c, f / s->c->scale.common));
 	return f != 0;
 }
 
@@ -107,7 +108,7 @@ static bool slices_of_dim(struct cause_search *s, int dim, int n)
 	double f[MAX_SLICES];
 	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
 	for (int k = 0; k < n; k++)
-		f[k] /= c->common;
+		f[k] /= c->scale.common;
 	if (!within(c, i, left) || are_equal(f, n, alike(c)))
 		return false;
 	put_factors(c, list, sizeof(list), f, n);
@@ -151,8 +152,9 @@ static double order_of_slices(const struct cause_search *s, int dim, int n, int 
 				int64_t at = dim ? j % cols : j / cols;
 				if (at / size != k)
 					continue;
-				double d = (double)a[j] -
-					   c->common * (double)b[j + (r - k) * step];
+				double d =
+					(double)a[j] -
+					c->scale.common * (double)b[j + (r - k) * step];
 				far += d * d;
 			}
 			if (far < nearest) {
@@ -162,7 +164,7 @@ static double order_of_slices(const struct cause_search *s, int dim, int n, int 
 		}
 		left += nearest;
 	}
-	return sqrt(left / all) / fabs(c->common);
+	return sqrt(left / all) / fabs(c->scale.common);
 }
 
 bool by_order_of_slices(struct cause_search *s)
@@ -199,7 +201,7 @@ bool by_value(struct cause_search *s)
 	for (int64_t j = 0; j < c->of[i].n; j++)
 		most = fmax(most, fabs((double)c->seen[i][j]));
 	for (int64_t j = 0; j < c->of[i].n; j++) {
-		double want = c->common * (double)reference_of(c, i)[j];
+		double want = c->scale.common * (double)reference_of(c, i)[j];
 		double clipped = fmin(fmax(want, -most), most);
 		double d = (double)c->seen[i][j] - clipped;
 		left += d * d;
@@ -209,70 +211,52 @@ bool by_value(struct cause_search *s)
 	return all > 0 && within(c, i, sqrt(left / all));
 }
 
-/* The reference with its elements elsewhere. */
-typedef int64_t element_of(const struct step_check *c, const struct tensor *t, int64_t j);
+/* Where elements of a tensor are in a file. HALVES: rows of a head, also of a bias, in halves
+ * (j, j + half) instead of pairs (2j, 2j + 1); PAIRS: the other way round. */
+enum order { IN_PLACE, TRANSPOSED, HALVES, PAIRS };
 
-static bool by_places(const struct cause_search *s, element_of *from)
+static int64_t element_of(const struct cause_search *s, enum order order, int64_t j)
+{
+	const struct tensor *t = tensor_of(s->c, s->tensor);
+	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, row = j / cols;
+	int64_t dim = s->c->weights.m.head_dim, r = row % dim;
+	return order == IN_PLACE     ? j
+	       : order == TRANSPOSED ? j % cols * cols + row
+	       : order == HALVES
+		       ? row_of_pairs(row, dim) * cols + j % cols
+		       : (row - r + (r % 2 ? dim / 2 : 0) + r / 2) * cols + j % cols;
+}
+
+/* The reference with its elements elsewhere. */
+static bool by_order(const struct cause_search *s, enum order order)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
 	const struct tensor *t = tensor_of(c, i);
+	if (t->ndim < 2 ||
+		!(order == TRANSPOSED ? t->dims[0] == t->dims[1] : is_rotated(t->name)))
+		return false;
 	float *moved = xmalloc((size_t)c->of[i].n * sizeof(*moved));
 	for (int64_t j = 0; j < c->of[i].n; j++)
-		moved[j] = reference_of(c, i)[from(c, t, j)];
+		moved[j] = reference_of(c, i)[element_of(s, order, j)];
 	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
 	free(moved);
-	return within(c, i, residual_of(&p, c->common));
-}
-
-static int64_t in_place(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	(void)c;
-	(void)t;
-	return j;
-}
-
-static int64_t transposed(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	(void)c;
-	return j % t->dims[1] * t->dims[1] + j / t->dims[1];
-}
-
-/* Rows of a head, also of a bias: halves (j, j + half) instead of pairs (2j, 2j + 1). */
-static int64_t halves(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
-	return row_of_pairs(j / cols, c->weights.m.head_dim) * cols + j % cols;
-}
-
-static int64_t pairs(const struct step_check *c, const struct tensor *t, int64_t j)
-{
-	int64_t cols = t->ndim > 1 ? t->dims[1] : 1;
-	int64_t dim = c->weights.m.head_dim, row = j / cols, r = row % dim;
-	r = r % 2 ? dim / 2 + r / 2 : r / 2;
-	return (row / dim * dim + r) * cols + j % cols;
+	return within(c, i, residual_of(&p, c->scale.common));
 }
 
 bool by_transposition(struct cause_search *s)
 {
-	const struct tensor *t = tensor_of(s->c, s->tensor);
-	return t->ndim > 1 && t->dims[0] == t->dims[1] && by_places(s, transposed);
-}
-
-static bool has_rotated_rows(const struct cause_search *s)
-{
-	const struct tensor *t = tensor_of(s->c, s->tensor);
-	return t->ndim > 1 && is_rotated(t->name);
+	return by_order(s, TRANSPOSED);
 }
 
 bool by_halves(struct cause_search *s)
 {
-	return has_rotated_rows(s) && by_places(s, halves);
+	return by_order(s, HALVES);
 }
 
 bool by_pairs(struct cause_search *s)
 {
-	return has_rotated_rows(s) && by_places(s, pairs);
+	return by_order(s, PAIRS);
 }
 
 static bool has_same_shape(const struct cause_search *s, int other)
@@ -293,7 +277,7 @@ bool by_exchange(struct cause_search *s)
 			products_of(c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
 		snprintf(s->detail, sizeof(s->detail), "%s",
 			tensor_of(c, s->wrong[k])->name);
-		if (within(c, i, residual_of(&p, c->common)))
+		if (within(c, i, residual_of(&p, c->scale.common)))
 			return true;
 	}
 	return false;
@@ -306,7 +290,7 @@ static bool has_mean_of(const struct cause_search *s, const float *mean, int oth
 	const struct step_check *c = s->c;
 	int i = s->tensor;
 	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
-	element_of *const orders[] = {in_place, halves, pairs};
+	static const enum order orders[] = {IN_PLACE, HALVES, PAIRS};
 	struct tensor_step t;
 	struct err e = {0};
 	bool yes = false;
@@ -320,12 +304,12 @@ static bool has_mean_of(const struct cause_search *s, const float *mean, int oth
 				     is_rotated(tensor_of(c, other)->name))
 			break;
 		for (int64_t j = 0; j < t.n; j++) {
-			int64_t from = orders[k](c, tensor_of(c, i), j);
+			int64_t from = element_of(s, orders[k], j);
 			g[j] = (float)((double)c->seen[i][j] +
 				       part * ((double)mean[j] - (double)t.m0[from]));
 		}
 		const struct products p = products_of(g, reference_of(c, i), t.n);
-		yes = within(c, i, residual_of(&p, c->common));
+		yes = within(c, i, residual_of(&p, c->scale.common));
 	}
 	free(g);
 	tensor_step_free(&t);
@@ -430,7 +414,7 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 		!within(c, i, distance_of(part, x, p->n, c->seen[i], c->of[i].n)))
 		return false;
 	for (int j = 0; j < p->n; j++)
-		x[j] /= c->common;
+		x[j] /= c->scale.common;
 	if (are_equal(x, p->n, alike(c)))
 		return false;
 	char text[FINDING_TEXT];

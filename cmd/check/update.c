@@ -389,21 +389,20 @@ bool by_slices_of_update(struct cause_search *s)
 	return yes;
 }
 
-bool has_other_update(struct cause_search *s)
-{
-	return s->c->of[s->tensor].update.wrong;
-}
+/* Causes that only ask what is known of the tensor x. */
+#define TENSOR_CAUSE(name, condition)                                \
+	bool name(struct cause_search *s)                            \
+	{                                                            \
+		const struct tensor_check *x = &s->c->of[s->tensor]; \
+		return condition;                                    \
+	}
 
-bool is_not_finite(struct cause_search *s)
-{
-	return s->c->of[s->tensor].nonfinite;
-}
-
-bool has_frozen_gradient(struct cause_search *s)
-{
-	const struct tensor_check *x = &s->c->of[s->tensor];
-	return x->frozen && !x->nonfinite && !x->dead && s->c->files.m1 >= 0;
-}
+TENSOR_CAUSE(is_not_finite, x->nonfinite)
+TENSOR_CAUSE(has_frozen_gradient,
+	x->frozen && !x->nonfinite && !x->dead && s->c->files.m1 >= 0)
+TENSOR_CAUSE(is_dead, x->dead && !x->frozen)
+TENSOR_CAUSE(is_unchanged, x->unchanged && x->update.tested)
+TENSOR_CAUSE(has_other_update, x->update.wrong)
 
 /* Is a tensor that is not trained another one? Sets whether weight decay alone explains it. */
 static bool frozen_changed(struct cause_search *s, bool *decays)
@@ -432,18 +431,6 @@ bool has_frozen_update(struct cause_search *s)
 {
 	bool decays;
 	return frozen_changed(s, &decays) && !decays;
-}
-
-bool is_dead(struct cause_search *s)
-{
-	const struct tensor_check *x = &s->c->of[s->tensor];
-	return x->dead && !x->frozen;
-}
-
-bool is_unchanged(struct cause_search *s)
-{
-	const struct tensor_check *x = &s->c->of[s->tensor];
-	return x->unchanged && x->update.tested;
 }
 
 /* Tensors that a group has in common have one rate, but for rounding: that of the first. */

@@ -42,49 +42,43 @@ static const double launch_ratio = 0.03, launch_us = 0.1;
 /* That any time of an unchanged network is called slower. */
 static const double level = 0.05;
 
-struct change {
-	double ratio, error; /* of the times; the standard error of its logarithm */
-	int64_t df;
-};
-
 static double launch_variance(const struct bench_result *r)
 {
 	return pow(launch_ratio, 2) + pow(launch_us / r->typical, 2);
 }
 
-/* The degrees of freedom by Welch and Satterthwaite; the error of a launch is known. */
-static struct change change_of(
+/* Returns the logarithm of the ratio of the times. The degrees of freedom are by Welch and Satterthwaite; the error of a
+ * launch is known. */
+static struct estimate change_of(
 	const struct bench_result *old, const struct bench_result *now)
 {
 	double a = pow(1e-2 * old->noise, 2), b = pow(1e-2 * now->noise, 2);
 	double sum = a + b + launch_variance(old) + launch_variance(now);
 	double df = sum * sum /
 		    (a * a / (double)(old->parts - 1) + b * b / (double)(now->parts - 1));
-	return (struct change){now->typical / old->typical, sqrt(sum),
+	return (struct estimate){log(now->typical / old->typical), sqrt(sum),
 		df < MAX_DF ? (int64_t)fmax(df, 1) : MAX_DF + 1};
 }
 
 static bool can_judge(const struct bench_result *old, const struct bench_result *now)
 {
-	struct change c = change_of(old, now);
-	return old->parts >= 3 && now->parts >= 3 && c.ratio > 0 && isfinite(c.ratio) &&
-	       isfinite(c.error);
+	struct estimate e = change_of(old, now);
+	return old->parts >= 3 && now->parts >= 3 && isfinite(e.mean) && isfinite(e.se);
 }
 
 /* `p`: the probability of such a difference, of one case, to either side. */
 static enum bench_verdict judge(const struct bench_result *old,
 	const struct bench_result *now, double threshold, double p)
 {
-	struct change c = change_of(old, now);
+	struct estimate e = change_of(old, now);
 	if (isnan(old->time) || isnan(now->time))
 		return VERDICT_NONE;
 	if (!can_judge(old, now))
 		return VERDICT_UNJUDGED;
-	double log_ratio = log(c.ratio);
-	if (fabs(log_ratio) <= log1p(threshold) ||
-		!(student_p(log_ratio / c.error, c.df) < 2 * p))
+	struct interval change = interval_of(&e, 1 - p);
+	if (fabs(change.value) <= log1p(threshold) || !is_beyond(&change, 0))
 		return VERDICT_UNCHANGED;
-	return c.ratio > 1 ? VERDICT_SLOWER : VERDICT_FASTER;
+	return change.value > 0 ? VERDICT_SLOWER : VERDICT_FASTER;
 }
 
 struct bench_judged *table_judge(
@@ -150,11 +144,11 @@ static void print_change(const struct bench_row *now, int place,
 	const struct bench_judged *j, struct str *out)
 {
 	const struct bench_result *a = &j->old->result[place], *b = &j->now[place];
-	struct change c = change_of(a, b);
+	struct estimate e = change_of(a, b);
 	print_case(verdict_names[j->verdict[place]], now, out);
 	str_printf(out, ", %s: %.2f us, before %.2f us: %+.1f %%, noise %.1f %%\n",
-		place_names[place], b->typical, a->typical, 100 * (c.ratio - 1),
-		100 * c.error);
+		place_names[place], b->typical, a->typical,
+		100 * (b->typical / a->typical - 1), 100 * e.se);
 }
 
 /* Counts of verdicts, and of reductions of random numbers, in `bits`: all, and those with other bits. Rows that
@@ -184,7 +178,7 @@ static void add_row(
 		}
 		t->verdicts[v]++;
 		if (v != VERDICT_NONE && v != VERDICT_UNJUDGED)
-			t->log_ratio += log(change_of(a, b).ratio);
+			t->log_ratio += change_of(a, b).mean;
 		if (v == VERDICT_SLOWER || v == VERDICT_FASTER)
 			print_change(now, p, j, t->out);
 	}

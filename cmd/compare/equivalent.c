@@ -9,23 +9,6 @@ double fraction_of_loss(
 	return fraction * fabs(set_mean(j, CONTROL, from, to));
 }
 
-/* Two one-sided tests (TOST): the interval of this confidence on each side is within the margin. */
-static struct interval interval_of(const struct estimate *e, double confidence)
-{
-	double t = e->df ? student_quantile(2 * (1 - confidence), e->df) : (double)NAN;
-	return (struct interval){e->mean, t * e->se};
-}
-
-static bool is_inside(const struct interval *i, double margin)
-{
-	return fabs(i->value) + i->half_width <= margin;
-}
-
-static bool is_beyond(const struct interval *i, double margin)
-{
-	return fabs(i->value) - i->half_width > margin;
-}
-
 void estimate_end(const struct judging *j, struct verdict_result *r)
 {
 	int64_t n = j->finite.n, quarter = n - max64(1, n / 4), half = n / 2;

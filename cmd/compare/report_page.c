@@ -383,38 +383,30 @@ static void put_differences(const struct view *v, struct doc *d)
 
 /* ---- Markdown ---------------------------------------------------------------------- */
 
-static void md_speed(struct doc *d, const struct run_log *l, int column)
-{
-	char text[NUM_TEXT];
-	doc_cell(d, CELL_NUMBER, speed_text(text, column, speed_of(l, 1, column).value));
-}
-
-static void md_run(const struct view *v, int run, int speed, struct doc *d)
-{
-	const struct run_log *l = &v->r->logs[run];
-	scoped_str words = {0};
-	report_techniques(l, &words);
-	doc_row(d);
-	doc_cell(d, CELL_HEADING, v->names[run]);
-	doc_cell(d, CELL_TEXT, l->info.layout);
-	doc_cell(d, CELL_TEXT, words.len ? words.s : "default");
-	md_speed(d, l, speed);
-	md_speed(d, l, COL_MFU);
-	md_speed(d, l, COL_MEM);
-	str_clear(&words);
-	report_words(&v->r->runs[run], &words);
-	doc_cell(d, CELL_TEXT, words.s);
-	doc_row_end(d);
-}
-
 static void md_runs(const struct view *v, struct doc *d)
 {
-	int speed = speed_shown(v->r->logs, v->r->n);
-	const char *const head[] = {"Run", "Layout", "Techniques", speed_heading(speed),
-		">MFU", ">Peak memory", "Verdict"};
+	const struct report *r = v->r;
+	const char *head[2 + N_FACTS] = {"Run"};
+	for (int k = 0; k < N_FACTS; k++)
+		head[1 + k] = fact_name(r, k);
+	head[1 + N_FACTS] = "Verdict";
 	doc_head(d, NULL, head, ARRAY_LEN(head));
-	for (int i = 0; i < v->r->n; i++)
-		md_run(v, i, speed, d);
+	for (int i = 0; i < r->n; i++) {
+		scoped_str text = {0};
+		doc_row(d);
+		doc_cell(d, CELL_HEADING, v->names[i]);
+		for (int k = 0; k < N_FACTS; k++) {
+			str_clear(&text);
+			put_fact(r, &r->logs[i], k, &text);
+			if (k == TECHNIQUES && !text.len)
+				str_puts(&text, "default");
+			doc_cell(d, CELL_TEXT, text.s);
+		}
+		str_clear(&text);
+		report_words(&r->runs[i], &text);
+		doc_cell(d, CELL_TEXT, text.s);
+		doc_row_end(d);
+	}
 }
 
 static void md_details(const struct view *v, int i, struct str *out)

@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "run/run.h"
+#include "stats/stats.h"
 
 /* From the best to the worst. */
 enum verdict {
@@ -75,11 +76,6 @@ struct spike {
 	double at; /* step or tokens */
 	double value, mean, sd;
 	int run; /* the number of the test */
-};
-
-/* An estimate and half the width of its confidence interval, in units of the column; NaN: none. */
-struct interval {
-	double value, half_width;
 };
 
 struct verdict_result {

@@ -171,8 +171,8 @@ const char *trainer_times(enum trainer_kind kind, const char *gpu)
 		[BY_PT] =
 			"four of five of torchtitan's published times on H100 and H200 are in it",
 		[BY_MEGATRON] =
-			"wider than the errors of 8 published times on H100 in float8, and "
-			"assumed where there is none, as of bf16",
+			("wider than the errors of 8 published times on H100 in float8, and "
+			 "assumed where there is none, as of bf16"),
 		[BY_TORCHTITAN] = "of torchtitan's published times on H100 and H200",
 	};
 	bool titan = kind == BY_PT || kind == BY_TORCHTITAN;

@@ -65,9 +65,6 @@ static void state_arithmetic(const struct run *r, const char *layout, struct str
 {
 	scoped_str sums = {0};
 	str_puts(&sums, backend_identity(&r->t.d));
-	if (r->table)
-		str_printf(&sums, ", table of algorithms 0x%016llx",
-			(unsigned long long)r->table);
 	if (comm_has_stream(r->world) &&
 		r->t.o.numerics == NUMERICS_FAST) /* their order is NCCL's */
 		str_printf(&sums, ", %s, %s", comm_device_library(), layout);
@@ -328,7 +325,7 @@ static int build(
 	bool fits = !fit_trainer(t, &plan, &sizes, e);
 	if (start_agree(r, e) || !fits)
 		return -1;
-	if (gemm_algorithms_load(&t->d, o, from, r->all, &r->table, e) ||
+	if (gemm_algorithms_load(&t->d, o, from, r->all, e) ||
 		selftest_kernels(t, r->all, &r->self_test, e)) {
 		r->error_agreed = true;
 		return -1;

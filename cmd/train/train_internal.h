@@ -196,7 +196,6 @@ struct run {
 	struct run_tensorboard tensorboard;
 	struct run_hashes hashes;
 	struct str self_test; /* its result */
-	uint64_t table;	      /* hash of the table of matmul algorithms; 0: none */
 	int64_t max_bytes;    /* planned, of the rank that needs most */
 };
 

@@ -21,8 +21,7 @@ struct attn_work *attn_work(struct device *d)
 dim3 grid_of(struct device *d, const struct hopper_order &o)
 {
 	const struct cuda_device *c = cuda_of(d);
-	bool one_each = cuda_lab_off(d, LAB_ATTENTION);
-	return dim3((unsigned)(one_each ? o.items : min64(o.items, c->multiprocessors)));
+	return dim3((unsigned)min64(o.items, c->multiprocessors));
 }
 
 bool rows_storable(struct device *d, struct heads m)

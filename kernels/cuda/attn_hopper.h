@@ -29,7 +29,7 @@ struct attn_work *attn_work(struct device *d);
 /* Whether rows of m are stored by TMA, see rows_store(), and their tensor map. */
 bool rows_storable(struct device *d, struct heads m);
 CUtensorMap rows_map(struct device *d, struct heads m, int64_t batch, enum dtype type);
-/* One block a multiprocessor (persistent blocks); PT_LAB_OFF=attention: one block an item. */
+/* Returns one block for each multiprocessor (persistent blocks), or fewer if there are fewer items. */
 dim3 grid_of(struct device *d, const struct hopper_order &o);
 
 /* A tensor map with boxes of `rows` rows and PANEL elements of a head. */

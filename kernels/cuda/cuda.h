@@ -62,27 +62,19 @@ void cuda_wait(struct device *d);
 
 /* The optimizations that PT_LAB_OFF can disable, explained in lab.cu. */
 enum lab {
-	LAB_XENT = 1 << 0,
-	LAB_ATTENTION = 1 << 1,
-	LAB_AMAX = 1 << 2,
-	LAB_FLOAT8_BIAS = 1 << 3,
-	LAB_NORM = 1 << 4,
-	LAB_GELU = 1 << 5,
-	LAB_NORM_COPY = 1 << 6,
-	LAB_SUMSQ = 1 << 7,
-	LAB_AMAX_BLOCK = 1 << 8,
-	LAB_BIAS = 1 << 9,
-	LAB_ROPE = 1 << 10,
-	LAB_ACT = 1 << 11,
-	LAB_FLOAT8_RUNS = 1 << 12,
-	LAB_TABLE = 1 << 13,
-	LAB_DELTA = 1 << 14,
-	LAB_ATTN_ITEM = 1 << 15,
-	LAB_ATTN_STORE = 1 << 16,
-	LAB_NORM_LOADS = 1 << 17,
-	LAB_NORM_WARP = 1 << 18,
-	LAB_ATTN_AHEAD = 1 << 19,
-	LAB_ATTN_THREE = 1 << 20
+	LAB_SUMSQ = 1 << 0,
+	LAB_AMAX_BLOCK = 1 << 1,
+	LAB_BIAS = 1 << 2,
+	LAB_ROPE = 1 << 3,
+	LAB_ACT = 1 << 4,
+	LAB_FLOAT8_RUNS = 1 << 5,
+	LAB_DELTA = 1 << 6,
+	LAB_ATTN_ITEM = 1 << 7,
+	LAB_ATTN_STORE = 1 << 8,
+	LAB_NORM_LOADS = 1 << 9,
+	LAB_NORM_WARP = 1 << 10,
+	LAB_ATTN_AHEAD = 1 << 11,
+	LAB_ATTN_THREE = 1 << 12
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

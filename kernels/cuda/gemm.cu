@@ -277,8 +277,7 @@ static bool gemm_with(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	enum { BIAS_ROOM = CUDA_WORKSPACE / 4 };
-	bool after = bias.p && is_byte(p.a.type) &&
-		     (p.d.type == DT_F32 || cuda_lab_off(d, LAB_FLOAT8_BIAS));
+	bool after = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
 	if (bias.p && bias.type != p.d.type) {
 		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_ROOM);
 		void *to = (char *)cuda_workspace(d, CUDA_WORKSPACE) + CUDA_WORKSPACE -
@@ -452,8 +451,7 @@ void cuda_linear_gelu_bwd(
 	struct cuda_product p = {w, dy, da, false, false, NULL, false, 1, EPILOGUE_DGELU,
 		a.p, cuda_of(d)->o.exact ? NULL : gelu_bwd_unfused};
 	BUG_ON(a.type != da.type || a.rows != da.rows || a.cols != da.cols);
-	if (cuda_lab_off(d, LAB_GELU) || !gelu_fits(&p) ||
-		!cuda_gemm(d, "linear_gelu_bwd", &p))
+	if (!gelu_fits(&p) || !cuda_gemm(d, "linear_gelu_bwd", &p))
 		gelu_bwd_unfused(d, &p);
 }
 

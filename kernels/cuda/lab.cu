@@ -1,6 +1,6 @@
 /* PT_LAB_OFF=name,.. (all: every one) disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with gelu, float8-bias, act, delta, float8-runs, table and
- * norm-warp. */
+ * GPU. No bits change, except with act, delta, float8-runs and norm-warp. A switch goes, with the slower kernel, once
+ * a GPU has measured it. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -10,22 +10,6 @@ static const struct {
 	const char *name;
 	enum lab what;
 } switches[] = {
-	/* cross-entropy statistics and gradient in one kernel */
-	{"xent", LAB_XENT},
-	/* for rows of more than 1024 columns: the gradients of a norm's input and weights in
-	 * one kernel */
-	{"norm", LAB_NORM},
-	/* the backward of a norm also writes its result in the type of the next matmul, and
-	 * sums its columns for the gradient of a bias */
-	{"norm-copy", LAB_NORM_COPY},
-	/* persistent blocks of attention (sm_90) */
-	{"attention", LAB_ATTENTION},
-	/* the kernel that writes a matrix also computes its amax */
-	{"amax", LAB_AMAX},
-	/* the backward of GELU as the epilogue of the matmul that computes its incoming gradient */
-	{"gelu", LAB_GELU},
-	/* the bias as an epilogue of float8 matmuls */
-	{"float8-bias", LAB_FLOAT8_BIAS},
 	/* exact sums of squares by persistent blocks, with limbs in shared memory */
 	{"sumsq", LAB_SUMSQ},
 	/* the amax kernel by at most two blocks a multiprocessor */
@@ -38,8 +22,6 @@ static const struct {
 	{"act", LAB_ACT},
 	/* exact gradients of float8 weights in runs of rows, without conversion */
 	{"float8-runs", LAB_FLOAT8_RUNS},
-	/* exact matmuls by algorithms of a table, libcore/engine/gemm_algorithms.c */
-	{"table", LAB_TABLE},
 	/* delta of the attention backward with 16 bytes a lane; another order of sums */
 	{"delta", LAB_DELTA},
 	/* the place of a work item of attention (sm_90) is computed once, by the producer */

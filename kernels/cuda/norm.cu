@@ -211,10 +211,9 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 				threads_of_rows<W::WARPS>(), 0,
 				norm_fwd_kernel<W::WARPS, W::PACKS, W::WHOLE, T>, kind,
 				out, floats_of(stats), in, g, b, rows, (int)cols, eps,
-				amax_on_the_way(d, y), whole);
+				y.amax, whole);
 		});
 	});
-	amax_unfused(d, y);
 }
 
 /* ---- fused with the residual sum ----------------------------------------------------- */
@@ -291,10 +290,8 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 			threads_of_rows<W::WARPS>(), 0,
 			residual_norm_kernel<W::WARPS, W::PACKS, W::WHOLE, S, T>, n->kind,
 			h, floats_of(n->stats), out, stream, in, b, gamma, beta, rows,
-			(int)cols, n->eps, o ? *o : none, o != NULL,
-			amax_on_the_way(d, n->h), whole);
+			(int)cols, n->eps, o ? *o : none, o != NULL, n->h.amax, whole);
 	});
-	amax_unfused(d, n->h);
 }
 
 void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat sum,
@@ -668,7 +665,7 @@ static bool norm_bwd_rows(
 	const float *mean = floats_of(n->stats) + n->first, *rstd = mean + n->x.rows;
 	const float *gamma = floats_of(n->gamma);
 	bool whole = in_packs(cols, N, out, copy, up, in) && in_packs(0, N, gamma);
-	float *amax = copy ? amax_on_the_way(d, to->copy) : NULL;
+	float *amax = copy ? to->copy.amax : NULL;
 	if (whole && loads && !cuda_lab_off(d, LAB_NORM_LOADS))
 		launch(d, "norm_bwd", grid_of(runs.n), THREADS,
 			shared_bytes + W::ROW_BYTES,
@@ -691,8 +688,6 @@ static bool norm_bwd_of(
 	int64_t packs = ceil_div(n->x.cols, N * WARP);
 	bool done = false;
 	auto rows = [&](auto w) { done = norm_bwd_rows<decltype(w), T, C>(d, n, to); };
-	if (packs > 8 && cuda_lab_off(d, LAB_NORM))
-		return false;
 	if (to->dbeta.p)
 		by_packs<true>(packs, rows);
 	else
@@ -714,11 +709,10 @@ static bool norm_bwd_fused(
 	return norm_bwd_of<float, __nv_bfloat16>(d, n, to);
 }
 
-static bool copies_on_the_way(struct device *d, struct mat copy, struct mat dy)
+static bool copies_on_the_way(struct mat copy, struct mat dy)
 {
 	return copy.p && dtype_bytes(copy.type) == 2 &&
-	       (dy.type == DT_F32 || dy.type == copy.type) &&
-	       !cuda_lab_off(d, LAB_NORM_COPY);
+	       (dy.type == DT_F32 || dy.type == copy.type);
 }
 
 void cuda_norm_bwd(struct device *d, enum norm_kind kind, const struct norm_grads *to,
@@ -729,10 +723,8 @@ void cuda_norm_bwd(struct device *d, enum norm_kind kind, const struct norm_grad
 	struct norm_grads plain = *to;
 	struct mat copy = mat_rows(to->copy, first, rows);
 	copy.amax = to->copy.amax;
-	if (copies_on_the_way(d, to->copy, dy) && norm_bwd_fused(d, &n, to)) {
-		amax_unfused(d, copy);
+	if (copies_on_the_way(to->copy, dy) && norm_bwd_fused(d, &n, to))
 		return;
-	}
 	plain.copy.p = NULL;
 	if (!norm_bwd_fused(d, &n, &plain)) {
 		bwd_x_rows(d, kind, to->dx, dy, x, stats, gamma, first, rows);

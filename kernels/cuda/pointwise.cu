@@ -414,11 +414,9 @@ void cuda_act_fwd(
 		const T *p = (const T *)a.p, *q = (const T *)b.p;
 		bool whole = in_packs(0, PER_PACK<T>, out, p, q);
 		by_kind(kind, [&](auto k) {
-			launch_act_fwd<decltype(k)::kind>(
-				d, out, p, q, n, amax_on_the_way(d, y), whole);
+			launch_act_fwd<decltype(k)::kind>(d, out, p, q, n, y.amax, whole);
 		});
 	});
-	amax_unfused(d, y);
 }
 
 void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct mat db,
@@ -432,7 +430,7 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 		enum { N = PER_PACK<T> };
 		T *to = (T *)da.p, *to_b = (T *)db.p;
 		const T *up = (const T *)dy.p, *p = (const T *)a.p, *q = (const T *)b.p;
-		float *amax_a = amax_on_the_way(d, da), *amax_b = amax_on_the_way(d, db);
+		float *amax_a = da.amax, *amax_b = db.amax;
 		bool whole = in_packs(0, N, to, to_b, up, p, q);
 		by_kind(kind, [&](auto k) {
 			constexpr enum act_kind KIND = decltype(k)::kind;
@@ -452,8 +450,6 @@ void cuda_act_bwd(struct device *d, enum act_kind kind, struct mat da, struct ma
 			});
 		});
 	});
-	amax_unfused(d, da);
-	amax_unfused(d, db);
 }
 
 template <typename Y, typename X>

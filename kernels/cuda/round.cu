@@ -208,7 +208,7 @@ static void round_by(struct device *d, const char *name, struct mat y, struct ma
 {
 	BUG_ON(mat_size(y) != mat_size(x));
 	BUG_ON(y.type != DT_F32 && y.type != type);
-	float *amax = amax_on_the_way(d, y);
+	float *amax = y.amax;
 	if (y.type == DT_F32)
 		round_as(d, name, floats_of(y), x, type, by, amax);
 	else if (dtype_bytes(type) == 2)
@@ -222,7 +222,6 @@ void cuda_round(
 {
 	struct by_number by = {scale};
 	round_by(d, "round", y, x, type, by);
-	amax_unfused(d, y);
 }
 
 /* ---- with the transposed matrix ----------------------------------------------------- */

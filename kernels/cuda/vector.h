@@ -181,19 +181,6 @@ static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most
 	raise(to, seen, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
 }
 
-/* The y.amax that a kernel updates itself; NULL with PT_LAB_OFF=amax, where amax_unfused()
- * follows. */
-static inline float *amax_on_the_way(struct device *d, struct mat y)
-{
-	return cuda_lab_off(d, LAB_AMAX) ? NULL : y.amax;
-}
-
-static inline void amax_unfused(struct device *d, struct mat y)
-{
-	if (y.amax && cuda_lab_off(d, LAB_AMAX))
-		cuda_amax(d, y.amax, y);
-}
-
 /* The number of threads before this one with `yes`, in a block of WARPS warps; *total: of all
  * threads. */
 template <int WARPS>

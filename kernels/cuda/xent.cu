@@ -362,7 +362,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 	row_gradient<WARPS>(logits, loss + row, s, lse, target, *scale);
 }
 
-/* PT_LAB_OFF=xent, or smoothing, which needs the sum of the logits: the separate kernels. */
+/* Smoothing needs the sum of the logits, which the separate kernels compute. */
 static void xent_unfused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)
@@ -380,7 +380,7 @@ void cuda_xent_fused(struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)
 {
-	if (terms.smoothing > 0 || cuda_lab_off(d, LAB_XENT)) {
+	if (terms.smoothing > 0) {
 		xent_unfused(d, loss, logits, targets, vocab, terms, scale);
 		return;
 	}

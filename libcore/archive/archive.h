@@ -51,7 +51,6 @@ struct torch_file {
 
 /* One way to keep tensors in a file or in the files of a directory. A container is a file and a row of CONTAINERS. */
 struct container {
-	const char *name;
 	bool is_file; /* else a directory */
 	bool many;    /* each chunk is an archive of torch.save() */
 	/* Returns whether the path is one, by the first bytes or the names of files. */
@@ -67,6 +66,8 @@ struct container {
 CONTAINERS(CONTAINER_ROW)
 #undef CONTAINER_ROW
 
+/* Has the directory a file of this name? */
+bool container_has(const char *directory, const char *name);
 /* Returns NULL if the path is no container. */
 const struct container *container_of(const char *path);
 int torch_open(struct torch_file *f, const char *path, struct err *e);

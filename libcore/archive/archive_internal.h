@@ -88,6 +88,7 @@ struct torch_parts {
 	void *span;
 	const struct place *span_of;
 	int64_t allowed; /* bytes that items_charge() may still take */
+	char options_xxh3[17], param_hash[17]; /* safetensors.c: of all its files */
 };
 
 /* Names, items, chunks and values take memory and time in proportion to the bytes of the files, though a file may list
@@ -99,10 +100,16 @@ int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e);
 /* Appends an item with the name, and charges it. NULL: *e is set. */
 struct torch_item *items_add(
 	struct torch_file *f, const char *name, size_t n_bytes, struct err *e);
+/* Appends a tensor, by what the tree says about it. */
+struct torch_item *items_add_tensor(struct torch_file *f, const char *name,
+	size_t n_bytes, const struct described *d, struct err *e);
 /* Appends a chunk to the last item, whose dimensions are set: where it begins in each, and its sizes. They
  * are to be added in the order of their begins. They are charged; the next item fails if nothing is left. */
 struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes);
+/* Sets its place: contiguous, from a byte of its file on. */
+void chunk_place(struct chunk *c, int64_t at);
+extern const int64_t no_dims[TORCH_MAX_DIMS];
 /* The last item is no item, but a copy of the one with its name: what another rank has of it. Whose it is, and whose
  * the item is. */
 void items_end_copy(struct torch_file *f, const char *whose, const char *first);
@@ -148,10 +155,26 @@ void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
 /* Checks the storage of a chunk, once, and sets its place. (A file that is no archive has no checksums.) */
 int storages_find(struct torch_file *f, struct chunk *c, struct err *e);
 
+/* ---- weight_map.c: the index of a model in several files ------------------------------------ */
+
+struct json_t;
+struct weight_map {
+	const char *path;   /* of the index; the caller's */
+	struct json_t *map; /* the file of each tensor */
+	struct strs files;  /* names of files beside the index, each once */
+};
+
+/* Reads an index that is not trusted. */
+int weight_map_read(struct weight_map *m, const char *path, struct err *e);
+void weight_map_free(struct weight_map *m);
+/* Sets *out to the path of a file. */
+void weight_map_path(const struct weight_map *m, int64_t file, struct str *out);
+/* Checks that each tensor of the index is in its file, in the order of the list, and that the index has all. */
+int weight_map_check(
+	const struct weight_map *m, const struct torch_file *f, struct err *e);
+
 /* ---- containers.c ------------------------------------------------------------------------ */
 
-/* Has the directory a file of this name? */
-bool container_has(const char *directory, const char *name);
 /* Has it a model of Hugging Face in safetensors files? It is read instead of files of PyTorch beside it. */
 bool container_has_safetensors(const char *directory);
 

@@ -4,7 +4,6 @@
  */
 #include "archive/archive_internal.h"
 
-#include "archive/weight_map.h"
 #include "base/file.h"
 
 static const char index_file[] = "pytorch_model.bin.index.json";
@@ -55,14 +54,6 @@ static int add_file(struct torch_file *f, int32_t file, struct err *e)
 	return rc;
 }
 
-/* The number of the file that has a tensor. */
-static int64_t file_of(const void *with, const char *tensor)
-{
-	const struct torch_file *f = with;
-	const struct torch_item *x = torch_find(f, tensor);
-	return x ? f->parts->chunks[x->first].file : -1;
-}
-
 static int read_all(struct torch_file *f, const struct weight_map *m, struct err *e)
 {
 	scoped_strs paths = {0};
@@ -79,7 +70,7 @@ static int read_all(struct torch_file *f, const struct weight_map *m, struct err
 		storages_files(f, &paths);
 	for (int64_t i = 0; i < m->files.n && !rc; i++)
 		rc = add_file(f, (int32_t)i, e);
-	return rc || items_end(f, e) || weight_map_check(m, f->n, file_of, f, e) ? -1 : 0;
+	return rc || items_end(f, e) || weight_map_check(m, f, e) ? -1 : 0;
 }
 
 static int bins_open(struct torch_file *f, struct err *e)
@@ -94,11 +85,7 @@ static int bins_open(struct torch_file *f, struct err *e)
 	return rc;
 }
 
-const struct container container_bins = {
-	.name = "several .bin files",
-	.is_in = bins_are_in,
-	.open = bins_open,
-};
+const struct container container_bins = {.is_in = bins_are_in, .open = bins_open};
 
 /* ---- one file --------------------------------------------------------------------------------- */
 
@@ -116,8 +103,4 @@ static int one_bin_open(struct torch_file *f, struct err *e)
 	return torch_file_open_inside(f, path.s, e);
 }
 
-const struct container container_one_bin = {
-	.name = "one .bin file",
-	.is_in = one_bin_is_in,
-	.open = one_bin_open,
-};
+const struct container container_one_bin = {.is_in = one_bin_is_in, .open = one_bin_open};

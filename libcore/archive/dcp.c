@@ -403,8 +403,4 @@ static int dcp_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_dcp = {
-	.name = "DCP",
-	.many = true,
-	.is_in = dcp_is_in,
-	.open = dcp_open,
-};
+	.many = true, .is_in = dcp_is_in, .open = dcp_open};

@@ -69,6 +69,27 @@ struct torch_item *items_add(
 	return x;
 }
 
+struct torch_item *items_add_tensor(struct torch_file *f, const char *name,
+	size_t n_bytes, const struct described *d, struct err *e)
+{
+	struct torch_item *x = items_add(f, name, n_bytes, e);
+	if (x) {
+		x->kind = TORCH_TENSOR;
+		x->dtype = d->dtype;
+		x->ndim = d->ndim;
+		memcpy(x->dims, d->dims, sizeof(x->dims));
+	}
+	return x;
+}
+
+void chunk_place(struct chunk *c, int64_t at)
+{
+	c->place = xcalloc(1, sizeof(*c->place));
+	*c->place = (struct place){.at = at, .contiguous = true};
+}
+
+const int64_t no_dims[TORCH_MAX_DIMS];
+
 struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes)
 {
@@ -121,7 +142,6 @@ static uint64_t hash_corners(const int64_t *begin, const int64_t *sizes, int ndi
 static int check_cover(
 	const struct torch_file *f, const struct torch_item *x, struct err *e)
 {
-	static const int64_t zeros[TORCH_MAX_DIMS];
 	const struct torch_parts *p = f->parts;
 	uint64_t sum = 0;
 	bool empty = false;
@@ -131,7 +151,7 @@ static int check_cover(
 		const int64_t *box = p->boxes + p->chunks[i].box;
 		sum += hash_corners(box, box + x->ndim, x->ndim);
 	}
-	if (empty || (x->n_chunks && sum == hash_corners(zeros, x->dims, x->ndim)))
+	if (empty || (x->n_chunks && sum == hash_corners(no_dims, x->dims, x->ndim)))
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: the parts of %s do not cover it, or overlap: the checkpoint is not whole",

@@ -302,10 +302,8 @@ static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
 	c->file = b->file;
 	c->node = b->entry;
 	c->at = b->at;
-	if (archive)
-		return;
-	c->place = xcalloc(1, sizeof(*c->place));
-	*c->place = (struct place){.at = b->at, .contiguous = true};
+	if (!archive)
+		chunk_place(c, b->at);
 }
 
 static int put_tensor(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
@@ -524,7 +522,4 @@ static int nanotron_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_nanotron = {
-	.name = "nanotron",
-	.is_in = nanotron_is_in,
-	.open = nanotron_open,
-};
+	.is_in = nanotron_is_in, .open = nanotron_open};

@@ -1,41 +1,39 @@
-/* safetensors files: the header of one, and several files as one list of tensors. */
+/* safetensors files: the header of one, and a model in one or several. */
 #include "archive/safetensors.h"
 
 #include "archive/archive_internal.h"
-#include "archive/weight_map.h"
 #include "base/file.h"
 #include "base/json.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* Limit of the JSON, which takes up to 20 times the memory of its text: 100,000 tensors have about 10 MB. */
 enum { MAX_HEADER = 12 << 20 };
-static const int64_t max_dim = INT64_MAX / 4;
 
 static const struct {
 	const char *name;
 	int bytes;
-	int dtype; /* of numbers_read(); -1: not supported */
-	const char *torch;
+	const char *torch; /* NULL: not supported */
 } types[] = {
-	{"F32", 4, DT_F32, "float32"},
-	{"BF16", 2, DT_BF16, "bfloat16"},
-	{"F16", 2, DT_F16, "float16"},
-	{"F64", 8, -1, "float64"},
-	{"I64", 8, -1, "int64"},
-	{"U64", 8, -1},
-	{"I32", 4, -1, "int32"},
-	{"U32", 4, -1},
-	{"I16", 2, -1, "int16"},
-	{"U16", 2, -1},
-	{"I8", 1, -1, "int8"},
-	{"U8", 1, -1, "uint8"},
-	{"BOOL", 1, -1, "bool"},
-	{"F8_E4M3", 1, -1},
-	{"F8_E5M2", 1, -1},
+	{"F32", 4, "float32"},
+	{"BF16", 2, "bfloat16"},
+	{"F16", 2, "float16"},
+	{"F64", 8, "float64"},
+	{"I64", 8, "int64"},
+	{"U64", 8},
+	{"I32", 4, "int32"},
+	{"U32", 4},
+	{"I16", 2, "int16"},
+	{"U16", 2},
+	{"I8", 1, "int8"},
+	{"U8", 1, "uint8"},
+	{"BOOL", 1, "bool"},
+	{"F8_E4M3", 1},
+	{"F8_E5M2", 1},
 };
 
 const char *safetensors_type(const struct st_tensor *t)
@@ -69,10 +67,13 @@ static int read_shape(struct st_tensor *t, json_t *shape, int64_t *n_bytes)
 	for (int i = 0; i < t->ndim; i++) {
 		json_t *d = json_array_get(shape, (size_t)i);
 		t->dims[i] = json_is_integer(d) ? json_integer_value(d) : -1;
-		if (t->dims[i] < 0 || t->dims[i] > max_dim ||
-			__builtin_mul_overflow(*n_bytes, t->dims[i], n_bytes))
+		if (t->dims[i] < 0)
 			return -1;
 	}
+	if (!shape_fits(t->dims, t->ndim))
+		return -1;
+	for (int i = 0; i < t->ndim; i++)
+		*n_bytes *= t->dims[i];
 	return 0;
 }
 
@@ -103,6 +104,12 @@ static int read_entry(struct st_tensor *t, const char *name, json_t *entry,
 	return 0;
 }
 
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(
+		((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
+}
+
 /* ---- the header of a file ----------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b)
@@ -130,6 +137,25 @@ static int check_layout(struct st_tensor *list, int64_t n, int64_t header, int64
 			"%s: %lld bytes belong to no tensor: the file is damaged", path,
 			(long long)(size - at));
 	return 0;
+}
+
+int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash)
+{
+	enum { PIECE = 1 << 20 };
+	char *piece = xmalloc(PIECE);
+	struct hash_state *h = hash_open();
+	int64_t at = 0;
+	ssize_t got;
+	while ((got = pread(fd, piece, PIECE, at)) > 0 || (got < 0 && errno == EINTR)) {
+		got = got < 0 ? 0 : got;
+		for (int64_t i = max64(at, hole); i < min64(at + got, hole + n); i++)
+			piece[i - at] = fill;
+		hash_add(h, piece, (size_t)got);
+		at += got;
+	}
+	*hash = hash_close(h);
+	free(piece);
+	return got < 0 ? -1 : 0;
 }
 
 /* Of a file that this program wrote, which its metadata say. */
@@ -182,7 +208,11 @@ static int read_tensors(struct st_header *h, int64_t at, const char *path, struc
 			return -1;
 		h->n++;
 	}
-	return check_layout(h->tensors, h->n, at, h->size, path, e);
+	if (check_layout(h->tensors, h->n, at, h->size, path, e))
+		return -1;
+	if (h->n)
+		qsort(h->tensors, (size_t)h->n, sizeof(*h->tensors), by_name);
+	return 0;
 }
 
 static int read_text(
@@ -205,10 +235,11 @@ static int read_text(
 		return err_set(e, EX_DATAERR,
 			"%s: not a safetensors file, or damaged: a header of %llu bytes",
 			path, (unsigned long long)n);
-	scoped_ptr char *text = xmalloc((size_t)n);
+	char *text = xmalloc((size_t)n);
 	int rc = file_read_at(fd, path, text, (size_t)n, 8, e);
 	if (!rc)
 		str_add(out, text, (size_t)n);
+	free(text);
 	return rc;
 }
 
@@ -249,136 +280,92 @@ const char *safetensors_metadata(const struct st_header *h, const char *key)
 		json_object_get(json_object_get(h->root, "__metadata__"), key));
 }
 
-/* ---- several files ---------------------------------------------------------------------- */
+/* ---- a model in one file, or in the files of an index -------------------------------------- */
 
 /* Each file has the same text of a key, or none has it. */
-static int keep_text(const struct safetensors *s, const struct st_header *h,
+static int keep_text(const struct torch_file *f, const struct st_header *h,
 	const char *key, char kept[static ST_DIGITS + 1], struct err *e)
 {
 	const char *text = safetensors_metadata(h, key);
 	text = text ? text : "";
-	if (s->n_files == 1)
+	if (f->parts->n_files == 1)
 		snprintf(kept, ST_DIGITS + 1, "%s", text);
 	return !strcmp(kept, text) ? 0
 				   : err_set(e, EX_DATAERR,
 					     "%s: %s is not that of the other files: of "
 					     "another model, or damaged",
-					     s->paths[s->n_files - 1], key);
+					     f->parts->files[f->parts->n_files - 1], key);
 }
 
-/* Appends the tensors, which the file then owns. */
-static void add_tensors(struct safetensors *s, struct st_header *h)
+static int add_tensor(
+	struct torch_file *f, int32_t file, const struct st_tensor *t, struct err *e)
 {
-	s->tensors =
-		xrealloc(s->tensors, (size_t)max64(1, s->n + h->n) * sizeof(*s->tensors));
-	for (int64_t i = 0; i < h->n; i++) {
-		s->tensors[s->n] = h->tensors[i];
-		s->tensors[s->n++].file = s->n_files - 1;
-	}
-	h->n = 0;
+	struct described d = {.dtype = safetensors_dtype(t), .ndim = t->ndim};
+	if (d.dtype < 0)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: %s has the type %s, which is not supported",
+			f->parts->files[file], t->name, safetensors_type(t));
+	memcpy(d.dims, t->dims, sizeof(d.dims));
+	if (!items_add_tensor(f, t->name, strlen(t->name), &d, e))
+		return -1;
+	struct chunk *c = items_add_chunk(f, no_dims, d.dims);
+	c->file = file;
+	chunk_place(c, t->offset);
+	return 0;
 }
 
-static int open_file(struct safetensors *s, const char *path, struct err *e)
+static int add_file(struct torch_file *f, const char *path, struct err *e)
 {
 	struct st_header h;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), file = s->n_files;
-	if (fd < 0)
-		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-	s->paths = xgrow(s->paths, file, sizeof(*s->paths));
-	s->fds = xgrow(s->fds, file, sizeof(*s->fds));
-	s->paths[file] = xstrdup(path);
-	s->fds[file] = fd;
-	s->n_files++;
-	if (safetensors_header(&h, fd, path, e))
+	struct torch_parts *p = f->parts;
+	int32_t file = items_add_file(f, path);
+	int fd = items_fd(f, file, e);
+	if (fd < 0 || safetensors_header(&h, fd, path, e))
 		return -1;
-	int rc = keep_text(s, &h, "pt_options_xxh3", s->options_xxh3, e) ||
-		 keep_text(s, &h, "pt_param_hash", s->param_hash, e);
-	if (!rc)
-		add_tensors(s, &h);
+	items_allow(f, h.size);
+	int rc = keep_text(f, &h, "pt_options_xxh3", p->options_xxh3, e) ||
+		 keep_text(f, &h, "pt_param_hash", p->param_hash, e);
+	for (int64_t i = 0; i < h.n && !rc; i++)
+		rc = add_tensor(f, file, &h.tensors[i], e);
 	safetensors_header_free(&h);
 	return rc ? -1 : 0;
 }
 
-static int sort_tensors(struct safetensors *s, const char *path, struct err *e)
-{
-	if (s->n)
-		qsort(s->tensors, (size_t)s->n, sizeof(*s->tensors), compare_texts);
-	for (int64_t i = 1; i < s->n; i++)
-		if (!strcmp(s->tensors[i].name, s->tensors[i - 1].name))
-			return err_set(e, EX_DATAERR, "%s: %s is in two files", path,
-				s->tensors[i].name);
-	return 0;
-}
-
-/* The number of the file that has a tensor. */
-static int64_t file_of(const void *with, const char *tensor)
-{
-	const struct st_tensor *t = safetensors_find(with, tensor);
-	return t ? t->file : -1;
-}
-
-static int open_index(struct safetensors *s, const char *path, struct err *e)
+static int add_files(struct torch_file *f, struct err *e)
 {
 	struct weight_map m;
 	scoped_str file = {0};
-	if (weight_map_read(&m, path, e))
+	if (weight_map_read(&m, f->path, e))
 		return -1;
 	int rc = 0;
 	for (int64_t i = 0; i < m.files.n && !rc; i++) {
 		weight_map_path(&m, i, &file);
-		rc = open_file(s, file.s, e);
+		rc = add_file(f, file.s, e);
 	}
-	rc = rc || sort_tensors(s, path, e) || weight_map_check(&m, s->n, file_of, s, e);
+	rc = rc || items_end(f, e) || weight_map_check(&m, f, e);
 	weight_map_free(&m);
 	return rc ? -1 : 0;
 }
 
-/* ---- interface ----------------------------------------------------------------------- */
-
-int safetensors_open(struct safetensors *s, const char *path, struct err *e)
+static bool safetensors_is_in(const char *path)
 {
-	size_t n = strlen(path);
-	*s = (struct safetensors){.n = 0};
-	bool index = n > 5 && !strcmp(path + n - 5, ".json");
-	int rc = index ? open_index(s, path, e)
-		       : open_file(s, path, e) || sort_tensors(s, path, e);
-	if (rc)
-		safetensors_close(s);
-	return rc ? -1 : 0;
+	return text_ends(path, ".safetensors") ||
+	       text_ends(path, ".safetensors.index.json");
 }
 
-void safetensors_close(struct safetensors *s)
+static int safetensors_open(struct torch_file *f, struct err *e)
 {
-	for (int64_t i = 0; i < s->n; i++)
-		free(s->tensors[i].name);
-	for (int i = 0; i < s->n_files; i++) {
-		close(s->fds[i]);
-		free(s->paths[i]);
-	}
-	free(s->tensors);
-	free(s->paths);
-	free(s->fds);
-	*s = (struct safetensors){.n = 0};
+	if (text_ends(f->path, ".json"))
+		return add_files(f, e);
+	return add_file(f, f->path, e) || items_end(f, e) ? -1 : 0;
 }
 
-const struct st_tensor *safetensors_find(const struct safetensors *s, const char *name)
-{
-	struct st_tensor key = {.name = (char *)name};
-	return s->n ? bsearch(&key, s->tensors, (size_t)s->n, sizeof(key), compare_texts)
-		    : NULL;
-}
+const struct container container_safetensors = {.is_file = true,
+	.many = true,
+	.is_in = safetensors_is_in,
+	.open = safetensors_open};
 
-int safetensors_read(const struct safetensors *s, const struct st_tensor *t,
-	int64_t first, int64_t n, float *out, struct err *e)
+const char *safetensors_options(const struct torch_file *f)
 {
-	int64_t bytes = types[t->type].bytes;
-	int dtype = types[t->type].dtype;
-	const char *path = s->paths[t->file];
-	BUG_ON(first < 0 || n < 0 || (first + n) * bytes > t->n_bytes);
-	if (dtype < 0)
-		return err_set(e, EX_UNAVAILABLE,
-			"%s: %s is %s; F32, BF16 and F16 can be read", path, t->name,
-			types[t->type].name);
-	return numbers_read(s->fds[t->file], path, (enum dtype)dtype,
-		t->offset + first * bytes, n, out, e);
+	return f->parts->options_xxh3;
 }

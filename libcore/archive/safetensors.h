@@ -5,10 +5,10 @@
  * The format has no checksum. Files that pt-ckpt writes have the metadata entry xxh3: 16 hexadecimal
  * digits, the XXH3 of the whole file with zeros in their place. It is checked when the file is opened.
  */
-#pragma once
+#ifndef ARCHIVE_SAFETENSORS_H
+#define ARCHIVE_SAFETENSORS_H
 
 #include "archive/archive.h"
-#include "kernels/dtype.h"
 
 enum { ST_DIGITS = 16 };
 
@@ -17,13 +17,12 @@ struct st_tensor {
 	int type; /* number in the table of types */
 	int ndim;
 	int64_t dims[TORCH_MAX_DIMS];
-	int file;
 	int64_t offset, n_bytes; /* in the file */
 };
 
 /* The header of one file. */
 struct st_header {
-	struct st_tensor *tensors; /* in the order of their data, which have no holes */
+	struct st_tensor *tensors; /* sorted by name */
 	int64_t n, size;	   /* of the file, in bytes */
 	struct json_t *root;
 };
@@ -36,31 +35,14 @@ const char *safetensors_metadata(const struct st_header *h, const char *key);
 /* Returns the type of torch_item that a tensor has; -1: it is not supported. */
 int safetensors_dtype(const struct st_tensor *t);
 
-struct safetensors {
-	char **paths;
-	int *fds;
-	int n_files;
-	struct st_tensor *tensors; /* sorted by name */
-	int64_t n;
-	/* The metadata entries pt_options_xxh3 and pt_param_hash, which all files of an index have in
-	 * common; empty: none. */
-	char options_xxh3[ST_DIGITS + 1], param_hash[ST_DIGITS + 1];
-};
-
-/* Opens one file, or all files of an index (model.safetensors.index.json). */
-int safetensors_open(struct safetensors *s, const char *path, struct err *e);
-void safetensors_close(struct safetensors *s);
-/* NULL: there is none. */
-const struct st_tensor *safetensors_find(const struct safetensors *s, const char *name);
-/* Reads n elements from element `first` on, widened to fp32. */
-int safetensors_read(const struct safetensors *s, const struct st_tensor *t,
-	int64_t first, int64_t n, float *out, struct err *e);
+/* Computes the XXH3 of a file in which n bytes at `hole` are replaced by `fill`. -1 with errno set. */
+int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash);
+/* Returns the name of its type, such as F32. */
 const char *safetensors_type(const struct st_tensor *t);
 
-/* ---- numbers.c -------------------------------------------------------------------- */
+/* A model in one file, or in the files of an index (model.safetensors.index.json). */
+extern const struct container container_safetensors;
+/* Returns the metadata entry pt_options_xxh3, which all its files have in common; empty: none. */
+const char *safetensors_options(const struct torch_file *f);
 
-/* Reads n numbers at an offset, widened to fp32. */
-int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
-	float *out, struct err *e);
-/* The XXH3 of a file in which n bytes at `hole` are replaced by `fill`. -1 with errno set. */
-int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash);
+#endif

@@ -151,8 +151,7 @@ static int add_tensor(struct shards *s, int64_t from, int64_t to)
 			continue;
 		struct chunk *c = items_add_chunk(s->f, x->begin, x->is.dims);
 		c->file = x->file;
-		c->place = xcalloc(1, sizeof(*c->place));
-		*c->place = (struct place){.at = x->is.offset, .contiguous = true};
+		chunk_place(c, x->is.offset);
 	}
 	return 0;
 }
@@ -187,8 +186,4 @@ static int shards_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_shards = {
-	.name = "safetensors of ranks",
-	.many = true,
-	.is_in = shards_are_in,
-	.open = shards_open,
-};
+	.many = true, .is_in = shards_are_in, .open = shards_open};

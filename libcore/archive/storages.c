@@ -52,20 +52,14 @@ int storages_describe(const struct archive *a, uint32_t node, struct described *
 int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, const char *name, struct err *e)
 {
-	static const int64_t zeros[TORCH_MAX_DIMS];
 	struct described d;
 	struct buffer b = {.file = file};
 	int rc = storages_describe(a, node, &d, &b, e);
 	if (rc)
 		return rc;
-	struct torch_item *x = items_add(f, name, strlen(name), e);
-	if (!x)
+	if (!items_add_tensor(f, name, strlen(name), &d, e))
 		return -1;
-	x->kind = TORCH_TENSOR;
-	x->dtype = d.dtype;
-	x->ndim = d.ndim;
-	memcpy(x->dims, d.dims, sizeof(x->dims));
-	struct chunk *c = items_add_chunk(f, zeros, d.dims);
+	struct chunk *c = items_add_chunk(f, no_dims, d.dims);
 	c->file = file;
 	c->node = b.entry;
 	c->at = b.at;
@@ -136,9 +130,7 @@ int storages_find(struct torch_file *f, struct chunk *c, struct err *e)
 		if (z->fd < 0 || zip_check(z, x, &at, e))
 			return -1;
 	}
-	if (!c->place) {
-		c->place = xcalloc(1, sizeof(*c->place));
-		*c->place = (struct place){.at = c->at, .contiguous = true};
-	}
+	if (!c->place)
+		chunk_place(c, c->at);
 	return 0;
 }

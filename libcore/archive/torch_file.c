@@ -25,15 +25,9 @@ struct walk {
 
 static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
 {
-	static const int64_t zeros[TORCH_MAX_DIMS];
-	struct torch_item *x = items_add(w->f, w->name.s, w->name.len, w->e);
-	if (!x)
+	if (!items_add_tensor(w->f, w->name.s, w->name.len, d, w->e))
 		return -1;
-	x->kind = TORCH_TENSOR;
-	x->dtype = d->dtype;
-	x->ndim = d->ndim;
-	memcpy(x->dims, d->dims, sizeof(x->dims));
-	items_add_chunk(w->f, zeros, d->dims)->node = node;
+	items_add_chunk(w->f, no_dims, d->dims)->node = node;
 	return 0;
 }
 
@@ -161,11 +155,7 @@ static bool is_torch_file(const char *path)
 }
 
 const struct container container_file = {
-	.name = "torch.save",
-	.is_file = true,
-	.is_in = is_torch_file,
-	.open = torch_file_open,
-};
+	.is_file = true, .is_in = is_torch_file, .open = torch_file_open};
 
 /* ---- values ------------------------------------------------------------------------------ */
 

@@ -7,14 +7,17 @@
 
 #include "base/file.h"
 
+#include <dirent.h>
+#include <string.h>
+
 static const char folder[] = "zero";
 
 /* The names of parameters, sorted: directories that have fp32.pt. */
 static int64_t list_parameters(const char *path, struct strs *out)
 {
-	scoped_str name = {0};
+	struct str name = {0};
 	str_printf(&name, "%s/%s", path, folder);
-	scoped_dir *d = opendir(name.s);
+	DIR *d = opendir(name.s);
 	struct dirent *entry;
 	while (d && (entry = readdir(d))) {
 		str_clear(&name);
@@ -22,14 +25,19 @@ static int64_t list_parameters(const char *path, struct strs *out)
 		if (file_exists(name.s))
 			strs_add(out, entry->d_name);
 	}
+	if (d)
+		closedir(d);
+	str_free(&name);
 	strs_sort(out);
 	return out->n;
 }
 
 static bool universal_is_in(const char *path)
 {
-	scoped_strs list = {0};
-	return list_parameters(path, &list) > 0;
+	struct strs list = {0};
+	bool found = list_parameters(path, &list) > 0;
+	strs_free(&list);
+	return found;
 }
 
 uint32_t archive_tensor(const struct archive *a)
@@ -39,24 +47,17 @@ uint32_t archive_tensor(const struct archive *a)
 }
 
 /* The item of a file, which was just opened. */
-static int add_item(struct torch_file *f, const char *name, int32_t file, int64_t n_bytes,
+static int add_item(struct torch_file *f, const char *name, int32_t file,
 	const struct archive *a, struct err *e)
 {
-	static const int64_t zeros[TORCH_MAX_DIMS];
-	struct described d = {.ndim = 0};
+	struct described d;
 	int rc = describe_tensor(&a->tree, archive_tensor(a), &d, e);
-	if (rc < 0)
+	if (rc < 0 || !(rc ? items_add(f, name, strlen(name), e)
+			   : items_add_tensor(f, name, strlen(name), &d, e)))
 		return -1;
-	struct torch_item *x = items_add(f, name, strlen(name), e);
-	if (!x)
-		return -1;
-	x->kind = rc ? TORCH_VALUE : TORCH_TENSOR;
-	x->dtype = rc ? 0 : d.dtype;
-	x->ndim = rc ? 0 : d.ndim;
-	memcpy(x->dims, rc ? zeros : d.dims, sizeof(x->dims));
-	struct chunk *c = items_add_chunk(f, zeros, x->dims);
+	struct chunk *c = items_add_chunk(f, no_dims, rc ? no_dims : d.dims);
 	c->file = file;
-	c->n_bytes = n_bytes;
+	c->n_bytes = a->zip.size;
 	return 0;
 }
 
@@ -67,7 +68,7 @@ static int add_file(
 	int32_t file = items_add_file(f, path);
 	if (storages_open(f, file, &a, e))
 		return -1;
-	int rc = add_item(f, name, file, a.zip.size, &a, e);
+	int rc = add_item(f, name, file, &a, e);
 	archive_close(&a);
 	return rc;
 }
@@ -76,23 +77,23 @@ static int add_file(
 static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int64_t group,
 	const struct pickle *p, uint32_t dict, struct err *e)
 {
-	static const int64_t zeros[TORCH_MAX_DIMS];
 	struct pickle_each it;
 	uint32_t key, value;
 	size_t n;
 	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (pickle_next(&it, &key) && pickle_next(&it, &value)) {
-		scoped_str name = {0};
+		struct str name = {0};
 		const char *text = pickle_text(p, key, &n);
 		if (!text || memchr(text, 0, n))
 			continue;
 		str_printf(&name, "optimizer.param_groups.%lld.", (long long)group);
 		str_add(&name, text, n);
 		struct torch_item *x = items_add(f, name.s, name.len, e);
+		str_free(&name);
 		if (!x)
 			return -1;
 		x->node = value;
-		struct chunk *c = items_add_chunk(f, zeros, zeros);
+		struct chunk *c = items_add_chunk(f, no_dims, no_dims);
 		c->file = file;
 		c->n_bytes = n_bytes;
 	}
@@ -132,8 +133,8 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 static int universal_open(struct torch_file *f, struct err *e)
 {
 	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};
-	scoped_strs list = {0};
-	scoped_str path = {0}, name = {0};
+	struct strs list = {0};
+	struct str path = {0}, name = {0};
 	int rc = 0;
 	list_parameters(f->path, &list);
 	for (int64_t i = 0; i < list.n * (int64_t)ARRAY_LEN(states) && !rc; i++) {
@@ -153,12 +154,11 @@ static int universal_open(struct torch_file *f, struct err *e)
 	if (!rc && file_exists(path.s))
 		rc = add_common(f, path.s, e);
 	rc = rc || items_end(f, e) ? -1 : 0;
+	str_free(&path);
+	str_free(&name);
+	strs_free(&list);
 	return rc;
 }
 
 const struct container container_universal = {
-	.name = "DeepSpeed, universal",
-	.many = true,
-	.is_in = universal_is_in,
-	.open = universal_open,
-};
+	.many = true, .is_in = universal_is_in, .open = universal_open};

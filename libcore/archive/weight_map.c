@@ -1,5 +1,5 @@
 /* The index of a model in several files, as Hugging Face's library writes it: its weight_map has the file of each tensor. */
-#include "archive/weight_map.h"
+#include "archive/archive_internal.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -67,22 +67,22 @@ void weight_map_path(const struct weight_map *m, int64_t file, struct str *out)
 		m->files.v[file]);
 }
 
-int weight_map_check(const struct weight_map *m, int64_t n,
-	int64_t (*file_of)(const void *with, const char *tensor), const void *with,
-	struct err *e)
+int weight_map_check(
+	const struct weight_map *m, const struct torch_file *f, struct err *e)
 {
 	const char *tensor;
 	json_t *value;
 	json_object_foreach(m->map, tensor, value)
 	{
-		int64_t file = file_of(with, tensor);
+		const struct torch_item *x = torch_find(f, tensor);
+		int32_t file = x ? f->parts->chunks[x->first].file : -1;
 		const char *name = json_string_value(value);
 		if (file < 0 || strcmp(m->files.v[file], name) != 0)
 			return err_set(e, EX_DATAERR, "%s: %s is not in the file %s",
 				m->path, tensor, name);
 	}
-	if (json_object_size(m->map) != (size_t)n)
+	if (json_object_size(m->map) != (size_t)f->n)
 		return err_set(e, EX_DATAERR, "%s: has %zu tensors, and its files %lld",
-			m->path, json_object_size(m->map), (long long)n);
+			m->path, json_object_size(m->map), (long long)f->n);
 	return 0;
 }

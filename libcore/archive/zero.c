@@ -709,8 +709,4 @@ static int zero_open(struct torch_file *f, struct err *e)
 	return rc;
 }
 
-const struct container container_zero = {
-	.name = "DeepSpeed ZeRO",
-	.is_in = zero_is_in,
-	.open = zero_open,
-};
+const struct container container_zero = {.is_in = zero_is_in, .open = zero_open};

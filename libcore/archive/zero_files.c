@@ -176,7 +176,4 @@ static int open_one_file(struct torch_file *f, struct err *e)
 }
 
 const struct container container_zero_model = {
-	.name = "DeepSpeed without ZeRO",
-	.is_in = is_one_file,
-	.open = open_one_file,
-};
+	.is_in = is_one_file, .open = open_one_file};

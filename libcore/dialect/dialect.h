@@ -60,7 +60,7 @@ const struct torch_item *torch_names_exact(const struct torch_names *x, const ch
 /* ---- sources.c: where our tensors are --------------------------------------------------------- */
 
 /* The parts of a fused tensor of queries, keys and values. */
-enum { NOT_FUSED = -1, FUSED_Q, FUSED_K, FUSED_V };
+enum { NOT_FUSED, FUSED_Q, FUSED_K, FUSED_V };
 
 /* The rows of an item that are the rows of one of our tensors. */
 struct tensor_source {
@@ -95,15 +95,6 @@ int source_wrong_shape(
 
 /* ---- shapes.c: what shapes determine ------------------------------------------------------------ */
 
-/* Names of the form LAYERS N.NAME. */
-struct layer_names {
-	const char *layers, *norm, *bias, *output;
-	const char *out_bias;  /* where queries may have biases, and these not */
-	const char *keys, *up; /* rows: kv heads, hidden size of the feed-forward layer */
-	const char *head_norm; /* rows: channels of a head */
-	const char *positions; /* rows: the context */
-};
-
 /* Sets what shapes determine of the model. */
 void names_shapes(const struct torch_names *x, struct model_config *c);
 /* Returns the rows of the keys of a layer; 0: no tensor has them. */
@@ -127,14 +118,16 @@ struct scheme {
 	struct stem stems[16];
 };
 extern const struct scheme scheme_llama, scheme_gpt2;
+extern const struct scheme
+	*const hf_schemes[ARCHS]; /* of Hugging Face, per architecture */
 
 /* The parts of a fused tensor: queries, keys, values. */
-enum { FOREIGN_PARTS = 3 };
+enum { FOREIGN_PARTS = 3, FOREIGN_NAME = 128 };
 
 /* A tensor of another program. Its outputs are those of our tensors part[0], part[1], ..., one after
  * the other. */
 struct foreign {
-	char name[128];
+	char name[FOREIGN_NAME];
 	int ndim;
 	int64_t dims[2];
 	bool transposed; /* [in, out] instead of [out, in] */
@@ -145,11 +138,15 @@ struct foreign {
 
 /* The list of all tensors in forward order, allocated. `vocab`: rows of the embedding and output
  * tables. Returns their number, or -1 if this model has a tensor that the other program lacks. */
-int foreign_list(
-	const struct model *m, int64_t vocab, struct foreign **list, struct err *e);
+int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **list, struct err *e);
 
-/* As dialect.find. `linear`: matrices are not transposed, whatever the scheme says. */
-int stems_find(struct placement *x, int group, bool linear, struct err *e);
+/* Returns the item of one of our tensors, by the scheme of the dialect; NULL: there is none. */
+const struct torch_item *stems_item(const struct torch_names *x, const char *ours);
+/* As dialect.find, of a dialect with a scheme. */
+int stems_find(struct placement *x, int group, struct err *e);
+/* With matrices that are not transposed, whatever the scheme says. */
+int stems_find_linear(struct placement *x, int group, struct err *e);
 
 /* ---- fused.c: queries, keys and values are one tensor, gate and up are one ------------------------------ */
 
@@ -192,8 +189,8 @@ struct dialect {
 	 * dropped. */
 	const char *const *parts, *const *wrappers;
 	const char *heads, *context; /* names of saved numbers; NULL: none */
-	/* The names of tensors whose shapes determine the model: one of these. */
-	const struct layer_names *layers;
+	/* Names of tensors: `scheme` for stems_find(), or `fused`; neither: our names. */
+	const struct scheme *scheme;
 	const struct fused_names *fused;
 	/* Sets the sources of all tensors of the model in a group. */
 	int (*find)(struct placement *x, int group, struct err *e);

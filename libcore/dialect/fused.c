@@ -40,7 +40,7 @@ static void find_tensor(const struct torch_names *x, const char *ours, const cha
 {
 	static const char layers[] = "layers.";
 	const struct fused_names *f = x->dialect->fused;
-	*out = (struct fused_tensor){.layer = -1, .part = NOT_FUSED};
+	*out = (struct fused_tensor){.layer = -1};
 	const struct fused_row *r = find_row(f->others, ours);
 	if (r) {
 		snprintf(out->name, sizeof(out->name), "%s", r->theirs[0]);

@@ -20,9 +20,6 @@ const struct scheme scheme_gpt2 = {"transformer.h.", true,
 		{"output", "lm_head", false, true},
 	}};
 
-static const struct layer_names layers = {"transformer.h.", "ln_1.weight", "ln_1.bias",
-	"lm_head.weight", NULL, NULL, "mlp.c_fc.weight", NULL, "transformer.wpe.weight"};
-
 /* A square matrix does not show how it is stored; the matrix of queries, keys and values does. */
 static bool is_linear(const struct placement *x)
 {
@@ -33,7 +30,7 @@ static bool is_linear(const struct placement *x)
 
 static int find(struct placement *x, int group, struct err *e)
 {
-	return stems_find(x, group, is_linear(x), e);
+	return is_linear(x) ? stems_find_linear(x, group, e) : stems_find(x, group, e);
 }
 
 static const char *const parts[] = {"h.", "transformer.h.", "ln_f.", "transformer.ln_f.",
@@ -45,6 +42,6 @@ const struct dialect dialect_gpt2 = {
 	.arch = ARCH_GPT2,
 	.parts = parts,
 	.heads = "model_args.n_head",
-	.layers = &layers,
+	.scheme = &scheme_gpt2,
 	.find = find,
 };

@@ -22,15 +22,6 @@ const struct scheme scheme_llama = {"model.layers.", false,
 		{"output", "lm_head", false, true},
 	}};
 
-static const struct layer_names layers = {"model.layers.", "input_layernorm.weight",
-	"self_attn.q_proj.bias", "lm_head.weight", "self_attn.o_proj.bias",
-	"self_attn.k_proj.weight", "mlp.gate_proj.weight", "self_attn.q_norm.weight"};
-
-static int find(struct placement *x, int group, struct err *e)
-{
-	return stems_find(x, group, false, e);
-}
-
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 
 const struct dialect dialect_llama = {
@@ -39,6 +30,6 @@ const struct dialect dialect_llama = {
 	.arch = ARCH_LLAMA,
 	.parts = parts,
 	.heads = "model_args.n_head",
-	.layers = &layers,
-	.find = find,
+	.scheme = &scheme_llama,
+	.find = stems_find,
 };

@@ -6,28 +6,24 @@
 #include "dialect/dialect.h"
 
 static const struct fused_row rows[] = {
-	{"attention_norm.weight",
-		{"self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight"},
-		NOT_FUSED, false},
-	{"attention.wq.weight", {"self_attention.linear_qkv.weight"}, FUSED_Q, false},
-	{"attention.wk.weight", {"self_attention.linear_qkv.weight"}, FUSED_K, false},
-	{"attention.wv.weight", {"self_attention.linear_qkv.weight"}, FUSED_V, false},
-	{"attention.q_norm.weight", {"self_attention.q_layernorm.weight"}, NOT_FUSED,
-		false},
-	{"attention.k_norm.weight", {"self_attention.k_layernorm.weight"}, NOT_FUSED,
-		false},
-	{"attention.wo.weight", {"self_attention.linear_proj.weight"}, NOT_FUSED, false},
+	{"attention_norm.weight", {"self_attention.linear_qkv.layer_norm_weight",
+					  "input_layernorm.weight"}},
+	{"attention.wq.weight", {"self_attention.linear_qkv.weight"}, FUSED_Q},
+	{"attention.wk.weight", {"self_attention.linear_qkv.weight"}, FUSED_K},
+	{"attention.wv.weight", {"self_attention.linear_qkv.weight"}, FUSED_V},
+	{"attention.q_norm.weight", {"self_attention.q_layernorm.weight"}},
+	{"attention.k_norm.weight", {"self_attention.k_layernorm.weight"}},
+	{"attention.wo.weight", {"self_attention.linear_proj.weight"}},
 	{"ffn_norm.weight",
-		{"mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"},
-		NOT_FUSED, false},
-	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, false},
-	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, NOT_FUSED, true},
-	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}, NOT_FUSED, false}, {0}};
+		{"mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight"}},
+	{"feed_forward.w1.weight", {"mlp.linear_fc1.weight"}},
+	{"feed_forward.w3.weight", {"mlp.linear_fc1.weight"}, .second = true},
+	{"feed_forward.w2.weight", {"mlp.linear_fc2.weight"}}, {0}};
 
 static const struct fused_row others[] = {
-	{"tok_embeddings.weight", {"embedding.word_embeddings.weight"}, NOT_FUSED, false},
-	{"norm.weight", {"decoder.final_layernorm.weight"}, NOT_FUSED, false},
-	{"output.weight", {"output_layer.weight"}, NOT_FUSED, false}, {0}};
+	{"tok_embeddings.weight", {"embedding.word_embeddings.weight"}},
+	{"norm.weight", {"decoder.final_layernorm.weight"}},
+	{"output.weight", {"output_layer.weight"}}, {0}};
 
 /* The parameters are the optimizer's, which has them in fp32, if it does. */
 static const struct torch_item *find_item(

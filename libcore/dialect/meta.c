@@ -4,9 +4,7 @@
  */
 #include "dialect/dialect.h"
 
-static const struct layer_names layers = {"layers.", "attention_norm.weight",
-	"attention.wq.bias", "output.weight", "attention.wo.bias", "attention.wk.weight",
-	"feed_forward.w1.weight", "attention.q_norm.weight"};
+#include <string.h>
 
 /* layers.N.attention.wqkv.weight for the names of its parts; else NULL. */
 static const char *fused_name(const char *name, int *part, struct str *out)
@@ -16,7 +14,7 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 	for (int i = 0; i < (int)ARRAY_LEN(parts); i++) {
 		if (!text_ends(name, parts[i]))
 			continue;
-		*part = i;
+		*part = FUSED_Q + i;
 		str_printf(out, "%.*s.attention.wqkv.weight",
 			(int)(strlen(name) - strlen(parts[i])), name);
 		return out->s;
@@ -29,13 +27,11 @@ static int find_tensor(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
 	struct tensor_source *s = source_of(x, group, i);
-	scoped_str fused = {0};
+	struct str fused = {0};
 	int part = NOT_FUSED;
 	const struct torch_item *own = source_of(x, SOURCE_MODEL, i)->item;
 	*s = (struct tensor_source){
-		.item = source_find(x, group, t->name, group ? own : NULL),
-		.layer = -1,
-		.fused = NOT_FUSED};
+		.item = source_find(x, group, t->name, group ? own : NULL), .layer = -1};
 	const char *name = fused_name(t->name, &part, &fused);
 	s->pairs = part == FUSED_Q || part == FUSED_K ||
 		   text_ends(t->name, ".attention.wq.bias") ||
@@ -47,6 +43,7 @@ static int find_tensor(struct placement *x, int group, int i, struct err *e)
 		s->fused = part;
 		rows = (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim;
 	}
+	str_free(&fused);
 	if (!s->item)
 		return source_missing(x, group, t->name, e);
 	return source_has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])
@@ -73,6 +70,5 @@ const struct dialect dialect_meta = {
 	.parts = parts,
 	.wrappers = wrappers,
 	.heads = "model_args.n_head",
-	.layers = &layers,
 	.find = find,
 };

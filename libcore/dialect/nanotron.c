@@ -5,21 +5,20 @@
 #include "dialect/dialect.h"
 
 static const struct fused_row rows[] = {
-	{"attention_norm.weight", {"input_layernorm.weight"}, NOT_FUSED, false},
-	{"attention.wq.weight", {"attn.qkv_proj.weight"}, FUSED_Q, false},
-	{"attention.wk.weight", {"attn.qkv_proj.weight"}, FUSED_K, false},
-	{"attention.wv.weight", {"attn.qkv_proj.weight"}, FUSED_V, false},
-	{"attention.wo.weight", {"attn.o_proj.weight"}, NOT_FUSED, false},
-	{"ffn_norm.weight", {"post_attention_layernorm.weight"}, NOT_FUSED, false},
-	{"feed_forward.w1.weight", {"mlp.gate_up_proj.weight"}, NOT_FUSED, false},
-	{"feed_forward.w3.weight", {"mlp.gate_up_proj.weight"}, NOT_FUSED, true},
-	{"feed_forward.w2.weight", {"mlp.down_proj.weight"}, NOT_FUSED, false}, {0}};
+	{"attention_norm.weight", {"input_layernorm.weight"}},
+	{"attention.wq.weight", {"attn.qkv_proj.weight"}, FUSED_Q},
+	{"attention.wk.weight", {"attn.qkv_proj.weight"}, FUSED_K},
+	{"attention.wv.weight", {"attn.qkv_proj.weight"}, FUSED_V},
+	{"attention.wo.weight", {"attn.o_proj.weight"}},
+	{"ffn_norm.weight", {"post_attention_layernorm.weight"}},
+	{"feed_forward.w1.weight", {"mlp.gate_up_proj.weight"}},
+	{"feed_forward.w3.weight", {"mlp.gate_up_proj.weight"}, .second = true},
+	{"feed_forward.w2.weight", {"mlp.down_proj.weight"}}, {0}};
 
 static const struct fused_row others[] = {
-	{"tok_embeddings.weight", {"token_position_embeddings.token_embedding.weight"},
-		NOT_FUSED, false},
-	{"norm.weight", {"final_layer_norm.weight"}, NOT_FUSED, false},
-	{"output.weight", {"lm_head.weight"}, NOT_FUSED, false}, {0}};
+	{"tok_embeddings.weight", {"token_position_embeddings.token_embedding.weight"}},
+	{"norm.weight", {"final_layer_norm.weight"}},
+	{"output.weight", {"lm_head.weight"}}, {0}};
 
 static const struct torch_item *find_item(
 	const struct torch_names *x, const char *group, const char *name)

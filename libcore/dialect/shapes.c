@@ -1,14 +1,15 @@
-/* What the shapes of tensors determine, where each layer has tensors with names of their own. */
+/* What the shapes of tensors determine of a model. */
 #include "dialect/dialect.h"
 
 enum { MAX_HEAD_NORM = 1 << 22 };
 
+/* The item of one of our tensors, by its name without the layer. */
 static const struct torch_item *of_layer(
-	const struct torch_names *x, const char *stem, int64_t layer, const char *name)
+	const struct torch_names *x, int64_t layer, const char *name)
 {
-	char text[160];
-	snprintf(text, sizeof(text), "%s%lld.%s", stem, (long long)layer, name);
-	return torch_names_find(x, text);
+	char text[96];
+	snprintf(text, sizeof(text), "layers.%lld.%s", (long long)layer, name);
+	return stems_item(x, text);
 }
 
 static int64_t rows(const struct torch_item *t, int64_t none)
@@ -29,21 +30,18 @@ int64_t width_of_heads(const struct model_config *c)
 
 static void read_layers(const struct torch_names *x, struct model_config *c)
 {
-	const struct layer_names *s = x->dialect->layers;
-	const struct torch_item *up = of_layer(x, s->layers, 0, s->up);
-	const struct torch_item *output = torch_names_find(x, s->output);
-	for (c->layers = 0; of_layer(x, s->layers, c->layers, s->norm);)
+	const struct torch_item *up = of_layer(x, 0, "feed_forward.w1.weight");
+	const struct torch_item *output = stems_item(x, "output.weight");
+	for (c->layers = 0; of_layer(x, c->layers, "attention_norm.weight");)
 		c->layers++;
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
 	c->ffn_dim = rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
-	c->bias = !of_layer(x, s->layers, 0, s->bias)			   ? BIAS_NONE
-		  : s->out_bias && !of_layer(x, s->layers, 0, s->out_bias) ? BIAS_QKV
-									   : BIAS_ALL;
+	c->bias = !of_layer(x, 0, "attention.wq.bias")	 ? BIAS_NONE
+		  : !of_layer(x, 0, "attention.wo.bias") ? BIAS_QKV
+							 : BIAS_ALL;
 	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
-	if (s->head_norm)
-		set_head_norm(c, rows(of_layer(x, s->layers, 0, s->head_norm), 0));
-	if (s->positions)
-		c->context = rows(torch_names_find(x, s->positions), 0);
+	set_head_norm(c, rows(of_layer(x, 0, "attention.q_norm.weight"), 0));
+	c->context = rows(stems_item(x, "pos_embeddings.weight"), 0);
 }
 
 void names_shapes(const struct torch_names *x, struct model_config *c)
@@ -59,8 +57,8 @@ void names_shapes(const struct torch_names *x, struct model_config *c)
 
 int64_t names_key_rows(const struct torch_names *x, const struct model_config *c)
 {
-	const struct layer_names *s = x->dialect->layers;
 	if (x->dialect->fused)
 		return fused_key_rows(x, c);
-	return s->keys ? rows(of_layer(x, s->layers, 0, s->keys), 0) : c->dim;
+	return c->arch == ARCH_GPT2 ? c->dim
+				    : rows(of_layer(x, 0, "attention.wk.weight"), 0);
 }

@@ -1,7 +1,10 @@
 /* Tensors by the stems of their names: as Hugging Face has them, and where ours are in these. */
 #include "dialect/dialect.h"
 
-static const struct scheme *const schemes[ARCHS] = {
+#include <stdlib.h>
+#include <string.h>
+
+const struct scheme *const hf_schemes[ARCHS] = {
 	[ARCH_GPT2] = &scheme_gpt2, [ARCH_LLAMA] = &scheme_llama};
 
 /* The row of a name, whose layer (-1: none) and kind (".weight", ".bias") are cut off. */
@@ -64,37 +67,43 @@ static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 	}
 }
 
-/* Adds tensor i; and its bias if the other program needs one. */
-static int add(const struct model *m, int i, int64_t vocab, struct foreign *list, int *n,
-	struct err *e)
+/* Sets the name that they have for our tensor. NULL: they have none. */
+static const struct stem *name_theirs(
+	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME])
+{
+	const char *kind;
+	int64_t layer;
+	const struct stem *r = find_stem(s, ours, &layer, &kind);
+	if (r && layer >= 0)
+		snprintf(name, FOREIGN_NAME, "%s%lld.%s%s", s->layers, (long long)layer,
+			r->theirs, kind);
+	else if (r)
+		snprintf(name, FOREIGN_NAME, "%s%s", r->theirs, kind);
+	return r;
+}
+
+/* Adds tensor i. */
+static int add(const struct scheme *s, const struct model *m, int i, int64_t vocab,
+	struct foreign *list, int *n, struct err *e)
 {
 	const struct tensor *t = &m->tensors[i];
-	const struct scheme *s = schemes[m->c.arch];
-	const char *kind;
-	char name[sizeof(list->name)];
-	int64_t layer;
-	const struct stem *r = find_stem(s, t->name, &layer, &kind);
+	char name[FOREIGN_NAME];
+	const struct stem *r = name_theirs(s, t->name, name);
 	if (!r)
 		return err_set(
 			e, EX_DATAERR, "%s has no counterpart in this format", t->name);
-	if (layer >= 0)
-		snprintf(name, sizeof(name), "%s%lld.%s%s", s->layers, (long long)layer,
-			r->theirs, kind);
-	else
-		snprintf(name, sizeof(name), "%s%s", r->theirs, kind);
 	bool table = t == m->tokens || t == m->output;
 	add_part(find_or_add(list, n, name), r, t, i, table ? vocab : t->dims[0]);
 	return 0;
 }
 
-int foreign_list(
-	const struct model *m, int64_t vocab, struct foreign **out, struct err *e)
+int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
+	struct foreign **out, struct err *e)
 {
-	const struct scheme *s = schemes[m->c.arch];
 	struct foreign *list = xcalloc(2 * (size_t)m->n_tensors, sizeof(*list));
 	int n = 0, rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++)
-		rc = add(m, i, vocab, list, &n, e);
+		rc = add(s, m, i, vocab, list, &n, e);
 	int n_own = n;
 	for (int i = 0; i < n_own && s->biases && !m->bias && !rc; i++) {
 		const char *kind;
@@ -108,6 +117,15 @@ int foreign_list(
 	if (rc)
 		free(list);
 	return rc ? -1 : n;
+}
+
+const struct torch_item *stems_item(const struct torch_names *x, const char *ours)
+{
+	const struct scheme *s = x->dialect->scheme;
+	char name[FOREIGN_NAME];
+	return !s			    ? torch_names_find(x, ours)
+	       : name_theirs(s, ours, name) ? torch_names_find(x, name)
+					    : NULL;
 }
 
 static int find_tensor(struct placement *x, int group, const struct foreign *f,
@@ -133,19 +151,29 @@ static int find_tensor(struct placement *x, int group, const struct foreign *f,
 				(struct tensor_source){.item = item,
 					.first = first,
 					.layer = -1,
-					.transposed = transposed,
-					.fused = NOT_FUSED};
+					.transposed = transposed};
 	return 0;
 }
 
-int stems_find(struct placement *x, int group, bool linear, struct err *e)
+static int find_all(struct placement *x, int group, bool linear, struct err *e)
 {
 	struct foreign *list;
-	int n = foreign_list(x->m, x->m->c.vocab, &list, e), rc = 0;
+	int n = foreign_list(x->names->dialect->scheme, x->m, x->m->c.vocab, &list, e);
+	int rc = 0;
 	if (n < 0)
 		return -1;
 	for (int i = 0; i < n && !rc; i++)
 		rc = find_tensor(x, group, &list[i], linear, e);
 	free(list);
 	return rc;
+}
+
+int stems_find(struct placement *x, int group, struct err *e)
+{
+	return find_all(x, group, false, e);
+}
+
+int stems_find_linear(struct placement *x, int group, struct err *e)
+{
+	return find_all(x, group, true, e);
 }

@@ -27,11 +27,9 @@ const char *backend_identity(const struct device *d);
 /* ---- gemm_algorithms.c: which cuBLASLt algorithm computes each GEMM ---------------- */
 
 /* Collective over `all`. Rank 0 reads the algorithms for all ranks: from the file of
- * --gemm-algorithms, or from the run directory of the checkpoint `from`, which may be NULL; and for exact
- * matmuls that neither names, from the table in share/algorithms for this GPU and cuBLASLt. *table:
- * its hash, or 0 without one. */
+ * --gemm-algorithms, or from the run directory of the checkpoint `from`, which may be NULL. */
 int gemm_algorithms_load(struct device *d, const struct train_opts *o, const char *from,
-	struct comm *all, uint64_t *table, struct err *e);
+	struct comm *all, struct err *e);
 /* Writes those that were used to DIRECTORY/algorithms. */
 int gemm_algorithms_save(struct device *d, const char *directory, struct err *e);
 /* Collective over `all`. With --algorithms measure and several ranks: all of them measure, in

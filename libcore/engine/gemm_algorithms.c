@@ -2,7 +2,6 @@
 #include "engine/backend.h"
 #include "engine/step.h"
 
-#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,57 +31,6 @@ static void beside_checkpoint(const char *name, struct str *out)
 	free(file);
 }
 
-/* ---- the table that comes with the programs ------------------------------------------ */
-
-/* nvidia-h200-cublaslt-13.1.0, from its model and its name, which has the version. */
-static void table_path(const struct device *d, struct str *path)
-{
-	static const char version[] = "cuBLASLt ";
-	const char *at = strstr(d->name, version);
-	scoped_str below = {0};
-	str_puts(&below, "algorithms/");
-	for (const char *s = d->model; *s; s++)
-		str_putc(&below, isalnum((unsigned char)*s)
-					 ? (char)tolower((unsigned char)*s)
-					 : '-');
-	if (at) {
-		at += strlen(version);
-		str_printf(&below, "-cublaslt-%.*s", (int)strspn(at, "0123456789."), at);
-	}
-	share_path(path, below.s);
-}
-
-/* PT_LAB_OFF=..,table,.., or all */
-static bool table_off(void)
-{
-	const char *at = getenv("PT_LAB_OFF");
-	for (size_t n; at && *at; at += n + (at[n] == ',')) {
-		n = strcspn(at, ",");
-		if ((n == 5 && !strncmp(at, "table", n)) ||
-			(n == 3 && !strncmp(at, "all", n)))
-			return true;
-	}
-	return false;
-}
-
-static int read_whole(const struct str *path, struct str *text, struct err *e)
-{
-	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
-		err_set(e, EX_DATAERR, "%s: is empty", path->s);
-	return e->code ? -1 : 0;
-}
-
-/* For exact matmuls that are not told otherwise. The text is empty if there is none for this GPU and
- * cuBLASLt. */
-static int read_table(const struct device *d, const struct train_opts *o,
-	struct str *path, struct str *text, struct err *e)
-{
-	if (o->numerics != NUMERICS_EXACT || o->algorithms || table_off())
-		return 0;
-	table_path(d, path);
-	return file_exists(path->s) ? read_whole(path, text, e) : 0;
-}
-
 /* ---- reading ------------------------------------------------------------------------- */
 
 /* The text is empty if there is no file. */
@@ -96,40 +44,26 @@ static int read_algorithms(const struct train_opts *o, const char *from, struct 
 		beside_checkpoint(from, path);
 	if (!named && !(from && file_exists(path->s)))
 		return 0;
-	return read_whole(path, text, e);
-}
-
-/* A text that rank 0 has read, if any, and only rank 0 knows from where. Of two texts with a shape,
- * the first counts. */
-static void take(struct device *d, struct comm *all, const struct str *path,
-	struct str *text, struct err *e)
-{
-	comm_bcast_str(all, text, 0);
-	if (text->len && !e->code && device_take_algorithms(d, text->s, e) && path->len)
-		err_prefix(e, "%s: ", path->s);
+	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
+		err_set(e, EX_DATAERR, "%s: is empty", path->s);
+	return e->code ? -1 : 0;
 }
 
 int gemm_algorithms_load(struct device *d, const struct train_opts *o, const char *from,
-	struct comm *all, uint64_t *table, struct err *e)
+	struct comm *all, struct err *e)
 {
-	struct str path[2] = {{0}}, text[2] = {{0}};
-	*table = 0;
+	scoped_str path = {0}, text = {0};
 	if (!d->discrete)
 		return 0;
-	if (all->rank == 0 && !read_algorithms(o, from, &path[0], &text[0], e))
-		read_table(d, o, &path[1], &text[1], e);
-	if (!comm_agree(all, e)) {
-		for (int i = 0; i < 2; i++)
-			take(d, all, &path[i], &text[i], e);
-		if (text[1].len)
-			*table = hash_bytes(text[1].s, text[1].len, 0);
-		comm_agree(all, e);
-	}
-	for (int i = 0; i < 2; i++) {
-		str_free(&path[i]);
-		str_free(&text[i]);
-	}
-	return e->code ? -1 : 0;
+	if (all->rank == 0)
+		read_algorithms(o, from, &path, &text, e);
+	if (comm_agree(all, e))
+		return -1;
+	comm_bcast_str(all, &text, 0);
+	/* (only rank 0 has the path) */
+	if (text.len && device_take_algorithms(d, text.s, e) && path.len)
+		err_prefix(e, "%s: ", path.s);
+	return comm_agree(all, e);
 }
 
 /* The first rank with a shape chooses its algorithm; the last stage of a pipeline has shapes that

@@ -260,8 +260,7 @@ static const struct opt options[] = {
 		"same on all ranks and in all runs. measure: the fastest, as measured by the first "
 		"step, or by the first rank that has a multiplication of that shape. FILE: those "
 		"of another run, its OUT/algorithms; a resumed run uses its own. Without the "
-		"option: that of the table in share/algorithms for this GPU and cuBLASLt, or else "
-		"first; but measure with --numerics fast."},
+		"option: first; but measure with --numerics fast."},
 	{OPT_STR, 0, "virtual", "AXES", NULL, M(virtual_degrees), OPT_ARITH, .help =
 		"Virtual degrees of tensor and context parallelism, as in tp=4,cp=2: every weight "
 		"is computed in tp slices and every sequence in cp chunks, on any number of ranks. "

@@ -2,9 +2,13 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
+#include "archive/archive.h"
 #include "base/file.h"
 #include "foreign/huggingface.h"
 #include "engine/state.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
 	const char *path, const struct open_how *how, struct err *e)
@@ -30,10 +34,8 @@ static bool has_tokenizer(const char *folder)
 	static const char *const names[] = {
 		"tokenizer.json", "tekken.json", "vocab.bpe", "merges.txt"};
 	bool found = false;
-	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++) {
-		scoped_ptr char *path = text_printf("%s/%s", folder, names[i]);
-		found = file_exists(path);
-	}
+	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++)
+		found = container_has(folder, names[i]);
 	return found;
 }
 
@@ -153,7 +155,7 @@ int convert_sum(int n, char **paths, const struct open_how *how, const double *w
 	double divisor, const char *out, struct err *e)
 {
 	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
-	scoped_ptr const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
+	const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
 	int n_open = 0, rc = 0;
 	for (; n_open < n && !rc; n_open += !rc) {
 		of[n_open] = &all[n_open];
@@ -169,6 +171,7 @@ int convert_sum(int n, char **paths, const struct open_how *how, const double *w
 	while (n_open--)
 		ckpt_view_close(&all[n_open]);
 	free(all);
+	free(of);
 	return rc ? -1 : 0;
 }
 

@@ -1,10 +1,15 @@
 /* Shared by the files of this floor: files of numbers in fp32 or 16 bits, with a hash of the file in the
  * file itself. */
-#pragma once
+#ifndef FOREIGN_INTERNAL_H
+#define FOREIGN_INTERNAL_H
 
-#include "archive/safetensors.h"
 #include "base/file.h"
+#include "dialect/dialect.h"
 #include "ckpt/view.h"
+
+/* Reads n numbers at an offset, widened to fp32. */
+int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
+	float *out, struct err *e);
 
 /* A file of numbers that is being written: it appears when it is complete. */
 struct number_file {
@@ -39,3 +44,15 @@ int number_file_end(struct number_file *f, int rc, struct err *e);
 
 /* A checkpoint of ours, or standard input ("-"); of another file the error says what would work. */
 int convert_open_own(struct ckpt **c, const char *path, struct err *e);
+
+/* ---- torch_config.c: the options of the model ------------------------------------------------ */
+
+/* From the shapes, and from the file `given`, or a config.json beside the checkpoint (NULL). *pairs: channels that are
+ * rotated together are neighbours. */
+int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
+	const struct torch_names *x, const char *given, struct err *e);
+/* The options of AdamW that the checkpoint has. */
+int torch_config_optimizer(struct str *out, struct torch_file *f,
+	const struct torch_names *x, struct err *e);
+
+#endif

@@ -320,7 +320,7 @@ int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	int rc = check_empty(path, e) ||
 		 hf_config_write(m, vocab, o->dtype, NULL, s.keys, e) ||
 		 hash_written(&s, vocab, e) || convert_hash(v, o->dtype, &hash, e) ||
-		 (s.n = foreign_list(m, vocab, &s.list, e)) < 0;
+		 (s.n = foreign_list(hf_schemes[m->c.arch], m, vocab, &s.list, e)) < 0;
 	if (!rc) {
 		snprintf(s.param_hash, sizeof(s.param_hash), "%016llx",
 			(unsigned long long)hash);

@@ -8,11 +8,9 @@
 #include "foreign/huggingface.h"
 #include "archive/safetensors.h"
 
-static bool has(const char *folder, const char *name)
-{
-	scoped_ptr char *path = text_printf("%s/%s", folder, name);
-	return file_exists(path);
-}
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 /* Returns what is to be appended to the path to get the path of the tensors. */
 static const void *probe_hf(const char *path)
@@ -22,10 +20,11 @@ static const void *probe_hf(const char *path)
 				       text_ends(path, ".safetensors.index.json")
 			       ? ""
 			       : NULL;
-	if (has(path, HF_ONE_FILE))
+	if (container_has(path, HF_ONE_FILE))
 		return "/" HF_ONE_FILE;
-	return has(path, HF_INDEX_FILE) || has(path, "config.json") ? "/" HF_INDEX_FILE
-								    : NULL;
+	return container_has(path, HF_INDEX_FILE) || container_has(path, "config.json")
+		       ? "/" HF_INDEX_FILE
+		       : NULL;
 }
 
 static bool is_hf_name(const char *path)
@@ -38,12 +37,12 @@ static bool is_hf_name(const char *path)
 
 struct hf {
 	char *path;
-	struct safetensors files;
+	struct torch_file files;
 	struct model m;
 	struct hf_config config;
 	struct foreign *list;
 	int n;
-	const struct st_tensor **theirs; /* of each foreign tensor; NULL: zeros */
+	const struct torch_item **theirs; /* of each foreign tensor; NULL: zeros */
 	/* Where each of our tensors is: the foreign tensor, and the first of its outputs. */
 	int *at;
 	int64_t *first;
@@ -55,7 +54,7 @@ struct hf {
 static void close_hf(struct ckpt_view *v)
 {
 	struct hf *h = v->with;
-	safetensors_close(&h->files);
+	torch_close(&h->files);
 	model_free(&h->m);
 	free(h->list);
 	free(h->theirs);
@@ -69,12 +68,11 @@ static void close_hf(struct ckpt_view *v)
 static int read_whole(struct hf *h, int at, struct err *e)
 {
 	const struct foreign *f = &h->list[at];
-	int64_t n = f->dims[0] * f->dims[1];
 	if (h->cached == at)
 		return 0;
 	h->cached = -1;
-	h->whole = xrealloc(h->whole, (size_t)n * sizeof(float));
-	if (safetensors_read(&h->files, h->theirs[at], 0, n, h->whole, e))
+	h->whole = xrealloc(h->whole, (size_t)(f->dims[0] * f->dims[1]) * sizeof(float));
+	if (torch_read(&h->files, h->theirs[at], 0, f->dims[0], h->whole, e))
 		return -1;
 	h->cached = at;
 	return 0;
@@ -105,18 +103,16 @@ static int read_hf(
 	/* rows that pad the vocabulary, and biases that they do not have, are zeros */
 	n = h->theirs[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
 	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
-	return n ? safetensors_read(
-			   &h->files, h->theirs[at], first * width, n * width, out, e)
-		 : 0;
+	return n ? torch_read(&h->files, h->theirs[at], first, n, out, e) : 0;
 }
 
 /* A tensor by its name, or without the name of the outer module, as the files of the bare model have
  * it. */
-static const struct st_tensor *look_up(const struct hf *h, const char *name)
+static const struct torch_item *look_up(const struct hf *h, const char *name)
 {
-	const struct st_tensor *t = safetensors_find(&h->files, name);
+	const struct torch_item *t = torch_find(&h->files, name);
 	const char *dot = strchr(name, '.');
-	return t || !dot ? t : safetensors_find(&h->files, dot + 1);
+	return t || !dot ? t : torch_find(&h->files, dot + 1);
 }
 
 /* Llama may have biases in attention only, or in the feed-forward layers only. */
@@ -128,7 +124,7 @@ static bool may_lack(const struct hf *h, const char *name)
 }
 
 static int check_shape(const struct hf *h, const struct foreign *f,
-	const struct st_tensor *t, struct err *e)
+	const struct torch_item *t, struct err *e)
 {
 	if (t->ndim == f->ndim && t->dims[0] == f->dims[0] &&
 		(f->ndim == 1 || t->dims[1] == f->dims[1]))
@@ -168,43 +164,38 @@ static bool is_computed(const struct hf *h, const char *name)
 /* A tensor that nothing reads would be lost. */
 static int check_all_used(const struct hf *h, struct err *e)
 {
-	scoped_ptr bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
+	bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
 	int rc = 0;
 	for (int i = 0; i < h->n; i++)
 		if (h->theirs[i])
-			used[h->theirs[i] - h->files.tensors] = true;
+			used[h->theirs[i] - h->files.items] = true;
 	for (int64_t i = 0; i < h->files.n && !rc; i++)
-		if (!used[i] && !is_computed(h, h->files.tensors[i].name))
+		if (!used[i] && !is_computed(h, h->files.items[i].name))
 			rc = err_set(e, EX_DATAERR,
 				"%s: %s is not a tensor of the model of config.json",
-				h->path, h->files.tensors[i].name);
+				h->path, h->files.items[i].name);
+	free(used);
 	return rc;
 }
 
 /* If there is a copy of a tied output layer, it must be one, or the model is not tied. */
-static int check_tied(const struct hf *h, struct err *e)
+static int check_tied(struct hf *h, struct err *e)
 {
-	enum { PIECE = 1 << 16 };
-	const struct st_tensor *copy =
-		h->m.tie ? safetensors_find(&h->files, tied_copy) : NULL;
-	int at = 0, rc = 0;
+	const struct torch_item *copy =
+		h->m.tie ? torch_find(&h->files, tied_copy) : NULL;
+	struct torch_difference d;
+	int at = 0;
 	while (copy && h->list[at].part[0] != h->m.tokens - h->m.tensors)
 		at++;
-	if (!copy || check_shape(h, &h->list[at], copy, e))
-		return copy ? -1 : 0;
-	int64_t n_all = copy->dims[0] * copy->dims[1];
-	scoped_ptr float *x = xmalloc(PIECE * sizeof(*x)),
-			 *y = xmalloc(PIECE * sizeof(*y));
-	for (int64_t i = 0; i < n_all && !rc; i += PIECE) {
-		int64_t n = min64(PIECE, n_all - i);
-		rc = safetensors_read(&h->files, copy, i, n, x, e) ||
-		     safetensors_read(&h->files, h->theirs[at], i, n, y, e);
-		if (!rc && memcmp(x, y, (size_t)n * sizeof(*x)))
-			rc = err_set(e, EX_DATAERR,
-				"%s: %s is not %s, though config.json ties them", h->path,
-				copy->name, h->theirs[at]->name);
-	}
-	return rc ? -1 : 0;
+	if (!copy)
+		return 0;
+	if (check_shape(h, &h->list[at], copy, e) ||
+		torch_compare(&h->files, h->theirs[at], copy, &d, e))
+		return -1;
+	return d.n ? err_set(e, EX_DATAERR,
+			     "%s: %s is not %s, though config.json ties them", h->path,
+			     copy->name, h->theirs[at]->name)
+		   : 0;
 }
 
 static void place_tensors(struct hf *h)
@@ -224,8 +215,9 @@ static void place_tensors(struct hf *h)
 static int check_options(const struct hf *h, const char *config, struct err *e)
 {
 	char have[ST_DIGITS + 1];
+	const char *options = safetensors_options(&h->files);
 	hf_hash_options(&h->m, have);
-	if (!*h->files.options_xxh3 || !strcmp(have, h->files.options_xxh3))
+	if (!*options || !strcmp(have, options))
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: not the model with which pt-ckpt wrote %s: one of them was changed",
@@ -248,7 +240,7 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 			config);
 	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
 		hf_config_read(&h->config, config, e) ||
-		safetensors_open(&h->files, h->path, e))
+		torch_open_as(&h->files, &container_safetensors, h->path, e))
 		return -1;
 	if (h->config.c.layers > h->files.n) /* before memory for them is allocated */
 		return err_set(e, EX_DATAERR, "%s: %lld layers, and %s has %lld tensors",
@@ -259,7 +251,8 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 		return err_prefix(e, "%s: ", config);
 	}
 	if (check_options(h, config, e) ||
-		(h->n = foreign_list(&h->m, h->m.c.vocab, &h->list, e)) < 0 ||
+		(h->n = foreign_list(hf_schemes[h->m.c.arch], &h->m, h->m.c.vocab,
+			 &h->list, e)) < 0 ||
 		find_tensors(h, e) || check_all_used(h, e) || check_tied(h, e))
 		return -1;
 	place_tensors(h);

@@ -3,6 +3,7 @@
  * queries, keys and values in one. Version 3 is fp32, 5 is bf16. llm.c leaves the rest of the header 0;
  * pt-ckpt writes the XXH3 of the file there, which it checks, and a size of its own vocabulary (llmc_layout.c).
  */
+#include "archive/safetensors.h"
 #include "foreign/llmc_internal.h"
 
 #include <errno.h>

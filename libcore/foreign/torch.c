@@ -2,7 +2,8 @@
  * Checkpoints of PyTorch as views: files of torch.save() and directories of DCP, with the names of
  * torchtitan, of Hugging Face, of nanoGPT, of Megatron-LM or of nanotron, and the moments of AdamW if they have them.
  */
-#include "foreign/torch.h"
+#include "foreign/foreign.h"
+#include "foreign/foreign_internal.h"
 
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /* The options of a model in a checkpoint of PyTorch: what shapes tell, and what only a configuration does. */
 #include "foreign/huggingface.h"
-#include "foreign/torch.h"
+#include "foreign/foreign.h"
+#include "foreign/foreign_internal.h"
 
 #include "base/file.h"
 #include "engine/options.h"

@@ -53,21 +53,19 @@ struct bucket_leaves {
 struct bucket_sums {
 	struct sum_group within, across;
 	struct sum_group *first, *last; /* of the sums of leaves and of the last one */
-	/* [ranks of the first group]: what each has in a sum of leaves: of a full round, and of the last one. In
-	 * runs both are equal. */
+	/* [ranks of the first group]: what each has in a sum of leaves, in a full round and in the
+	 * last one. In runs both are equal. */
 	enum sum_form *form[2];
 	int64_t piece; /* elements of the shard that this rank adds and rounds */
 	struct sum_shard *first_shard, *last_shard; /* of two sums */
-	/* Memory of rows (reduction.h); and, of a tied weight, what the other stage kept. Offloaded, another unit
-	 * has the memory of kept next. */
+	/* Memory of rows (reduction.h), and of what the other stage of a tied weight kept. With
+	 * offloaded gradients the units share the memory of kept. */
 	int64_t *of_host, *kept, *other;
 	struct sum *now; /* in progress, or NULL */
 };
 
-/*
- * A turn is a sum of leaves over ranks: in runs there is one in a step; round-robin there is one in a round, or, of a
- * bucket with by_use, one for each use.
- */
+/* A turn is a sum of leaves over ranks. In runs a step has one turn. Round-robin each round has
+ * one, or with by_use one for each use. */
 struct bucket_turns {
 	int64_t n;	 /* in a step */
 	int64_t calls;	 /* of store_reduce(), in a turn */
@@ -86,12 +84,11 @@ struct bucket_gather {
 		staged_at; /* [shards + 1]: the shards' places in `staging`; NULL: not yet */
 };
 
-/* How buckets are sharded: the ranks that gather their shards, the number of shards, and this rank's; and how many
- * ranks of a host sum gradients by host, or 0. */
+/* How buckets are sharded. */
 struct sharding {
-	struct comm *c;
-	int n, own;
-	int host_run;
+	struct comm *c; /* the ranks of the other shards */
+	int n, own;	/* shards, and this rank's */
+	int host_run;	/* ranks of a host that sum gradients by host; 0: not so */
 };
 
 /* Slices of neighbouring units that the same ranks reduce and gather, as one vector. */
@@ -143,7 +140,7 @@ void bucket_sums_groups(struct store *s);
 /* `part`: the ranks that share the bucket. */
 void bucket_sums_make(struct store *s, struct bucket *b, struct mesh_part part);
 void bucket_sums_free(struct bucket *b);
-/* The leaves that a rank has in a sum over ranks: of one round, or in runs of all its micro-batches. */
+/* Returns the leaves that a rank has in a turn: of one round, or in runs of all micro-batches. */
 int64_t bucket_leaves(
 	const struct store *s, const struct bucket *b, int rank, int64_t round);
 /* Memory of a row. */

@@ -1,9 +1,7 @@
 /*
- * Executes the plans of reductions (reduction.h): the sums of gradients over ranks, of a bucket at once, or round by
- * round.
- *
- * A row begins when the row before it is complete. The host waits for that before the next turn, before other leaves
- * or sums get the memory, and at the end of the step; a chained row is begun at once, and follows by itself.
+ * Executes the plans of reductions (reduction.h). A row begins when the row before it is complete.
+ * The host waits for that before the next turn, before other leaves or sums get the memory, and at
+ * the end of the step. A chained row is begun at once and follows by itself.
  */
 #include "parallel/store_internal.h"
 
@@ -31,8 +29,7 @@ static const struct sum_plan *plan_over(
 					: &b->sums.across.plan;
 }
 
-/* Begins a sum of a group, after the sum in progress, if any. The result or the sum that is kept goes to the row's
- * place. */
+/* Begins a sum of a group, after the sum in progress, if any. It writes the row's place. */
 static void begin_sum(struct store *s, struct bucket *b, const struct reduction_row *r,
 	struct sum_call call)
 {
@@ -59,8 +56,8 @@ static void row_sum(struct store *s, struct bucket *b, const struct reduction_ro
 			.form = of_leaves ? forms_now(b) : NULL});
 }
 
-/* Rounds a sum in its own memory, of which the floats need the first half: all but the first ones are read from
- * memory after the place that they are written to, and the first ones are in other memory at first. */
+/* Rounds a sum in its own memory. The floats need its first half, so each block is read after the
+ * place that it is written to. The first block goes through other memory. */
 static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum)
 {
 	enum { FIRST = 1 << 16 };
@@ -162,7 +159,8 @@ static void end_sum(struct bucket *b)
 	b->sums.now = NULL;
 }
 
-/* Executes the rows that are due, until a sum is in progress, which is the result; with `wait`, all of them. */
+/* Executes the rows that are due, with `wait` all of them, else until a sum is in progress. Returns
+ * whether one is. */
 static bool advance(struct store *s, struct bucket *b, bool wait)
 {
 	for (;;) {
@@ -222,7 +220,7 @@ void store_reduce(struct store *s, int unit, int use)
 			o->lease[i].open = false;
 }
 
-/* Of all buckets, the sums of one row are in progress at once. */
+/* Executes the rows of all buckets, with the sums of one row of each in progress at once. */
 static void finish_together(struct bucket *first, struct bucket *end)
 {
 	for (bool more = true; more;) {

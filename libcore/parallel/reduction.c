@@ -3,110 +3,95 @@
 
 /* ---- the planner ----------------------------------------------------------------- */
 
-static struct reduction_row *add_row(struct reduction *r, struct reduction_row row)
+static struct reduction_row *add_row(struct reduction *r, enum reduction_when when,
+	enum reduction_what what, enum reduction_over over, enum reduction_place from,
+	enum reduction_place to, enum reduction_add add)
 {
 	BUG_ON(r->n_rows == ARRAY_LEN(r->row));
-	r->row[r->n_rows++] = row;
-	r->n_turn_rows += row.when != STEP_END;
-	return &r->row[r->n_rows - 1];
-}
-
-static enum reduction_place own_leaves(const struct reduction_facts *f)
-{
-	return f->several ? AT_LEAVES : AT_LEAF;
+	r->n_turn_rows += when != STEP_END;
+	r->row[r->n_rows] = (struct reduction_row){when, what, over, from, to, add};
+	return &r->row[r->n_rows++];
 }
 
 /* Adds the leaves of a turn. Returns where their sum is. */
 static enum reduction_place plan_turn(
 	struct reduction *r, const struct reduction_facts *f, bool complete)
 {
-	enum reduction_place leaves = own_leaves(f);
-	struct reduction_row sum = {.what = REDUCE_SUM,
-		.over = f->scheme == SCHEME_REPLICAS ? OVER_WITHIN : OVER_ALL,
-		.from = leaves,
-		.to = complete ? AT_GRADIENT : AT_KEPT,
-		.add = complete || f->file ? REDUCE_SET : REDUCE_LATER};
+	enum reduction_place leaves = f->several ? AT_LEAVES : AT_LEAF;
+	enum reduction_place to = complete ? AT_GRADIENT : AT_KEPT;
+	enum reduction_add add = complete || f->file ? REDUCE_SET : REDUCE_LATER;
+	enum reduction_over over = f->scheme == SCHEME_REPLICAS ? OVER_WITHIN : OVER_ALL;
 	if (f->scheme == SCHEME_HOSTS) {
-		add_row(r, (struct reduction_row){.what = REDUCE_SUM,
-				   .over = OVER_WITHIN,
-				   .from = leaves,
-				   .to = AT_HOST});
-		sum.over = OVER_ACROSS;
-		sum.from = AT_HOST;
-		sum.chained = true;
-		sum.at = complete ? f->part_at : 0;
+		add_row(r, EVERY_TURN, REDUCE_SUM, OVER_WITHIN, leaves, AT_HOST,
+			REDUCE_SET);
+		struct reduction_row *across =
+			add_row(r, EVERY_TURN, REDUCE_SUM, OVER_ACROSS, AT_HOST, to, add);
+		across->chained = true;
+		across->at = complete ? f->part_at : 0;
 	} else if (f->file && f->one_rank) {
 		return leaves;
 	} else if (complete && f->one_rank && f->several && !f->rounds) {
-		sum.what = REDUCE_ROUND; /* in place */
-		sum.over = OVER_SELF;
+		add_row(r, EVERY_TURN, REDUCE_ROUND, OVER_SELF, leaves, to, add);
+	} else {
+		add_row(r, EVERY_TURN, REDUCE_SUM, over, leaves, to, add);
 	}
-	return add_row(r, sum)->to;
+	return to;
 }
 
-/* After the last turn, a sum is kept. */
+/* Completes the sum that is kept when the last turn is done. */
 static void plan_end(struct reduction *r, const struct reduction_facts *f)
 {
-	bool late = f->tied || f->warm_up || f->file;
-	struct reduction_row last = {.when = STEP_END,
-		.what = REDUCE_ROUND,
-		.over = f->scheme == SCHEME_HOSTS ? OVER_ACROSS : OVER_ALL,
-		.from = AT_KEPT,
-		.to = AT_GRADIENT,
-		.at = f->part_at};
+	bool late = f->tied || f->warm_up || f->file, hosts = f->scheme == SCHEME_HOSTS;
 	if (f->tied)
-		add_row(r, (struct reduction_row){STEP_END, REDUCE_SWAP, OVER_STAGES,
-				   AT_KEPT, AT_KEPT, REDUCE_ADD});
+		add_row(r, STEP_END, REDUCE_SWAP, OVER_STAGES, AT_KEPT, AT_KEPT,
+			REDUCE_ADD);
 	if (f->warm_up)
-		add_row(r, (struct reduction_row){STEP_END, REDUCE_ADD_WORKERS,
-				   OVER_WORKERS, AT_KEPT, AT_KEPT, REDUCE_ADD});
-	if (f->scheme == SCHEME_REPLICAS) {
-		last.what = REDUCE_SUM;
-		last.over = OVER_ACROSS;
-		last.when = late ? STEP_END : LAST_TURN;
-		last.chained = !late;
-	} else if (f->sole && f->rounds && !f->file) {
-		last.over = OVER_SELF;
-	}
-	add_row(r, last);
+		add_row(r, STEP_END, REDUCE_ADD_WORKERS, OVER_WORKERS, AT_KEPT, AT_KEPT,
+			REDUCE_ADD);
+	if (f->scheme == SCHEME_REPLICAS)
+		add_row(r, late ? STEP_END : LAST_TURN, REDUCE_SUM, OVER_ACROSS, AT_KEPT,
+			AT_GRADIENT, REDUCE_SET)
+			->chained = !late;
+	else if (f->sole && f->rounds && !f->file)
+		add_row(r, STEP_END, REDUCE_ROUND, OVER_SELF, AT_KEPT, AT_GRADIENT,
+			REDUCE_SET);
+	else
+		add_row(r, STEP_END, REDUCE_ROUND, hosts ? OVER_ACROSS : OVER_ALL,
+			AT_KEPT, AT_GRADIENT, REDUCE_SET)
+			->at = f->part_at;
 }
 
 void reduction_plan(struct reduction *r, const struct reduction_facts *f)
 {
 	*r = (struct reduction){.n_rows = 0};
 	if (f->one_leaf) {
-		add_row(r, (struct reduction_row){
-				   .what = f->file ? REDUCE_FILE_WRITE : REDUCE_SUM,
-				   .over = f->file ? OVER_SELF : OVER_ALL,
-				   .from = own_leaves(f),
-				   .to = f->file ? AT_FILE_GRADIENT : AT_GRADIENT});
+		add_row(r, EVERY_TURN, f->file ? REDUCE_FILE_WRITE : REDUCE_SUM,
+			f->file ? OVER_SELF : OVER_ALL, AT_LEAF,
+			f->file ? AT_FILE_GRADIENT : AT_GRADIENT, REDUCE_SET);
 		return;
 	}
-	bool others = f->tied || f->workers;
+	bool others = f->tied || f->workers, ends = f->sole && !others;
 	bool complete = f->turns == 1 && !others && !f->file && !f->many_owners &&
 			f->scheme != SCHEME_REPLICAS;
 	enum reduction_place sum = plan_turn(r, f, complete);
 	if (f->file) {
-		bool ends = f->sole && !others;
-		add_row(r, (struct reduction_row){.what = REDUCE_FILE_ADD,
-				   .from = sum,
-				   .to = AT_FILE_SUM,
-				   .add = REDUCE_LATER,
-				   .finishes = ends,
-				   .at = ends ? f->piece_at : 0});
+		struct reduction_row *add = add_row(r, EVERY_TURN, REDUCE_FILE_ADD,
+			OVER_SELF, sum, AT_FILE_SUM, REDUCE_LATER);
+		add->finishes = ends;
+		add->at = ends ? f->piece_at : 0;
 		if (ends)
 			return;
-		add_row(r, (struct reduction_row){STEP_END, REDUCE_FILE_READ, OVER_SELF,
-				   AT_FILE_SUM, AT_KEPT, REDUCE_SET});
+		add_row(r, STEP_END, REDUCE_FILE_READ, OVER_SELF, AT_FILE_SUM, AT_KEPT,
+			REDUCE_SET);
 	}
 	if (!complete)
 		plan_end(r, f);
 	if (f->scheme == SCHEME_HOSTS && f->one_shard)
-		add_row(r, (struct reduction_row){STEP_END, REDUCE_GATHER, OVER_WITHIN,
-				   AT_GRADIENT, AT_GRADIENT, REDUCE_SET});
+		add_row(r, STEP_END, REDUCE_GATHER, OVER_WITHIN, AT_GRADIENT, AT_GRADIENT,
+			REDUCE_SET);
 	if (f->file)
-		add_row(r, (struct reduction_row){STEP_END, REDUCE_FILE_WRITE, OVER_SELF,
-				   AT_GRADIENT, AT_FILE_GRADIENT, REDUCE_SET});
+		add_row(r, STEP_END, REDUCE_FILE_WRITE, OVER_SELF, AT_GRADIENT,
+			AT_FILE_GRADIENT, REDUCE_SET);
 }
 
 const struct reduction_row *reduction_find(

@@ -3,19 +3,18 @@
 
 #include "base/base.h"
 
-/* When a row is executed: when the leaves of a turn are complete, in each turn or in the last one; or at the end of
- * the step. */
+/* When a row is executed: when the leaves of a turn are complete, in each turn or in the last one,
+ * or at the end of the step. */
 enum reduction_when { EVERY_TURN, LAST_TURN, STEP_END };
 
 /*
- * What a row does.
- * SUM: the owners of the group add what its ranks have. An int64 sum stays with its owner; a gradient is rounded once,
- *   and sent to all ranks that receive it.
- * ROUND: each owner rounds its int64 sum, and sends the result to all ranks that receive it. Over SELF: in place.
+ * SUM: the owners of the group add what its ranks have. An int64 sum stays with its owner. A
+ *   gradient is rounded once and sent to all ranks that receive it.
+ * ROUND: each owner rounds its int64 sum and sends it to all ranks that receive it. SELF: in place.
  * GATHER: ranks exchange parts that are rounded already.
- * SWAP: the two stages of a tied weight exchange their sums, and add them.
+ * SWAP: the two stages of a tied weight exchange their sums and add them.
  * ADD_WORKERS: adds the sums of the other workers of local SGD.
- * FILE_ADD: a block after the other is read, added to, and written. FILE_READ, FILE_WRITE: all at once.
+ * FILE_ADD: reads one block after another, adds to it and writes it.
  */
 enum reduction_what {
 	REDUCE_SUM,
@@ -29,7 +28,7 @@ enum reduction_what {
 	N_REDUCE
 };
 
-/* The ranks of a row. SELF: no message. ALL: the ranks that share the bucket; WITHIN and ACROSS: see bucket.h. */
+/* SELF: no message. ALL: the ranks that share the bucket. WITHIN, ACROSS: see bucket.h. */
 enum reduction_over {
 	OVER_SELF,
 	OVER_ALL,
@@ -71,7 +70,7 @@ struct reduction_row {
 	int64_t at;    /* the first element of `to` that it writes */
 };
 
-/* All ranks of a group have the same rows; except that one may sum its only leaf where another sums LEAVES. */
+/* Equal on all ranks of a group, except that one may sum LEAF where another sums LEAVES. */
 struct reduction {
 	struct reduction_row row[10];
 	int n_turn_rows, n_rows; /* rows of turns come first */
@@ -79,13 +78,14 @@ struct reduction {
 
 /* What a plan depends on. */
 struct reduction_facts {
-	/* Leaves are summed at once; or within hosts, then across; or within replicas, then across (HSDP). */
+	/* Leaves are summed at once, or within hosts and then across, or within replicas and then
+	 * across (HSDP). */
 	enum { SCHEME_ONE, SCHEME_HOSTS, SCHEME_REPLICAS } scheme;
 	int64_t turns; /* of a step */
 	bool one_leaf; /* an element has one leaf in all */
 	bool several;  /* this rank has several leaves in a turn */
 	bool one_rank,
-		sole;	/* nobody shares the bucket; nobody else receives this shard */
+		sole;	/* no other rank shares the bucket; none receives this shard */
 	bool one_shard; /* nothing is sharded */
 	bool rounds;	/* micro-batches are assigned round-robin */
 	bool tied;	/* the two uses are on two pipeline stages */
@@ -93,7 +93,7 @@ struct reduction_facts {
 	bool file;	       /* gradients are offloaded */
 	bool many_owners;      /* more than a kernel adds at once */
 	int64_t part_at;       /* this rank's first element in the result of WITHIN */
-	int64_t piece_at;      /* and of its piece, in its shard */
+	int64_t piece_at;      /* the first element of its piece in its shard */
 };
 
 /* Makes the plan. Not collective: it depends on the facts only. */

@@ -92,6 +92,22 @@ struct estimate batch_means(const double *x, int64_t n)
 	return e;
 }
 
+struct interval interval_of(const struct estimate *e, double confidence)
+{
+	double t = e->df ? student_quantile(2 * (1 - confidence), e->df) : (double)NAN;
+	return (struct interval){e->mean, t * e->se};
+}
+
+bool is_inside(const struct interval *i, double margin)
+{
+	return fabs(i->value) + i->half_width <= margin;
+}
+
+bool is_beyond(const struct interval *i, double margin)
+{
+	return fabs(i->value) - i->half_width > margin;
+}
+
 /* ---- blocks ---------------------------------------------------------------------- */
 
 int64_t block_begin(int k)

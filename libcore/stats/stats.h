@@ -46,6 +46,17 @@ struct estimate {
 enum { N_BATCHES = 8 };
 struct estimate batch_means(const double *x, int64_t n);
 
+/* A value and half the width of its confidence interval; NaN: none. */
+struct interval {
+	double value, half_width;
+};
+/* Returns the interval that has this confidence on each side, for one-sided tests of both sides (TOST). */
+struct interval interval_of(const struct estimate *e, double confidence);
+/* Returns true if the whole interval is within +-margin. */
+bool is_inside(const struct interval *i, double margin);
+/* Returns true if the whole interval is above margin, or below -margin. */
+bool is_beyond(const struct interval *i, double margin);
+
 /* Blocks of rows whose lengths grow with the row number, two in each octave: rows 0, 1, 2, 3-4, 5-6,
  * 7-10, 11-14, 15-22, ... They do not depend on the length of a run, so a longer log of the same
  * run has the same blocks and more of them. */

@@ -144,8 +144,7 @@ refused() { # CODE TEXT COMMAND...
 	done
 	code_of 124 timeout 2 pt-prepare -q fifo
 	[ "$output" = 'pt-prepare: warning: waiting for data from the FIFO fifo' ]
-	code_of 65 timeout 20 pt-ckpt show fifo
-	says 'fifo: not a regular file'
+	reports 65 'fifo: not a regular file' timeout 20 pt-ckpt show fifo
 	pt-train --config fifo --print-config >late 2>err 3>&- &
 	wait_for waiting err
 	echo 'layers = 3' >fifo
@@ -177,8 +176,7 @@ refused() { # CODE TEXT COMMAND...
 	for f in bins/pytorch_model.bin.index.json hf/config.json nanotron/model_config.json; do
 		rm "$f"
 		mkfifo "$f"
-		code_of 65 timeout 20 pt-ckpt verify ${f%%/*}
-		says "$f: not a regular file"
+		reports 65 "$f: not a regular file" timeout 20 pt-ckpt verify ${f%%/*}
 	done
 	rm hf/config.json hf/model.safetensors
 	mkfifo hf/model.safetensors.index.json zero2/new
@@ -233,8 +231,7 @@ refused() { # CODE TEXT COMMAND...
 	cp data.h5 copy.h5
 	(unset PT_DATA && tiny -n 2 -o twice data.h5 data.h5 >/dev/null && tiny -n 2 -o copied data.h5 copy.h5 >/dev/null)
 	same twice copied
-	code_of 2 pt-compare many twice
-	says "verdict: not comparable: data: "
+	reports 2 "verdict: not comparable: data: " pt-compare many twice
 }
 
 @test "a config that is odd is read all the same" {
@@ -387,8 +384,7 @@ refused() { # CODE TEXT COMMAND...
 	[ "$unseen" -lt 5 ]
 	# training sees it too, on whichever rank has it
 	damage data.h5 bad.h5 $((size / 2))
-	code_of 65 tiny -d bad.h5 -n 500 -o run
-	says 'do not match their checksum'
+	reports 65 'do not match their checksum' tiny -d bad.h5 -n 500 -o run
 	code_of 65 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -d bad.h5 -n 500 -o run2
 	says 'do not match their checksum'
 }
@@ -403,12 +399,9 @@ refused() { # CODE TEXT COMMAND...
 	refused 65 'killer.h5: ' pt-ckpt show killer.h5
 	refused 65 'killer.h5: ' pt-sample killer.h5
 	refused 2 'killer.h5: ' pt-compare killer.h5 killer.h5
-	code_of 65 pt-prepare --verify killer.h5
-	says 'killer.h5: DAMAGED'
-	code_of 65 pt-ckpt verify killer.h5
-	says 'killer.h5: DAMAGED'
-	code_of 65 pt-ckpt ls killer.h5
-	says 'damaged  killer.h5'
+	reports 65 'killer.h5: DAMAGED' pt-prepare --verify killer.h5
+	reports 65 'killer.h5: DAMAGED' pt-ckpt verify killer.h5
+	reports 65 'damaged  killer.h5' pt-ckpt ls killer.h5
 }
 
 @test "data that become shorter meanwhile end the run, on all ranks" {
@@ -500,8 +493,7 @@ refused() { # CODE TEXT COMMAND...
 		'pt-compare run run' 'pt-compare run run --table --graph' 'pt-compare --export - run' "pt-sample $c --logits" \
 		'pt-train --dry-run' 'pt-train --print-config' "pt-train -q --eval-only --resume $c" \
 		'pt-collbench -b 8 -e 8 -n 1'; do
-		code_of 74 bash -c "$command >/dev/full"
-		says 'standard output: No space left on device'
+		reports 74 'standard output: No space left on device' bash -c "$command >/dev/full"
 	done
 	# a run has its journal, and goes on
 	code_of 0 bash -c "pt-train $(printf '%q ' "${TINY[@]}") -n 3 -o full >/dev/full"
@@ -597,8 +589,7 @@ full_disk() { # KIB COMMAND...
 	done
 	refused 2 'cut-log.h5: not an HDF5 file, or damaged' pt-compare run cut-log.h5
 	refused 2 'empty: neither a log of pt-train nor of another' pt-compare run empty
-	code_of 2 pt-compare run cut-log.txt
-	says 'cut-log.txt: neither a run.h5 nor a text with lines'
+	reports 2 'cut-log.txt: neither a run.h5 nor a text with lines' pt-compare run cut-log.txt
 	for n in 1 2 3; do
 		on=(mpiexec -n "$n" pt-train "${TINY[@]}" -n 8 -o new)
 		for f in empty binary cut.h5; do

@@ -72,13 +72,11 @@ logged() { # COLUMN STEP RUN
 @test "a step on four ranks is right, in every layout" {
 	make_window
 	tiny_on 4 "${ONE[@]}" -o run --steps 2 --fsdp 1 --tp 2 --cp 2 >/dev/null
-	code_of 0 check --batch batch.u16
-	says 'verdict: the step is right'
+	reports 0 'verdict: the step is right' check --batch batch.u16
 	rm -r run
 	tiny_on 2 "${ONE[@]}" -b 2 -o run --steps 2 --fsdp 2 >/dev/null # a window has one sequence, twice
 	cp batch.u16 again.u16
-	code_of 0 check --batch batch.u16 again.u16
-	says 'batch   2 sequences of 16 positions, 32 targets; loss '
+	reports 0 'batch   2 sequences of 16 positions, 32 targets; loss ' check --batch batch.u16 again.u16
 	code_of 0 check --batch batch.u16 # the mean of one is the mean of both
 	says '1 sequence'
 }
@@ -104,14 +102,12 @@ logged() { # COLUMN STEP RUN
 	done
 	# one row twice: its mean is the same
 	npy '<u2' '2, 17' < <(cat batch.u16 batch.u16) >two.npy
-	code_of 0 check --batch two.npy
-	says '2 sequences of 16 positions, 32 targets'
+	reports 0 '2 sequences of 16 positions, 32 targets' check --batch two.npy
 	# labels below 0 do not count, which the run did not know
 	{ head -c 64 batch.i32 && tail -c 64 batch.i32 | head -c 60 && printf '\x9c\xff\xff\xff'; } >both
 	safetensors '{"inputs":{"dtype":"I32","shape":[1,16],"data_offsets":[0,64]},"labels":{"dtype":"I32","shape":[1,16],"data_offsets":[64,128]}}' \
 		<both >masked.safetensors
-	code_of 1 check --batch masked.safetensors
-	says '16 positions, 15 targets'
+	reports 1 '16 positions, 15 targets' check --batch masked.safetensors
 }
 
 @test "what is wrong is named" {
@@ -127,8 +123,7 @@ logged() { # COLUMN STEP RUN
 		done
 		rm -rf after
 		steps after 1 --dim 32 --init-from "$from" "${run[@]}"
-		code_of 1 pt-check --shape 1,17 "$from" "$(at after 1)" --batch batch.u16 "${@:2}"
-		says "$want"
+		reports 1 "$want" pt-check --shape 1,17 "$from" "$(at after 1)" --batch batch.u16 "${@:2}"
 		says 'verdict: wrong: '
 	}
 	try 'as if rope theta were 500000' --rope-theta 500000 --
@@ -170,16 +165,13 @@ logged() { # COLUMN STEP RUN
 	steps run 3
 	tail -c 17 text.txt >other
 	as 2 other >other.u16
-	code_of 1 check --batch other.u16 --loss "$(logged loss 2 run)"
-	says 'loss: '
+	reports 1 'loss: ' check --batch other.u16 --loss "$(logged loss 2 run)"
 	says 'another batch'
-	code_of 1 check --batch batch.u16 other.u16
-	says '2 sequences'
+	reports 1 '2 sequences' check --batch batch.u16 other.u16
 	code_of 64 pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
 	says 'both checkpoints are one'
 	# the gradients are right, so another loss is no finding
-	code_of 0 check --batch batch.u16 --loss 3
-	says 'note    loss: 3 was logged'
+	reports 0 'note    loss: 3 was logged' check --batch batch.u16 --loss 3
 	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
 	says "the optimizer's step goes from 2 to 1: are the checkpoints exchanged?"
 	cp "$(at run 2)" again.h5
@@ -195,8 +187,7 @@ logged() { # COLUMN STEP RUN
 @test "without a batch: moments and update, no gradient" {
 	make_window
 	steps run 2
-	code_of 0 pt-check "$(at run 1)" "$(at run 2)"
-	says 'moments 12 of 12 within bounds'
+	reports 0 'moments 12 of 12 within bounds' pt-check "$(at run 1)" "$(at run 2)"
 	says 'update  12 of 12 within bounds'
 	says 'verdict: nothing is wrong that shows without a batch'
 	not grep -q '^grads' <<<"$output"
@@ -210,12 +201,10 @@ logged() { # COLUMN STEP RUN
 	pt-ckpt -q strip -o after.h5 "$(at run 2)"
 	code_of 2 pt-check --shape 1,17 "$(at run 1)" after.h5 --batch batch.u16
 	says 'after.h5 has no moments of AdamW'
-	code_of 2 pt-check "$(at run 1)" after.h5
-	says 'verdict: nothing could be checked'
+	reports 2 'verdict: nothing could be checked' pt-check "$(at run 1)" after.h5
 	pt-ckpt -q strip -o before.h5 "$(at run 1)" # and from zero moments it is no first step
 	steps run 4 --resume auto
-	code_of 2 pt-check before.h5 "$(at run 4)" --shape 1,17 --batch batch.u16
-	says 'before.h5 has no moments'
+	reports 2 'before.h5 has no moments' pt-check before.h5 "$(at run 4)" --shape 1,17 --batch batch.u16
 }
 
 @test "--json is JSON, of every tensor; --quiet prints the verdict" {
@@ -238,25 +227,21 @@ logged() { # COLUMN STEP RUN
 @test "usage" {
 	make_window
 	steps run 2
-	code_of 64 pt-check
-	says 'give two checkpoints'
+	reports 64 'give two checkpoints' pt-check
 	code_of 64 pt-check "$(at run 1)"
 	code_of 64 pt-check "$(at run 1)" "$(at run 2)" "$(at run 2)"
 	code_of 64 check --batch batch.u16 --precision fp8
 	code_of 64 check --batch batch.u16 --lr nan
-	code_of 64 pt-check "$(at run 1)" "$(at run 2)" --batch batch.u16
-	says 'plain integers need --shape'
+	reports 64 'plain integers need --shape' pt-check "$(at run 1)" "$(at run 2)" --batch batch.u16
 	for shape in '' 0 1,0 -1,17 1x17 1,17,1,1,1 99999999999999999999; do
 		code_of 64 check --shape="$shape" --batch batch.u16
 	done
-	code_of 65 check --shape 2,17 --batch batch.u16
-	says 'batch.u16: '
+	reports 65 'batch.u16: ' check --shape 2,17 --batch batch.u16
 	code_of 65 check --shape 1073741824,1073741824 --batch batch.u16
 	code_of 74 check --batch no.txt
 	# a batch is read before the checkpoints, which may be large
 	echo no >no.u16
-	code_of 65 pt-check no-before no-after --shape 1,17 --batch no.u16
-	says 'no.u16: '
+	reports 65 'no.u16: ' pt-check no-before no-after --shape 1,17 --batch no.u16
 }
 
 @test "hostile batches are refused, with their names" {
@@ -311,8 +296,7 @@ logged() { # COLUMN STEP RUN
 	refuse labels.safetensors
 	# tokens that the model does not have
 	{ head -c 32 batch.u16 && printf '\x00\x01'; } >beyond.u16
-	code_of 65 check --batch beyond.u16
-	says 'the batch has token 256, and the model a vocabulary of 256'
+	reports 65 'the batch has token 256, and the model a vocabulary of 256' check --batch beyond.u16
 	{ as 8 window | head -c 128 && printf '\xff\xff\xff\xff\xff\xff\xff\x7f'; } >huge.i64
 	refuse huge.i64
 	{ as 8 window | head -c 64 && printf '\xff\xff\xff\xff\xff\xff\xff\xff' && as 8 window | head -c 64; } >negative.i64
@@ -333,16 +317,12 @@ logged() { # COLUMN STEP RUN
 	steps other 2 --layers 2
 	steps wide 2 --dim 32
 	steps gpt2 2 --arch gpt2
-	code_of 65 pt-check "$(at run 1)" "$(at other 2)"
-	says ' is not in run/'
-	code_of 65 pt-check "$(at other 1)" "$(at run 2)"
-	says 'has 21 tensors, and run/'
-	code_of 65 pt-check "$(at run 1)" "$(at wide 2)"
-	says 'has another shape in run/'
+	reports 65 ' is not in run/' pt-check "$(at run 1)" "$(at other 2)"
+	reports 65 'has 21 tensors, and run/' pt-check "$(at other 1)" "$(at run 2)"
+	reports 65 'has another shape in run/' pt-check "$(at run 1)" "$(at wide 2)"
 	code_of 65 pt-check "$(at run 1)" "$(at gpt2 2)"
 	damage "$(at run 2)" bad.h5 $(($(stat -c %s "$(at run 2)") / 2))
-	code_of 65 pt-check "$(at run 1)" bad.h5
-	says 'bad.h5'
+	reports 65 'bad.h5' pt-check "$(at run 1)" bad.h5
 	head -c 3000 "$(at run 2)" >cut.h5
 	code_of 65 pt-check "$(at run 1)" cut.h5
 	code_of 65 pt-check text.txt cut.h5
@@ -358,8 +338,7 @@ logged() { # COLUMN STEP RUN
 	pt-prepare -q -t byte -f 0 --separator . window -o window.h5
 	as 2 window >batch.u16
 	steps run 2 --packing documents
-	code_of 0 check --batch batch.u16 --document-end 46
-	says 'attention within documents'
+	reports 0 'attention within documents' check --batch batch.u16 --document-end 46
 	code_of 1 check --batch batch.u16
 	# the same, told by positions
 	{ as 4 window | head -c 64 && as 4 window | tail -c 64 && for p in 0 1 2 3 4 0 1 2 3 4 5 6 7 8 9 0; do
@@ -367,8 +346,7 @@ logged() { # COLUMN STEP RUN
 	done; } >all
 	safetensors '{"inputs":{"dtype":"I32","shape":[1,16],"data_offsets":[0,64]},"labels":{"dtype":"I32","shape":[1,16],"data_offsets":[64,128]},"positions":{"dtype":"I32","shape":[1,16],"data_offsets":[128,192]}}' \
 		<all >all.safetensors
-	code_of 0 check --batch all.safetensors
-	says 'attention within documents'
+	reports 0 'attention within documents' check --batch all.safetensors
 }
 
 @test "the last label of a document may be its end, which is no input" {
@@ -388,8 +366,7 @@ logged() { # COLUMN STEP RUN
 	# the kernels of pt-train, whose targets are the next tokens, do not measure the bounds
 	code_of 1 check --batch ends.safetensors --json
 	jq -e 'all(.tensors[]; .gradient.bound < 1e-4)' <<<"$output"
-	code_of 64 check --batch ends.safetensors --reference fp32
-	says 'some targets are not the next tokens'
+	reports 64 'some targets are not the next tokens' check --batch ends.safetensors --reference fp32
 }
 
 @test "two runs of one step, without a batch" {
@@ -399,11 +376,9 @@ logged() { # COLUMN STEP RUN
 	tiny_on 2 "${ONE[@]}" -b 2 -o ranks --steps 2 --fsdp 2 >/dev/null # the same mean
 	steps theta 2 --rope-theta 500000
 	for other in again ranks; do
-		code_of 0 pt-check "$(at run 2)" "$(at $other 2)"
-		says 'verdict: '
+		reports 0 'verdict: ' pt-check "$(at run 2)" "$(at $other 2)"
 	done
-	code_of 1 pt-check "$(at run 2)" "$(at theta 2)"
-	says 'verdict: wrong: '
+	reports 1 'verdict: wrong: ' pt-check "$(at run 2)" "$(at theta 2)"
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)"
 	says 'the same, but for a scale that clipping would hide'
 	norm=$(logged grad_norm 1 run)
@@ -443,17 +418,14 @@ logged() { # COLUMN STEP RUN
 	code_of 1 pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of norm=2 --lr-scale-of wq=0.5
 	says 'learning rate 0.004 instead of 0.002'
 	not grep -q 'wq' <<<"$output"
-	code_of 64 pt-check "$(at rates 1)" "$(at rates 2)" --freeze '('
-	says 'freeze: '
-	code_of 64 pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of nothing=2
-	says 'matches no tensor'
+	reports 64 'freeze: ' pt-check "$(at rates 1)" "$(at rates 2)" --freeze '('
+	reports 64 'matches no tensor' pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of nothing=2
 }
 
 @test "no parameter changed: it is said, and wrong if there is a learning rate" {
 	make_window
 	steps run 2 --lr 0 --min-lr 0
-	code_of 0 check --batch batch.u16
-	says 'note    no parameter changed: a learning rate of 0'
+	reports 0 'note    no parameter changed: a learning rate of 0' check --batch batch.u16
 	code_of 1 check --batch batch.u16 --lr 1e-3
 	says 'finding no parameter changed, and the learning rate is 0.001'
 }

@@ -56,8 +56,7 @@ make_step() {
 
 @test "--report: what no distance shows is a mark, too" {
 	make_step
-	code_of 1 pt-check before.h5 after.h5 --weight-decay 0.3 -o r.html -o r.md
-	says 'within bounds'
+	reports 1 'within bounds' pt-check before.h5 after.h5 --weight-decay 0.3 -o r.html -o r.md
 	# the matrices decayed by another factor; biases do not decay
 	grep -qE '^    attention\.wq +×××$' <(sed -n '/^    Update/,$p' r.md)
 	grep -qE '^    attention\.wq\.bias +···$' <(sed -n '/^    Update/,$p' r.md)
@@ -76,6 +75,5 @@ make_step() {
 	balanced r.html
 	code_of 64 pt-check "$name" after.h5 -o r.htm
 	[ "$output" = "pt-check: report: 'r.htm' ends in none of .html, .md" ]
-	code_of 74 pt-check "$name" after.h5 -o after.h5/r.html
-	says 'after.h5/r.html: Not a directory'
+	reports 74 'after.h5/r.html: Not a directory' pt-check "$name" after.h5 -o after.h5/r.html
 }

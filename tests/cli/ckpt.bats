@@ -84,17 +84,14 @@ at20=run/checkpoints/step-00000020.h5
 	not grep -q exp_avg <<<"$output"
 	# the same parameters, other moments
 	tiny -n 0 --init-from $at20 -o moved >/dev/null
-	code_of 0 pt-ckpt diff --no-optimizer $at20 moved/checkpoints/latest.h5
-	says '20 tensors are equal'
+	reports 0 '20 tensors are equal' pt-ckpt diff --no-optimizer $at20 moved/checkpoints/latest.h5
 	code_of 1 pt-ckpt diff $at20 moved/checkpoints/latest.h5
 	not grep -q ' model ' <<<"$output"
 	# other models
 	make_run wide --dim 32
-	code_of 1 pt-ckpt diff $at20 wide/checkpoints/latest.h5
-	says 'has a different shape'
+	reports 1 'has a different shape' pt-ckpt diff $at20 wide/checkpoints/latest.h5
 	make_run llama --arch llama
-	code_of 1 pt-ckpt diff $at20 llama/checkpoints/latest.h5
-	says 'only in the first'
+	reports 1 'only in the first' pt-ckpt diff $at20 llama/checkpoints/latest.h5
 	says 'only in the second'
 }
 
@@ -108,8 +105,7 @@ at20=run/checkpoints/step-00000020.h5
 	grep -qx '  option eval-every 10, 0' <<<"$output"
 	grep -qx '  option sample-tokens 200, 7' <<<"$output"
 	not grep -q 'vocabulary\|param_hash\|option seed' <<<"$output"
-	code_of 1 pt-ckpt diff --strict run other
-	says '20 tensors are equal'
+	reports 1 '20 tensors are equal' pt-ckpt diff --strict run other
 	code_of 0 pt-ckpt diff --strict run $at20
 	not grep -q differ <<<"$output"
 	# another vocabulary of the same size
@@ -132,8 +128,7 @@ at20=run/checkpoints/step-00000020.h5
 	code_of 0 pt-ckpt verify run/checkpoints
 	cp $at20 whole.h5
 	head -c 5000 whole.h5 >$at20
-	code_of 65 pt-ckpt verify run
-	says 'run: DAMAGED'
+	reports 65 'run: DAMAGED' pt-ckpt verify run
 }
 
 @test "diff: by how much, where it can be known" {
@@ -151,13 +146,11 @@ at20=run/checkpoints/step-00000020.h5
 
 @test "verify: truncated anywhere it is damaged" {
 	make_run run
-	code_of 0 pt-ckpt verify $at20 run/checkpoints/latest.h5
-	says "$at20: ok"
+	reports 0 "$at20: ok" pt-ckpt verify $at20 run/checkpoints/latest.h5
 	size=$(stat -c %s $at20)
 	for n in 0 1 7 8 47 48 96 511 512 $(seq 1000 19973 "$size") $((size - 4096)) $((size - 1)); do
 		head -c "$n" $at20 >bad.h5
-		code_of 65 pt-ckpt verify bad.h5
-		says 'bad.h5: DAMAGED'
+		reports 65 'bad.h5: DAMAGED' pt-ckpt verify bad.h5
 		says 'pt-ckpt: bad.h5: '
 	done
 	# longer is no harm, and a hole is
@@ -191,8 +184,7 @@ at20=run/checkpoints/step-00000020.h5
 	for tensor in model/norm.weight exp_avg/tok_embeddings.weight exp_avg_sq/norm.bias; do
 		at=$(h5dump -p -H -d "$tensor" $at20 | sed -n 's/.*OFFSET //p')
 		damage $at20 bad.h5 "$at"
-		code_of 65 pt-ckpt verify bad.h5
-		says "/$tensor: rows 0 to"
+		reports 65 "/$tensor: rows 0 to" pt-ckpt verify bad.h5
 		code_of 65 pt-ckpt diff $at20 bad.h5
 		code_of 65 pt-ckpt diff bad.h5 $at20
 		not grep -q 'are equal' <<<"$output"
@@ -206,8 +198,7 @@ at20=run/checkpoints/step-00000020.h5
 	done
 	code_of 65 pt-sample bad.h5
 	# all are looked at
-	code_of 65 pt-ckpt verify bad.h5 $at20 nowhere.h5
-	says 'bad.h5: DAMAGED'
+	reports 65 'bad.h5: DAMAGED' pt-ckpt verify bad.h5 $at20 nowhere.h5
 	says "$at20: ok"
 	says 'nowhere.h5: cannot be read'
 	not grep -q 'nowhere.h5: DAMAGED' <<<"$output"
@@ -215,41 +206,32 @@ at20=run/checkpoints/step-00000020.h5
 	grep -o '^pt-ckpt: [a-z]*.h5' <<<"$(pt-ckpt verify bad.h5 nowhere.h5 short.h5 2>&1)" >why
 	printf 'pt-ckpt: %s.h5\n' bad nowhere short | cmp - why # each with its reason, in their order
 	code_of 74 pt-ckpt verify nowhere.h5
-	code_of 65 pt-ckpt verify data.h5
-	says 'data.h5: not a checkpoint'
+	reports 65 'data.h5: not a checkpoint' pt-ckpt verify data.h5
 }
 
 @test "ls names what is damaged, goes on, and ends with 65" {
 	make_run run
 	head -c 5000 $at20 >short
 	cp short $at20
-	code_of 65 pt-ckpt ls run
-	says "damaged  $at20 (latest)"
+	reports 65 "damaged  $at20 (latest)" pt-ckpt ls run
 	says "$at20: not an HDF5 file, or damaged"
 	grep -q '^10 ' <<<"$output"
 	mkdir none
-	code_of 65 pt-ckpt ls none
-	says 'none: no checkpoints found'
-	code_of 65 pt-ckpt ls data.h5
-	says 'other  data.h5'
+	reports 65 'none: no checkpoints found' pt-ckpt ls none
+	reports 65 'other  data.h5' pt-ckpt ls data.h5
 	not grep -q 'damaged' <<<"${lines[1]}"
-	code_of 74 pt-ckpt ls nowhere
-	says 'nowhere: No such file'
+	reports 74 'nowhere: No such file' pt-ckpt ls nowhere
 }
 
 @test "other files, folders and missing ones" {
 	make_run run
 	mkdir folder
 	for what in verify show hash rm; do
-		code_of 65 pt-ckpt $what data.h5
-		says 'a pt-shard file instead of a pt-checkpoint file'
-		code_of 65 pt-ckpt $what run/run.h5
-		says 'a pt-run file'
-		code_of 65 pt-ckpt $what text.txt
-		says 'text.txt: not an HDF5 file'
+		reports 65 'a pt-shard file instead of a pt-checkpoint file' pt-ckpt $what data.h5
+		reports 65 'a pt-run file' pt-ckpt $what run/run.h5
+		reports 65 'text.txt: not an HDF5 file' pt-ckpt $what text.txt
 		code_of 65 pt-ckpt $what folder
-		code_of 74 pt-ckpt $what nowhere.h5
-		says 'nowhere.h5: No such file'
+		reports 74 'nowhere.h5: No such file' pt-ckpt $what nowhere.h5
 		code_of 74 pt-ckpt $what text.txt/x.h5
 	done
 	[ -e data.h5 ]
@@ -263,11 +245,9 @@ at20=run/checkpoints/step-00000020.h5
 }
 
 @test "a wrong command, or too few operands, is 64" {
-	code_of 64 pt-ckpt
-	says 'ls, show, verify, diff, hash, '
+	reports 64 'ls, show, verify, diff, hash, ' pt-ckpt
 	says 'prune or rm'
-	code_of 64 pt-ckpt verfy x
-	says "did you mean 'verify'"
+	reports 64 "did you mean 'verify'" pt-ckpt verfy x
 	for what in show verify diff hash rm 'diff x' 'show x y' 'diff x y z'; do
 		read -ra what <<<"$what"
 		code_of 64 pt-ckpt "${what[@]}"
@@ -277,10 +257,8 @@ at20=run/checkpoints/step-00000020.h5
 @test "rm: a checkpoint, no link, and the latest and the best only by --force" {
 	make_run run
 	ln -sfn step-00000020.h5 run/checkpoints/best.h5
-	code_of 64 pt-ckpt rm run/checkpoints/latest.h5
-	says 'is a link'
-	code_of 64 pt-ckpt rm $at20
-	says '--force removes it'
+	reports 64 'is a link' pt-ckpt rm run/checkpoints/latest.h5
+	reports 64 '--force removes it' pt-ckpt rm $at20
 	code_of 65 pt-ckpt rm run
 	[ -e $at20 ]
 	(cd run/checkpoints && code_of 64 pt-ckpt rm step-00000020.h5)
@@ -297,8 +275,7 @@ at20=run/checkpoints/step-00000020.h5
 	for n in 0 5000; do
 		cp $at20 whole.h5
 		head -c $n whole.h5 >run/checkpoints/step-00000015.h5
-		code_of 65 pt-ckpt rm run/checkpoints/step-00000015.h5
-		says '--force removes it'
+		reports 65 '--force removes it' pt-ckpt rm run/checkpoints/step-00000015.h5
 		[ -e run/checkpoints/step-00000015.h5 ]
 		code_of 0 pt-ckpt rm -f run/checkpoints/step-00000015.h5
 		[ ! -e run/checkpoints/step-00000015.h5 ]
@@ -335,20 +312,16 @@ at20=run/checkpoints/step-00000020.h5
 		pt-ckpt diff whole/checkpoints/step-00000006.h5 half/checkpoints/step-00000006.h5
 		pt-ckpt diff -a whole/checkpoints/step-00000006.h5 other/checkpoints/step-00000006.h5
 	done
-	code_of 64 tiny --resume whole --optimizer adamw -n 8
-	says 'was trained with --optimizer muon'
+	reports 64 'was trained with --optimizer muon' tiny --resume whole --optimizer adamw -n 8
 	says 'init-from'
 	tiny --init-from whole --virtual tp=2 --optimizer adamw -n 2 -o fresh
 }
 
 @test "options of an optimizer that is not there are refused" {
 	make_shard
-	code_of 64 tiny --momentum 0.9
-	says 'momentum needs --optimizer sgd or muon'
-	code_of 64 tiny --optimizer sgd --muon-scale original
-	says 'muon-scale needs --optimizer muon'
-	code_of 64 tiny --optimizer sgd --momentum 0 --nesterov yes
-	says 'nesterov needs --momentum'
+	reports 64 'momentum needs --optimizer sgd or muon' tiny --momentum 0.9
+	reports 64 'muon-scale needs --optimizer muon' tiny --optimizer sgd --muon-scale original
+	reports 64 'nesterov needs --momentum' tiny --optimizer sgd --momentum 0 --nesterov yes
 }
 
 @test "SGD without momentum keeps no state, and may take it up" {
@@ -356,6 +329,5 @@ at20=run/checkpoints/step-00000020.h5
 	tiny -n 4 --optimizer sgd --momentum 0 -o none
 	not h5ls none/checkpoints/latest.h5/momentum_buffer
 	pt-ckpt verify none/checkpoints/latest.h5
-	code_of 0 tiny --resume none --momentum 0.9 -n 6 -o some
-	says 'starts at zero'
+	reports 0 'starts at zero' tiny --resume none --momentum 0.9 -n 6 -o some
 }

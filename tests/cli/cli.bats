@@ -42,8 +42,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 
 @test "a wrong option is 64, with the nearest name" {
 	for p in $programs; do
-		code_of 64 "$p" --versoin
-		says "unknown option '--versoin'; did you mean '--version'?"
+		reports 64 "unknown option '--versoin'; did you mean '--version'?" "$p" --versoin
 	done
 }
 
@@ -71,59 +70,44 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 
 @test "a typo in a config file says where, and what was meant" {
 	printf 'layers = 5\nhaeds = 3\n' >c.conf
-	code_of 65 pt-train --config c.conf -d x.h5
-	says "c.conf:2: unknown key 'haeds'; did you mean 'heads'"
+	reports 65 "c.conf:2: unknown key 'haeds'; did you mean 'heads'" pt-train --config c.conf -d x.h5
 }
 
 @test "what is only for the command line, in another case, or no heading is said so" {
 	for key in quiet help config generate print-config; do
 		echo "$key = x" >c.conf
-		code_of 65 pt-compare --config c.conf
-		says "c.conf:1: '$key' is only for the command line"
+		reports 65 "c.conf:1: '$key' is only for the command line" pt-compare --config c.conf
 	done
-	code_of 64 pt-train quiet=yes
-	says "'quiet' is only for the command line"
+	reports 64 "'quiet' is only for the command line" pt-train quiet=yes
 	echo 'no-ckpt = yes' >c.conf
-	code_of 65 pt-train --config c.conf
-	says "unknown key 'no-ckpt'; write 'ckpt = no'"
+	reports 65 "unknown key 'no-ckpt'; write 'ckpt = no'" pt-train --config c.conf
 	echo 'Layers = 3' >c.conf
-	code_of 65 pt-train --config c.conf
-	says "c.conf:1: keys are in small letters: 'layers'"
+	reports 65 "c.conf:1: keys are in small letters: 'layers'" pt-train --config c.conf
 	for line in '[Model' '[Model] x'; do
 		echo "$line" >c.conf
-		code_of 65 pt-train --config c.conf
-		says 'c.conf:1: a heading is [words in brackets]'
+		reports 65 'c.conf:1: a heading is [words in brackets]' pt-train --config c.conf
 	done
 	printf '\357\273\277# from an editor\n[Model] # why\nlayers = 3\n' >c.conf
 	pt-train --config c.conf --print-config | grep -qx 'layers = 3'
 }
 
 @test "messages name the variable, the option with its dashes, and plain bounds" {
-	code_of 64 env PT_LR=x pt-train
-	says "environment: PT_LR: lr: 'x' is not a number"
+	reports 64 "environment: PT_LR: lr: 'x' is not a number" env PT_LR=x pt-train
 	for x in inf -inf; do
-		code_of 64 pt-train --lr=$x
-		says "lr: $x is not finite"
+		reports 64 "lr: $x is not finite" pt-train --lr=$x
 	done
-	code_of 64 pt-train --weight-decay 1e7
-	says 'not between 0 and 1000000'
-	code_of 64 pt-train --dropout 2
-	says 'not between 0 and 0.999'
-	code_of 64 pt-train --layres 3
-	says "unknown option '--layres'; did you mean '--layers'?"
-	code_of 64 pt-train --no-cktp
-	says "unknown option '--no-cktp'; did you mean '--no-ckpt'?"
-	code_of 64 pt-train --batc 3
-	says "option '--batc' could be --batch, --batch-per-rank"
+	reports 64 'not between 0 and 1000000' pt-train --weight-decay 1e7
+	reports 64 'not between 0 and 0.999' pt-train --dropout 2
+	reports 64 "unknown option '--layres'; did you mean '--layers'?" pt-train --layres 3
+	reports 64 "unknown option '--no-cktp'; did you mean '--no-ckpt'?" pt-train --no-cktp
+	reports 64 "option '--batc' could be --batch, --batch-per-rank" pt-train --batc 3
 	code_of 64 pt-train --no-lyaers
 	not grep -q 'no-layers' <<<"$output"
 }
 
 @test "--generate: what it can make is said" {
-	code_of 64 pt-ckpt --generate foo
-	says "generate: 'foo' is none of man, checkpoint"
-	code_of 64 pt-train --generate svaed
-	says "absent; did you mean 'saved'?"
+	reports 64 "generate: 'foo' is none of man, checkpoint" pt-ckpt --generate foo
+	reports 64 "absent; did you mean 'saved'?" pt-train --generate svaed
 	for p in $programs; do
 		for kind in $("$p" --generate foo 2>&1 | sed 's/.*none of //; s/;.*//; s/,//g'); do
 			"$p" --generate "$kind" >made
@@ -178,8 +162,7 @@ candidates() { # PROGRAM WORD...
 	[ "$(candidates pt-collbench all allg)" = allgather ]
 	[ "$(candidates pt-collbench --root '')" = all ]
 	[ "$(candidates pt-compare x=)" = ':files' ]
-	code_of 64 pt-train -q --complete x
-	says '--complete must be the first word'
+	reports 64 '--complete must be the first word' pt-train -q --complete x
 }
 
 # What bash would offer for the last of these words; it takes --name=value as three.
@@ -278,8 +261,7 @@ offers() { # PROGRAM WORD...
 	code_of 64 pt-train -p gpt2-124m --heads 7 --dry-run -d data.h5
 	says 'dim (768) is not divisible by heads (7) (--dim is from preset gpt2-124m)'
 	# an option that the user gave is the user's
-	code_of 64 pt-train -p edit --edit-sync-interval 5
-	says '--edit-sync-interval needs --edit-workers'
+	reports 64 '--edit-sync-interval needs --edit-workers' pt-train -p edit --edit-sync-interval 5
 	not grep -q 'edit-sync-interval is from' <<<"$output"
 	PT_EDIT_SYNC_INTERVAL=5 code_of 64 pt-train -p edit
 	not grep -q 'edit-sync-interval is from' <<<"$output"
@@ -327,16 +309,13 @@ offers() { # PROGRAM WORD...
 		pt-train -p "gpt2-124m,$how" --edit-workers 4 --dry-run >out
 		grep -q '^  124475904 parameters' out
 		grep -q '^# workers: 4, ' out
-		code_of 64 pt-train -p "gpt2-124m,$how" -d x.h5
-		says 'needs --edit-workers'
+		reports 64 'needs --edit-workers' pt-train -p "gpt2-124m,$how" -d x.h5
 	done
 	# as published, without the padding of the vocabulary
 	pt-train -p gpt2-124m --vocab-multiple 1 --dry-run | grep -q '^  124439808 parameters'
 	pt-train -p gpt2-1558m --vocab-multiple 1 --dry-run | grep -q '^  1557611200 parameters'
-	code_of 64 pt-train -p gpt2-125m -d x.h5
-	says "did you mean 'gpt2-124m'"
-	code_of 64 pt-train -p gpt2-124m,dilco -d x.h5
-	says "did you mean 'diloco'"
+	reports 64 "did you mean 'gpt2-124m'" pt-train -p gpt2-125m -d x.h5
+	reports 64 "did you mean 'diloco'" pt-train -p gpt2-124m,dilco -d x.h5
 }
 
 @test "programs that run on one rank are not linked with MPI" {
@@ -365,17 +344,12 @@ offers() { # PROGRAM WORD...
 		moe|--moe: mixtures of experts are not supported; --ffn-dim sets the width of the dense layers
 	END
 	for word in dpo find-lr ema patience use_wandb; do
-		code_of 64 pt-train --$word 1
-		says 'are not supported; '
+		reports 64 'are not supported; ' pt-train --$word 1
 	done
-	code_of 64 pt-train dtype=bfloat16
-	says "none of fp32, bf16, fp16, float8; --dtype bf16"
-	code_of 64 pt-train --arch qwen3
-	says '; a preset sets arch'
-	code_of 74 pt-train --vocab 10 --init-from org/model
-	says 'hf download org/model --local-dir model'
-	code_of 64 pt-train
-	says '--help'
+	reports 64 "none of fp32, bf16, fp16, float8; --dtype bf16" pt-train dtype=bfloat16
+	reports 64 '; a preset sets arch' pt-train --arch qwen3
+	reports 74 'hf download org/model --local-dir model' pt-train --vocab 10 --init-from org/model
+	reports 64 '--help' pt-train
 	# no word is an option, too, or answered twice
 	sed -n '/train_answers/,/{NULL}/p' "$BATS_TEST_DIRNAME/../../libcore/engine/options_elsewhere.c" >table
 	sed -n 's/.*\.elsewhere = "\([^"]*\)".*/\1/p' "$BATS_TEST_DIRNAME/../../libcore/engine/options.c" |

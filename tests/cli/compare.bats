@@ -22,18 +22,13 @@ only() { # PROGRAM...
 	log_of 3 2 >a
 	log_of 3 2 >same
 	log_of 3 2.5 >other
-	code_of 0 pt-compare a same
-	says 'loss       identical, 2 values'
+	reports 0 'loss       identical, 2 values' pt-compare a same
 	says 'verdict: identical bit for bit'
-	code_of 1 pt-compare a other
-	says 'verdict: they differ'
-	code_of 2 pt-compare a nowhere
-	says 'nowhere: No such file'
-	code_of 64 pt-compare a
-	says 'two or more runs'
+	reports 1 'verdict: they differ' pt-compare a other
+	reports 2 'nowhere: No such file' pt-compare a nowhere
+	reports 64 'two or more runs' pt-compare a
 	code_of 64 pt-compare
-	code_of 64 pt-compare a same --by stpe
-	says "did you mean 'step'"
+	reports 64 "did you mean 'step'" pt-compare a same --by stpe
 	code_of 64 pt-compare a same --rtol=-1
 	code_of 64 pt-compare a same --rtol nan
 }
@@ -113,8 +108,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 0 pt-compare -q --require equivalent a b
 	# so large, and in each half, that the noise seems to be of other batches
 	sed 's/^step=90 .*/step=90 loss=5/; s/^step=224 .*/step=224 loss=5/' a >b
-	code_of 3 pt-compare --json a b
-	says '"design": "same-batches"'
+	reports 3 '"design": "same-batches"' pt-compare --json a b
 	sed 's/^step=90 .*/step=90 loss=nan/' a >b
 	code_of 1 pt-compare -q a b
 	says 'all but 1 of 300 values of loss are equal bit for bit, the first at step 90, the largest difference NaN at step 90'
@@ -142,14 +136,10 @@ curve() { # SEED ROWS FORMAT
 	[[ ${lines[1]} == 0$'\t'6.* ]]
 	# what is there and no number
 	sed '/it 3 /s/nll=/&2x/' a >bad
-	code_of 1 pt-compare --pattern 'it (?<step>\S+) :: nll=(?<loss>\S+)' bad bad
-	says "the first: loss '"
-	code_of 2 pt-compare --pattern 'at (?<step>\d+)' a a
-	says 'pt-compare: a: no line matches the pattern'
-	code_of 64 pt-compare --pattern 'it (\d+)' a a
-	says 'has no named group'
-	code_of 64 pt-compare --pattern 'it (?<loss>' a a
-	says 'at character 11: missing closing parenthesis'
+	reports 1 "the first: loss '" pt-compare --pattern 'it (?<step>\S+) :: nll=(?<loss>\S+)' bad bad
+	reports 2 'pt-compare: a: no line matches the pattern' pt-compare --pattern 'at (?<step>\d+)' a a
+	reports 64 'has no named group' pt-compare --pattern 'it (\d+)' a a
+	reports 64 'at character 11: missing closing parenthesis' pt-compare --pattern 'it (?<loss>' a a
 	# of pt-train's logs what is in them is read
 	make_shard
 	tiny -n 3 -o run >/dev/null
@@ -167,11 +157,9 @@ curve() { # SEED ROWS FORMAT
 	done
 	# what is no more than many lines is read
 	seq -f 'a b c d e f loss=%g' 20000 >many
-	code_of 0 pt-compare -q --pattern '.* .* .*loss=(?<loss>\d+)' many many
-	says 'verdict: identical'
+	reports 0 'verdict: identical' pt-compare -q --pattern '.* .* .*loss=(?<loss>\d+)' many many
 	printf 'loss=1\n%04097d\nloss=2\n' 1 >long
-	code_of 0 pt-compare --pattern 'loss=(?<loss>\d+)' long long
-	says 'the pattern was not tried on 1 lines'
+	reports 0 'the pattern was not tried on 1 lines' pt-compare --pattern 'loss=(?<loss>\d+)' long long
 	says 'loss       identical, 2 values'
 }
 
@@ -180,12 +168,9 @@ curve() { # SEED ROWS FORMAT
 	curve 2 40 '{"step": %d, "accuracy": %.9g}' >b
 	code_of 2 pt-compare a b
 	says 'none of the logs has a loss (choose a column by --column NAME, or say by --column loss=NAME which one is the loss); they have accuracy'
-	code_of 64 pt-compare -y accurcy a b
-	says "none of the logs has a column 'accurcy'; they have accuracy"
-	code_of 0 pt-compare -y accuracy a a
-	says 'accuracy   identical, 40 values'
-	code_of 3 pt-compare -y accuracy a b
-	says 'accuracy   40 of 40 values differ'
+	reports 64 "none of the logs has a column 'accurcy'; they have accuracy" pt-compare -y accurcy a b
+	reports 0 'accuracy   identical, 40 values' pt-compare -y accuracy a a
+	reports 3 'accuracy   40 of 40 values differ' pt-compare -y accuracy a b
 	says 'verdict: undecided: at the end accuracy'
 	code_of 0 pt-compare -y accuracy --atol 1 a b
 	# a name given by the user comes before others, whatever their order
@@ -194,16 +179,14 @@ curve() { # SEED ROWS FORMAT
 	code_of 0 pt-compare --column loss=ce two one
 	code_of 0 pt-compare --column loss=accuracy --column loss=ce two one a
 	code_of 2 pt-compare two one
-	code_of 64 pt-compare --column =ce two one
-	says 'is not OURS=THEIRS'
+	reports 64 'is not OURS=THEIRS' pt-compare --column =ce two one
 	# another program's name of a column is ours
 	code_of 0 pt-compare -y 'lm loss' one one
 	# where no log has a loss, the first curve that all have; and who lacks it
 	sed 's/accuracy/val_loss/' a >'val'
 	code_of 0 pt-compare -q 'val' 'val' -o r.md
 	grep -q 'val_loss' r.md
-	code_of 2 pt-compare -y val_loss val one
-	says 'one: no value of val_loss; it has loss'
+	reports 2 'one: no value of val_loss; it has loss' pt-compare -y val_loss val one
 }
 
 @test "evaluations that have diverged are not hidden by equal losses; a reward is a result" {
@@ -211,25 +194,21 @@ curve() { # SEED ROWS FORMAT
 	curve 1 60 'step=%d loss=%.9g' >loss
 	awk '{ print $0 (NR % 4 ? "" : " val_bpb=" 1 + 1 / NR + 0.001 * (NR * 7 % 5)) }' loss >a
 	awk '{ print $0 (NR % 4 ? "" : " val_bpb=" 1.1 + 1 / NR + 0.001 * (NR * 7 % 5)) }' loss >b
-	code_of 1 pt-compare a b
-	says 'loss       identical, 60 values'
+	reports 1 'loss       identical, 60 values' pt-compare a b
 	says 'val_bpb    15 of 15 values differ'
 	says 'val_bpb differs by 0.1, and the band'
 	says '; loss: identical'
 	# another test, and evaluations in other rows
-	code_of 1 pt-compare -q a b loss
-	says 'b: verdict: diverged: in steps 32 to 44 val_bpb differs by 0.1'
+	reports 1 'b: verdict: diverged: in steps 32 to 44 val_bpb differs by 0.1' pt-compare -q a b loss
 	curve 2 60 'step=%d loss=%.9g' | awk '{ print $0 (NR % 6 ? "" : " val_bpb=" 1 + 1 / NR) }' >uneven
 	code_of 3 pt-compare -q a uneven
 	[[ $output == *'val_bpb: 15 rows are of some runs only'* ]]
-	code_of 1 pt-compare -y loss a b
-	says 'verdict: they differ'
+	reports 1 'verdict: they differ' pt-compare -y loss a b
 	for i in 1 2 3 4; do
 		echo "step:$i - actor/grad_norm:0.5 - critic/rewards/mean:0.$i"
 	done >verl
 	sed 's/mean:0.3/mean:0.9/' verl >other
-	code_of 1 pt-compare verl other
-	says 'reward     1 of 4 values differ; first at step 3: 0.3, 0.9'
+	reports 1 'reward     1 of 4 values differ; first at step 3: 0.3, 0.9' pt-compare verl other
 }
 
 @test "with --column val_loss, losses in different rows are no matter" {
@@ -253,8 +232,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 0 pt-compare one 'w.csv#a - x'
 	code_of 0 pt-compare --control w.csv --test one one
 	[ "$(grep -c '^one$' <<<"$output")" -eq 2 ]
-	code_of 2 pt-compare one w.csv#c
-	says 'w.csv#c: no row with a value'
+	reports 2 'w.csv#c: no row with a value' pt-compare one w.csv#c
 }
 
 @test "where they part: the first, the largest, in ULPs; differences do not cancel" {
@@ -264,20 +242,17 @@ curve() { # SEED ROWS FORMAT
 	says 'loss       4 of 5 values differ; first at step 2: 2, 2.0000002 (|Δ| 2.38e-07, 1 ULP); largest at step 3: 2, 2.5 (|Δ| 0.5, 2097152 ULP)'
 	log_of 1 2 >a
 	log_of 2 1 >b
-	code_of 1 pt-compare a b
-	says '2 of 2 values differ'
+	reports 1 '2 of 2 values differ' pt-compare a b
 	# one bit is a difference, and digits beyond a float are none
 	log_of 1.0000001 >a
 	log_of 1.0000002 >b
-	code_of 1 pt-compare a b
-	says '1 ULP'
+	reports 1 '1 ULP' pt-compare a b
 	log_of 1.00000012 >b
 	code_of 0 pt-compare a b
 	# over zero, and with another sign
 	log_of -1e-45 >a
 	log_of 1e-45 >b
-	code_of 1 pt-compare a b
-	says '2 ULP'
+	reports 1 '2 ULP' pt-compare a b
 }
 
 @test "every curve counts, measurements do not" {
@@ -286,8 +261,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 0 pt-compare a b
 	for c in loss grad_norm train_loss val_loss; do
 		sed "s/ $c=/&1/" b >moved
-		code_of 1 pt-compare a moved
-		says "$c"
+		reports 1 "$c" pt-compare a moved
 		says '1 of 1 values differ'
 		[ "$(grep -c identical <<<"$output")" -eq 3 ]
 	done
@@ -296,13 +270,10 @@ curve() { # SEED ROWS FORMAT
 @test "--rtol is a part of the control, --atol is not, both add" {
 	log_of 10 100 >a
 	log_of 10.5 101 >b
-	code_of 1 pt-compare --rtol 0.049 a b
-	says '1 beyond the tolerance'
-	code_of 0 pt-compare --rtol 0.051 a b
-	says 'the same within the tolerance'
+	reports 1 '1 beyond the tolerance' pt-compare --rtol 0.049 a b
+	reports 0 'the same within the tolerance' pt-compare --rtol 0.051 a b
 	says '2 of 2 values differ, 0 beyond'
-	code_of 1 pt-compare --atol 0.9 a b
-	says '1 beyond the tolerance'
+	reports 1 '1 beyond the tolerance' pt-compare --atol 0.9 a b
 	says 'verdict: they differ: loss differs by more than 0.9 + 0 |control|, first at step 2; '
 	code_of 0 pt-compare --atol 1 a b
 	code_of 1 pt-compare --rtol 0.006 --atol 0.43 a b
@@ -317,12 +288,9 @@ curve() { # SEED ROWS FORMAT
 @test "rows that only one has differ, but for --common" {
 	log_of 5 4 3 2 >a
 	log_of 5 4 >short
-	code_of 1 pt-compare a short
-	says 'identical, 2 values; 2 only in the control, from step 3'
-	code_of 1 pt-compare short a
-	says '2 only in the test, from step 3'
-	code_of 0 pt-compare --common a short
-	says 'verdict: identical'
+	reports 1 'identical, 2 values; 2 only in the control, from step 3' pt-compare a short
+	reports 1 '2 only in the test, from step 3' pt-compare short a
+	reports 0 'verdict: identical' pt-compare --common a short
 	code_of 0 pt-compare a short --rtol 1 --common
 	code_of 1 pt-compare a short --rtol 1e9
 	# a common row that differs still does
@@ -330,19 +298,16 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare --common a short
 	# nothing in common is trouble
 	sed 1,2d a >late
-	code_of 2 pt-compare --common short late
-	says 'no value in common'
+	reports 2 'no value in common' pt-compare --common short late
 	code_of 2 pt-compare short late
 }
 
 @test "a column that only one run has is not compared, but every run has a loss" {
 	log_of 5 4 3 2 >a
 	sed 's/$/ val_loss=1/' a >measured
-	code_of 0 pt-compare a measured
-	says 'val_loss   not compared; 4 only in the test, from step 1'
+	reports 0 'val_loss   not compared; 4 only in the test, from step 1' pt-compare a measured
 	says 'verdict: identical'
-	code_of 0 pt-compare --common measured a
-	says 'val_loss   not compared; 4 only in the control'
+	reports 0 'val_loss   not compared; 4 only in the control' pt-compare --common measured a
 	# both have it, but not in the same rows
 	sed 's/step=[12] .*/& val_loss=1/' a >early
 	sed 's/step=[34] .*/& val_loss=1/' a >late
@@ -352,15 +317,13 @@ curve() { # SEED ROWS FORMAT
 	make_shard
 	tiny_on 2 -n 12 -o plain >/dev/null
 	tiny_on 2 -n 12 -o edit -p edit --edit-workers 2 --edit-warmup-steps 4 --edit-sync-interval 4 >/dev/null
-	code_of 0 pt-compare --atol 10 plain edit
-	says 'pseudo_grad_norm not compared; '
+	reports 0 'pseudo_grad_norm not compared; ' pt-compare --atol 10 plain edit
 	says 'verdict: the same within the tolerance'
 	code_of 1 pt-compare plain edit
 	# no loss
 	sed 's/loss=/grad_norm=/' a >norms
 	sed 's/loss=.*/& grad_norm=1/' a >both
-	code_of 2 pt-compare both norms
-	says 'verdict: only one of them has values of loss'
+	reports 2 'verdict: only one of them has values of loss' pt-compare both norms
 	code_of 2 pt-compare norms both
 	code_of 2 pt-compare --common norms both
 	code_of 0 pt-compare norms norms
@@ -369,8 +332,7 @@ curve() { # SEED ROWS FORMAT
 @test "rows are matched by step or by tokens" {
 	log_of 8 7 6 5 >a
 	printf 'step=1 tokens=20 loss=7\nstep=2 tokens=40 loss=5\n' >twice
-	code_of 2 pt-compare --common a twice
-	says 'first at step 1: 8, 7'
+	reports 2 'first at step 1: 8, 7' pt-compare --common a twice
 	says 'verdict: not comparable: tokens after step 1: 10, 20'
 	code_of 0 pt-compare --common --by tokens a twice
 	says 'identical, 2 values; 2 only in the control, from tokens 10'
@@ -385,8 +347,7 @@ curve() { # SEED ROWS FORMAT
 	tiny -n 5 -o run >lines
 	for a in run run/ run/run.h5 run/journal.txt lines; do
 		for b in run run/run.h5 run/journal.txt lines; do
-			code_of 0 pt-compare "$a" "$b"
-			says 'loss       identical, 5 values'
+			reports 0 'loss       identical, 5 values' pt-compare "$a" "$b"
 		done
 		[ -d "$a" ] || pt-compare run - <"$a" | grep -q '^standard input$'
 	done
@@ -469,8 +430,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 4 3 >b
 	code_of 0 pt-compare a b --graph --column val_loss
 	says $'\n  val_loss\n'
-	code_of 0 pt-compare b a --graph --column grad_norm
-	says 'no values of grad_norm'
+	reports 0 'no values of grad_norm' pt-compare b a --graph --column grad_norm
 	pt-compare -q b a --table --common >t
 	diff t - <<-END
 		# step	b	a
@@ -498,12 +458,10 @@ curve() { # SEED ROWS FORMAT
 		bytes 5000 10000
 	END
 	code_of 1 pt-compare -q -x seconds -p curve.svg quick slow
-	code_of 1 pt-compare -g --by tokens quick slow
-	says 'tokens 700'
+	reports 1 'tokens 700' pt-compare -g --by tokens quick slow
 	# a log without the axis is named, where it has the column
 	sed 's/ dt=[^ ]*//' slow >untimed
-	code_of 2 pt-compare -g -x seconds quick untimed
-	says "untimed: no column 'dt'"
+	reports 2 "untimed: no column 'dt'" pt-compare -g -x seconds quick untimed
 	code_of 0 pt-compare -q -g -x seconds quick quick --column val_loss
 }
 
@@ -533,13 +491,10 @@ curve() { # SEED ROWS FORMAT
 	[ "$(head -c 8 x.png | od -An -tx1)" = ' 89 50 4e 47 0d 0a 1a 0a' ]
 	[ "$(head -c 5 sub.dir.pdf)" = '%PDF-' ]
 	not ls *.tmp
-	code_of 64 pt-compare a b --plot x.gif
-	says "'x.gif' ends in none of"
+	reports 64 "'x.gif' ends in none of" pt-compare a b --plot x.gif
 	code_of 64 pt-compare a b --plot .svg
-	code_of 2 pt-compare a b --plot a/x.svg
-	says 'a/x.svg: Not a directory'
-	code_of 2 pt-compare a b --plot no.svg --column val_loss
-	says 'no values of val_loss'
+	reports 2 'a/x.svg: Not a directory' pt-compare a b --plot a/x.svg
+	reports 2 'no values of val_loss' pt-compare a b --plot no.svg --column val_loss
 	[ ! -e no.svg ]
 }
 
@@ -547,21 +502,18 @@ curve() { # SEED ROWS FORMAT
 	log_of 4 3 >a
 	only pt-compare
 	echo before >x.svg
-	code_of 2 env PATH="$PWD/only" pt-compare a a --plot x.svg
-	says 'gnuplot cannot be started'
+	reports 2 'gnuplot cannot be started' env PATH="$PWD/only" pt-compare a a --plot x.svg
 	says '--graph does not need it'
 	says 'verdict: identical'
 	[ "$(cat x.svg)" = before ]
 	printf '#!/bin/sh\necho partly; exit 3\n' >only/gnuplot
 	chmod +x only/gnuplot
-	code_of 2 env PATH="$PWD/only" pt-compare a a --plot x.svg
-	says 'gnuplot failed'
+	reports 2 'gnuplot failed' env PATH="$PWD/only" pt-compare a a --plot x.svg
 	[ "$(cat x.svg)" = before ]
 	# it goes before it has read everything
 	seq 20000 | sed 's/.*/step=& loss=&/' >long
 	printf '#!/bin/sh\nexit 0\n' >only/gnuplot
-	code_of 2 env PATH="$PWD/only" pt-compare long long --plot x.svg
-	says 'gnuplot failed'
+	reports 2 'gnuplot failed' env PATH="$PWD/only" pt-compare long long --plot x.svg
 	[ "$(cat x.svg)" = before ]
 	[ ! -e x.svg.tmp ]
 	# and none is needed for the rest
@@ -594,8 +546,7 @@ curve() { # SEED ROWS FORMAT
 	for n in $(seq $((size - 29)) $((size - 1))); do
 		head -c "$n" a >torn
 		code_of 0 pt-compare --common a torn
-		code_of 1 pt-compare a torn
-		says '; 1 only in the control, from step 3'
+		reports 1 '; 1 only in the control, from step 3' pt-compare a torn
 	done
 	# in a pipe too
 	head -c $((size - 3)) a | pt-compare --common a - | grep -q 'identical, 2 values'
@@ -614,16 +565,12 @@ curve() { # SEED ROWS FORMAT
 		code_of 2 pt-compare $f a
 		says "${f#.}"
 	done
-	code_of 2 pt-compare a data.h5
-	says 'a pt-shard file instead of a pt-run file'
-	code_of 2 pt-compare a - <empty
-	says 'standard input: neither'
-	code_of 2 pt-compare a - <torn.h5
-	says 'standard input: not an HDF5 file, or damaged'
+	reports 2 'a pt-shard file instead of a pt-run file' pt-compare a data.h5
+	reports 2 'standard input: neither' pt-compare a - <empty
+	reports 2 'standard input: not an HDF5 file, or damaged' pt-compare a - <torn.h5
 	mkfifo fifo
 	cat torn.h5 >fifo 3>&- &
-	code_of 2 pt-compare a fifo
-	says 'fifo: not an HDF5 file, or damaged'
+	reports 2 'fifo: not an HDF5 file, or damaged' pt-compare a fifo
 }
 
 @test "a damaged run.h5 is not believed" {
@@ -651,22 +598,18 @@ curve() { # SEED ROWS FORMAT
 	log_of 3 2 >b
 	code_of 0 pt-compare a a
 	for o in '' '--rtol 1e30 --atol 1e30'; do
-		code_of 1 pt-compare $o a b
-		says 'nan, 2'
+		reports 1 'nan, 2' pt-compare $o a b
 		[[ $output != *'|Δ|'* ]]
-		code_of 1 pt-compare $o b a
-		says '1 of 2 values differ'
+		reports 1 '1 of 2 values differ' pt-compare $o b a
 	done
 	log_of 3 inf >a
 	code_of 1 pt-compare --atol 1e30 a b
 	code_of 1 pt-compare --atol 1e30 b a
 	# it is not drawn, and does not spoil the rest
 	log_of 4 nan inf 2 >a
-	code_of 0 pt-compare a a --graph --width 40
-	says '4.0 +@'
+	reports 0 '4.0 +@' pt-compare a a --graph --width 40
 	log_of nan nan >a
-	code_of 2 pt-compare a a --graph
-	says 'no values of loss'
+	reports 2 'no values of loss' pt-compare a a --graph
 }
 
 @test "steps that are no whole numbers are passed over, and those that are numbers are counted" {
@@ -734,8 +677,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare --test c -- a b
 	[ "${lines[0]} ${lines[1]}" = 'b c' ]
 	code_of 64 pt-compare --control a b
-	code_of 64 pt-compare --control a --test b -q c
-	says 'every run follows one of them'
+	reports 64 'every run follows one of them' pt-compare --control a --test b -q c
 }
 
 @test "--json: the verdict, its reason, every column; --require: what the code demands" {
@@ -766,13 +708,11 @@ curve() { # SEED ROWS FORMAT
 	sed 's/$/ grad_norm=1/' a >c
 	sed 's/loss=2$/& grad_norm=1.5/; s/loss=3$/& grad_norm=1/' a >d
 	reason 'grad_norm differs from step 2 on (4194304 ULP)' c d
-	code_of 1 pt-compare c d
-	says 'verdict: they differ: grad_norm differs from step 2 on (4194304 ULP)'
+	reports 1 'verdict: they differ: grad_norm differs from step 2 on (4194304 ULP)' pt-compare c d
 	log_of 3 2 1 | sed 's/$/ dt=1 mem=1024/' >fast
 	code_of 0 pt-compare --json --speed fast fast
 	jq -e '.comparisons[0].speed[] | select(.name == "mem") | .ratio == 1' <<<"$output"
-	code_of 64 pt-compare --json -g a a
-	says 'json: not with --graph or --table'
+	reports 64 'json: not with --graph or --table' pt-compare --json -g a a
 	code_of 64 pt-compare --json -t a a
 }
 
@@ -798,18 +738,15 @@ curve() { # SEED ROWS FORMAT
 	done >a
 	sed 's/mem=5/mem=6/' a >b
 	for column in lr mem mfu val_loss; do
-		code_of 0 pt-compare --column $column a b
-		says 'verdict: identical'
+		reports 0 'verdict: identical' pt-compare --column $column a b
 	done
-	code_of 64 pt-compare --column none a b
-	says "column: none of the logs has a column 'none'"
+	reports 64 "column: none of the logs has a column 'none'" pt-compare --column none a b
 }
 
 @test "--require auto: a tolerance or a rule comes before several controls" {
 	log_of 3 2 >a
 	log_of 3 2.5 >b
-	code_of 0 pt-compare --control a a --test b --atol 1
-	says 'verdict: the same within the tolerance'
+	reports 0 'verdict: the same within the tolerance' pt-compare --control a a --test b --atol 1
 	code_of 1 pt-compare --control a a --test b --atol 1 --require identical
 	# a test of which nothing was shown may still be equivalent
 	code_of 1 pt-compare -q --control a a --test b -o r.html
@@ -822,8 +759,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 3 2 2 >a
 	log_of 3 2.05 2 >b
 	code_of 1 pt-compare --rule torchtitan a b
-	code_of 1 pt-compare --like torchtitan a b
-	says 'verdict: rejected by the rule torchtitan: '
+	reports 1 'verdict: rejected by the rule torchtitan: ' pt-compare --like torchtitan a b
 	code_of 0 pt-compare --rule megatron-approximate a b
 	says 'verdict: accepted by the rule megatron-approximate: '
 	# whatever a rule says of NaN
@@ -838,17 +774,14 @@ curve() { # SEED ROWS FORMAT
 
 @test "vacuous: a loss that is constant, or that never fell" {
 	log_of 3 3 3 3 3 3 3 3 3 >dead
-	code_of 2 pt-compare dead dead
-	says 'verdict: vacuous: loss of dead is constant: 3'
+	reports 2 'verdict: vacuous: loss of dead is constant: 3' pt-compare dead dead
 	log_of nan nan >none
-	code_of 2 pt-compare none none
-	says 'verdict: vacuous: none has no finite loss'
+	reports 2 'verdict: vacuous: none has no finite loss' pt-compare none none
 	# bits are bits; but what did not fall says little
 	for i in {1..30}; do
 		echo "step=$i loss=$((3 + i % 2))"
 	done >flat
-	code_of 0 pt-compare flat flat
-	says 'nothing was learnt: loss of flat went from 4 to 3.42857'
+	reports 0 'nothing was learnt: loss of flat went from 4 to 3.42857' pt-compare flat flat
 	says 'verdict: identical bit for bit'
 	for i in {1..30}; do
 		echo "step=$i loss=$((40 - i))"
@@ -857,6 +790,5 @@ curve() { # SEED ROWS FORMAT
 	sed 's/^\(step=[23].\) .*/\1 loss=nan/' learns >ends
 	code_of 0 pt-compare ends ends
 	says 'verdict: identical bit for bit; 11 values of loss are NaN or infinite in both, from step 20'
-	code_of 1 pt-compare learns none
-	says 'verdict: diverged: none has no finite loss'
+	reports 1 'verdict: diverged: none has no finite loss' pt-compare learns none
 }

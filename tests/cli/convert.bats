@@ -37,18 +37,15 @@ same_hash() { # FILE...
 		[ ! -e again.hf/tokenizer.json ] # (it came without its vocabulary)
 		rm -r again.h5 again.hf
 	done
-	code_of 64 pt-ckpt convert run -o run.hf
-	says 'is not empty'
+	reports 64 'is not empty' pt-ckpt convert run -o run.hf
 	code_of 64 pt-ckpt convert -f run -o run.hf # with --force, neither
 	says 'is not empty'
-	code_of 64 pt-ckpt convert run -o run.h5
-	says '--force replaces it'
+	reports 64 '--force replaces it' pt-ckpt convert run -o run.h5
 	pt-ckpt convert -f run -o run.h5
 	cmp run.h5 "$(step run 40)"
 	damage run.hf/model.safetensors flipped 20000
 	mv flipped run.hf/model.safetensors
-	code_of 65 pt-ckpt verify run.hf
-	says 'run.hf: DAMAGED'
+	reports 65 'run.hf: DAMAGED' pt-ckpt verify run.hf
 }
 
 @test "files of a tokenizer: beside the weights, and as the vocabulary" {
@@ -135,11 +132,9 @@ same_hash() { # FILE...
 	pt-ckpt cast --dtype bf16 run -o half.h5
 	pt-ckpt convert half.h5 -o half2.bin --dtype bf16
 	cmp half.bin half2.bin
-	code_of 64 pt-ckpt convert run --to llmc --shard-size 4K -o x.bin
-	says 'huggingface'
+	reports 64 'huggingface' pt-ckpt convert run --to llmc --shard-size 4K -o x.bin
 	make_run plain --bias no
-	code_of 65 pt-ckpt convert plain -o plain.bin
-	says 'of GPT-2'
+	reports 65 'of GPT-2' pt-ckpt convert plain -o plain.bin
 	[ ! -e plain.bin ]
 }
 
@@ -153,31 +148,25 @@ same_hash() { # FILE...
 	pt-ckpt convert back.h5 -o again.bin
 	cmp model_40.bin again.bin
 	damage model_40.bin bad.bin 3000
-	code_of 65 pt-ckpt verify bad.bin
-	says 'does not match its checksum'
+	reports 65 'does not match its checksum' pt-ckpt verify bad.bin
 	# a size that fits no width of the feed-forward layers; without our words, as of llm.c
 	head -c -4 model_40.bin >short.bin
 	dd if=/dev/zero of=short.bin bs=1 seek=1008 count=16 conv=notrunc status=none
-	code_of 65 pt-ckpt verify short.bin
-	says 'no width of the feed-forward layers'
+	reports 65 'no width of the feed-forward layers' pt-ckpt verify short.bin
 	head -c 1000 model_40.bin >head.bin
-	code_of 65 pt-ckpt verify head.bin
-	says 'shorter than its header'
+	reports 65 'shorter than its header' pt-ckpt verify head.bin
 	make_run other --arch llama --rope-theta 1000.5
-	code_of 65 pt-ckpt convert other -o other.bin
-	says 'of Llama 3'
+	reports 65 'of Llama 3' pt-ckpt convert other -o other.bin
 	[ ! -e other.bin ]
 }
 
 @test "numbers that are too large for a type are refused, with the tensor" {
 	make_run run
 	pt-ckpt merge --weights 1e6 run -o large.h5
-	code_of 65 pt-ckpt cast --dtype fp16 large.h5 -o x.h5
-	says 'is too large for fp16'
+	reports 65 'is too large for fp16' pt-ckpt cast --dtype fp16 large.h5 -o x.h5
 	says 'tok_embeddings.weight has the number'
 	[ ! -e x.h5 ]
-	code_of 65 pt-ckpt convert --dtype fp16 large.h5 -o x.hf
-	says 'is too large for fp16'
+	reports 65 'is too large for fp16' pt-ckpt convert --dtype fp16 large.h5 -o x.hf
 	[ ! -e x.hf ]
 	pt-ckpt cast --dtype bf16 large.h5 -o x.h5
 	pt-ckpt verify x.h5
@@ -188,8 +177,7 @@ same_hash() { # FILE...
 	try() { # TEXT OPTION...
 		local text=$1
 		shift
-		code_of 64 pt-ckpt "$@"
-		says "$text"
+		reports 64 "$text" pt-ckpt "$@"
 		[ ! -e st.bin ]
 		[ ! -e st.h5 ]
 	}
@@ -211,13 +199,11 @@ same_hash() { # FILE...
 	pt-ckpt convert run --shard-size 8K -o a
 	pt-ckpt convert other --shard-size 8K -o b
 	cp b/model-00002-of-* a
-	code_of 65 pt-ckpt verify a
-	says 'pt_param_hash is not that of the other files'
+	reports 65 'pt_param_hash is not that of the other files' pt-ckpt verify a
 	# averages: of one model, and one vocabulary
 	for o in '--heads 4' '--norm-eps 1e-6' '--act gelu'; do
 		make_run odd $o
-		code_of 65 pt-ckpt average run odd -o x.h5
-		says 'are not of one model'
+		reports 65 'are not of one model' pt-ckpt average run odd -o x.h5
 		code_of 65 pt-ckpt merge --weights 1,1 odd run -o x.h5
 		rm -r odd
 	done
@@ -228,8 +214,7 @@ same_hash() { # FILE...
 	sed 's/e/E/g' text.txt >other.txt
 	pt-prepare -q other.txt -o capital.h5
 	pt-ckpt convert run.hf --vocabulary capital.h5 -o capital-run.h5
-	code_of 65 pt-ckpt average run capital-run.h5 -o y.h5
-	says 'different vocabularies'
+	reports 65 'different vocabularies' pt-ckpt average run capital-run.h5 -o y.h5
 }
 
 shapes() { # CHECKPOINT
@@ -241,8 +226,7 @@ shapes() { # CHECKPOINT
 	pt-ckpt convert run -o run.hf
 	pt-ckpt convert run --padding -o padded.hf
 	pt-ckpt convert run.hf -o none.h5
-	code_of 65 pt-sample none.h5 'the'
-	says 'no vocabulary'
+	reports 65 'no vocabulary' pt-sample none.h5 'the'
 	pt-ckpt convert run.hf --vocabulary data.h5 -o speaks.h5
 	pt-ckpt convert padded.hf -o padded.h5
 	same_hash run padded.h5
@@ -269,16 +253,14 @@ shapes() { # CHECKPOINT
 	pt-compare original from | grep -q 'identical'
 	seq 300 >digits.txt
 	pt-prepare -q digits.txt -o other.h5
-	code_of 64 pt-ckpt convert run.hf --vocabulary other.h5 -o bad.h5
-	says 'other.h5'
+	reports 64 'other.h5' pt-ckpt convert run.hf --vocabulary other.h5 -o bad.h5
 	[ ! -e bad.h5 ]
 }
 
 @test "what is written is said, and no file has the name of a format that it is not" {
 	make_run run
 	for name in gguf onnx pt pth ckpt safetensors; do
-		code_of 64 pt-ckpt convert run -o model.$name
-		says "model.$name: "
+		reports 64 "model.$name: " pt-ckpt convert run -o model.$name
 		says 'o DIRECTORY'
 		[ ! -e model.$name ]
 	done
@@ -298,16 +280,14 @@ shapes() { # CHECKPOINT
 	make_run run
 	pt-ckpt convert run -o good
 	cp good/model.safetensors alone.safetensors
-	code_of 74 pt-ckpt verify alone.safetensors
-	says 'give --model-config FILE'
+	reports 74 'give --model-config FILE' pt-ckpt verify alone.safetensors
 	says 'alone.safetensors: cannot be read'
 	pt-ckpt convert --model-config good/config.json alone.safetensors -o alone.h5
 	pt-ckpt diff --no-optimizer alone.h5 good
 	printf 'GGUF\3\0\0\0' >model.gguf
 	code_of 65 pt-ckpt show model.gguf
 	says 'a GGUF file, which pt does not read: give the model of Hugging Face that it was converted from'
-	code_of 65 pt-ckpt convert good/config.json -o x.h5
-	says 'also read are .safetensors, .bin and .pt files'
+	reports 65 'also read are .safetensors, .bin and .pt files' pt-ckpt convert good/config.json -o x.h5
 }
 
 @test "an adapter of PEFT is no model" {
@@ -325,8 +305,7 @@ shapes() { # CHECKPOINT
 			says "$path: an adapter of PEFT (LoRA), not a model; merge it into its base model first"
 		done
 	done
-	code_of 69 pt-ckpt verify adapter
-	says 'adapter: not supported'
+	reports 69 'adapter: not supported' pt-ckpt verify adapter
 	# beside a whole model, it is not what is read
 	pt-ckpt diff --no-optimizer run good
 }
@@ -387,8 +366,7 @@ shapes() { # CHECKPOINT
 	try 's/{/[/' 'not a JSON object'
 	try 's/"n_embd": 16/"n_embd": -1/' 'n_embd'
 	rm -r bad/config.json
-	code_of 74 pt-ckpt hash bad
-	says 'bad/config.json'
+	reports 74 'bad/config.json' pt-ckpt hash bad
 	code_of 74 pt-ckpt hash good/nowhere.safetensors
 }
 
@@ -408,15 +386,13 @@ shapes() { # CHECKPOINT
 	pt-ckpt show --options other >options
 	not grep -q nope-every options
 	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[0,1,0,1]/'
-	code_of 69 pt-ckpt verify other
-	says 'no_rope_layers is not every Nth layer'
+	reports 69 'no_rope_layers is not every Nth layer' pt-ckpt verify other
 	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[1,0]/'
 	code_of 65 pt-ckpt verify other
 	# no class has both
 	make_shard
 	tiny -n 1 -o both --arch llama --layers 2 --qk-norm --nope-every 2 >/dev/null
-	code_of 65 pt-ckpt convert --to huggingface -o both.hf both
-	says 'are those of Qwen3ForCausalLM'
+	reports 65 'are those of Qwen3ForCausalLM' pt-ckpt convert --to huggingface -o both.hf both
 }
 
 @test "cat, and - for each command: a checkpoint through a pipe" {
@@ -436,8 +412,7 @@ shapes() { # CHECKPOINT
 	pt-ckpt convert piped.hf -o - | pt-ckpt verify -
 	pt-ckpt cat run | pt-ckpt strip - -o - | pt-ckpt diff --no-optimizer - run
 	pt-ckpt cat run | pt-ckpt export-json - | cmp - <(pt-ckpt export-json image.h5)
-	code_of 64 pt-ckpt convert run --to llmc -o -
-	says 'only the format pt'
+	reports 64 'only the format pt' pt-ckpt convert run --to llmc -o -
 	code_of 65 pt-ckpt verify - <text.txt
 	code_of 65 pt-ckpt hash - </dev/null
 	head -c 9000 image.h5 >short
@@ -465,8 +440,7 @@ shapes() { # CHECKPOINT
 @test "export-json refuses names that are not UTF-8" {
 	make_run run
 	pt-ckpt rename run --rename "norm.bias=$(printf '\377')" -o odd.h5
-	code_of 65 pt-ckpt export-json odd.h5
-	says 'name is not UTF-8'
+	reports 65 'name is not UTF-8' pt-ckpt export-json odd.h5
 }
 
 @test "average, ema, merge" {
@@ -487,25 +461,20 @@ shapes() { # CHECKPOINT
 	pt-ckpt verify ab.h5 three.h5
 	pt-ckpt show ab.h5 | grep -qx 'loss = -'
 	pt-sample ab.h5 'the' -n 5 >/dev/null
-	code_of 64 pt-ckpt merge --weights 1 "$a" "$b" -o x.h5
-	says '2 finite numbers'
+	reports 64 '2 finite numbers' pt-ckpt merge --weights 1 "$a" "$b" -o x.h5
 	# what would not be finite in fp32
 	for w in 1e308,1e308 1e308,-1e308 1e45,0; do
-		code_of 65 pt-ckpt merge --weights $w "$a" "$b" -o x.h5
-		says 'the sum of '
+		reports 65 'the sum of ' pt-ckpt merge --weights $w "$a" "$b" -o x.h5
 		says ' in fp32'
 		[ ! -e x.h5 ]
 	done
 	for w in 1,x nan,1 1,inf; do
-		code_of 64 pt-ckpt merge --weights $w "$a" "$b" -o x.h5
-		says '2 finite numbers'
+		reports 64 '2 finite numbers' pt-ckpt merge --weights $w "$a" "$b" -o x.h5
 	done
 	make_run wide --dim 32
-	code_of 65 pt-ckpt average "$a" "$(step wide 10)" -o x.h5
-	says 'dim 16 and 32'
+	reports 65 'dim 16 and 32' pt-ckpt average "$a" "$(step wide 10)" -o x.h5
 	pt-ckpt extract "$b" --tensor norm.weight -o some.h5
-	code_of 65 pt-ckpt average "$a" some.h5 -o x.h5
-	says 'tensors'
+	reports 65 'tensors' pt-ckpt average "$a" some.h5 -o x.h5
 	damage "$b" bad.h5 "$(h5dump -p -H -d model/norm.weight "$b" | sed -n 's/.*OFFSET //p')"
 	code_of 65 pt-ckpt average "$a" bad.h5 -o x.h5
 	[ ! -e x.h5 ]
@@ -518,15 +487,12 @@ shapes() { # CHECKPOINT
 	not h5ls weights.h5/exp_avg
 	pt-ckpt verify weights.h5
 	[ $(($(stat -c %s weights.h5) * 2)) -lt "$(stat -c %s "$(step run 40)")" ]
-	code_of 0 tiny --resume weights.h5 -n 42 -o resumed
-	says 'has no exp_avg, which starts at zero'
+	reports 0 'has no exp_avg, which starts at zero' tiny --resume weights.h5 -n 42 -o resumed
 	pt-ckpt extract run --tensor 'layers.0.attention.*' --tensor norm.weight -o some.h5
 	[ "$(pt-ckpt show some.h5 | grep -c '\[')" -eq 9 ]
 	pt-ckpt verify some.h5
-	code_of 65 pt-sample some.h5 the
-	says 'has no tensor'
-	code_of 64 pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
-	says "no tensor matches 'layers.9.*'"
+	reports 65 'has no tensor' pt-sample some.h5 the
+	reports 64 "no tensor matches 'layers.9.*'" pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
 	pt-ckpt rename run --rename '^layers.0.=block.' --rename 'weight$=w' -o named.h5
 	pt-ckpt show named.h5 | grep -q '^block.attention.wq.w '
 	h5ls named.h5/exp_avg | grep -q '^block.attention.wq.w '
@@ -540,16 +506,14 @@ shapes() { # CHECKPOINT
 	pt-ckpt cast --dtype bf16 cast.h5 -o cast2.h5
 	cmp cast.h5 cast2.h5
 	not same_hash run cast.h5
-	code_of 64 pt-ckpt convert --dtype bf16 run -o x.h5
-	says 'pt-ckpt cast'
+	reports 64 'pt-ckpt cast' pt-ckpt convert --dtype bf16 run -o x.h5
 	[ ! -e x.h5 ]
 }
 
 @test "prune keeps the last, every so many, the best, and always latest and best" {
 	make_run run
 	best=$(readlink run/checkpoints/best.h5)
-	code_of 64 pt-ckpt prune run
-	says 'needs a rule'
+	reports 64 'needs a rule' pt-ckpt prune run
 	pt-ckpt prune run --keep-last 1 --dry-run >would
 	[ "$(find run/checkpoints -name 'step-*' | wc -l)" -eq 4 ]
 	not grep -q -e 00000040 -e "$best" would
@@ -560,8 +524,7 @@ shapes() { # CHECKPOINT
 	make_run run --overwrite
 	ln -sfn step-00000010.h5 run/checkpoints/best.h5
 	head -c 5000 "$(step run 40)" >"$(step run 35)"
-	code_of 0 pt-ckpt prune run --keep-best 1
-	says 'step-00000035.h5: not an HDF5 file, or damaged; it is kept'
+	reports 0 'step-00000035.h5: not an HDF5 file, or damaged; it is kept' pt-ckpt prune run --keep-best 1
 	[ -e "$(step run 35)" ]
 	for s in 10 40; do
 		[ -e "$(step run $s)" ]
@@ -610,8 +573,7 @@ shapes() { # CHECKPOINT
 	# planted in one tensor
 	pt-ckpt merge --weights 2 run -o doubled.h5
 	pt-ckpt extract doubled.h5 --tensor 'layers.9.ffn_norm.*' -o some.h5
-	code_of 1 pt-ckpt diff --no-optimizer run some.h5
-	says 'only in the first'
+	reports 1 'only in the first' pt-ckpt diff --no-optimizer run some.h5
 	# a group that one of them lacks is no tensor, and comes last
 	pt-ckpt strip run -o bare.h5
 	code_of 1 pt-ckpt diff run bare.h5

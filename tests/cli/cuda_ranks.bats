@@ -107,7 +107,6 @@ sample_of() { # FILE: what follows its announcement
 	same_on 1 --recompute selective
 	same_on 1 --recompute matmuls
 	same_on 1 --recompute full
-	PT_LAB_OFF=amax same_on 1
 }
 
 @test "the products of several ranks are those that the first has measured" {

@@ -77,8 +77,7 @@ tested() { # OPTION...: the run is tested, and not only remembered
 	make_shard
 	tiny "${ONE[@]}" --device cpu -o run >/dev/null
 	not grep -q "self-test passed" run/journal.txt
-	code_of 64 tiny "${ONE[@]}" --device cpu --self-test yes -o run
-	says '--self-test needs a GPU'
+	reports 64 '--self-test needs a GPU' tiny "${ONE[@]}" --device cpu --self-test yes -o run
 }
 
 # Options of a run and the kernels that it calls; :NAME is the name in the message, that of a fused

@@ -316,8 +316,7 @@ umount_disk() {
 }
 
 loses_nothing_here() {
-	code_of "$1" timeout 120 "${@:3}"
-	says "$2"
+	reports "$1" "$2" timeout 120 "${@:3}"
 }
 
 @test "a folder that is gone for a while: the run trains on, and saves when it is back" {

@@ -54,10 +54,8 @@ make_jsonl() { # N
 	grep -q "bad.jsonl:7: no field 'text' with a string; --field names another of: id, body" err
 	grep -q '3 broken lines passed over' err
 	[ "$(value documents bad.h5)" -eq 3 ]
-	code_of 65 pt-prepare --strict -t byte bad.jsonl -o no.h5
-	says 'bad.jsonl:2:'
-	code_of 65 pt-prepare --field body -t byte d.jsonl -o no.h5
-	says "no field 'body'"
+	reports 65 'bad.jsonl:2:' pt-prepare --strict -t byte bad.jsonl -o no.h5
+	reports 65 "no field 'body'" pt-prepare --field body -t byte d.jsonl -o no.h5
 	says 'of 3 documents, none is left'
 	not ls no.h5*
 }
@@ -106,10 +104,8 @@ make_jsonl() { # N
 	keeps '1 2 3 4 5 6 7 8 9' --max-bytes 7
 	keeps '19 29 39 49 59 69 79 89 99' --keep '\d9' --drop 1000
 	keeps '19 29' --keep '9$' --keep ' [12]' --drop ' 9'
-	code_of 64 pt-prepare --keep '(' t.txt -o no.h5
-	says "regular expression '('"
-	code_of 65 pt-prepare --keep nothing t.txt -o no.h5
-	says 'none is left'
+	reports 64 "regular expression '('" pt-prepare --keep '(' t.txt -o no.h5
+	reports 65 'none is left' pt-prepare --keep nothing t.txt -o no.h5
 }
 
 @test "the same bytes with any number of threads and ranks" {
@@ -127,11 +123,9 @@ make_jsonl() { # N
 		cmp chars.h5 more.h5
 	done
 	[ ! -e w ]
-	code_of 64 mpiexec -n 2 pt-prepare d.jsonl -o no.h5
-	says 'give --work'
+	reports 64 'give --work' mpiexec -n 2 pt-prepare d.jsonl -o no.h5
 	printf '\377' >>d.jsonl
-	code_of 65 mpiexec -n 2 pt-prepare --strict d.jsonl --work w -o no.h5
-	says 'd.jsonl:60001:'
+	reports 65 'd.jsonl:60001:' mpiexec -n 2 pt-prepare --strict d.jsonl --work w -o no.h5
 	not ls no.h5*
 }
 
@@ -288,8 +282,7 @@ lines_of() { # SHARD: the documents, which are lines
 	[ "$(value train_tokens mix.h5)" -eq 20001 ]
 	[ "$(value val_tokens mix.h5)" -gt 1000 ]
 	for wrong in a=1 a=0:a.txt a=x:a.txt =1:a.txt a=1: a=-1:a.txt; do
-		code_of 64 pt-prepare --source "$wrong" -o no.h5
-		says 'expected NAME=WEIGHT:PATH'
+		reports 64 'expected NAME=WEIGHT:PATH' pt-prepare --source "$wrong" -o no.h5
 	done
 	code_of 64 pt-prepare --source a=1:a.txt b.txt -o no.h5
 	code_of 64 pt-prepare --mix-tokens 5 b.txt -o no.h5

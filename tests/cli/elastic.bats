@@ -99,8 +99,7 @@ rank_at() { # RANK: its process, of the runs here
 		cmp run$worker/checkpoints/latest.h5 named$worker/checkpoints/latest.h5
 	done
 	# the first worker's finds the others
-	code_of 65 on 3 --edit-workers 3 --resume run/worker-1/$at -o other
-	says 'name the first worker'
+	reports 65 'name the first worker' on 3 --edit-workers 3 --resume run/worker-1/$at -o other
 }
 
 @test "averages have nothing to go back to: only from where they agreed" {
@@ -119,8 +118,7 @@ rank_at() { # RANK: its process, of the runs here
 	cp run/checkpoints/latest.h5 run/worker-1/checkpoints/step-00000008.h5
 	timeout -k 1 120 mpiexec -n 3 pt-train -q --resume auto -n 9 -o run </dev/null >/dev/null 2>err
 	grep -q 'worker-1/checkpoints/step-00000008.h5 is not the checkpoint of worker 1 of 3' err
-	code_of 64 tiny --ckpt-syncs 1 -o other
-	says 'ckpt-syncs needs --edit-workers'
+	reports 64 'ckpt-syncs needs --edit-workers' tiny --ckpt-syncs 1 -o other
 }
 
 @test "workers that meet when it is time, and more of them from a step on, can be repeated" {

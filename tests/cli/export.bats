@@ -128,8 +128,7 @@ equal() { # RUN RUN
 	grep -q identical out
 	# but of pt-train's it is the directory of one run
 	: >tb/run.h5
-	code_of 64 pt-compare tb
-	says 'give two or more runs'
+	reports 64 'give two or more runs' pt-compare tb
 }
 
 @test "a table or JSON with two fields for one column says which one is read" {
@@ -152,21 +151,15 @@ equal() { # RUN RUN
 @test "what cannot be exported, and where to" {
 	printf 'step,loss\n1,2\n' >in.csv
 	mkdir there
-	code_of 64 pt-compare in.csv --export x.txt
-	says 'ends with .csv or .jsonl'
+	reports 64 'ends with .csv or .jsonl' pt-compare in.csv --export x.txt
 	[ ! -e x.txt ]
 	pt-compare in.csv --export x.txt --export-format csv
 	cmp in.csv x.txt
 	code_of 64 pt-compare in.csv --export - --export-format events
-	code_of 64 pt-compare in.csv in.csv --export - --json
-	says 'compares and shows nothing'
-	code_of 64 pt-compare in.csv --export - -y none
-	says "column 'none'"
+	reports 64 'compares and shows nothing' pt-compare in.csv in.csv --export - --json
+	reports 64 "column 'none'" pt-compare in.csv --export - -y none
 	pt-compare in.csv --export there
-	code_of 64 pt-compare in.csv --export there
-	says 'has event files already'
-	code_of 64 pt-compare in.csv in.csv --export one.tfevents
-	says 'give a directory'
-	code_of 2 pt-compare in.csv --export nowhere/x.csv
-	says 'nowhere/x.csv'
+	reports 64 'has event files already' pt-compare in.csv --export there
+	reports 64 'give a directory' pt-compare in.csv in.csv --export one.tfevents
+	reports 2 'nowhere/x.csv' pt-compare in.csv --export nowhere/x.csv
 }

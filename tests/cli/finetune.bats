@@ -78,10 +78,8 @@ setup() {
 	done
 	sed 's/e/E/g' "$text" >other
 	pt-prepare -q other -o other.h5
-	code_of 65 "${tune[@]}" -d other.h5 -o x --init-from char.hf
-	says 'its vocabulary is not that of the data'
-	code_of 65 pt-prepare -t bpe --vocab-files char.hf other -o x.h5
-	says "the vocabulary has no character 'E'"
+	reports 65 'its vocabulary is not that of the data' "${tune[@]}" -d other.h5 -o x --init-from char.hf
+	reports 65 "the vocabulary has no character 'E'" pt-prepare -t bpe --vocab-files char.hf other -o x.h5
 	code_of 65 pt-prepare -t gpt2 --vocab-files char.hf "$text" -o x.h5
 	says 'char.hf/tokenizer.json: a vocabulary of characters, which no pattern splits'
 }
@@ -189,16 +187,12 @@ setup() {
 }
 
 @test "freeze: what cannot be is refused, and resuming with another one is told" {
-	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze '('
-	says "freeze: '(', at character 2"
+	reports 64 "freeze: '(', at character 2" "${tune[@]}" -d text.h5 -o x --init-from hf --freeze '('
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze wte
 	says "'wte' matches no tensor; the first are tok_embeddings.weight and"
-	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --freeze .
-	says 'nothing is trained'
-	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of 'norm=0'
-	says "use --freeze 'norm'"
-	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of norm
-	says 'is not REGEX=X'
+	reports 64 'nothing is trained' "${tune[@]}" -d text.h5 -o x --init-from hf --freeze .
+	reports 64 "use --freeze 'norm'" "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of 'norm=0'
+	reports 64 'is not REGEX=X' "${tune[@]}" -d text.h5 -o x --init-from hf --lr-scale-of norm
 	"${tune[@]}" -d text.h5 -o y --init-from hf --freeze tok_ --lr-schedule constant
 	"${tune[@]}" -d text.h5 --resume y -o y -n 4 --resume-exact
 	"${tune[@]}" -d text.h5 --resume y -o y -n 5 --freeze '' >out 2>&1
@@ -221,8 +215,7 @@ setup() {
 	pt-ckpt diff twice scaled >out || true
 	not grep -E '^(norm|layers)' out
 	grep -q '^output' out
-	code_of 1 pt-compare twice scaled
-	says 'lr-scale-of'
+	reports 1 'lr-scale-of' pt-compare twice scaled
 }
 
 @test "recipe: a model that is tuned on two ranks as on one" {

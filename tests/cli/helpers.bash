@@ -195,6 +195,11 @@ says() { # TEXT: it is in $output
 	}
 }
 
+# The command exits with this code, and the text is in its messages.
+reports() { # CODE TEXT COMMAND...
+	code_of "$1" "${@:3}" && says "$2"
+}
+
 damage() { # FILE COPY OFFSET: the copy has one bit flipped
 	cp "$1" "$2"
 	printf '%b' "\\x$(printf '%x' $((0x$(od -An -tx1 -j"$3" -N1 "$1" | tr -d ' ') ^ 1 << $3 % 8)))" |

@@ -30,9 +30,6 @@ want() {
 	for p in "$top"/share/logs/*; do
 		echo "share/pt/logs/$(basename "$p")"
 	done
-	for p in "$top"/share/algorithms/*; do
-		[ ! -e "$p" ] || echo "share/pt/algorithms/$(basename "$p")"
-	done
 	for p in "$top"/share/recipes/*; do
 		echo "share/pt/recipes/$(basename "$p")"
 	done

@@ -106,8 +106,7 @@ passes_on() { # SCHEDULER CODE [NODES]
 
 stays() { # SCHEDULER TEXT: it ends with 75 and is not started again
 	rm -f log
-	code_of 75 bash "$1"
-	says "$2"
+	reports 75 "$2" bash "$1"
 	not grep -qE '^(scontrol|qsub)' log
 }
 
@@ -146,8 +145,7 @@ stays() { # SCHEDULER TEXT: it ends with 75 and is not started again
 	rm -r code run
 	fake srun <<<'[ "${*: -1}" = --smoke ] || { mkdir -p run/checkpoints; ln -s step-00000009.h5 run/checkpoints/latest.h5; exit 75; }'
 	touch refuses
-	code_of 75 bash slurm
-	says 'trained to step 9'
+	reports 75 'trained to step 9' bash slurm
 	says 'could not be requeued'
 }
 
@@ -182,8 +180,7 @@ stays() { # SCHEDULER TEXT: it ends with 75 and is not started again
 @test "PBS: what fails ends the job, with its code" {
 	pbs
 	sed 's/^script=.*/script=other/' pbs >renamed
-	code_of 64 bash renamed
-	says 'does not exist'
+	reports 64 'does not exist' bash renamed
 	[ ! -e log ]
 	PT_STEPS=5 PT_COLLBENCH_FAULT=allreduce:1:0 code_of 1 bash pbs
 	says 'job 7.server: the smoke test ended with 1 on localhost: not trained'
@@ -200,8 +197,7 @@ stays() { # SCHEDULER TEXT: it ends with 75 and is not started again
 	# mpiexec waits for a node that does not answer
 	sed 's/^start 2m 10s/start 0.2s 0.2s/' pbs >impatient
 	fake mpiexec <<<'trap "" USR1; exec sleep 20'
-	code_of 137 bash impatient
-	says 'the smoke test ended with 137 on localhost'
+	reports 137 'the smoke test ended with 137 on localhost' bash impatient
 }
 
 @test "PBS: without progress, or if it cannot be submitted, the job ends; 0 of mpiexec is not believed" {
@@ -224,8 +220,7 @@ stays() { # SCHEDULER TEXT: it ends with 75 and is not started again
 	grep -qx 'qsub pbs' log
 	rm -r run
 	touch refuses
-	code_of 75 bash pbs
-	says 'could not be submitted'
+	reports 75 'could not be submitted' bash pbs
 }
 
 value() { # SCHEDULER NAME: of an option in its lines

@@ -23,8 +23,7 @@ same_on() { # RANKS OPTION...: as the run `one`
 refuse() { # TEXT COMMAND...: 64, and one message
 	local text=$1
 	shift
-	code_of 64 timeout 120 "$@"
-	says "$text"
+	reports 64 "$text" timeout 120 "$@"
 	[ "$(messages)" -eq 1 ]
 }
 
@@ -77,8 +76,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	steps=(-n 16 --lr 0.01) # so many that roundings are seen in what is printed
 	tiny "${steps[@]}" -o one >/dev/null
 	tiny_on 2 "${steps[@]}" --tp 2 -o two >/dev/null
-	code_of 1 pt-compare one two
-	says 'virtual: tp=1,cp=1, tp=2,cp=1'
+	reports 1 'virtual: tp=1,cp=1, tp=2,cp=1' pt-compare one two
 	tiny "${steps[@]}" --virtual tp=2 -o alone >/dev/null
 	same alone two
 	tiny_on 2 "${steps[@]}" --virtual tp=2 --cp 2 -o mixed >/dev/null
@@ -232,8 +230,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse 'and the model has no others' pt-train --dry-run --vocab 61 --layers 2 --dtype float8
 	refuse "'x' is neither a number nor measure" pt-train --dry-run --vocab 61 --peak-flops x
 	make_shard
-	code_of 65 tiny --dry-run -T 65536
-	says 'but one sample needs 65537'
+	reports 65 'but one sample needs 65537' tiny --dry-run -T 65536
 	code_of 1 tiny --dry-run --memory 100K # as without --dry-run
 	says 'the run will be refused'
 	says 'out of memory: a rank needs'
@@ -277,8 +274,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	kib() { pt-train "${long[@]}" --dry-run "$@" | awk '$1 == "total" { print int($2 / 1024) }'; }
 	limit=$(($(kib --cp 4) + beside))
 	[ "$limit" -lt "$(kib --virtual cp=4)" ]
-	code_of 1 limited env '--virtual cp=4 -o none'
-	says 'out of memory'
+	reports 1 'out of memory' limited env '--virtual cp=4 -o none'
 	says '--dry-run shows the plan'
 	says '--cp'
 	not grep -q ^step= <<<"$output"
@@ -321,8 +317,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	[ "$full" -lt "$none" ]
 	[ "$(planned --recompute auto --memory "$none")" -eq "$none" ]
 	[ "$(planned --recompute auto --memory "$full")" -eq "$full" ]
-	code_of 1 pt-train "${options[@]}" --memory "$full" -o none
-	says 'out of memory: a rank needs'
+	reports 1 'out of memory: a rank needs' pt-train "${options[@]}" --memory "$full" -o none
 	pt-train "${options[@]}" -o one >/dev/null
 	pt-train "${options[@]:1}" -o test --recompute auto --memory "$full" 2>err >/dev/null
 	grep -q 'recompute: full' err

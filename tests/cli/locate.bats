@@ -66,12 +66,10 @@ hashes_on() { # RANKS FILE OPTION...
 
 @test "what cannot be is refused" {
 	make_shard
-	code_of 64 tiny --hash-steps 1 -o x
-	says 'hash-steps needs --hash-tensors'
+	reports 64 'hash-steps needs --hash-tensors' tiny --hash-steps 1 -o x
 	code_of 64 tiny --hash-tensors f --hash-steps 2:1 -o x
 	code_of 64 tiny --hash-tensors f --edit-workers 1 -o x
-	code_of 74 tiny --hash-tensors nowhere/f -o x
-	says 'nowhere/f: No such file'
+	reports 74 'nowhere/f: No such file' tiny --hash-tensors nowhere/f -o x
 	# all ranks end with the code of a write that fails
 	code_of 74 tiny_on 2 --dp 2 --hash-tensors /dev/full --hash-steps 1:2 -o full
 	says '/dev/full: No space left on device'
@@ -93,8 +91,7 @@ two_runs() { # OPTION...
 	two_runs --ckpt-every 4 --keep 0
 	export TMPDIR=$PWD/tmp
 	mkdir tmp
-	code_of 1 pt-compare --locate a b
-	says 'the logs differ from step 6 on'
+	reports 1 'the logs differ from step 6 on' pt-compare --locate a b
 	says 'computed again from step 4 to step 6'
 	says 'first tensor that differs: step 6, micro-batch 0, forward, activation tokens'
 	code_of 1 pt-compare --locate b a --launcher 'mpiexec -n'
@@ -158,20 +155,16 @@ two_runs() { # OPTION...
 	tiny "${MODEL[@]}" -o a >/dev/null
 	tiny "${MODEL[@]}" -o same >/dev/null
 	tiny "${MODEL[@]}" --lr 0.01 -o other >/dev/null
-	code_of 0 pt-compare --locate a same
-	says 'no tensor differs'
-	code_of 1 pt-compare --locate a other
-	says 'lr: 0.001, 0.01'
+	reports 0 'no tensor differs' pt-compare --locate a same
+	reports 1 'lr: 0.001, 0.01' pt-compare --locate a other
 	says 'step 1, update, parameter tok_embeddings.weight'
 	sed 's/^\(step=2 .*\)loss=\([0-9]\)/\1loss=1\2/' same/journal.txt >edited
-	code_of 0 pt-compare --locate a/run.h5 edited
-	says 'the logs differ from step 2 on'
+	reports 0 'the logs differ from step 2 on' pt-compare --locate a/run.h5 edited
 	says 'the difference is not reproducible'
 	code_of 2 pt-compare --locate a other --test-program nothing-of-this-name
 	says 'nothing-of-this-name cannot be started'
 	rm data.h5
-	code_of 2 pt-compare --locate a other
-	says 'data.h5: No such file'
+	reports 2 'data.h5: No such file' pt-compare --locate a other
 }
 
 @test "checkpoints, and files of hashes, are compared as they are" {
@@ -182,8 +175,7 @@ two_runs() { # OPTION...
 	says 'first tensor that differs: step 1, micro-batch 0, forward, activation output'
 	code_of 0 pt-compare --locate one one
 	echo 'step=1 phase=forward' >bad
-	code_of 2 pt-compare --locate one bad
-	says 'bad: line 1 is no hash of a tensor'
+	reports 2 'bad: line 1 is no hash of a tensor' pt-compare --locate one bad
 	tiny "${MODEL[@]}" -o a >/dev/null
 	tiny "${MODEL[@]}" --lr 0.01 -o b >/dev/null
 	code_of 1 pt-compare a/checkpoints/step-00000003.h5 b/checkpoints/step-00000003.h5

@@ -34,8 +34,7 @@ setup() {
 	pt-compare length --export - | grep -q '^3,393216,96,13.5$'
 	printf '%s\n' 'Step,one run - loss,one run - loss__MIN,two - loss,two - loss__MIN' \
 		{1..40},2.5,2.5,3.5,3.5 >runs.csv
-	code_of 2 pt-compare -q runs.csv
-	says 'vacuous: loss of one run is constant'
+	reports 2 'vacuous: loss of one run is constant' pt-compare -q runs.csv
 }
 
 @test "a picture of a run whose name would end a text in XML" {
@@ -114,8 +113,7 @@ in_formats() { # STEP LOSS
 			says '1 of the control and 1 of the test cannot be read, the first at step 2'
 			says 'verdict: they differ: '
 			code_of 0 pt-compare -q --common "$log" "$log"
-			code_of 1 pt-compare --json "$log" "$log"
-			says '"unread": 2'
+			reports 1 '"unread": 2' pt-compare --json "$log" "$log"
 		done
 	done
 }
@@ -141,14 +139,12 @@ in_formats() { # STEP LOSS
 	done
 	# in a table with commas, a decimal comma makes a field more
 	printf '%s\n' step,loss 1,8.5 2,8,25 3,7.5 >comma.csv
-	code_of 1 pt-compare comma.csv comma.csv
-	says "a row '2,8,25'"
+	reports 1 "a row '2,8,25'" pt-compare comma.csv comma.csv
 }
 
 @test "nothing that can be read is nothing to compare" {
 	printf 'step=%d loss=%s lr=0.5\n' 1 2,5 2 1e999 3 0x2 >none
-	code_of 2 pt-compare none none
-	says 'not each of them has values of loss that can be read'
+	reports 2 'not each of them has values of loss that can be read' pt-compare none none
 	printf 'iter %d: loss %s, time 1.50ms\n' 1 2abc 2 3abc >none
 	code_of 2 pt-compare none none
 	# words stand for no value
@@ -165,16 +161,14 @@ in_formats() { # STEP LOSS
 	code_of 0 pt-compare both.jsonl both.jsonl
 	[[ $output != *'not used'* ]]
 	cat both.jsonl both.jsonl >twice.jsonl
-	code_of 0 pt-compare both.jsonl twice.jsonl
-	says 'twice.jsonl: 9 rows are not used'
+	reports 0 'twice.jsonl: 9 rows are not used' pt-compare both.jsonl twice.jsonl
 }
 
 @test "what a progress bar says twice replaces nothing" {
 	for i in {1..9}; do
 		printf '1|%d|Loss: %d.5:  1%%|  |\r1|%d|Loss: %d.5:  2%%|  |\r' "$i" $((10 - i)) "$i" $((10 - i))
 	done >bar
-	code_of 0 pt-compare bar bar
-	says 'loss       identical, 9 values'
+	reports 0 'loss       identical, 9 values' pt-compare bar bar
 	[[ $output != *'not used'* ]]
 }
 
@@ -192,8 +186,7 @@ in_formats() { # STEP LOSS
 @test "TRL's num_tokens is the number of tokens since the start: other data is not comparable" {
 	printf '{"step":%s,"loss":2.5,"num_tokens":%s}\n' 1 18080 2 36080 >a.jsonl
 	printf '{"step":%s,"loss":2.25,"num_tokens":%s}\n' 1 20690 2 41000 >b.jsonl
-	code_of 2 pt-compare a.jsonl b.jsonl
-	says 'verdict: not comparable: tokens after step 1: 18080, 20690'
+	reports 2 'verdict: not comparable: tokens after step 1: 18080, 20690' pt-compare a.jsonl b.jsonl
 }
 
 @test "a report shows no number of ranks that a log does not state; --follow names a log that never came" {
@@ -201,16 +194,14 @@ in_formats() { # STEP LOSS
 	printf '# meta ranks = 2\nstep=1 loss=2.5\nstep=2 loss=2.25\n' >b
 	code_of 0 pt-compare a.csv b --report page.md
 	grep -qx '| ranks | - | 2 |' page.md
-	code_of 2 pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
-	says 'nope.csv: no log appeared there'
+	reports 2 'nope.csv: no log appeared there' pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
 }
 
 @test "logs that are not read as they are: compressed ones, and those of W&B" {
 	echo 'step=1 loss=2' | gzip >log.gz
 	code_of 2 pt-compare log.gz log.gz
 	says 'log.gz: compressed by gzip, which is not read; decompress it: zcat log.gz >log'
-	code_of 2 pt-compare - log.gz <log.gz
-	says 'standard input: compressed by gzip'
+	reports 2 'standard input: compressed by gzip' pt-compare - log.gz <log.gz
 	mkdir -p wandb/run-1/files
 	echo text >wandb/run-1/files/output.log
 	printf ':W&B\341\276\0' >wandb/run-1/run-1.wandb
@@ -229,18 +220,15 @@ lab_log() { # LOSS
 	sed -n '/^# \[gpu 0\] round/,/^\.Ed/p' "$BATS_TEST_DIRNAME/../../man/pt-compare.1" | grep -v '^\.Ed' >lab.format
 	lab_log 8.25 >a.log
 	lab_log 8.125 >b.log
-	code_of 2 pt-compare a.log a.log
-	says 'a.log: neither a log of pt-train nor of another known format'
+	reports 2 'a.log: neither a log of pt-train nor of another known format' pt-compare a.log a.log
 	code_of 0 pt-compare --format lab.format a.log a.log
 	pt-compare --format ./lab.format --export - a.log >out
 	printf '%s\n' step,loss,grad_norm,val_loss,dt 1,8.5,1.5,,0.25 2,8.25,1.5,,0.25 3,7.5,1.5,8,0.25 | diff - out
-	code_of 1 pt-compare --format lab.format a.log b.log
-	says 'first at step 2: 8.25, 8.125'
+	reports 1 'first at step 2: 8.25, 8.125' pt-compare --format lab.format a.log b.log
 	# a run of pt-train is still one
 	printf '# meta ranks = 1\nstep=%d loss=%s\n' 1 8.5 2 8.25 3 7.5 >run
 	code_of 0 pt-compare --format lab.format run a.log
-	code_of 2 pt-compare --format lab.format titan a.log
-	says 'titan: no line is in a format of lab.format'
+	reports 2 'titan: no line is in a format of lab.format' pt-compare --format lab.format titan a.log
 	# a pipe, a log that grows, one of share/pt/logs
 	pt-compare -q --format lab.format a.log - <a.log
 	code_of 0 timeout 30 pt-compare --follow --follow-timeout 0.1 --format lab.format a.log a.log
@@ -262,8 +250,7 @@ lab_log() { # LOSS
 	rm share/logs/lab.format
 	mkfifo share/logs/lab.format
 	PT_SHARE=$PWD/share code_of 65 timeout 10 pt-compare titan titan
-	code_of 74 pt-compare --format none.format titan titan
-	says 'none.format: No such file'
+	reports 74 'none.format: No such file' pt-compare --format none.format titan titan
 	code_of 64 pt-compare --format torchtitn titan titan
 	says "format: 'torchtitn' is none of auto, pt, wordplay, "
 	says "did you mean 'torchtitan'?"

@@ -70,14 +70,12 @@ load helpers
 	cp -r whole lost
 	sed -i '/^# event .* checkpoint /d' lost/worker-1/journal.txt
 	rm lost/worker-1/checkpoints/*.h5
-	code_of 65 tiny_on 2 "${edit[@]}" -o lost --resume auto
-	says 'no checkpoint is intact'
+	reports 65 'no checkpoint is intact' tiny_on 2 "${edit[@]}" -o lost --resume auto
 	# the other worker has an older one
 	cp -r whole older
 	sed -i '/^# event .* checkpoint /d' older/worker-1/journal.txt
 	rm older/checkpoints/step-00000003.h5 older/worker-1/checkpoints/{step-00000006,latest,best}.h5
-	code_of 65 tiny_on 2 "${edit[@]}" -o older --resume auto
-	says 'no checkpoint is intact'
+	reports 65 'no checkpoint is intact' tiny_on 2 "${edit[@]}" -o older --resume auto
 	# one may also be the last one, of all workers, or the first one that is damaged
 	tiny_on 2 "${edit[@]}" --ckpt-every 0 -o end >/dev/null
 	cp -r end moved
@@ -88,8 +86,7 @@ load helpers
 	rm alone/worker-1/journal.txt
 	for run in end damaged alone; do
 		cp $run/journal.txt before
-		code_of 65 tiny_on 2 "${edit[@]}" -o $run --resume auto
-		says 'no checkpoint is intact'
+		reports 65 'no checkpoint is intact' tiny_on 2 "${edit[@]}" -o $run --resume auto
 		cmp $run/journal.txt before
 	done
 	mv elsewhere end/worker-1/checkpoints
@@ -122,13 +119,10 @@ load helpers
 	# those who read it
 	mkdir fifos
 	mkfifo fifos/journal.txt fifos/run.h5
-	code_of 2 timeout 120 pt-compare fifos fifos
-	says 'fifos/run.h5 is not a plain file'
-	code_of 2 timeout 120 pt-compare --follow fifos fifos
-	says 'fifos/journal.txt is not a plain file'
+	reports 2 'fifos/run.h5 is not a plain file' timeout 120 pt-compare fifos fifos
+	reports 2 'fifos/journal.txt is not a plain file' timeout 120 pt-compare --follow fifos fifos
 	for device in /dev/zero /dev/full; do
-		code_of 2 timeout 120 pt-compare --follow $device fifos
-		says "$device is not a plain file"
+		reports 2 "$device is not a plain file" timeout 120 pt-compare --follow $device fifos
 	done
 }
 
@@ -153,8 +147,7 @@ load helpers
 	chown -h 65534 run/checkpoints 2>/dev/null || skip 'only root can give a link away'
 	code_of 74 pt-train "${TINY[@]}" -n 6 -o run --resume auto
 	says 'run/checkpoints is a symbolic link that another user (65534) has made'
-	code_of 74 pt-ckpt prune --keep-last 1 run
-	says 'run/checkpoints is a symbolic link that another user'
+	reports 74 'run/checkpoints is a symbolic link that another user' pt-ckpt prune --keep-last 1 run
 	[ -e disk/step-00000002.h5 ]
 }
 
@@ -223,13 +216,11 @@ four_files() { # COMMAND...: with the standard ones and one more
 	# shellcheck disable=SC2086
 	for c in 'pt-ckpt verify run' 'pt-ckpt show run' 'pt-prepare --verify data.h5' 'pt-prepare --info data.h5' \
 		'pt-train -q -n 1 -o new' 'pt-sample run the -n 1'; do
-		code_of 74 four_files $c
-		says 'Too many open files'
+		reports 74 'Too many open files' four_files $c
 		not says amaged
 		not says DAMAGED
 	done
-	code_of 2 four_files pt-compare run run
-	says 'Too many open files'
+	reports 2 'Too many open files' four_files pt-compare run run
 	# all that may be used, between what is needed to start and what is needed to read
 	local lacked=0 read=0
 	for ((kib = 20000; kib < 200000 && read < 4; kib += 250)); do
@@ -254,8 +245,7 @@ four_files() { # COMMAND...: with the standard ones and one more
 	tiny -n 2 --no-ckpt -o run >/dev/null
 	mkdir empty
 	for d in run empty; do
-		code_of 65 pt-ckpt verify $d
-		says "$d: no checkpoint"
+		reports 65 "$d: no checkpoint" pt-ckpt verify $d
 		says "there is no checkpoint in this directory"
 		not says DAMAGED
 	done
@@ -266,11 +256,9 @@ four_files() { # COMMAND...: with the standard ones and one more
 		says 'checkpoints/latest.h5; the newest is other/checkpoints/step-00000004.h5'
 	done
 	ln -sf nowhere.h5 other/checkpoints/latest.h5
-	code_of 74 pt-ckpt verify other
-	says 'other: cannot be read'
+	reports 74 'other: cannot be read' pt-ckpt verify other
 	echo >other/checkpoints/nowhere.h5
-	code_of 65 pt-ckpt verify other
-	says 'other: DAMAGED'
+	reports 65 'other: DAMAGED' pt-ckpt verify other
 }
 
 @test "a stack that is too small even for libraries is refused" {
@@ -286,12 +274,10 @@ four_files() { # COMMAND...: with the standard ones and one more
 	mkdir w
 	echo precious >victim
 	ln -s "$PWD/victim" w/pieces-0
-	code_of 74 pt-prepare -q text.txt --work w -o x.h5
-	says 'w/pieces-0 is a symbolic link'
+	reports 74 'w/pieces-0 is a symbolic link' pt-prepare -q text.txt --work w -o x.h5
 	[ "$(cat victim)" = precious ]
 	rm w/pieces-0
 	mkfifo w/pieces-1
-	code_of 74 timeout 60 pt-prepare -q text.txt --work w -o x.h5
-	says 'w/pieces-1 is a FIFO'
+	reports 74 'w/pieces-1 is a FIFO' timeout 60 pt-prepare -q text.txt --work w -o x.h5
 	[ ! -e x.h5 ]
 }

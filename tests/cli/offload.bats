@@ -128,14 +128,12 @@ value() { # COLUMN FILE: of the last row
 		limit=$(($(kib --offload $what --offload-to .) + beside))
 		[ "$limit" -lt "$(kib)" ]
 		[ "$(value mem rows)" -gt $((limit * 1024)) ]
-		code_of 1 limited "$limit" -o none --overwrite
-		says 'out of memory'
+		reports 1 'out of memory' limited "$limit" -o none --overwrite
 		limited "$limit" --offload $what --offload-to . -o $what >rows.$what
 		pt-compare -q free $what
 		[ $what = all ] || continue # and the limit that the plan keeps
 		limit=$(($(kib --offload $what --offload-to .) + 1))
-		code_of 1 tiny "${big[@]}" --memory ${limit}K -o none --overwrite
-		says 'and --memory gives it'
+		reports 1 'and --memory gives it' tiny "${big[@]}" --memory ${limit}K -o none --overwrite
 		tiny -n 1 "${big[@]:2}" --memory ${limit}K --offload $what --offload-to . -o $what --overwrite >/dev/null
 	done
 }
@@ -198,8 +196,7 @@ value() { # COLUMN FILE: of the last row
 	}
 	need=$(kib --tile 16)
 	[ $((need + 240000)) -lt "$(kib --virtual tp=16)" ]
-	code_of 1 limited $((need + beside)) --virtual tp=16 -o none --overwrite
-	says 'out of memory'
+	reports 1 'out of memory' limited $((need + beside)) --virtual tp=16 -o none --overwrite
 	code_of 1 tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
 	says 'and --memory gives it'
 	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
@@ -207,18 +204,13 @@ value() { # COLUMN FILE: of the last row
 
 @test "what makes no sense is refused" {
 	make_shard
-	code_of 64 tiny --offload params
-	says '--offload on a CPU needs --offload-to DIRECTORY'
-	code_of 64 tiny --offload-to .
-	says '--offload-to needs --offload'
-	code_of 64 tiny --offload optimizer --offload-to host
-	says "'host' is the memory that a CPU uses already"
+	reports 64 '--offload on a CPU needs --offload-to DIRECTORY' tiny --offload params
+	reports 64 '--offload-to needs --offload' tiny --offload-to .
+	reports 64 "'host' is the memory that a CPU uses already" tiny --offload optimizer --offload-to host
 	for what in params all; do
-		code_of 64 tiny --offload $what --offload-to . --reshard-after-forward no
-		says 'keeps them'
+		reports 64 'keeps them' tiny --offload $what --offload-to . --reshard-after-forward no
 	done
-	code_of 64 tiny --tile 2
-	says 'parameters that are gathered or read'
+	reports 64 'parameters that are gathered or read' tiny --tile 2
 	code_of 64 tiny --tile 1 --offload params --offload-to .
 	says 'tile gives a rank only one piece of each weight: give --tile 2'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual cp=2
@@ -234,8 +226,7 @@ value() { # COLUMN FILE: of the last row
 	while read -r tp tile heads kv ffn advice; do
 		set -- pt-train --vocab 61 -b 8 -m 1 --dim $((heads * 8)) --heads "$heads" --kv-heads "$kv" --ffn-dim "$ffn" \
 			--fsdp 2 --tp "$tp" --dry-run --tile
-		code_of 64 "$@" "$tile"
-		says "$advice"
+		reports 64 "$advice" "$@" "$tile"
 		case $advice in --*) "$@" "${advice#* }" >/dev/null ;; esac
 	done <<-end
 		1 1 6 0 0 --tile 2
@@ -252,8 +243,7 @@ value() { # COLUMN FILE: of the last row
 @test "no folder: one message, from any of the ranks" {
 	make_shard
 	for where in missing data.h5; do
-		code_of 74 tiny --offload optimizer --offload-to $where
-		says "offload-to: $where: No"
+		reports 74 "offload-to: $where: No" tiny --offload optimizer --offload-to $where
 		code_of 74 timeout 120 mpiexec -n 3 pt-train "${TINY[@]}" --offload optimizer --offload-to $where
 		[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]
 	done

@@ -40,8 +40,7 @@ PACKED=(-T 64 --layers 2 -n 12 --packing documents --virtual 'tp=2,cp=2')
 	make_documents
 	tiny "${PACKED[@]}" -o documents >/dev/null
 	tiny "${PACKED[@]}" --packing stream -o stream >/dev/null
-	code_of 2 pt-compare stream documents
-	says 'packing: stream, documents'
+	reports 2 'packing: stream, documents' pt-compare stream documents
 	says 'verdict: not comparable'
 	make_shard whole.h5
 	tiny "${PACKED[@]}" --packing stream -o stream1 >/dev/null

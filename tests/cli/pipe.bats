@@ -66,8 +66,7 @@ load helpers
 
 @test "a number that is none is traced to the stage that met it first" {
 	make_shard
-	code_of 1 tiny_on 3 -n 20 --layers 3 --pp 3 --lr 1e30 --clip 0 -o bad
-	says 'first bad: '
+	reports 1 'first bad: ' tiny_on 3 -n 20 --layers 3 --pp 3 --lr 1e30 --clip 0 -o bad
 	says 'samples '
 	[ "$(grep -c 'stopped: step' bad/journal.txt)" -eq 1 ]
 }

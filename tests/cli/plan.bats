@@ -137,15 +137,11 @@ results() { # KEY FILE: "arguments value" of each result
 
 @test "what pt-train refuses, with its message" {
 	small
-	code_of 1 pt-plan "${SHAPE[@]}" layers=2 dtype=float8
-	says 'pt-train refuses each layout'
+	reports 1 'pt-train refuses each layout' pt-plan "${SHAPE[@]}" layers=2 dtype=float8
 	says 'float8 leaves the first and the last block in bf16'
-	code_of 64 pt-plan llama3-1b edit-workers=2
-	says 'plans one worker'
-	code_of 64 pt-plan llama3-1b batch-per-rank=2
-	says 'give batch=N'
-	code_of 64 pt-plan -c h100,cores=4 llama3-1b
-	says 'cores'
+	reports 64 'plans one worker' pt-plan llama3-1b edit-workers=2
+	reports 64 'give batch=N' pt-plan llama3-1b batch-per-rank=2
+	reports 64 'cores' pt-plan -c h100,cores=4 llama3-1b
 }
 
 @test "options that exclude each other, and no layout" {
@@ -157,8 +153,7 @@ results() { # KEY FILE: "arguments value" of each result
 	code_of 64 pt-plan --json --explain llama3-1b
 	code_of 1 pt-plan --json -m 1G llama3-8b dtype=bf16 batch=8
 	code_of 1 pt-plan --explain -m 1G llama3-8b dtype=bf16 batch=8
-	code_of 64 pt-plan 'a file.conf'
-	says 'blanks'
+	reports 64 'blanks' pt-plan 'a file.conf'
 }
 
 @test "offloaded state is not counted; a restart that is always interrupted ends" {
@@ -175,8 +170,7 @@ results() { # KEY FILE: "arguments value" of each result
 	first=$(number step)
 	plan --json -x 0 -m 3M >json
 	awk -v a="$first" -v b="$(number step)" 'BEGIN { exit !(a <= b) }'
-	code_of 1 pt-plan -m 1G llama3-8b dtype=bf16 batch=8
-	says 'no layout fits into the memory'
+	reports 1 'no layout fits into the memory' pt-plan -m 1G llama3-8b dtype=bf16 batch=8
 }
 
 @test "the decision list: what fits, what does not, and a slow network" {
@@ -195,8 +189,7 @@ results() { # KEY FILE: "arguments value" of each result
 	not grep -q 'network' text
 	pt-plan --explain -x 1 -c h100,net=0.1 -H 8 llama3-8b dtype=bf16 batch=64 >text
 	grep -q '^yes  Is the network slow' text
-	code_of 1 pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 1G
-	says 'no   Does the largest layer fit?'
+	reports 1 'no   Does the largest layer fit?' pt-plan --explain -x 1 llama3-405b dtype=bf16 -H 8 -m 1G
 	says 'no   Does any layout fit? Each needs '
 }
 
@@ -255,12 +248,10 @@ results() { # KEY FILE: "arguments value" of each result
 @test "wrong models, clusters and batches" {
 	small
 	code_of 64 pt-plan
-	code_of 64 pt-plan nothing
-	says 'there is no preset'
+	reports 64 'there is no preset' pt-plan nothing
 	local name near
 	while read -r name near; do
-		code_of 64 pt-plan "$name"
-		says "there is no preset '$name'"
+		reports 64 "there is no preset '$name'" pt-plan "$name"
 		says "did you mean '$near'"
 	done <<-end
 		gpt2-1.5b gpt2-1558m
@@ -269,10 +260,8 @@ results() { # KEY FILE: "arguments value" of each result
 		lama3-8b llama3-8b
 	end
 	code_of 64 pt-plan -c nowhere llama3-1b
-	code_of 64 plan --tokens 100
-	says 'no multiple of the context'
-	code_of 64 pt-plan model.conf layers
-	says 'give key=value'
+	reports 64 'no multiple of the context' plan --tokens 100
+	reports 64 'give key=value' pt-plan model.conf layers
 	echo text >file
 	code_of 65 plan --network file
 }
@@ -280,15 +269,11 @@ results() { # KEY FILE: "arguments value" of each result
 @test "keys with a dot, of other trainers, are refused, with our name of what is known" {
 	local key
 	for key in parallelism.tensor_parallel_degree training.seq_len model.layers foo.bar ./foo; do
-		code_of 64 pt-plan gpt2-124m dtype=bf16 $key=8
-		says "unknown key '$key'"
+		reports 64 "unknown key '$key'" pt-plan gpt2-124m dtype=bf16 $key=8
 	done
-	code_of 64 pt-plan gpt2-124m parallelism.tensor_parallel_degree=8
-	says "did you mean 'tp'"
-	code_of 64 pt-plan gpt2-124m training.seq_len=64
-	says "did you mean 'context'"
-	code_of 64 pt-train --dry-run -p gpt2-124m --training.seq_len 64
-	says "did you mean '--context'"
+	reports 64 "did you mean 'tp'" pt-plan gpt2-124m parallelism.tensor_parallel_degree=8
+	reports 64 "did you mean 'context'" pt-plan gpt2-124m training.seq_len=64
+	reports 64 "did you mean '--context'" pt-train --dry-run -p gpt2-124m --training.seq_len 64
 	# but the model may be a file whose name has both
 	mkdir a.b=1
 	echo 'arch = llama' >a.b=1/model.conf
@@ -397,16 +382,12 @@ results() { # KEY FILE: "arguments value" of each result
 	pt-train --dry-run $(cat best) >/dev/null
 	pt-plan --best -H 4 --only dp=4,fsdp=8 llama3-1b dtype=bf16 batch=64 >best
 	grep -q ' dp=4 fsdp=8 ' best
-	code_of 64 plan --only color=red
-	says 'is none of'
-	code_of 64 plan --only tp
-	says 'give key=value'
+	reports 64 'is none of' plan --only color=red
+	reports 64 'give key=value' plan --only tp
 	code_of 64 plan --only tp=x
 	code_of 64 plan --only pp-schedule=none
-	code_of 64 plan --only offload=all
-	says 'offload-to=FOLDER'
-	code_of 64 plan --only tp=3
-	says 'as --only says'
+	reports 64 'offload-to=FOLDER' plan --only offload=all
+	reports 64 'as --only says' plan --only tp=3
 }
 
 @test "last resorts: tiles, then offloading" {
@@ -469,8 +450,7 @@ near() { # X PUBLISHED BOUND
 	grep -q 'the simplest is .* of 76\.0 GiB\.$' text
 	for option in '--timeline 60' '--failures 1' '--slow-prob 0.1'; do
 		# shellcheck disable=SC2086 # words
-		code_of 64 pt-plan --trainer nanotron $option llama3-8b
-		says 'not predicted for nanotron'
+		reports 64 'not predicted for nanotron' pt-plan --trainer nanotron $option llama3-8b
 	done
 }
 
@@ -517,12 +497,9 @@ near() { # X PUBLISHED BOUND
 	grep -q '^# band: assumed.* on h200;' text
 	pt-plan -n 1 --trainer megatron -H 8 llama3-8b >text
 	grep -q '^# band: .*memories, which were not published, are assumed' text
-	code_of 64 pt-plan --trainer megatron -c cpu llama3-8b
-	says 'was measured on GPUs'
-	code_of 64 pt-plan --trainer megatron -x 3 llama3-8b
-	says '--exact plans by the code that trains'
-	code_of 64 pt-plan --trainer nanotron --only offload=all llama3-8b
-	says 'as the trainer does'
+	reports 64 'was measured on GPUs' pt-plan --trainer megatron -c cpu llama3-8b
+	reports 64 '--exact plans by the code that trains' pt-plan --trainer megatron -x 3 llama3-8b
+	reports 64 'as the trainer does' pt-plan --trainer nanotron --only offload=all llama3-8b
 }
 
 @test "other trainers: of times within the band, the simplest layout and none that is known to be too fast; B200" {
@@ -559,8 +536,7 @@ near() { # X PUBLISHED BOUND
 	pt-plan -n 1 -x 1 gpt2-124m | head -n 1 | grep -q 'context=1024'
 	pt-plan -n 1 -x 1 ./gpt2-124m batch=16 | head -n 1 | grep -q 'context=64'
 	mkdir empty
-	code_of 74 pt-plan ./empty
-	says 'empty/config.json: No such file'
+	reports 74 'empty/config.json: No such file' pt-plan ./empty
 	sed -i 's/"num_hidden_layers": 4/"num_hidden_layers": 99999999/' hf/config.json
 	code_of 65 pt-plan hf
 	says layers
@@ -569,14 +545,11 @@ near() { # X PUBLISHED BOUND
 @test "models with experts are not planned, and a model_type that is not supported is named" {
 	echo '{"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768}' >moe.json
 	echo '{"model_type": "qwen3", "num_experts": null}' >dense.json
-	code_of 65 pt-plan ./moe.json
-	says 'moe.json: a model with experts, which are not planned'
-	code_of 65 pt-plan ./dense.json
-	says 'dense.json: '
+	reports 65 'moe.json: a model with experts, which are not planned' pt-plan ./moe.json
+	reports 65 'dense.json: ' pt-plan ./dense.json
 	not grep -q 'key = value' <<<"$output"
 	cp dense.json dense.conf
-	code_of 65 pt-plan ./dense.conf
-	says 'dense.conf:1: expected `key = value`, and this is JSON'
+	reports 65 'dense.conf:1: expected `key = value`, and this is JSON' pt-plan ./dense.conf
 }
 
 @test "the arguments of other trainers" {
@@ -617,8 +590,7 @@ near() { # X PUBLISHED BOUND
 	code_of 0 pt-plan --best --for megatron -H 8 llama3-8b bias=attention
 	says ' --disable-bias-linear --add-qkv-bias '
 	says 'Megatron-LM has no bias of attention'
-	code_of 64 pt-plan --for megatron llama3-8b
-	says '--best prints'
+	reports 64 '--best prints' pt-plan --for megatron llama3-8b
 }
 
 # Arguments that exist in Megatron-LM of 22 August 2026 (d98e8a64), torchtitan of 21 August 2026 (b5bcd76c) and
@@ -686,8 +658,7 @@ near() { # X PUBLISHED BOUND
 	pt-plan "$@" 'freeze=tok_|layers\.[0-9]\.|layers\.[12][0-9]\.' >all
 	awk '/^ / { n++; if ($3 > 0.7 || $3 < 0.2) exit 1 } END { exit !n }' all
 	: >freeze=layers.3
-	code_of 64 pt-plan "$@" 'freeze=layers.[0-9]'
-	says 'to names of files'
+	reports 64 'to names of files' pt-plan "$@" 'freeze=layers.[0-9]'
 	# the names of its layers are not those of smaller models
 	pt-plan -n 1 -g 8 --only tp=2,cp=1,pp=1,zero=2 llama3-8b lr-scale-of='layers.20=2' | grep -q 'fsdp=4 tp=2'
 }

@@ -172,10 +172,8 @@ holds() { # EXPRESSION of awk
 }
 
 @test "a cluster that is refused" {
-	code_of 64 pt-train --vocab 61 --cluster h100
-	says 'needs --dry-run'
-	code_of 64 pt-train --vocab 61 --dry-run --device cpu --cluster h100
-	says '--device cuda'
+	reports 64 'needs --dry-run' pt-train --vocab 61 --cluster h100
+	reports 64 '--device cuda' pt-train --vocab 61 --dry-run --device cpu --cluster h100
 	for cluster in h1000 h100,nvlin=4 nvlink net=0 gpus=1.5 gpus=0 nvlink=450:x forward=maybe memory=-1 efficiency=2 attention=2 pcie=0; do
 		code_of 64 pt-train "${MODEL[@]}" --cluster "$cluster"
 		says cluster

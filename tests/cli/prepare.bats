@@ -39,13 +39,11 @@ value() { # KEY FILE
 @test "text that is no UTF-8 is refused, and nothing is left behind" {
 	for bad in '\377' '\300\257' '\355\240\200' '\364\220\200\200' 'ab\303'; do
 		printf "$bad" >bad.txt
-		code_of 65 pt-prepare bad.txt -o bad.h5
-		says 'not UTF-8'
+		reports 65 'not UTF-8' pt-prepare bad.txt -o bad.h5
 		not ls bad.h5*
 	done
 	printf 'good\377' >bad.txt
-	code_of 65 pt-prepare bad.txt -o bad.h5
-	says 'bad.txt: byte 4'
+	reports 65 'bad.txt: byte 4' pt-prepare bad.txt -o bad.h5
 	pt-prepare -q -t byte bad.txt -o byte.h5
 }
 
@@ -58,8 +56,7 @@ value() { # KEY FILE
 	pt-prepare --decode val part-*.h5 | cmp - <(pt-prepare --decode val one.h5)
 	# in any order, but all of them
 	pt-prepare --decode train part-0000{9..0}.h5 | cmp - <(pt-prepare --decode train one.h5)
-	code_of 65 pt-prepare --decode train part-00000.h5 part-00002.h5
-	says 'of 10'
+	reports 65 'of 10' pt-prepare --decode train part-00000.h5 part-00002.h5
 }
 
 @test "documents: whole ones for validation, all text kept" {
@@ -78,8 +75,7 @@ value() { # KEY FILE
 	not cmp -s <(pt-prepare --decode val e.h5) val.txt
 	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 docs.txt -o f.h5
 	cmp d.h5 f.h5
-	code_of 65 pt-prepare -s document docs.txt -o g.h5
-	says 'of 1 documents, none is for'
+	reports 65 'of 1 documents, none is for' pt-prepare -s document docs.txt -o g.h5
 }
 
 @test "several files, and standard input, are one text" {
@@ -113,8 +109,7 @@ value() { # KEY FILE
 @test "an existing file is kept, unless told otherwise" {
 	make_shard a.h5
 	cp a.h5 before.h5
-	code_of 74 pt-prepare text.txt -o a.h5
-	says 'a.h5 exists'
+	reports 74 'a.h5 exists' pt-prepare text.txt -o a.h5
 	cmp a.h5 before.h5
 	pt-prepare -q --overwrite text.txt -o a.h5
 }
@@ -125,8 +120,7 @@ value() { # KEY FILE
 	mkdir dir '[a]'
 	ln -s ../text.txt dir/link
 	is_input() { # NAME OPTION...
-		code_of 64 pt-prepare -t byte --overwrite "${@:2}"
-		says "$1 is an input"
+		reports 64 "$1 is an input" pt-prepare -t byte --overwrite "${@:2}"
 		cmp text.txt before.txt
 	}
 	is_input ./text.txt text.txt -o ./text.txt
@@ -136,8 +130,7 @@ value() { # KEY FILE
 	is_input text.txt 'te*.txt' -o text.txt
 	is_input text.txt --source a=1:text.txt -o text.txt
 	code_of 64 pt-prepare text.txt -o text.txt # no advice that would lose it
-	code_of 64 bash -c 'pt-prepare -q text.txt 1<>text.txt'
-	says 'standard output is an input'
+	reports 64 'standard output is an input' bash -c 'pt-prepare -q text.txt 1<>text.txt'
 	cmp text.txt before.txt
 	pt-prepare -q -t byte text.txt -o '[a]/s.h5' --shard-size 30000
 	is_input '[a]/s-00001.h5' '[a]/s-00001.h5' -o '[a]/s' --shard-size 8000
@@ -156,14 +149,11 @@ value() { # KEY FILE
 
 @test "empty text, empty folders and missing files are refused" {
 	: >empty.txt
-	code_of 65 pt-prepare empty.txt -o e.h5
-	says 'the text is empty'
+	reports 65 'the text is empty' pt-prepare empty.txt -o e.h5
 	code_of 74 pt-prepare nothing.txt -o e.h5
 	mkdir folder
-	code_of 65 pt-prepare folder -o e.h5
-	says 'folder: the folder has no files'
-	code_of 74 pt-prepare 'no*.txt' -o e.h5
-	says 'no*.txt: no file has such a name'
+	reports 65 'folder: the folder has no files' pt-prepare folder -o e.h5
+	reports 74 'no*.txt: no file has such a name' pt-prepare 'no*.txt' -o e.h5
 	code_of 65 pt-prepare --info text.txt || code_of 74 pt-prepare --info text.txt
 	code_of 64 pt-prepare --info
 	[ ! -e e.h5 ]
@@ -304,11 +294,9 @@ killed() { # SIGNAL PATTERN COMMAND...
 	[ "$(echo few* more*)" = 'few.h5 more-00000.h5 more-00001.h5' ]
 	mkdir folder
 	for name in . folder folder/ nofolder/; do
-		code_of 74 pt-prepare text.txt -o $name
-		says "$name is a directory"
+		reports 74 "$name is a directory" pt-prepare text.txt -o $name
 	done
-	code_of 64 pt-prepare text.txt -o ''
-	says 'the name is empty'
+	reports 64 'the name is empty' pt-prepare text.txt -o ''
 	code_of 64 bash -c 'PT_OUT= pt-prepare text.txt'
 	code_of 74 pt-prepare nothing.txt -o a.h5 # before the text is read
 	says 'a.h5 exists'
@@ -390,10 +378,8 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	pt-prepare -q text.txt -o >(cat >d.h5)
 	wait_for . d.h5
 	pt-prepare -q text.txt -o /dev/null
-	code_of 74 pt-prepare text.txt -o /dev/full
-	says '/dev/full: No space left'
-	code_of 64 pt-prepare text.txt -o /dev/null --shard-size 8K
-	says '/dev/null can hold one'
+	reports 74 '/dev/full: No space left' pt-prepare text.txt -o /dev/full
+	reports 64 '/dev/null can hold one' pt-prepare text.txt -o /dev/null --shard-size 8K
 	[ -z "$(ls tmp)" ]
 }
 
@@ -404,11 +390,9 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	for o in --info --verify '--decode train'; do
 		code_of 65 bash -c "echo hello | pt-prepare $o -"
 		says 'standard input: not an HDF5 file'
-		code_of 65 bash -c "pt-prepare $o - </dev/null"
-		says 'standard input is empty'
+		reports 65 'standard input is empty' bash -c "pt-prepare $o - </dev/null"
 	done
-	code_of 74 pt-prepare text.txt -o nodir/a.h5
-	says ': nodir/a.h5: No such file'
+	reports 74 ': nodir/a.h5: No such file' pt-prepare text.txt -o nodir/a.h5
 	code_of 74 bash -c 'TMPDIR=/nodir pt-prepare text.txt | cat; exit ${PIPESTATUS[0]}'
 	says 'a temporary file in /nodir: No such file'
 	code_of 74 bash -c 'cat text.txt | TMPDIR=/nodir pt-prepare -o b.h5'
@@ -432,8 +416,7 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	size=$(stat -c %s v.h5)
 	damage v.h5 train.h5 $((size / 2))
 	pt-prepare --info train.h5 >/dev/null
-	code_of 65 pt-prepare --verify train.h5
-	says 'train.h5: DAMAGED'
+	reports 65 'train.h5: DAMAGED' pt-prepare --verify train.h5
 	says 'train.h5: /train: rows 0 to 35999 do not match their checksum'
 	head -c $((size / 2)) v.h5 >cut.h5
 	code_of 65 pt-prepare --verify v.h5 cut.h5 train.h5 v.h5
@@ -448,8 +431,7 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	pt-prepare --info part-00003.h5 | grep -qx 'index = 3'
 	code_of 64 pt-prepare --verify
 	for two in '--info --verify' '--info --decode train' '--verify --decode val'; do
-		code_of 64 pt-prepare $two v.h5
-		says 'give one of'
+		reports 64 'give one of' pt-prepare $two v.h5
 	done
 }
 
@@ -479,12 +461,10 @@ changed() { # COMMAND...: what changes in.txt meanwhile
 	# as h5py would store tokens in chunks
 	sed 's/f\[s\] = x/f.create_dataset(s, data=x, chunks=(16,))/' write.py >chunks.py
 	"$python" chunks.py
-	code_of 65 pt-prepare --verify words.h5
-	says 'words.h5: dataset /train is chunked'
+	reports 65 'words.h5: dataset /train is chunked' pt-prepare --verify words.h5
 	sed 's/"<u2" if/"<i8" if/' write.py >type.py
 	"$python" type.py
-	code_of 65 pt-prepare --info words.h5
-	says 'words.h5: /train is not a one-dimensional dataset'
+	reports 65 'words.h5: /train is not a one-dimensional dataset' pt-prepare --info words.h5
 }
 
 # ---- byte-pair encoding -----------------------------------------------------------
@@ -516,8 +496,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	says 'has 299 tokens, those of gpt2 are 50256'
 	code_of 65 pt-prepare -t gpt2 --vocab-files . golden.txt -o c.h5
 	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, those of gpt2 are 50000"
-	code_of 64 pt-prepare -t gpt2 golden.txt -o c.h5
-	says 'no vocabulary files; give --vocab-files'
+	reports 64 'no vocabulary files; give --vocab-files' pt-prepare -t gpt2 golden.txt -o c.h5
 	printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >tokenizer.model
 	code_of 65 pt-prepare -t bpe --vocab-files tokenizer.model golden.txt -o c.h5
 	says 'a SentencePiece model, which pt does not read; make tokens by its own program'
@@ -544,8 +523,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	"${bpe[@]}" --vocab-files none.json normal -o n.h5
 	cmp <(h5dump -d train a.h5 | tail -n +2) <(h5dump -d train n.h5 | tail -n +2)
 	# but it is another tokenizer
-	code_of 65 pt-train -d a.h5 -d n.h5 -n 1 -o run
-	says 'its tokenizer differs from that of a.h5'
+	reports 65 'its tokenizer differs from that of a.h5' pt-train -d a.h5 -d n.h5 -n 1 -o run
 	jq '.normalizer.type = "Lowercase"' tokenizer.json >lower.json
 	code_of 65 pt-prepare -t bpe --vocab-files lower.json text -o c.h5
 	says "the normalizer 'Lowercase' is not supported"
@@ -593,8 +571,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	named() { # BYTES NAME TEXT
 		printf "$1" >"$2"
 		shift
-		code_of 65 pt-prepare "$1" -o x.h5
-		says "$1: $2"
+		reports 65 "$1: $2" pt-prepare "$1" -o x.h5
 		[ "$(wc -l <<<"$output")" -eq 1 ]
 		not grep -- --tokenizer <<<"$output"
 		code_of 65 pt-prepare - -o x.h5 <"$1"
@@ -621,8 +598,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	says 'a b;c: a Parquet table' # and no such name in a command
 	says 'read_parquet("FILE")'
 	for url in http://a.b/c.txt https://a.b/c.parquet hf://datasets/x s3://b/c; do
-		code_of 64 pt-prepare $url -o x.h5
-		says "$url: a URL, and only files are read; download it"
+		reports 64 "$url: a URL, and only files are read; download it" pt-prepare $url -o x.h5
 	done
 	[ ! -e x.h5 ]
 	# any bytes are tokens, and text may begin so

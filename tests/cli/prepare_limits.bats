@@ -8,8 +8,7 @@ value() { # KEY FILE
 
 @test "documents without a token are refused" {
 	printf '{"text": ""}\n{"text": ""}\n' >e.jsonl
-	code_of 65 pt-prepare -t byte e.jsonl -o e.h5
-	says '2 documents, but no token'
+	reports 65 '2 documents, but no token' pt-prepare -t byte e.jsonl -o e.h5
 	code_of 65 pt-prepare e.jsonl -o e.h5
 	not ls e.h5*
 }
@@ -17,12 +16,10 @@ value() { # KEY FILE
 @test "weights and numbers of tokens that cannot be" {
 	make_text >a.txt
 	for wrong in 1e308 1e-320 inf nan 1e10; do
-		code_of 64 pt-prepare -t byte --source a=$wrong:a.txt -o a.h5
-		says 'a weight from 1e-9 to 1e9'
+		reports 64 'a weight from 1e-9 to 1e9' pt-prepare -t byte --source a=$wrong:a.txt -o a.h5
 	done
 	code_of 64 pt-prepare -t byte --source a=1:a.txt --mix-tokens 8000000T -o a.h5
-	code_of 74 pt-prepare -t byte --source a=1:a.txt --mix-tokens 1000T -o a.h5
-	says 'no room'
+	reports 74 'no room' pt-prepare -t byte --source a=1:a.txt --mix-tokens 1000T -o a.h5
 	pt-prepare -q -t byte --source a=1e-9:a.txt --source b=1e9:a.txt --mix-tokens 100 -f 0 -o b.h5
 	[ "$(value train_tokens b.h5)" -eq 100 ]
 	# no document is for validation, and none needs to be
@@ -103,14 +100,12 @@ value() { # KEY FILE
 		rm -f in/*
 		cp text.txt $f in
 		for input in in 'in/*' --source=a=1:in/$f; do
-			code_of 65 pt-prepare -t byte "$input" -o b.h5
-			says "in/$f: has tokens, not text"
+			reports 65 "in/$f: has tokens, not text" pt-prepare -t byte "$input" -o b.h5
 		done
 		pt-prepare -q -t byte -f 0 --format text in -o c.h5 --overwrite
 		pt-prepare --decode train c.h5 | cmp - <(cat in/*)
 	done
-	code_of 65 pt-prepare -t byte -o b.h5 <a.h5
-	says 'standard input: is HDF5'
+	reports 65 'standard input: is HDF5' pt-prepare -t byte -o b.h5 <a.h5
 	code_of 65 bash -c 'cat a.h5 | pt-prepare -t byte text.txt - -o b.h5'
 	says 'standard input: is HDF5'
 	not ls b.h5*
@@ -123,8 +118,7 @@ value() { # KEY FILE
 	for o in --split=hash --split=document --shuffle --dedup --min-bytes=1 --max-bytes=9 --keep=a \
 		--drop=a --separator=a --strict --work=w --source=a=1:text.txt; do
 		for f in a.h5 n_train.bin; do
-			code_of 64 pt-prepare $o $f -o b.h5
-			says 'not for files of tokens'
+			reports 64 'not for files of tokens' pt-prepare $o $f -o b.h5
 		done
 	done
 	# text that becomes tokens is text

@@ -42,8 +42,7 @@ spoil() { # WORD SETTING...
 		says "$name: cannot work in \"precious\": $name did not make the files there; give another directory"
 		rm precious/.pt-recipe
 		code_of 64 "$recipe" precious
-		code_of 64 "$recipe" --overwrite
-		says 'unknown option "--overwrite"'
+		reports 64 'unknown option "--overwrite"' "$recipe" --overwrite
 	done
 	[ "$(ls -A)" = precious ]
 	[ "$(ls -A precious)" = thesis.txt ]
@@ -229,13 +228,11 @@ rows_of() { # RUN
 	export PYTHON=${PT_PYTHON:-python3} RANKS=2
 	command -v "$PYTHON" >/dev/null || skip "no $PYTHON (PT_PYTHON=PYTHON)"
 	"$PYTHON" -c 'import torch.distributed.fsdp' 2>/dev/null || {
-		code_of 1 "$recipes/check-fsdp" none
-		says 'has no PyTorch'
+		reports 1 'has no PyTorch' "$recipes/check-fsdp" none
 		[ ! -e none ]
 		skip 'no PyTorch (PT_PYTHON=PYTHON)'
 	}
-	code_of 0 "$recipes/check-fsdp" whole
-	says 'grads   21 of 21 within bounds'
+	reports 0 'grads   21 of 21 within bounds' "$recipes/check-fsdp" whole
 	says 'verdict: the step is right'
 	[ "$(wc -l <whole/commands)" -eq 1 ]
 	BUG=lost code_of 1 "$recipes/check-fsdp" other
@@ -248,22 +245,18 @@ rows_of() { # RUN
 	export PYTHON=${PT_PYTHON:-python3}
 	command -v "$PYTHON" >/dev/null || skip "no $PYTHON (PT_PYTHON=PYTHON)"
 	"$PYTHON" -c 'import deepspeed, transformers' >/dev/null 2>&1 || {
-		code_of 1 "$recipes/check-deepspeed" none
-		says 'has no DeepSpeed'
+		reports 1 'has no DeepSpeed' "$recipes/check-deepspeed" none
 		[ ! -e none ]
 		skip 'no DeepSpeed (PT_PYTHON=PYTHON)'
 	}
-	code_of 0 "$recipes/check-deepspeed" whole
-	says 'grads   21 of 21 within bounds'
+	reports 0 'grads   21 of 21 within bounds' "$recipes/check-deepspeed" whole
 	says 'verdict: the step is right'
 	[ "$(wc -l <whole/commands)" -eq 1 ]
 }
 
 @test "check-megatron, check-nanotron: a checkout that is missing is told" {
-	code_of 1 "$recipes/check-megatron" none
-	says 'MEGATRON=FOLDER, a checkout of Megatron-LM, is missing'
-	code_of 1 "$recipes/check-nanotron" none
-	says 'NANOTRON=FOLDER, a checkout of nanotron, is missing'
+	reports 1 'MEGATRON=FOLDER, a checkout of Megatron-LM, is missing' "$recipes/check-megatron" none
+	reports 1 'NANOTRON=FOLDER, a checkout of nanotron, is missing' "$recipes/check-nanotron" none
 	[ ! -e none ]
 }
 
@@ -286,7 +279,6 @@ rows_of() { # RUN
 
 @test "emulated hosts: who may not have them is told" {
 	unshare -U true 2>/dev/null || skip 'no user namespaces'
-	code_of 77 unshare -U "$recipes/edit-bandwidth" none
-	says 'skipped: network namespaces need root'
+	reports 77 'skipped: network namespaces need root' unshare -U "$recipes/edit-bandwidth" none
 	[ ! -e none ]
 }

@@ -34,8 +34,7 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare --verify c.h5
 	[ "$(pt-prepare --info c.h5 | grep version)" = 'version = 3' ]
 	[ "$(pt-prepare --decode train c.h5 | head -n 1)" = '<|im_start|>user' ]
-	code_of 64 pt-prepare --show 1 --show-from 1 c.h5
-	says 'there is no document 1: the last one is 0'
+	reports 64 'there is no document 1: the last one is 0' pt-prepare --show 1 --show-from 1 c.h5
 	# nothing in a text commands the terminal
 	printf '{"prompt": "a\\u001b[2Jb", "completion": "c\\u0000d"}' |
 		pt-prepare -q -t byte --record prompt -f 0 - -o e.h5
@@ -142,11 +141,9 @@ make_chats() { # N: conversations of one to three questions
 	says '/dev/zero: larger than the 4 bytes'
 	code_of 64 pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
 	says '1 files of masks for 2 of tokens'
-	code_of 64 pt-prepare a.h5 --mask-file ids.mask -o b.h5
-	says 'which count'
+	reports 64 'which count' pt-prepare a.h5 --mask-file ids.mask -o b.h5
 	echo x >text.txt
-	code_of 64 pt-prepare text.txt --mask-file ids.mask -o b.h5
-	says 'there are no token files'
+	reports 64 'there are no token files' pt-prepare text.txt --mask-file ids.mask -o b.h5
 }
 
 @test "plain shards say nothing of what counts" {
@@ -208,14 +205,12 @@ make_chats() { # N: conversations of one to three questions
 
 @test "options that do not go together" {
 	make_chats 2 >c.jsonl
-	code_of 64 pt-prepare --record messages c.jsonl -o a.h5
-	says 'conversations need --chat-template'
+	reports 64 'conversations need --chat-template' pt-prepare --record messages c.jsonl -o a.h5
 	code_of 64 pt-prepare --record spans --chat-template chatml c.jsonl -o a.h5
 	says 'for --record messages and prompt only'
 	code_of 64 pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
 	says '--format text has no records'
-	code_of 64 pt-prepare --record ids c.jsonl -o a.h5
-	says 'give --vocab'
+	reports 64 'give --vocab' pt-prepare --record ids c.jsonl -o a.h5
 	code_of 74 pt-prepare --chat-template nosuch c.jsonl -o a.h5
 	says nosuch
 	echo '{"prompt": "a", "completion": "b"}' >p.jsonl

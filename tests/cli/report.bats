@@ -44,8 +44,7 @@ dom_of() { # FILE
 	balanced r.html
 	code_of 64 pt-compare a b --report r.htm
 	[ "$output" = "pt-compare: report: 'r.htm' ends in none of .html, .md" ]
-	code_of 2 pt-compare a b --report a/r.html
-	says 'a/r.html: Not a directory'
+	reports 2 'a/r.html: Not a directory' pt-compare a b --report a/r.html
 }
 
 # What a page shows without its script: prints a line for each figure, "TITLE|NOTE|curves|bands|y labels|x labels", and
@@ -243,18 +242,14 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 @test "--speed: medians and noise, no difference where there is none" {
 	log_of 0 100 >a
 	sed 's/ tps=[^ ]*/ tps=3000/; s/ mem=[^ ]*/ mem=2097152/' a >b
-	code_of 0 pt-compare a a --speed
-	says 'tokens/s              the same: control 6280, test 6280, +0.00 %'
+	reports 0 'tokens/s              the same: control 6280, test 6280, +0.00 %' pt-compare a a --speed
 	says 'peak memory of a rank the same'
-	code_of 0 pt-compare a b --speed
-	says 'tokens/s              slower: control 6280, test 3000, -52.2'
+	reports 0 'tokens/s              slower: control 6280, test 3000, -52.2' pt-compare a b --speed
 	says 'peak memory of a rank more: control 1.00 MiB, test 2.00 MiB, +100.00 %'
 	log_of 0 8 >few
 	sed 's/mfu=0.4/mfu=6.12/' a >over
-	code_of 0 pt-compare over over --speed
-	says '612 % (impossible)'
-	code_of 0 pt-compare few few --speed
-	says 'too few steps for a statement'
+	reports 0 '612 % (impossible)' pt-compare over over --speed
+	reports 0 'too few steps for a statement' pt-compare few few --speed
 	# a log without times and memory: silence would be no answer
 	sed -E 's/ (tps|tps_per_gpu|mem|mem_active|mfu|dt)=[^ ]*//g' a >bare
 	code_of 0 pt-compare bare a --speed
@@ -263,16 +258,13 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 
 @test "any column: of measurements, and of none" {
 	log_of 0 60 >a
-	code_of 0 pt-compare a a --graph --column tps --axis bytes
-	says '  tps'
+	reports 0 '  tps' pt-compare a a --graph --column tps --axis bytes
 	says 'bytes'
 	code_of 0 pt-compare a a --table --column dt
 	says $'60\t0.01\t0.01'
-	code_of 0 pt-compare a a --graph --column mfu_causal
-	says 'no values of mfu_causal'
+	reports 0 'no values of mfu_causal' pt-compare a a --graph --column mfu_causal
 	# one run alone is drawn; compared it is not
-	code_of 0 pt-compare a --graph
-	says '  loss'
+	reports 0 '  loss' pt-compare a --graph
 	says '⠒⠒ a'
 	says 'a alone is shown: nothing is compared'
 	not grep -q verdict <<<"$output"
@@ -287,8 +279,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 		code_of 64 pt-compare a ${also:+--graph} $also
 	done
 	code_of 64 pt-compare --graph
-	code_of 64 pt-compare a a --graph --column nothing
-	says "none of the logs has a column 'nothing'"
+	reports 64 "none of the logs has a column 'nothing'" pt-compare a a --graph --column nothing
 }
 
 # ---- following -----------------------------------------------------------------------

@@ -54,8 +54,7 @@ val_loss() { # of the last evaluation in a file
 	make_shard
 	tiny -n 4 --kernels ref -o ref >/dev/null
 	tiny -n 4 --kernels fused -o fused >/dev/null
-	code_of 0 pt-compare ref fused
-	says 'identical bit for bit'
+	reports 0 'identical bit for bit' pt-compare ref fused
 	[[ $output != *arithmetic* ]]
 	tiny -n 4 --resume ref --resume-exact --kernels fused -o again >/dev/null
 }
@@ -64,8 +63,7 @@ val_loss() { # of the last evaluation in a file
 	make_shard
 	tiny -n 4 -o a >/dev/null
 	tiny -n 4 --loss-scale-window 100 -o b >/dev/null
-	code_of 0 pt-compare a b
-	says 'different arithmetic, but the same bits in these runs'
+	reports 0 'different arithmetic, but the same bits in these runs' pt-compare a b
 }
 
 @test "from there on the arithmetic is that of the new degrees; padding of the vocabulary comes and goes" {
@@ -95,8 +93,7 @@ val_loss() { # of the last evaluation in a file
 	mpiexec -n 2 pt-train "${o[@]}" --batch-per-rank 4 --lr-scale sqrt -o per >/dev/null
 	pt-train "${o[@]}" -b 8 -m 4 --lr-scale sqrt --lr-scale-batch 4 -o whole >/dev/null
 	cmp per/checkpoints/latest.h5 whole/checkpoints/latest.h5
-	code_of 64 pt-train "${o[@]}" --batch-per-rank 4 -b 8 -o both
-	says 'mutually exclusive'
+	reports 64 'mutually exclusive' pt-train "${o[@]}" --batch-per-rank 4 -b 8 -o both
 }
 
 @test "--eval-first: losses and a sample before the first step, and only there" {
@@ -136,8 +133,7 @@ kept() { # RUN NUMBER
 	tiny -n 6 -o run >/dev/null
 	cp -r run before
 	rm run/checkpoints/step-*
-	code_of 65 tiny -n 3 -o run --resume auto
-	says 'run/checkpoints/latest.h5: there is no step-00000006.h5: '
+	reports 65 'run/checkpoints/latest.h5: there is no step-00000006.h5: ' tiny -n 3 -o run --resume auto
 	diff -r -x checkpoints before run
 	rm run/checkpoints/*
 	tiny -n 3 -o run --resume auto >/dev/null 2>err
@@ -151,8 +147,7 @@ kept() { # RUN NUMBER
 	same whole run
 	# with run.h5 alone, too
 	rm run/journal.txt run/checkpoints/*
-	code_of 64 tiny -n 3 -o run
-	says 'run holds a run'
+	reports 64 'run holds a run' tiny -n 3 -o run
 	tiny -n 3 -o run --resume auto >/dev/null 2>err
 	pt-compare before run/run.h5.3
 	[ ! -e run/journal.txt.3 ]

@@ -60,8 +60,7 @@ make_runs() {
 	[ "$output" = 'pt-sample: 2 ranks, and --tp and --fsdp are 1: their product must be 2' ]
 	code_of 64 mpiexec -n 3 pt-sample --tp 2 gpt2 the
 	[ "$output" = 'pt-sample: tp=2 is 2 ranks, and there are 3' ]
-	code_of 64 mpiexec -n 3 pt-sample --tp 3 gpt2 the
-	says 'tp is 3, which does not divide virtual tp (4)'
+	reports 64 'tp is 3, which does not divide virtual tp (4)' mpiexec -n 3 pt-sample --tp 3 gpt2 the
 	code_of 74 mpiexec -n 2 pt-sample --tp 2 nowhere the
 	[ "$output" = 'pt-sample: nowhere: No such file or directory' ]
 	code_of 65 mpiexec -n 2 pt-sample --tp 2 gpt2 - < <(printf 'the\nQ\n')
@@ -102,8 +101,7 @@ make_runs() {
 	pt-sample --logits run 'the' | cmp - a
 	make_shard char.h5
 	tiny -n 2 -o char >/dev/null
-	code_of 64 pt-sample --allow-special char the
-	says 'tokenizer char has no special tokens'
+	reports 64 'tokenizer char has no special tokens' pt-sample --allow-special char the
 }
 
 # A model that has learned little, of conversations, with marks that are tokens: `chat`; its data are chat.jsonl.
@@ -154,13 +152,10 @@ make_chat() {
 	pt-ckpt convert more -o more.h5
 	pt-ckpt verify more.h5
 	pt-sample more.h5 --chat 'What is two?' -n 3 >/dev/null
-	code_of 64 pt-sample chat --chat x y
-	says '--chat and a prompt are mutually exclusive'
+	reports 64 '--chat and a prompt are mutually exclusive' pt-sample chat --chat x y
 	code_of 64 pt-sample chat --chat x --allow-special
-	code_of 64 pt-sample chat --chat ''
-	says '--chat: the text is empty'
-	code_of 64 pt-sample chat x --chat-template chatml
-	says '--chat-template'
+	reports 64 '--chat: the text is empty' pt-sample chat --chat ''
+	reports 64 '--chat-template' pt-sample chat x --chat-template chatml
 }
 
 @test "a conversation, with the template of a file, a name, or the model of Hugging Face" {
@@ -173,8 +168,7 @@ make_chat() {
 	[ "$(pt-sample chat --chat hi -n 0 --echo --chat-template llama3 | head -n 1)" = \
 		'<|begin_of_text|><|start_header_id|>user<|end_header_id|>' ]
 	pt-ckpt convert chat -o hf
-	code_of 64 pt-sample hf --chat x
-	says 'has no chat template; --chat-template names one: chatml, llama3'
+	reports 64 'has no chat template; --chat-template names one: chatml, llama3' pt-sample hf --chat x
 	# as Hugging Face's library has it, and in another spelling
 	for jinja in '{% for message in messages %}{{ "<|im_start|>" + message.role + "\n" + message.content + "<|im_end|>\n" }}' \
 		"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message[\"content\"]+'<|im_end|>' + '\n'}}"; do
@@ -236,11 +230,9 @@ make_chat() {
 	# a tokenizer that is not of this model
 	cp -r chat.hf bad
 	cp char.hf/tokenizer.json bad
-	code_of 65 pt-sample bad the
-	says 'bad: 17 tokens, but bad/model.safetensors has 276'
+	reports 65 'bad: 17 tokens, but bad/model.safetensors has 276' pt-sample bad the
 	echo '{"model": {"type": "Unigram"}}' >bad/tokenizer.json
-	code_of 65 pt-sample bad the
-	says "tokenizer.json: the model 'Unigram' is not supported"
+	reports 65 "tokenizer.json: the model 'Unigram' is not supported" pt-sample bad the
 	head -c 1000 chat.hf/model.safetensors >bad/model.safetensors
 	code_of 65 pt-sample bad the
 }
@@ -363,16 +355,13 @@ make_chat() {
 	timeout 120 pt-sample $ckpt the -n 1000000000 | head -c 50 >start
 	[ "${PIPESTATUS[0]}" -ne 124 ]
 	[ "$(wc -c <start)" -eq 50 ]
-	code_of 74 bash -c "pt-sample $ckpt the >/dev/full"
-	says 'standard output'
+	reports 74 'standard output' bash -c "pt-sample $ckpt the >/dev/full"
 }
 
 @test "a prompt that cannot be is refused, and says why" {
 	make_runs
-	code_of 65 pt-sample $ckpt 'the Q'
-	says "the vocabulary has no character 'Q' (U+0051)"
-	code_of 65 pt-sample $ckpt 'über'
-	says '(U+00FC)'
+	reports 65 "the vocabulary has no character 'Q' (U+0051)" pt-sample $ckpt 'the Q'
+	reports 65 '(U+00FC)' pt-sample $ckpt 'über'
 	code_of 65 pt-sample $ckpt $'the\377'
 	# what came before it is there
 	code_of 65 bash -c "printf 'the\nQ\nlord\n' | pt-sample $ckpt - -n 0"
@@ -380,10 +369,8 @@ make_chat() {
 	[ "$(head -n 1 <<<"$output")" = the ]
 	not grep -q lord <<<"$output"
 	# prompts that cannot be read
-	code_of 74 bash -c "pt-sample $ckpt - -n 5 <&-"
-	says 'standard input: Bad file descriptor'
-	code_of 74 mpiexec -n 2 bash -c "pt-sample $ckpt --fsdp 2 - -n 5 <."
-	says 'standard input: Is a directory'
+	reports 74 'standard input: Bad file descriptor' bash -c "pt-sample $ckpt - -n 5 <&-"
+	reports 74 'standard input: Is a directory' mpiexec -n 2 bash -c "pt-sample $ckpt --fsdp 2 - -n 5 <."
 	# a vocabulary without a line break begins with its first token
 	printf 'ab%.0s' {1..500} >ab.txt
 	pt-prepare -q ab.txt -o ab.h5
@@ -407,16 +394,13 @@ make_chat() {
 		[[ $output == pt-sample:* ]]
 	done
 	code_of 64 pt-sample
-	code_of 64 pt-sample $ckpt the --temprature 1
-	says "did you mean '--temperature'"
+	reports 64 "did you mean '--temperature'" pt-sample $ckpt the --temprature 1
 }
 
 @test "a checkpoint that is none, or is damaged" {
 	make_runs
-	code_of 74 pt-sample nowhere.h5
-	says 'nowhere.h5: No such file'
-	code_of 65 pt-sample data.h5
-	says 'a pt-shard file'
+	reports 74 'nowhere.h5: No such file' pt-sample nowhere.h5
+	reports 65 'a pt-shard file' pt-sample data.h5
 	code_of 65 pt-sample text.txt
 	pt-sample gpt2 the -n 9 | cmp - <(pt-sample $ckpt the -n 9)
 	mkdir none
@@ -436,22 +420,18 @@ make_chat() {
 	pt-ckpt convert $ckpt -o model.bin
 	code_of 65 pt-sample model.bin
 	says "model.bin: a model of llm.c, of which 'pt-ckpt convert model.bin -o NEW.h5' makes a checkpoint"
-	code_of 65 pt-ckpt export-json model.bin
-	says "'pt-ckpt convert model.bin -o NEW.h5'"
-	code_of 65 pt-train -q -d data.h5 --resume model.bin -n 1
-	says "; --init-from takes it as it is"
+	reports 65 "'pt-ckpt convert model.bin -o NEW.h5'" pt-ckpt export-json model.bin
+	reports 65 "; --init-from takes it as it is" pt-train -q -d data.h5 --resume model.bin -n 1
 	pt-train -q -d data.h5 --init-from model.bin -n 1 -o from_bin >/dev/null
 	rm hf/tokenizer.json
 	run pt-sample hf
 	eval "$(grep -o "pt-ckpt convert[^']*" <<<"$output")"
 	pt-ckpt diff --no-optimizer $ckpt NEW.h5
-	code_of 65 pt-train -q -d data.h5 --resume hf -n 1
-	says "; --init-from takes it as it is"
+	reports 65 "; --init-from takes it as it is" pt-train -q -d data.h5 --resume hf -n 1
 	size=$(stat -Lc %s $ckpt)
 	for n in 0 100 5000 $((size / 2)) $((size - 1)); do
 		head -c $n $ckpt >bad.h5
-		code_of 65 pt-sample bad.h5 the
-		says 'bad.h5: '
+		reports 65 'bad.h5: ' pt-sample bad.h5 the
 		not grep -q ^the <<<"$output"
 	done
 	pt-sample $ckpt the -n 30 >good
@@ -463,6 +443,5 @@ make_chat() {
 	done
 	at=$(h5dump -p -H -d model/norm.weight $ckpt | sed -n 's/.*OFFSET //p')
 	damage $ckpt bad.h5 "$at"
-	code_of 65 pt-sample bad.h5 the
-	says '/model/norm.weight: rows 0 to'
+	reports 65 '/model/norm.weight: rows 0 to' pt-sample bad.h5 the
 }

@@ -18,8 +18,7 @@ make_run() {
 }
 
 damaged() { # FILE TEXT
-	code_of 65 pt-ckpt verify "$1"
-	says "$2"
+	reports 65 "$2" pt-ckpt verify "$1"
 	[[ $output == *DAMAGED* ]]
 }
 
@@ -27,8 +26,7 @@ refused() { # FILE TEXT: by all who read its options
 	damaged "$@"
 	code_of 65 pt-ckpt show --options "$1"
 	code_of 65 pt-ckpt strip "$1" -o new.h5
-	code_of 65 tiny -n 6 --resume "$1" -o new
-	says "$2"
+	reports 65 "$2" tiny -n 6 --resume "$1" -o new
 	code_of 65 tiny -n 6 --init-from "$1" -o new
 	[ ! -e new ]
 	[ ! -e new.h5 ]
@@ -77,8 +75,7 @@ refused() { # FILE TEXT: by all who read its options
 	done
 	code_of 65 pt-sample evil.h5 x
 	forge good.h5 evil.h5 'layers = 100000'
-	code_of 65 tiny -n 6 --resume evil.h5 -o new
-	says '100000 layers, and 20 tensors'
+	reports 65 '100000 layers, and 20 tensors' tiny -n 6 --resume evil.h5 -o new
 	forge good.h5 evil.h5 lr
 	refused evil.h5 'expected `key = value`'
 }
@@ -135,8 +132,7 @@ refused() { # FILE TEXT: by all who read its options
 	pt-prepare -q other.txt -o other.h5
 	tiny -n 6 --resume run/checkpoints/latest.h5 -o same --resume-exact >/dev/null
 	not grep -q 'other data' same/journal.txt
-	code_of 65 tiny -n 6 -d other.h5 --resume run -o exact --resume-exact
-	says 'trained on other data'
+	reports 65 'trained on other data' tiny -n 6 -d other.h5 --resume run -o exact --resume-exact
 	[ ! -e exact ]
 	tiny_on 2 -n 6 -d other.h5 --resume run -o new >/dev/null 2>err
 	[ "$(grep -c 'trained on other data' err)" -eq 1 ]
@@ -153,23 +149,20 @@ refused() { # FILE TEXT: by all who read its options
 		cp data.h5 evil.h5
 		# shellcheck disable=SC2086 # words
 		forge_number evil.h5 $change
-		code_of 65 pt-prepare --verify evil.h5
-		says 'evil.h5: DAMAGED'
+		reports 65 'evil.h5: DAMAGED' pt-prepare --verify evil.h5
 		code_of 65 tiny -n 1 -d evil.h5 -o new
 	done
 	for change in '/documents_train 5' '/documents_val 0' '/tokenizer/offsets 3'; do
 		cp data.h5 evil.h5
 		# shellcheck disable=SC2086 # words
 		"$BUILD/tests/test_saved" element evil.h5 $change 1152921504606846976
-		code_of 65 pt-prepare --verify evil.h5
-		says 'evil.h5: DAMAGED'
+		reports 65 'evil.h5: DAMAGED' pt-prepare --verify evil.h5
 	done
 	[ "$(pt-prepare --verify data.h5)" = 'data.h5: ok' ]
 	rm data.h5
 	make_run
 	"$BUILD/tests/test_saved" element good.h5 /tokenizer/offsets 3 1152921504606846976
-	code_of 65 pt-ckpt verify good.h5
-	says 'good.h5: DAMAGED'
+	reports 65 'good.h5: DAMAGED' pt-ckpt verify good.h5
 }
 
 no_commands() { # of a terminal
@@ -196,8 +189,7 @@ no_commands() { # of a terminal
 	for text in 'pt-sample part.h5 x' 'pt-train -q -t 1 -n 6 --resume part.h5 -o new' \
 		'pt-train -q -t 1 -n 6 --init-from part.h5 -o new' 'pt-ckpt convert part.h5 -o new.bin'; do
 		# shellcheck disable=SC2086 # words
-		code_of 65 $text
-		says '100000 layers, and 20 tensors'
+		reports 65 '100000 layers, and 20 tensors' $text
 	done
 	[ ! -e new ]
 	pt-ckpt average part.h5 part.h5 -o same.h5
@@ -208,8 +200,7 @@ no_commands() { # of a terminal
 	make_run
 	local red=$'\e[31m'
 	"$BUILD/tests/test_saved" name good.h5 evil.h5 "norm${red}"
-	code_of 65 pt-ckpt verify evil.h5
-	says 'evil.h5: DAMAGED'
+	reports 65 'evil.h5: DAMAGED' pt-ckpt verify evil.h5
 	says '/norm?[31m is not a tensor'
 	no_commands
 	code_of 64 pt-ckpt rename good.h5 --rename "norm.bias=$red" -o new.h5
@@ -222,8 +213,7 @@ no_commands() { # of a terminal
 	says 'me?[31m'
 	no_commands
 	forge good.h5 evil.h5 "arch = $red"
-	code_of 65 pt-ckpt verify evil.h5
-	says "'?[31m'"
+	reports 65 "'?[31m'" pt-ckpt verify evil.h5
 	no_commands
 	# as they are for a file, which may be a config
 	forge good.h5 evil.h5 "sample-prompt = $red"
@@ -253,8 +243,7 @@ no_commands() { # of a terminal
 	make_run
 	sed "s/^# arith lr = .*/# arith lr = "$'\e[31m/; s/^# meta arithmetic = .*/# meta arithmetic = 0x1/; s/ loss=/ loss=9/' \
 		run/journal.txt >other.txt
-	code_of 1 pt-compare run/journal.txt other.txt
-	says 'lr: 0.001, ?[31m'
+	reports 1 'lr: 0.001, ?[31m' pt-compare run/journal.txt other.txt
 	no_commands
 }
 
@@ -283,14 +272,12 @@ no_commands() { # of a terminal
 	make_run
 	cp good.h5 old.h5
 	forge_number old.h5 grid 0
-	code_of 64 tiny -n 6 --resume old.h5 --resume-exact -o new
-	says 'sums tree -> grid-50'
+	reports 64 'sums tree -> grid-50' tiny -n 6 --resume old.h5 --resume-exact -o new
 	tiny -n 6 --resume old.h5 -o new >/dev/null
 	grep -q 'event .* other arithmetic: sums tree -> grid-50$' new/journal.txt
 	cp good.h5 older.h5
 	forge_number older.h5 order 0
-	code_of 64 tiny -n 6 --resume older.h5 --resume-exact -o other
-	says 'order 0 -> 2'
+	reports 64 'order 0 -> 2' tiny -n 6 --resume older.h5 --resume-exact -o other
 	tiny -n 6 --resume good.h5 --resume-exact -o same >/dev/null
 	not grep -q 'other arithmetic' same/journal.txt
 }

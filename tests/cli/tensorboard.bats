@@ -36,7 +36,6 @@ load helpers
 @test "event files cannot be made, or not be written" {
 	make_shard
 	echo >file
-	code_of 74 tiny -n 2 -o run --tensorboard file
-	says 'file'
+	reports 74 'file' tiny -n 2 -o run --tensorboard file
 	[ ! -e run ]
 }

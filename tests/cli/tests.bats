@@ -65,8 +65,7 @@ top=$BATS_TEST_DIRNAME/../..
 		checks: first:1 second:2
 
 		one: the end changes
-		reference: somebody #1
-		run: 2 --tp 2
+		run 2 --tp 2: somebody #1
 		in file.c a()
 		-return a(1);
 		+	int y = x;
@@ -97,16 +96,16 @@ top=$BATS_TEST_DIRNAME/../..
 	END
 	code_of 1 "$top/tests/tools/plant" --check bugs
 	diff - <(echo "$output") <<-'END'
-		bugs:17: two: places in file.c with the text of the edit: 2
-		bugs:21: three: places in file.c with the text of the edit: 0
-		bugs:23: three: definitions of c() in file.c: 0
-		bugs:25: three: no file "other.c"
-		bugs:26: one: this name is used twice
+		bugs:16: two: places in file.c with the text of the edit: 2
+		bugs:20: three: places in file.c with the text of the edit: 0
+		bugs:22: three: definitions of c() in file.c: 0
+		bugs:24: three: no file "other.c"
+		bugs:25: one: this name is used twice
 	END
 	cp file.c before.c
 	code_of 1 "$top/tests/tools/plant" two bugs
 	code_of 1 "$top/tests/tools/plant" four bugs
-	[ "${lines[-1]}" = 'bugs:26: four: no mutant has this name' ]
+	[ "${lines[-1]}" = 'bugs:25: four: no mutant has this name' ]
 	cmp file.c before.c
 	sed -i '$d' bugs
 	code_of 0 "$top/tests/tools/plant" one bugs

@@ -126,47 +126,34 @@ text_of() { # SHARD: all of its text
 
 @test "damaged token files are refused" {
 	put 2 1 2 3 99 >n.bin
-	code_of 65 pt-prepare n.bin --vocab 99 -o a.h5
-	says 'n.bin: token 3 is 99, but the vocabulary has 99'
+	reports 65 'n.bin: token 3 is 99, but the vocabulary has 99' pt-prepare n.bin --vocab 99 -o a.h5
 	head -c 7 n.bin >odd.bin
-	code_of 65 pt-prepare odd.bin -o a.h5
-	says 'odd.bin: has 7 bytes, an odd number'
+	reports 65 'odd.bin: has 7 bytes, an odd number' pt-prepare odd.bin -o a.h5
 	: >none.bin
-	code_of 65 pt-prepare none.bin -o a.h5
-	says 'there are no tokens'
+	reports 65 'there are no tokens' pt-prepare none.bin -o a.h5
 	{ put 4 20240520 1 5 && head -c 1012 /dev/zero && put 2 1 2 3 4; } >l.bin
-	code_of 65 pt-prepare l.bin -o a.h5
-	says 'has 1032 bytes, but its header says 1034'
+	reports 65 'has 1032 bytes, but its header says 1034' pt-prepare l.bin -o a.h5
 	{ put 4 20240520 2 4 && head -c 1012 /dev/zero && put 2 1 2 3 4; } >l.bin
-	code_of 65 pt-prepare l.bin -o a.h5
-	says 'has version 2 of the format, not 1'
+	reports 65 'has version 2 of the format, not 1' pt-prepare l.bin -o a.h5
 	{ put 4 20240522 1 4 && head -c 1012 /dev/zero; } >l.bin
-	code_of 65 pt-prepare l.bin -o a.h5
-	says 'is an evaluation of llm.c'
+	reports 65 'is an evaluation of llm.c' pt-prepare l.bin -o a.h5
 	put 2 7 8 9 5 6 >m.bin
 	make_index 7 6 0 1 2 >m.idx
-	code_of 65 pt-prepare m.bin -o a.h5
-	says 'type 7 of the tokens is no integer'
+	reports 65 'type 7 of the tokens is no integer' pt-prepare m.bin -o a.h5
 	make_index 8 4 0 1 2 >m.idx
-	code_of 65 pt-prepare m.bin -o a.h5
-	says 'sequence 1 has 2 tokens at byte 4, but those before it end at 6'
+	reports 65 'sequence 1 has 2 tokens at byte 4, but those before it end at 6' pt-prepare m.bin -o a.h5
 	make_index 8 6 0 3 2 >m.idx
-	code_of 65 pt-prepare m.bin -o a.h5
-	says 'document 1 begins with sequence 3'
+	reports 65 'document 1 begins with sequence 3' pt-prepare m.bin -o a.h5
 	make_index 8 6 0 1 2 | head -c 81 >m.idx
-	code_of 65 pt-prepare m.bin -o a.h5
-	says 'has 81 bytes, which are not those of 2 sequences and 3 documents'
+	reports 65 'has 81 bytes, which are not those of 2 sequences and 3 documents' pt-prepare m.bin -o a.h5
 	make_index 8 6 0 1 2 >m.idx
 	put 2 7 8 9 5 >m.bin
-	code_of 65 pt-prepare m.bin -o a.h5
-	says 'm.idx: sequence 1 ends behind the end of the tokens'
+	reports 65 'm.idx: sequence 1 ends behind the end of the tokens' pt-prepare m.bin -o a.h5
 	put 2 7 8 9 5 6 1 >m.bin
-	code_of 65 pt-prepare m.bin -o a.h5
-	says 'm.bin: has 12 bytes, but its index describes 10'
+	reports 65 'm.bin: has 12 bytes, but its index describes 10' pt-prepare m.bin -o a.h5
 	make_index 3 6 0 1 2 >m.idx
 	put 2 7 8 9 5 65535 >m.bin
-	code_of 65 pt-prepare m.bin -o a.h5
-	says 'm.bin: token 4 is -1'
+	reports 65 'm.bin: token 4 is -1' pt-prepare m.bin -o a.h5
 	rm m.idx
 	code_of 74 pt-prepare --format megatron m.bin -o a.h5
 	[ ! -e a.h5 ]
@@ -175,25 +162,17 @@ text_of() { # SHARD: all of its text
 @test "mistakes with token files" {
 	make_shard a.h5
 	put 2 1 2 3 4 >n.bin
-	code_of 64 pt-prepare text.txt n.bin -o b.h5
-	says 'some of the files have tokens, and others text'
-	code_of 64 pt-prepare --to llmc a.h5
-	says 'give --out'
-	code_of 64 pt-prepare a.h5 --val-file n.bin -o b.h5
-	says 'a shard has its own validation tokens'
+	reports 64 'some of the files have tokens, and others text' pt-prepare text.txt n.bin -o b.h5
+	reports 64 'give --out' pt-prepare --to llmc a.h5
+	reports 64 'a shard has its own validation tokens' pt-prepare a.h5 --val-file n.bin -o b.h5
 	code_of 64 pt-prepare n.bin --vocab 5 --vocab-from a.h5 -o b.h5
 	says 'the vocabulary is given more than once'
-	code_of 64 pt-prepare text.txt --vocab 5 -o b.h5
-	says 'there are no token files'
-	code_of 64 pt-prepare 'te*.txt' - --vocab 5 -o b.h5 </dev/null
-	says 'there are no token files'
-	code_of 74 pt-prepare my --vocab-from a.h5 -o b.h5
-	says 'my: No such file or directory'
-	code_of 74 pt-prepare n.bin my -o b.h5
-	says 'my: No such file or directory'
+	reports 64 'there are no token files' pt-prepare text.txt --vocab 5 -o b.h5
+	reports 64 'there are no token files' pt-prepare 'te*.txt' - --vocab 5 -o b.h5 </dev/null
+	reports 74 'my: No such file or directory' pt-prepare my --vocab-from a.h5 -o b.h5
+	reports 74 'my: No such file or directory' pt-prepare n.bin my -o b.h5
 	pt-prepare -q --to nanogpt a.h5 -o n
-	code_of 74 pt-prepare --to nanogpt a.h5 -o n
-	says 'n_train.bin exists; --overwrite replaces it'
+	reports 74 'n_train.bin exists; --overwrite replaces it' pt-prepare --to nanogpt a.h5 -o n
 	pt-prepare -q --overwrite --to nanogpt a.h5 -o n
 	[ "$(ls)" = $'a.h5\nn.bin\nn_train.bin\nn_val.bin\ntext.txt' ]
 }

@@ -32,17 +32,14 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 }
 
 @test "what the tensors do not tell is asked for" {
-	code_of 64 pt-ckpt show "$golden/ddp.pt"
-	says 'the number of heads'
+	reports 64 'the number of heads' pt-ckpt show "$golden/ddp.pt"
 	says 'give --model-config FILE'
 	printf 'heads = 4\ncontext = 16\n' >conf
 	pt-ckpt show --options --model-config conf "$golden/ddp.pt" >options
 	grep -qx 'beta2 = 0.95' options
 	grep -qx 'kv-heads = 2' options
-	code_of 64 pt-ckpt ls --model-config conf
-	says 'takes no --model-config'
-	code_of 64 pt-ckpt convert --to torch -o out.pt "$golden/nanogpt.pt"
-	says 'can be read, and not written'
+	reports 64 'takes no --model-config' pt-ckpt ls --model-config conf
+	reports 64 'can be read, and not written' pt-ckpt convert --to torch -o out.pt "$golden/nanogpt.pt"
 }
 
 @test "a run goes on from moments of PyTorch, whatever file they were in" {
@@ -68,8 +65,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 
 # What a file of a checkpoint of ZeRO was replaced by, and what is said about it.
 refused() { # code, text
-	code_of "$1" pt-ckpt verify --model-config "$golden/hf/config.json" z
-	says "$2"
+	reports "$1" "$2" pt-ckpt verify --model-config "$golden/hf/config.json" z
 	rm -rf z
 }
 
@@ -180,21 +176,18 @@ copy() {
 	code_of 0 pt-ckpt verify z
 	copy nanotron
 	sed -i 's/"is_llama_config": true/&, "moe_config": {"num_experts": 8}/' z/model_config.json
-	code_of 69 pt-ckpt verify z
-	says 'moe_config is there'
+	reports 69 'moe_config is there' pt-ckpt verify z
 	# a bit of the second moments of a rank
 	rm -rf z
 	copy nanotron-zero
 	name=optimizer/optimizer_pp-0-of-1_dp-1-of-3_tp-1-of-2_exp-0-of-1.pt
 	damage "$golden/nanotron-zero/$name" z/$name 5330
-	code_of 65 pt-ckpt verify z
-	says 'checksum'
+	reports 65 'checksum' pt-ckpt verify z
 }
 
 @test "replicas and tied tensors of ranks: equal, apart in this step, apart before" {
 	local step=$golden/nanotron-step n of name
-	code_of 0 pt-check "$step/before" "$step/after"
-	says 'update  20 of 20 within bounds'
+	reports 0 'update  20 of 20 within bounds' pt-check "$step/before" "$step/after"
 	says 'copies  34 of 34 are the same'
 	apart() { # WHAT RANK: of both steps, in `before` and `after`
 		local s
@@ -207,14 +200,12 @@ copy() {
 	}
 	while read -r name n of what; do
 		apart "$name" "$n"
-		code_of 1 pt-check "$step/before" after
-		says "copies  33 of 34 are the same"
+		reports 1 "copies  33 of 34 are the same" pt-check "$step/before" after
 		says "finding copies: $what, which were the same before this step: the first is "
 		says 'number 3, '
 		code_of 1 pt-check before after
 		says "finding copies: $what, already before this step: the first is "
-		code_of 1 pt-ckpt verify after
-		says 'after: COPIES DIFFER'
+		reports 1 'after: COPIES DIFFER' pt-ckpt verify after
 		says "of $of numbers differ, the first is number 3, "
 		pt-ckpt verify "$step/after"
 		pt-ckpt hash after # which reads the first rank's
@@ -235,8 +226,7 @@ copy() {
 @test "an output layer that is not the embedding any more, though the model ties them" {
 	cp -r "$golden/titan" other
 	printf 'heads = 4\ncontext = 16\ntie = yes\n' >conf
-	code_of 65 pt-ckpt verify --model-config conf other
-	says 'though the model ties them'
+	reports 65 'though the model ties them' pt-ckpt verify --model-config conf other
 	code_of 1 pt-check -c conf "$golden/titan" other
 	says 'finding copies: of the second run, parameters of the output layer and of the embedding that it is tied to differ in 1 of 1'
 	printf 'heads = 4\ncontext = 16\n' >conf
@@ -282,23 +272,18 @@ copy() {
 	chmod -R u+w titan
 	pt-ckpt verify --model-config "$config" titan
 	damage "$golden/titan/__2_0.distcp" titan/__2_0.distcp 500
-	code_of 65 pt-ckpt verify --model-config "$config" titan
-	says 'titan/__2_0.distcp'
+	reports 65 'titan/__2_0.distcp' pt-ckpt verify --model-config "$config" titan
 	cp "$golden/titan/__2_0.distcp" titan
 	# in a second moment, the last of the file
 	damage "$golden/ddp.pt" flipped.pt $(($(stat -c %s "$golden/ddp.pt") - 9000))
-	code_of 65 pt-ckpt verify --model-config "$config" flipped.pt
-	says 'does not match its checksum'
+	reports 65 'does not match its checksum' pt-ckpt verify --model-config "$config" flipped.pt
 	pt-ckpt hash --model-config "$config" flipped.pt # of the parameters
 	rm titan/__1_0.distcp
-	code_of 74 pt-ckpt verify --model-config "$config" titan
-	says '__1_0.distcp: No such file'
+	reports 74 '__1_0.distcp: No such file' pt-ckpt verify --model-config "$config" titan
 	head -c 1000 "$golden/titan/.metadata" >titan/.metadata
-	code_of 65 pt-ckpt verify --model-config "$config" titan
-	says 'ends too early'
+	reports 65 'ends too early' pt-ckpt verify --model-config "$config" titan
 	head -c 50000 "$golden/ddp.pt" >half.pt
-	code_of 65 pt-ckpt verify --model-config "$config" half.pt
-	says 'not whole'
+	reports 65 'not whole' pt-ckpt verify --model-config "$config" half.pt
 }
 
 @test "files that PyTorch has written, with FSDP and tensor parallelism, DDP, and Megatron-LM" {

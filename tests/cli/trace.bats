@@ -61,16 +61,14 @@ steps_of() { # FILE
 	tiny_on 2 -n 6 --edit-workers 2 --edit-warmup-steps 1 --edit-sync-interval 2 --trace t.json --trace-steps 2:4 -o run >/dev/null
 	check_format t.json
 	[ "$(steps_of t.json | cut -d' ' -f1,2 | tr '\n' ,)" = '0 2,0 3,0 4,' ]
-	code_of 74 tiny -n 4 --trace no/t.json -o other
-	says 'no/t.json: No such file'
+	reports 74 'no/t.json: No such file' tiny -n 4 --trace no/t.json -o other
 	[ ! -e other ]
 	# a run that is shorter than the steps ends with what there is
 	tiny -n 4 --trace t.json --trace-steps 3:9 -o short >/dev/null
 	check_format t.json
 	[ "$(steps_of t.json | cut -d' ' -f2 | tr '\n' ,)" = '3,4,' ]
 	for steps in 0 3: 5:4 x 3:4:5; do
-		code_of 64 tiny --trace t.json --trace-steps $steps -o bad
-		says 'give the first step and the last'
+		reports 64 'give the first step and the last' tiny --trace t.json --trace-steps $steps -o bad
 	done
 	tiny -n 2 --trace t.json -o two >/dev/null
 	[ "$(steps_of t.json | cut -d' ' -f2)" = 2 ]
@@ -78,8 +76,6 @@ steps_of() { # FILE
 	grep -q 'the run had no step from 1 to 2' err
 	code_of 1 tiny --lr 1e30 --clip 0 --warmup 0 -n 60 --trace t.json --trace-steps 2:50 -o nan
 	check_format t.json
-	code_of 64 tiny -n 4 --trace t.json --trace-steps 5 -o bad
-	says 'the run has 4 steps'
-	code_of 64 tiny --trace-steps 3 -o bad
-	says 'needs --trace'
+	reports 64 'the run has 4 steps' tiny -n 4 --trace t.json --trace-steps 5 -o bad
+	reports 64 'needs --trace' tiny --trace-steps 3 -o bad
 }

@@ -102,8 +102,7 @@ load helpers
 
 @test "--data-per-rank gives each rank its own files" {
 	make_shard
-	code_of 64 tiny_on 3 --data-per-rank
-	says 'data-per-rank: 3 ranks, but fewer files: 1'
+	reports 64 'data-per-rank: 3 ranks, but fewer files: 1' tiny_on 3 --data-per-rank
 	rev text.txt >other.txt
 	pt-prepare -q -t byte text.txt -o a.h5
 	pt-prepare -q -t byte other.txt -o b.h5
@@ -142,8 +141,7 @@ load helpers
 @test "a run that exists is not lost by accident" {
 	make_shard
 	tiny -n 5 -o run >/dev/null
-	code_of 64 tiny -n 5 -o run
-	says '--resume auto continues it'
+	reports 64 '--resume auto continues it' tiny -n 5 -o run
 	tiny -n 6 -o run --overwrite >/dev/null
 	[ ! -e run/checkpoints/step-00000005.h5 ]
 }
@@ -256,8 +254,7 @@ load helpers
 		tiny_on 3 -n 20 --arch $a --virtual tp=2,cp=2 --dropout 0.1 -o ${a}3 >/dev/null
 		same $a ${a}3
 		tiny -n 20 --arch $a --dropout 0.1 -o ${a}1 >/dev/null
-		code_of 1 pt-compare $a ${a}1
-		says 'different arithmetic'
+		reports 1 'different arithmetic' pt-compare $a ${a}1
 		says 'virtual: tp=2,cp=2, tp=1,cp=1'
 		pt-compare --rtol 1e-3 $a ${a}1
 	done
@@ -265,12 +262,10 @@ load helpers
 
 @test "a number that is none stops the run, and says where it came from" {
 	make_shard
-	code_of 1 tiny -n 20 --lr 1e30 --clip 0 -o bad
-	says 'first bad: '
+	reports 1 'first bad: ' tiny -n 20 --lr 1e30 --clip 0 -o bad
 	says 'samples '
 	[ ! -e bad/checkpoints/step-00000020.h5 ]
-	code_of 1 tiny_on 2 -n 20 --lr 1e30 --clip 0 -o bad2
-	says 'first bad: '
+	reports 1 'first bad: ' tiny_on 2 -n 20 --lr 1e30 --clip 0 -o bad2
 	grep -q '# event .*stopped: step' bad2/journal.txt
 }
 
@@ -400,16 +395,14 @@ load helpers
 	tiny -n 10 -o run >/dev/null
 	for f in run/checkpoints/step-*.h5; do truncate -s 5000 "$f"; done
 	cp run/journal.txt before
-	code_of 65 tiny --resume auto -o run
-	says 'no checkpoint is intact'
+	reports 65 'no checkpoint is intact' tiny --resume auto -o run
 	cmp run/journal.txt before
 }
 
 @test "a mark that cannot be set is an error on all ranks, not a wait" {
 	make_shard
 	mkdir -p run/checkpoints/latest.h5/x
-	code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 20 --ckpt-every 10 -o run
-	says 'latest.h5'
+	reports 74 'latest.h5' timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 20 --ckpt-every 10 -o run
 }
 
 @test "the validation loss is of the same windows, whatever the micro-batch" {
@@ -464,10 +457,8 @@ load helpers
 	tiny -n 2 -o run >/dev/null
 	tr a-z b-za <text.txt >moved.txt
 	pt-prepare -q moved.txt -o moved.h5
-	code_of 65 tiny -n 4 -d moved.h5 --init-from run/checkpoints/latest.h5 -o a
-	says 'vocabulary'
-	code_of 65 tiny -n 4 -d moved.h5 --resume auto -o run
-	says 'vocabulary'
+	reports 65 'vocabulary' tiny -n 4 -d moved.h5 --init-from run/checkpoints/latest.h5 -o a
+	reports 65 'vocabulary' tiny -n 4 -d moved.h5 --resume auto -o run
 }
 
 @test "a preset for another vocabulary: a warning, once" {
@@ -525,8 +516,7 @@ load helpers
 
 @test "what cannot fit is refused before it is touched" {
 	make_shard
-	code_of 1 timeout 120 pt-train -q -p llama3-70b
-	says 'out of memory'
+	reports 1 'out of memory' timeout 120 pt-train -q -p llama3-70b
 	[ ! -e run-001 ]
 	code_of 64 timeout 120 pt-train --dry-run -b 1000000000000 -m 500000000000
 	timeout 120 pt-train --dry-run -b 1000000000 -m 1 >/dev/null
@@ -555,8 +545,7 @@ load helpers
 	[ -e "run/checkpoints/$best" ]
 	# a folder with checkpoints holds a run, though its journal has no row
 	grep -v '^step=' run/journal.txt >x && mv x run/journal.txt
-	code_of 64 tiny -n 5 -o run
-	says 'holds a run'
+	reports 64 'holds a run' tiny -n 5 -o run
 	# another lr moves min-lr with it
 	tiny -n 34 --lr 1e-5 -o run --resume auto >/dev/null
 }

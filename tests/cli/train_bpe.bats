@@ -35,8 +35,7 @@ load helpers
 	{ cat text.txt && yes qqqqqqqqqqqqqqqqqqqqqqqqq | head -n 999; } >more.txt
 	pt-prepare -q --train-bpe 290 --vocab-out c --separator $'\n' --drop qqqq more.txt
 	diff -r a c
-	code_of 65 pt-prepare --train-bpe 290 --vocab-out d --format jsonl --strict text.txt
-	says 'text.txt:1: '
+	reports 65 'text.txt:1: ' pt-prepare --train-bpe 290 --vocab-out d --format jsonl --strict text.txt
 	[ ! -e d ]
 }
 
@@ -58,12 +57,9 @@ load helpers
 
 @test "what cannot be trained" {
 	make_text >text.txt
-	code_of 64 pt-prepare --train-bpe 300 text.txt
-	says 'need each other'
-	code_of 64 pt-prepare --vocab-out v text.txt
-	says 'need each other'
-	code_of 64 pt-prepare --train-bpe 100 --vocab-out v text.txt
-	says 'it has 257 at least'
+	reports 64 'need each other' pt-prepare --train-bpe 300 text.txt
+	reports 64 'need each other' pt-prepare --vocab-out v text.txt
+	reports 64 'it has 257 at least' pt-prepare --train-bpe 100 --vocab-out v text.txt
 	code_of 65 pt-prepare --train-bpe 300 --vocab-out v --pattern '(' text.txt
 	code_of 74 pt-prepare --train-bpe 300 --vocab-out v nothing.txt
 	: >empty.txt

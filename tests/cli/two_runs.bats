@@ -12,8 +12,7 @@ refused() { # TEXT COMMAND...
 	local text=$1
 	shift
 	find run/checkpoints | sort >before
-	code_of 64 timeout 120 "$@"
-	says "$text"
+	reports 64 "$text" timeout 120 "$@"
 	[ "$(grep '^pt-' <<<"$output" | grep -vc waiting)" -eq 1 ]
 }
 

@@ -490,14 +490,28 @@ int device_end(void **state)
 	return 0;
 }
 
-int run_some_on_device(const struct CMUnitTest *tests, size_t n)
+static struct device_test {
+	const char *file;
+	struct CMUnitTest test;
+} * all;
+static size_t n_all;
+
+void add_device_test(const char *file, const char *name, CMUnitTestFunction run)
 {
-	struct CMUnitTest *some = xcalloc(n, sizeof(*some));
-	size_t n_some = 0;
+	all = xrealloc(all, (n_all + 1) * sizeof(*all));
+	all[n_all++] =
+		(struct device_test){file, {name, run, memory_begin, memory_end, NULL}};
+}
+
+int run_device_tests(const char *file)
+{
+	struct CMUnitTest *some = xcalloc(n_all, sizeof(*some));
+	size_t n = 0, n_some = 0;
 	int first, step, rc = 0;
 	test_part(&first, &step);
-	for (size_t i = (size_t)first; i < n; i += (size_t)step)
-		some[n_some++] = tests[i];
+	for (size_t i = 0; i < n_all; i++)
+		if (!strcmp(all[i].file, file) && (int)(n++ % (size_t)step) == first)
+			some[n_some++] = all[i].test;
 	if (!n_some)
 		printf("1..0\n");
 	else if (!test_device_missing())

@@ -83,9 +83,21 @@ int device_end(void **state); /* prints the largest error of each check */
 int memory_begin(void **state);
 int memory_end(void **state);
 
-#define on_device(f) cmocka_unit_test_setup_teardown(f, memory_begin, memory_end)
-#define run_on_device(tests) run_some_on_device(tests, ARRAY_LEN(tests))
-/* Runs the tests that $TEST_PART selects. */
-int run_some_on_device(const struct CMUnitTest *tests, size_t n);
+/* DEVICE_TEST(name) { ... } defines a test of the device `d`; main() is: return run_on_device(); */
+#define DEVICE_TEST(name)                                              \
+	static void name(struct device *d);                            \
+	static void test_run_##name(void **state)                      \
+	{                                                              \
+		name(*state);                                          \
+	}                                                              \
+	__attribute__((constructor)) static void test_add_##name(void) \
+	{                                                              \
+		add_device_test(__FILE__, #name, test_run_##name);     \
+	}                                                              \
+	static void name(__attribute__((unused)) struct device *d)
+void add_device_test(const char *file, const char *name, CMUnitTestFunction run);
+/* Runs the tests of a file that $TEST_PART selects; a program may have several files. */
+int run_device_tests(const char *file);
+#define run_on_device() run_device_tests(__FILE__)
 
 #endif

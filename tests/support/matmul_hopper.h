@@ -2,7 +2,7 @@
 #ifndef TESTS_MATMUL_HOPPER_H
 #define TESTS_MATMUL_HOPPER_H
 
-#include "kernels/cuda/matmul_hopper.h"
+#include "tests/bench/matmul_hopper.h"
 
 #include <dlfcn.h>
 

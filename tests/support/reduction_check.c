@@ -109,6 +109,7 @@ static void backward_stage(struct peer *p, int stage, int64_t micro)
 			push_tiles(p, 0, 1, micro);
 		if (n > 1)
 			store_reduce(p->s, 0, 1);
+		check_activations(p, STORE_UNITS);
 	}
 	for (int u = STORE_UNITS - 1; u >= 0; u--) {
 		if (!has_unit(stage, u))
@@ -192,7 +193,7 @@ static void run_steps(void)
 		p->s->add_workers = checked->workers > 1 && !step ? add_workers : NULL;
 		p->s->add_workers_with = p;
 		if (p->activations)
-			memset(p->activations, 'a', (size_t)p->live[STORE_UNITS - 1]);
+			memset(p->activations, 'a', (size_t)p->live[STORE_UNITS]);
 		backward(p);
 		store_step_end(p->s);
 		check_gradients(p, step);
@@ -245,8 +246,8 @@ static void open_file(struct peer *p, struct store_config *c)
 	c->offload_backend = &p->file->x;
 }
 
-/* Gradients of one micro-batch replace activations, of which a unit's are in use until the unit before has its
- * gradients. */
+/* Gradients of one micro-batch replace activations. A unit's activations are in use until the unit
+ * before it has its gradients. */
 static void share_activations(struct peer *p, struct store_config *c)
 {
 	struct arena measure;
@@ -255,6 +256,7 @@ static void share_activations(struct peer *p, struct store_config *c)
 	int64_t all = 64 * (1 + (int64_t)(test_uniform(3, p->rank) * 300)), n;
 	for (int u = 0; u < STORE_UNITS; u++)
 		p->live[u] = round_up(all * (u + 1) / (STORE_UNITS + 1), 64);
+	p->live[STORE_UNITS] = all;
 	int64_t at = round_up(store_gradients_over(plan, p->live, all), 64);
 	n = at + store_gradients_bytes(plan);
 	store_free(plan);

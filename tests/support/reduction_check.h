@@ -1,12 +1,13 @@
 /*
  * The reduction of gradients by all ranks of a layout, in one process.
  *
- * Every rank has a real store and its memory. What a rank sends is not sent: sums over ranks, the exchange of a tied
- * weight, the offload backend and the kernel that adds are replaced by ones that work on hashes. A leaf is a hash of
- * where it comes from, an int64 sum is a sum of hashes, and a rounded sum is the hash of a sum. So a gradient has
- * the right value only if each of its leaves is added once, and is rounded once, at the end.
+ * Every rank has a real store and its memory. Fakes replace the sums over ranks, the messages of a
+ * tied weight, the offload backend and the kernel that adds. A leaf is a hash of the place that it
+ * comes from, an int64 sum is a sum of hashes, and a rounded sum is a hash of a sum. So a gradient
+ * has the right value only if each of its leaves is added once, and it is rounded once, at the end.
  *
- * Memory that a sum writes is rubbish until the rank waits for the sum, and what it reads must not change until then.
+ * Memory that a sum writes is rubbish until the rank waits for the sum. Memory that it reads must
+ * not change until then.
  */
 #ifndef TESTS_REDUCTION_CHECK_H
 #define TESTS_REDUCTION_CHECK_H
@@ -16,7 +17,7 @@
 
 struct reduction_case {
 	struct store_layout l;
-	int workers; /* of local SGD, which sum their gradients in the first of two steps; 0: none */
+	int workers; /* of local SGD, whose first of two steps is a warm-up; 0: none */
 	int chunks;
 	bool ends_meet;	 /* the pipeline's first stage and its last one are on one rank */
 	bool tiled_uses; /* with l.tile: the tied weight is tiled, too */
@@ -28,8 +29,8 @@ struct reduction_case {
 	void (*see)(const struct bucket *b);
 };
 
-/* Returns -1 with *e set if a gradient is wrong, if ranks begin different sums or wait for each other for ever, or if
- * memory is used for two things at once. */
+/* Returns -1 with *e set if a gradient is wrong, if ranks begin different sums or wait for each
+ * other for ever, or if memory is used for two things at once. */
 int reduction_check(const struct reduction_case *c, struct err *e);
 
 #endif

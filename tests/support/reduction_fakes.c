@@ -348,7 +348,8 @@ static void write_back(struct sum *s)
 	int64_t first, piece = piece_of(&m->call, &first);
 	if (m->after)
 		write_back(m->after);
-	if (m->call.own && form_of(&m->call, s->me) == SUM_INT64 && p->n_shards == 1)
+	bool int64 = m->call.own && form_of(&m->call, s->me) == SUM_INT64;
+	if (int64 && p->n_shards == 1 && piece) /* it may be overwritten, see sum.h */
 		spoil((int64_t *)m->call.own + p->shard->run[0].at + first, 8 * piece);
 	if (m->kept)
 		memcpy(m->call.kept, m->kept, (size_t)piece * 8);

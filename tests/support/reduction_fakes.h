@@ -1,4 +1,4 @@
-/* For reduction_check.c only: what replaces messages, the offload backend and the kernel that adds. */
+/* For reduction_check.c only: the fakes of messages, the offload backend and a kernel. */
 #ifndef TESTS_REDUCTION_FAKES_H
 #define TESTS_REDUCTION_FAKES_H
 
@@ -40,8 +40,8 @@ struct peer {
 	struct tensor table[STORE_TENSORS];
 	struct arena memory;
 	struct store_file *file;
-	char *activations; /* that gradients replace, or NULL */
-	int64_t live[STORE_UNITS];
+	char *activations;	       /* that gradients replace, or NULL */
+	int64_t live[STORE_UNITS + 1]; /* the last: of the output layer */
 	struct mailbox swap, sums;
 	int64_t rounded; /* elements */
 };

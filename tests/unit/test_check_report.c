@@ -33,11 +33,10 @@ static void begin(struct step_check *c, int layers)
 		.o = {.tp = 1, .cp = 1, .dp = 1, .fsdp = 1, .accumulation = 1},
 		.has_reference = true,
 		.computed = "float64",
-		.n_right = 1,
-		.common = 1,
-		.scale_checked = true,
+		.scale = {.n_right = 1, .common = 1, .checked = true},
 		.tested = true};
 	c->files.before.name = c->files.after.name = "no-such-file.h5";
+	c->files.before.format = c->files.after.format = "pt";
 	add_tensor(c, "tok_embeddings.weight", 0.05);
 	for (int i = 0; i < layers; i++)
 		for (size_t k = 0; k < ARRAY_LEN(names); k++) {

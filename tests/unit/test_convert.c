@@ -369,24 +369,35 @@ TEST(sixteen_bits)
 	}
 }
 
+static const struct st_tensor *find_stored(const struct st_header *h, const char *name)
+{
+	int64_t i = 0;
+	while (i < h->n && strcmp(h->tensors[i].name, name) != 0)
+		i++;
+	assert_true(i < h->n);
+	return &h->tensors[i];
+}
+
 /* A copy of the golden Llama whose config.json says that the output layer is the embedding; `equal`: and which
  * has the same numbers in both. */
 static const char *make_tied(bool equal)
 {
 	static const char untied[] = "\"tie_word_embeddings\": false";
 	struct str text = {0}, path = {0};
-	struct safetensors s;
+	struct st_header s;
 	const char *folder = fresh("");
 	succeed(file_make_directory(folder, &e));
 	str_printf(&path, "%s/model.safetensors", golden("llama"));
-	succeed(safetensors_open(&s, path.s, &e));
+	int fd = open(path.s, O_RDONLY);
+	succeed(safetensors_header(&s, fd, path.s, &e));
+	close(fd);
 	succeed(file_read(path.s, 1 << 20, &text, &e));
-	const struct st_tensor *to = safetensors_find(&s, "lm_head.weight");
-	const struct st_tensor *from = safetensors_find(&s, "model.embed_tokens.weight");
+	const struct st_tensor *to = find_stored(&s, "lm_head.weight");
+	const struct st_tensor *from = find_stored(&s, "model.embed_tokens.weight");
 	assert_int_equal(to->n_bytes, from->n_bytes);
 	if (equal)
 		memcpy(text.s + to->offset, text.s + from->offset, (size_t)to->n_bytes);
-	safetensors_close(&s);
+	safetensors_header_free(&s);
 	str_clear(&path);
 	str_printf(&path, "%s/model.safetensors", folder);
 	succeed(file_replace(path.s, &text, &e));
@@ -520,11 +531,11 @@ static const char *make_file(const char *header, int64_t n_data)
 
 static int open_code(const char *header, int64_t n_data)
 {
-	struct safetensors s;
+	struct torch_file f;
 	struct err why = {0};
-	if (safetensors_open(&s, make_file(header, n_data), &why))
+	if (torch_open_as(&f, &container_safetensors, make_file(header, n_data), &why))
 		return why.code;
-	safetensors_close(&s);
+	torch_close(&f);
 	return 0;
 }
 

@@ -345,7 +345,7 @@ static bool is_left_out(const struct device *d, size_t number)
 	return d->discrete && test_device_slow(d) && number % OF;
 }
 
-static void whole_sequences(void **state)
+DEVICE_TEST(whole_sequences)
 {
 	size_t number = 0;
 	static const int64_t rows[] = {1, 7, 128, 129, 300};
@@ -354,12 +354,12 @@ static void whole_sequences(void **state)
 		for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
 			for (int kv_heads = 1; kv_heads <= 2; kv_heads++) {
 				float p = (i + j + (size_t)kv_heads) % 2 ? 0 : 0.2f;
-				if (is_left_out(*state, number++))
+				if (is_left_out(d, number++))
 					continue;
 				int64_t batch = rows[i] < 300 ? 2 : 1;
 				struct seqs s =
 					seqs_of(1, batch, rows[i], kv_heads, dims[j], p);
-				check_attention(*state, &s);
+				check_attention(d, &s);
 			}
 		}
 	}
@@ -367,13 +367,13 @@ static void whole_sequences(void **state)
 
 /* Head sizes between those that a device has kernels for, and rows that cannot be copied 16 bytes
  * at a time. */
-static void odd_heads(void **state)
+DEVICE_TEST(odd_heads)
 {
 	static const int64_t dims[] = {1, 3, 20, 31, 80, 96, 130, 256};
 	for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
 		struct seqs s = seqs_of(1, 2, 70, 1 << j % 3, dims[j], j % 2 ? 0 : 0.2f);
-		if (!is_left_out(*state, j + 4))
-			check_attention(*state, &s);
+		if (!is_left_out(d, j + 4))
+			check_attention(d, &s);
 	}
 }
 
@@ -385,7 +385,7 @@ struct chunked {
 
 /* A run of a chunk has context / 2n positions: one, a few, less and more than the CPU's blocks of
  * 128. */
-static void rings(void **state)
+DEVICE_TEST(rings)
 {
 	static const struct chunked cases[] = {
 		{1, 64, 4, 16, 0.5f},
@@ -403,17 +403,17 @@ static void rings(void **state)
 		{4, 8 * 43, 1, 16, 0.2f},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-		if (is_left_out(*state, i + 5))
+		if (is_left_out(d, i + 5))
 			continue;
 		struct seqs s = seqs_of(cases[i].n, 2, cases[i].context,
 			cases[i].kv_heads, cases[i].dim, cases[i].p);
-		check_attention(*state, &s);
+		check_attention(d, &s);
 	}
 }
 
 /* Documents of one token, shorter and longer than the tiles of a kernel, in whole sequences and in
  * chunks. */
-static void documents(void **state)
+DEVICE_TEST(documents)
 {
 	static const struct {
 		int n;
@@ -436,7 +436,6 @@ static void documents(void **state)
 		{4, 8 * 43, 1, 96, 200, 0.2f, DT_BF16},
 		{4, 8 * 43, 1, 16, 1, 0, DT_F32},
 	};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		if (d->discrete && test_device_slow(d) && i % 3)
 			continue;
@@ -450,7 +449,7 @@ static void documents(void **state)
 
 /* Windows of one token, of less, as much and more than a tile or a chunk has, and than the sequence; with
  * documents, too. */
-static void windows(void **state)
+DEVICE_TEST(windows)
 {
 	static const struct {
 		int n;
@@ -479,7 +478,6 @@ static void windows(void **state)
 		{4, 8 * 43, 1, 16, 300, 200, 0, DT_F32},
 		{4, 8 * 43, 2, 16, 1, 0, 0, DT_F32},
 	};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		if (d->discrete && test_device_slow(d) && i % 3 == 0)
 			continue;
@@ -494,7 +492,7 @@ static void windows(void **state)
 }
 
 /* If every sequence is one document, or shorter than a window, the bits are those of all keys. */
-static void one_document(void **state)
+DEVICE_TEST(one_document)
 {
 	for (int i = 0; i < 4; i++) {
 		int n = 1 + i % 2;
@@ -507,8 +505,8 @@ static void one_document(void **state)
 		else
 			one.ref.window = 4 * 65;
 		for (int forward = 1; forward >= 0; forward--) {
-			run_ring(*state, &s, &t, forward);
-			run_ring(*state, &one, &u, forward);
+			run_ring(d, &s, &t, forward);
+			run_ring(d, &one, &u, forward);
 		}
 		const struct mat same[] = {u.o, u.dq, u.dk, u.dv};
 		for (size_t j = 0; j < ARRAY_LEN(out); j++)
@@ -520,11 +518,10 @@ static void one_document(void **state)
 
 /* 16-bit types: head sizes that the kernels have and others, and rows
  * that cannot be copied 16 bytes at a time. */
-static void narrow_sequences(void **state)
+DEVICE_TEST(narrow_sequences)
 {
 	static const int64_t rows[] = {1, 65, 128, 201};
 	static const int64_t dims[] = {8, 20, 31, 64, 96, 128, 256};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
 		for (size_t j = 0; j < ARRAY_LEN(dims); j++) {
 			size_t n = i + j;
@@ -538,7 +535,7 @@ static void narrow_sequences(void **state)
 	}
 }
 
-static void narrow_rings(void **state)
+DEVICE_TEST(narrow_rings)
 {
 	static const struct chunked cases[] = {
 		{2, 4 * 5, 1, 40, 0.2f},
@@ -549,7 +546,6 @@ static void narrow_rings(void **state)
 		{4, 8 * 43, 1, 96, 0.2f},
 		{4, 8 * 32, 2, 256, 0.2f},
 	};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(cases) * 2; i++) {
 		size_t c = i / 2;
 		if (is_left_out(d, i + 4))
@@ -605,7 +601,7 @@ static void check_shapes(struct device *d, const struct shape *x, size_t n)
 
 /* Calls that a device may have warpgroup kernels for. Tiles have 64 to 192 rows: there are cases with
  * less than one and with several tiles each way, of several heads and sequences. */
-static void warpgroups(void **state)
+DEVICE_TEST(warpgroups)
 {
 	static const struct shape shapes[] = {
 		{2, 1, HEADS, 2, 128, DT_BF16},
@@ -623,14 +619,13 @@ static void warpgroups(void **state)
 		{1, 520, HEADS, 2, 64, DT_BF16, 130},
 		{2, 300, HEADS, 4, 64, DT_F16, 257},
 	};
-	struct device *d = *state;
 	if (!d->discrete)
 		skip();
 	check_shapes(d, shapes, ARRAY_LEN(shapes));
 }
 
 /* Results in 16 bits, which a device may store another way, are those in fp32, rounded. */
-static void narrow_results(void **state)
+DEVICE_TEST(narrow_results)
 {
 	static const struct shape cases[] = {
 		{2, 150, HEADS, 2, 64, DT_BF16},
@@ -639,7 +634,6 @@ static void narrow_results(void **state)
 		{2, 33, HEADS, 2, 104, DT_F16},
 		{1, 40, HEADS, 2, 31, DT_BF16},
 	};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct seqs s = seqs_of(1, cases[i].batch, cases[i].rows,
 			cases[i].kv_heads, cases[i].dim, 0);
@@ -670,7 +664,7 @@ static void narrow_results(void **state)
 }
 
 /* Shapes as in training, which take minutes on an emulated GPU. */
-static void large_shapes(void **state)
+DEVICE_TEST(large_shapes)
 {
 	static const struct shape shapes[] = {
 		{2, 1024, 12, 12, 64, DT_BF16},
@@ -683,14 +677,13 @@ static void large_shapes(void **state)
 		{1, 8192, 32, 8, 128, DT_BF16},
 		{1, 8192, 32, 8, 64, DT_BF16, 4096},
 	};
-	struct device *d = *state;
 	if (!d->discrete || test_device_slow(d))
 		skip();
 	check_shapes(d, shapes, ARRAY_LEN(shapes));
 }
 
 /* Large scores: one key has nearly all of the probability, and nothing overflows. */
-static void large_scores(void **state)
+DEVICE_TEST(large_scores)
 {
 	for (int n = 1; n <= 2; n++) {
 		struct seqs s = seqs_of(n, 1, 140, 2, 16, 0);
@@ -698,7 +691,7 @@ static void large_scores(void **state)
 		for (int64_t i = 0; i < mat_size(t.q); i++)
 			((float *)t.q.p)[i] *= 300;
 		double *o = doubles(mat_size(t.o)), *lse = doubles(rows_of(&s) * HEADS);
-		run_ring(*state, &s, &t, true);
+		run_ring(d, &s, &t, true);
 		ref_attn_fwd(&s.ref, o, lse, to_whole(&s, t.q), to_whole(&s, t.k),
 			to_whole(&s, t.v));
 		check_matrix("attn_fwd, scores to 1e3", &s, t.o, o, 2e-4);
@@ -728,9 +721,8 @@ static void check_twice(struct device *d, enum dtype type, int64_t rows, int64_t
 	}
 }
 
-static void sequences_are_alone(void **state)
+DEVICE_TEST(sequences_are_alone)
 {
-	struct device *d = *state;
 	check_twice(d, DT_F32, 131, 64);
 	check_twice(d, DT_BF16, 131, 64);
 	check_twice(d, DT_BF16, 70, 24);
@@ -769,32 +761,16 @@ static void check_mask(struct device *d, int n, int64_t first_head, float p)
 	assert_near(kept / all, q, 5 * sqrt(q * (1 - q) / all));
 }
 
-static void dropout_mask(void **state)
+DEVICE_TEST(dropout_mask)
 {
 	static const int chunks[] = {1, 2, 4};
 	for (size_t i = 0; i < ARRAY_LEN(chunks); i++) {
-		check_mask(*state, chunks[i], 0, 0.1f);
-		check_mask(*state, chunks[i], 36, 0.5f);
+		check_mask(d, chunks[i], 0, 0.1f);
+		check_mask(d, chunks[i], 36, 0.5f);
 	}
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(whole_sequences),
-		on_device(odd_heads),
-		on_device(rings),
-		on_device(documents),
-		on_device(windows),
-		on_device(one_document),
-		on_device(narrow_sequences),
-		on_device(narrow_rings),
-		on_device(warpgroups),
-		on_device(narrow_results),
-		on_device(large_shapes),
-		on_device(large_scores),
-		on_device(sequences_are_alone),
-		on_device(dropout_mask),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

@@ -49,21 +49,21 @@ static void check_rows(struct device *d, int64_t first, int64_t n, int64_t kv_he
 	assert_int_equal(memory_end(NULL), 0);
 }
 
-static void rows(void **state)
+DEVICE_TEST(rows)
 {
 	static const int64_t dims[] = {8, 16, 40, 64, 128};
 	for (size_t i = 0; i < ARRAY_LEN(dims); i++) {
 		for (int kv_heads = 1; kv_heads <= 4; kv_heads *= 2) {
-			check_rows(*state, 0, 1, kv_heads, dims[i], 0);
-			check_rows(*state, 0, 130, kv_heads, dims[i], 0);
-			check_rows(*state, 37, 1, kv_heads, dims[i], 0);
+			check_rows(d, 0, 1, kv_heads, dims[i], 0);
+			check_rows(d, 0, 130, kv_heads, dims[i], 0);
+			check_rows(d, 37, 1, kv_heads, dims[i], 0);
 			int64_t first = pick(1, 99), n = pick(2, 99);
-			check_rows(*state, first, n, kv_heads, dims[i], 0);
-			check_rows(*state, first, n, kv_heads, dims[i], pick(1, 120));
+			check_rows(d, first, n, kv_heads, dims[i], 0);
+			check_rows(d, first, n, kv_heads, dims[i], pick(1, 120));
 		}
 	}
-	check_rows(*state, 99, 60, 2, 16, 1);
-	check_rows(*state, 99, 60, 2, 16, 64);
+	check_rows(d, 99, 60, 2, 16, 1);
+	check_rows(d, 99, 60, 2, 16, 64);
 }
 
 /* attn_row gives a row the same bits alone and among others. */
@@ -86,17 +86,16 @@ static void check_alone(struct device *d, int64_t dim, int64_t window)
 	}
 }
 
-static void row_is_alone(void **state)
+DEVICE_TEST(row_is_alone)
 {
-	check_alone(*state, 40, 0);
-	check_alone(*state, 64, 0);
-	check_alone(*state, 88, 0);
-	check_alone(*state, 64, 30);
-	check_alone(*state, 40, 51);
+	check_alone(d, 40, 0);
+	check_alone(d, 64, 0);
+	check_alone(d, 88, 0);
+	check_alone(d, 64, 30);
+	check_alone(d, 40, 51);
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {on_device(rows), on_device(row_is_alone)};
-	return run_on_device(tests);
+	return run_on_device();
 }

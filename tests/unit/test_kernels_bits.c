@@ -40,10 +40,9 @@ static void check_calls(const struct kernel_calls *calls, bool tried[N_KERNELS])
 	test_device_reopen(NULL, 0);
 }
 
-static void every_kernel(void **state)
+DEVICE_TEST(every_kernel)
 {
 	bool tried[N_KERNELS] = {[KERNEL_find_nonfinite] = true}; /* see below */
-	(void)state;
 	check_calls(calls_of_layers(ROWS, COLS, DT_F32), tried);
 	check_calls(calls_of_matmuls(ROWS, COLS), tried);
 	check_calls(calls_of_tensors(ROWS, COLS), tried);
@@ -197,9 +196,8 @@ static const struct kernel_run {
 	{"find_nonfinite", run_find_nonfinite},
 };
 
-static void others(void **state)
+DEVICE_TEST(others)
 {
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(runs); i++) {
 		test_device_reopen(NULL, 1);
 		uint64_t want = runs[i].run(reference());
@@ -242,18 +240,13 @@ static uint64_t run_functions(struct device *d)
 	return hash_mix(hash + hash_of(x));
 }
 
-static void functions(void **state)
+DEVICE_TEST(functions)
 {
 	only_on_cpu();
-	assert_true(run_functions(*state) == run_functions(reference()));
+	assert_true(run_functions(d) == run_functions(reference()));
 }
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(every_kernel),
-		on_device(others),
-		on_device(functions),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

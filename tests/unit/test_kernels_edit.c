@@ -44,7 +44,7 @@ static float combine_scalars(struct device *d, const float *x, const struct comb
 }
 
 /* The cases of the reference implementation's tests. */
-static void combine_is_known(void **state)
+DEVICE_TEST(combine_is_known)
 {
 	static const float x[] = {1, -2, 3, -4}, one[] = {1, 1, 1, 1},
 			   up[] = {1, 2, 3, 4};
@@ -60,15 +60,14 @@ static void combine_is_known(void **state)
 		{{4, up, SIGN_VOTE_COUNT, true}, 2.5f},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
-		assert_true(combine_scalars(*state, x, &some[i].c) == some[i].want);
+		assert_true(combine_scalars(d, x, &some[i].c) == some[i].want);
 	/* no votes: the sign is +, no term has it, and the divisor is 1 */
 	static const float zeros[4] = {0, 0, -0.0f, 0};
-	assert_true(combine_scalars(*state, zeros, &some[2].c) == 0);
+	assert_true(combine_scalars(d, zeros, &some[2].c) == 0);
 }
 
-static void combine(void **state)
+DEVICE_TEST(combine)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 60; i++) {
 		int workers = (int)pick(1, MOST_WORKERS);
 		int64_t n = sizes[pick(0, (int64_t)ARRAY_LEN(sizes) - 1)];
@@ -112,9 +111,8 @@ static uint32_t size_of(float x)
 	return bits & 0x7fffffff;
 }
 
-static void sizes_of_elements(void **state)
+DEVICE_TEST(sizes_of_elements)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 40; i++) {
 		int64_t n = pick(1, 70000), want[256] = {0}, got[256];
 		int shift = 8 * (i % 4);
@@ -138,9 +136,8 @@ static void sizes_of_elements(void **state)
 	}
 }
 
-static void keep_largest(void **state)
+DEVICE_TEST(keep_largest)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 40; i++) {
 		int64_t rows = pick(1, 40), cols = pick(1, 1500), k = pick(1, cols + 1);
 		struct mat x = twin_random(rows, cols, 1).f, y = mat_blank(rows, cols);
@@ -169,9 +166,8 @@ static void keep_largest(void **state)
 	}
 }
 
-static void keep_random(void **state)
+DEVICE_TEST(keep_random)
 {
-	struct device *d = *state;
 	struct keep keep = {
 		.density = 0.25f, .scale = 4, .rng.key = {{7, 9}}, .worker = 3};
 	float *x = floats(LARGE), *y = floats(LARGE), *other = floats(LARGE);
@@ -208,12 +204,5 @@ static void keep_random(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(combine_is_known),
-		on_device(combine),
-		on_device(sizes_of_elements),
-		on_device(keep_largest),
-		on_device(keep_random),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

@@ -49,13 +49,13 @@ static void check_residual(
 	check_bits("residual, in place", sum.f.p, want.p, rows * cols);
 }
 
-static void residual(void **state)
+DEVICE_TEST(residual)
 {
 	static const int64_t shapes[][2] = {
 		{1, 1}, {3, 5}, {16, 64}, {33, 67}, {301, 211}};
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		for (int how = 0; how < 4; how++)
-			check_residual(*state, shapes[i][0], shapes[i][1], how & 1,
+			check_residual(d, shapes[i][0], shapes[i][1], how & 1,
 				how & 2 ? 0.3 : 0);
 }
 
@@ -177,9 +177,8 @@ static void check_norm_bwd(struct device *d, struct norm_case c)
 	}
 }
 
-static void norms(void **state)
+DEVICE_TEST(norms)
 {
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(rows_cols); i++)
 		for (enum dtype type = 0; type <= DT_F16; type++)
 			for (int kind = 0; kind < 2; kind++) {
@@ -235,9 +234,8 @@ static void check_gelu(
 }
 
 /* On an exact device. */
-static void gelu(void **state)
+DEVICE_TEST(gelu)
 {
-	struct device *d = *state;
 	for (enum dtype type = 0; type <= DT_F16; type++) {
 		check_gelu(d, 40, 48, 64, type);
 		check_gelu(d, 7, 5, 9, type);
@@ -287,13 +285,12 @@ static void check_xent(struct device *d, int64_t rows, int64_t cols, int64_t voc
 	check_same("xent_fused, gradient", grad[1], grad[0]);
 }
 
-static void xent(void **state)
+DEVICE_TEST(xent)
 {
 	/* Rows for one warp and for a block, of whole packs or not, with and without padding, with up to
 	 * as many packs as the threads hold at a time, and more. */
 	static const int64_t shapes[][3] = {{1, 1, 1}, {40, 67, 60}, {9, 256, 256},
 		{5, 2100, 2100}, {4, 16384, 16384}, {5, 16400, 16001}, {6, 50304, 50257}};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 		for (enum dtype type = 0; type <= DT_F16; type++) {
 			static const struct xent_terms terms[] = {
@@ -306,11 +303,5 @@ static void xent(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(residual),
-		on_device(norms),
-		on_device(xent),
-		on_device(gelu),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

@@ -177,10 +177,9 @@ static int64_t odd_leaves(float *to, int exponent, int levels)
 static const int exponents[] = {
 	50, 25, 0, -25, -50, -75, 34, 59, 100, GRID_MOST, -100, GRID_LEAST};
 
-static void leaves(void **state)
+DEVICE_TEST(leaves)
 {
 	enum { MOST = 2000 };
-	struct device *d = *state;
 	for (size_t e = 0; e < ARRAY_LEN(exponents); e++)
 		for (int levels = 0; levels <= 62; levels += levels < 3 ? 1 : 59 / 2) {
 			float *x = floats(MOST), *y = floats(1);
@@ -198,9 +197,8 @@ static void leaves(void **state)
 }
 
 /* Exactly at the limit a leaf counts, and one step above it does not. */
-static void limits(void **state)
+DEVICE_TEST(limits)
 {
-	struct device *d = *state;
 	for (int levels = 0; levels < 20; levels++) {
 		float *x = floats(4);
 		int64_t *sum = words(4);
@@ -233,10 +231,9 @@ static void limits(void **state)
 }
 
 /* What is rounded to a float: ties of doubles and of floats, both limits of int64, 0 and -0. */
-static void rounded(void **state)
+DEVICE_TEST(rounded)
 {
 	enum { N = 64 * 24 };
-	struct device *d = *state;
 	int64_t *x = words(N), n = 0;
 	for (int bit = 0; bit < 64; bit++)
 		for (int i = 0; i < 12; i++) {
@@ -282,11 +279,10 @@ static const int64_t *random_sum(int64_t n)
 }
 
 /* n of all sizes, parts of both kinds. */
-static void parts(void **state)
+DEVICE_TEST(parts)
 {
 	static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 100,
 		511, 512, 513, 1023, 1025, 4099, LARGE + 3};
-	struct device *d = *state;
 	check_call(d, NULL, 0, 700, 50, 3, false); /* nothing is 0 */
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		int64_t n = sizes[i];
@@ -303,10 +299,9 @@ static void parts(void **state)
 
 /* A few leaves, which a CPU adds as doubles if none is large: also such that their sum is beyond the 53 bits of
  * one, and a tie of floats but for its last bits. */
-static void few(void **state)
+DEVICE_TEST(few)
 {
 	enum { N = 1200, MOST = 5 };
-	struct device *d = *state;
 	for (int power = 40; power <= 59; power++) {
 		struct grid_part some[MOST];
 		float *x[MOST];
@@ -327,10 +322,9 @@ static void few(void **state)
 }
 
 /* More parts than a launch has room for, in two orders: the same bits. */
-static void order(void **state)
+DEVICE_TEST(order)
 {
 	enum { MANY = 2 * GRID_PARTS + 7, N = 37 };
-	struct device *d = *state;
 	static struct grid_part all[MANY], other[MANY];
 	int64_t *sum[2] = {words(N), words(N)};
 	struct grid *grid[2] = {grid_of(50), grid_of(50)};
@@ -354,10 +348,9 @@ static void order(void **state)
 }
 
 /* Micro-batches one by one, then a rounding in the last leaf's memory, equal one call with all. */
-static void one_by_one(void **state)
+DEVICE_TEST(one_by_one)
 {
 	enum { LEAVES = 5 };
-	struct device *d = *state;
 	int64_t *sum = words(LARGE), *at_once = words(LARGE);
 	float *want = floats(LARGE), *last = NULL;
 	struct grid_part all[LEAVES];
@@ -383,10 +376,9 @@ static void one_by_one(void **state)
 }
 
 /* Leaves of 16 bits are what they are in fp32, wherever they begin. */
-static void narrow_leaves(void **state)
+DEVICE_TEST(narrow_leaves)
 {
 	enum { LEAVES = 3, N = 1001, MOST = 2000 };
-	struct device *d = *state;
 	for (enum dtype type = DT_BF16; type <= DT_F16; type++)
 		for (int off = 0; off < 5; off++) {
 			struct grid_part fp32[LEAVES], narrow[LEAVES];
@@ -422,10 +414,9 @@ static void narrow_leaves(void **state)
 }
 
 /* Addresses that are not those of whole vectors. */
-static void unaligned(void **state)
+DEVICE_TEST(unaligned)
 {
 	enum { N = 1001 };
-	struct device *d = *state;
 	for (int off = 1; off < 4; off++) {
 		const struct grid_part some[] = {{.leaf = random_leaf(N + off) + off},
 			{.sum = random_sum(N + off) + off}, {.leaf = random_leaf(N)}};
@@ -449,9 +440,8 @@ static void unaligned(void **state)
 	}
 }
 
-static void counted(void **state)
+DEVICE_TEST(counted)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 4; i++) {
 		const struct grid g = {
 			.beyond = i & 1 ? 3 : 0, .not_finite = i & 2 ? 5 : 0};
@@ -465,17 +455,5 @@ static void counted(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(leaves),
-		on_device(limits),
-		on_device(rounded),
-		on_device(parts),
-		on_device(few),
-		on_device(order),
-		on_device(one_by_one),
-		on_device(narrow_leaves),
-		on_device(unaligned),
-		on_device(counted),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

@@ -13,11 +13,10 @@
 /* ---- linear ---------------------------------------------------------------------- */
 
 /* linear_row gives a row the same bits alone and among others. */
-static void linear_row_is_alone(void **state)
+DEVICE_TEST(linear_row_is_alone)
 {
 	enum { ROWS = 64, IN = 203, OUT = 391 };
 	static const int64_t at_once[] = {1, 2, 7};
-	struct device *d = *state;
 	struct twin x = twin_random(ROWS, IN, 1), w = twin_random(OUT, IN, 1);
 	struct twin bias = twin_random(1, OUT, 1);
 	struct mat all = mat_blank(ROWS, OUT), some = mat_blank(ROWS, OUT);
@@ -33,10 +32,9 @@ static void linear_row_is_alone(void **state)
 }
 
 /* The CPU's order: blocks of 64 rows, then the blocks. */
-static void bias_bwd_order(void **state)
+DEVICE_TEST(bias_bwd_order)
 {
 	enum { ROWS = 200, COLS = 77 };
-	struct device *d = *state;
 	only_on_cpu();
 	struct twin dy = twin_random(ROWS, COLS, 1);
 	struct mat db = mat_blank(1, COLS), want = mat_blank(1, COLS);
@@ -73,11 +71,10 @@ static float bias_of_gpu(const float *dy, int64_t rows, int64_t cols)
 	return total;
 }
 
-static void bias_bwd_order_of_gpu(void **state)
+DEVICE_TEST(bias_bwd_order_of_gpu)
 {
 	static const int64_t shapes[][2] = {
 		{1, 4}, {63, 5}, {200, 77}, {3001, 264}, {4000, 132}, {20003, 36}};
-	struct device *d = *state;
 	if (!test_on_cuda())
 		skip();
 	for (size_t s = 0; s < ARRAY_LEN(shapes); s++) {
@@ -94,11 +91,10 @@ static void bias_bwd_order_of_gpu(void **state)
 /* ---- norms and activations ------------------------------------------------------- */
 
 /* Where x - mean cancels: a mean of 100. */
-static void norm_far_from_zero(void **state)
+DEVICE_TEST(norm_far_from_zero)
 {
 	enum { ROWS = 9, COLS = 333 };
 	const float eps = 1e-5f;
-	struct device *d = *state;
 	for (int kind = 0; kind < 2; kind++) {
 		struct twin x = twin_random(ROWS, COLS, 1), y = twin_blank(ROWS, COLS);
 		struct twin gamma = twin_random(1, COLS, 1),
@@ -119,10 +115,9 @@ static void norm_far_from_zero(void **state)
 }
 
 /* For large numbers 1 - sigmoid cancels. */
-static void act_far_from_zero(void **state)
+DEVICE_TEST(act_far_from_zero)
 {
 	enum { ROWS = 90, COLS = 131, N = ROWS * COLS };
-	struct device *d = *state;
 	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
 		bool gated = act_is_gated((enum act_kind)kind);
 		struct twin a = twin_random(ROWS, COLS, 6), y = twin_blank(ROWS, COLS);
@@ -142,9 +137,8 @@ static void act_far_from_zero(void **state)
 	}
 }
 
-static void add_in_place(void **state)
+DEVICE_TEST(add_in_place)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 2; i++) {
 		struct mat a = twin_random(pick(1, 200), pick(1, 200), 1).f;
 		struct mat b = twin_random(a.rows, a.cols, 1).f;
@@ -158,10 +152,9 @@ static void add_in_place(void **state)
 /* ---- rows and columns -------------------------------------------------------------- */
 
 /* The sum of a column has the same bits alone, and among other columns. */
-static void sums_of_columns(void **state)
+DEVICE_TEST(sums_of_columns)
 {
 	enum { ROWS = 1501, COLS = 259 };
-	struct device *d = *state;
 	struct twin dy = twin_random(ROWS, COLS, 1);
 	struct mat whole = mat_blank(1, COLS), alone = mat_blank(1, 1);
 	struct mat column = mat_blank(ROWS, 1);
@@ -175,11 +168,10 @@ static void sums_of_columns(void **state)
 }
 
 /* A row gets the same bits at any address: alone, and unaligned. */
-static void rows_anywhere(void **state)
+DEVICE_TEST(rows_anywhere)
 {
 	enum { ROWS = 9 };
 	static const int64_t cols[] = {64, 260, 768, 1028, 1600, 4100};
-	struct device *d = *state;
 	for (size_t c = 0; c < ARRAY_LEN(cols); c++) {
 		int64_t n = cols[c];
 		struct mat x = twin_random(ROWS, n, 1).f, y = mat_blank(ROWS, n);
@@ -199,13 +191,12 @@ static void rows_anywhere(void **state)
 }
 
 /* Columns of a matrix are copied, and rotated as in a matrix of their own; the others keep their bits. */
-static void some_columns(void **state)
+DEVICE_TEST(some_columns)
 {
 	enum { ROWS = 37, POSITIONS = 40 };
 	static const int64_t of[][4] = {/* first, cols, head, of all */
 		{0, 128, 64, 210}, {64, 144, 16, 210}, {5, 60, 20, 210}, {208, 2, 2, 210},
 		{0, 128, 64, 240}, {128, 96, 48, 240}};
-	struct device *d = *state;
 	for (size_t i = 0; i < 3 * ARRAY_LEN(of); i++) {
 		int64_t first = of[i / 3][0], cols = of[i / 3][1], head = of[i / 3][2];
 		const int64_t all = of[i / 3][3];
@@ -227,10 +218,9 @@ static void some_columns(void **state)
 }
 
 /* The order that layers.h specifies: rows of dy in ascending order. */
-static void embed_bwd_order(void **state)
+DEVICE_TEST(embed_bwd_order)
 {
 	enum { ROWS = 300, VOCAB = 5, COLS = 130 };
-	struct device *d = *state;
 	struct twin dy = twin_random(ROWS, COLS, 1);
 	struct mat dw = mat_blank(VOCAB, COLS), want = mat_blank(VOCAB, COLS);
 	int32_t *ids = ints(ROWS);
@@ -263,9 +253,8 @@ static struct dropout dropout_some(int64_t seq_rows, float p)
 	};
 }
 
-static void dropout_in_place(void **state)
+DEVICE_TEST(dropout_in_place)
 {
-	struct device *d = *state;
 	struct dropout o = dropout_some(31, 0.5f);
 	struct mat x = twin_random(3 * 31, 203, 1).f, y = mat_blank(3 * 31, 203);
 	d->k->dropout(d, y, x, &o);
@@ -274,11 +263,10 @@ static void dropout_in_place(void **state)
 }
 
 /* Slices of columns get the mask of the whole, wherever they begin. */
-static void dropout_of_slices(void **state)
+DEVICE_TEST(dropout_of_slices)
 {
 	enum { SEQ = 30, ROWS = 3 * SEQ, COLS = 101 };
 	static const int64_t cuts[] = {0, 1, 7, 8, 50, 99, COLS};
-	struct device *d = *state;
 	struct dropout o = dropout_some(SEQ, 0.3f);
 	struct twin x = twin_random(ROWS, COLS, 1);
 	struct mat whole = mat_blank(ROWS, COLS);
@@ -299,11 +287,10 @@ static void dropout_of_slices(void **state)
 }
 
 /* Ranges of rows get the mask of the whole, wherever they begin, also within a sequence. */
-static void dropout_of_pieces(void **state)
+DEVICE_TEST(dropout_of_pieces)
 {
 	enum { SEQ = 30, ROWS = 3 * SEQ, COLS = 37 };
 	static const int64_t cuts[] = {0, 1, 29, 30, 47, 61, ROWS};
-	struct device *d = *state;
 	struct dropout o = dropout_some(SEQ, 0.3f);
 	const int32_t *pos = o.pos;
 	struct twin x = twin_random(ROWS, COLS, 1);
@@ -320,11 +307,10 @@ static void dropout_of_pieces(void **state)
 }
 
 /* The fraction of kept elements is 1 - p, within 5 standard deviations. */
-static void dropout_rate(void **state)
+DEVICE_TEST(dropout_rate)
 {
 	enum { SEQ = 100, ROWS = 3 * SEQ, COLS = 500, N = ROWS * COLS };
 	static const float ps[] = {0.1f, 0.25f, 0.5f};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(ps); i++) {
 		struct dropout o = dropout_some(SEQ, ps[i]);
 		struct mat x = mat_blank(ROWS, COLS);
@@ -342,21 +328,5 @@ static void dropout_rate(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(linear_row_is_alone),
-		on_device(bias_bwd_order),
-		on_device(bias_bwd_order_of_gpu),
-		on_device(sums_of_columns),
-		on_device(rows_anywhere),
-		on_device(some_columns),
-		on_device(norm_far_from_zero),
-		on_device(act_far_from_zero),
-		on_device(add_in_place),
-		on_device(embed_bwd_order),
-		on_device(dropout_in_place),
-		on_device(dropout_of_slices),
-		on_device(dropout_of_pieces),
-		on_device(dropout_rate),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

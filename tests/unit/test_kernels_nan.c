@@ -39,10 +39,9 @@ enum { COLS = 101 };
 
 /* ---- layers ---------------------------------------------------------------------- */
 
-static void norm(void **state)
+DEVICE_TEST(norm)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY};
-	struct device *d = *state;
 	struct mat y = mat_blank(3, COLS), stats = mat_blank(2, 3),
 		   dx = mat_blank(3, COLS);
 	struct mat gamma = random_mat(1, COLS), beta = random_mat(1, COLS);
@@ -73,9 +72,8 @@ static void norm(void **state)
 	}
 }
 
-static void act(void **state)
+DEVICE_TEST(act)
 {
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(columns) * N_ACT_KINDS; i++) {
 		enum act_kind kind = i % N_ACT_KINDS;
 		int64_t at = columns[i / N_ACT_KINDS];
@@ -90,9 +88,8 @@ static void act(void **state)
 }
 
 /* Also where the other factor is zero: 0 NaN is NaN. */
-static void linear(void **state)
+DEVICE_TEST(linear)
 {
-	struct device *d = *state;
 	struct mat w = mat_blank(70, COLS), y = mat_blank(5, 70);
 	d->k->zero(d, w);
 	for (size_t i = 0; i < ARRAY_LEN(columns); i++) {
@@ -135,9 +132,8 @@ static void run_attention(
 }
 
 /* A key and a value affect every later row, a query its own row. */
-static void attention(void **state)
+DEVICE_TEST(attention)
 {
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(places) * 2; i++) {
 		float p = i % 2 ? 0.4f : 0; /* what is dropped is lost no more */
 		int64_t at = places[i / 2];
@@ -168,9 +164,8 @@ static void attention(void **state)
 	}
 }
 
-static void attention_backward(void **state)
+DEVICE_TEST(attention_backward)
 {
-	struct device *d = *state;
 	struct attn a = attention_of(0);
 	struct mat q = random_mat(SEQ, DIM), k = random_mat(SEQ, DIM);
 	struct mat v = random_mat(SEQ, DIM), o = mat_blank(SEQ, DIM);
@@ -194,11 +189,10 @@ static void attention_backward(void **state)
 
 /* ---- loss, optimizer ------------------------------------------------------------- */
 
-static void cross_entropy(void **state)
+DEVICE_TEST(cross_entropy)
 {
 	const struct xent_terms none = {0};
 	static const float bad[] = {NAN, INFINITY};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(columns) * 2; i++) {
 		struct mat slice[2] = {random_mat(3, COLS), random_mat(3, COLS)};
 		int32_t *targets = ints(3); /* 0 each */
@@ -223,7 +217,7 @@ static void cross_entropy(void **state)
 	}
 }
 
-static void parameters(void **state)
+DEVICE_TEST(parameters)
 {
 	static const float bad[] = {NAN, INFINITY, -INFINITY};
 	struct update o = {.lr = 0.1f,
@@ -233,7 +227,6 @@ static void parameters(void **state)
 		.grad_scale = 1,
 		.correct1 = 0.1f,
 		.correct2 = 0.01f};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(columns) * 3; i++) {
 		int64_t at = columns[i / 3];
 		struct mat p = random_mat(1, COLS), g = random_mat(1, COLS);
@@ -255,14 +248,5 @@ static void parameters(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(norm),
-		on_device(act),
-		on_device(linear),
-		on_device(attention),
-		on_device(attention_backward),
-		on_device(cross_entropy),
-		on_device(parameters),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

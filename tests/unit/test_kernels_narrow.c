@@ -26,9 +26,8 @@ static struct mat blank16(int64_t rows, int64_t cols, enum dtype type)
 
 typedef void check_shape(struct device *, int64_t rows, int64_t cols, enum dtype);
 
-static void each_shape(void **state, check_shape *check)
+static void each_shape(struct device *d, check_shape *check)
 {
-	struct device *d = *state;
 	for (size_t t = 0; t < ARRAY_LEN(types); t++)
 		for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 			check(d, shapes[i][0], shapes[i][1], types[t]);
@@ -57,9 +56,9 @@ static void check_round(struct device *d, int64_t rows, int64_t cols, enum dtype
 		}
 }
 
-static void rounding(void **state)
+DEVICE_TEST(rounding)
 {
-	each_shape(state, check_round);
+	each_shape(d, check_round);
 }
 
 /* A gradient in place of dy. */
@@ -78,9 +77,9 @@ static void check_in_place(struct device *d, int64_t rows, int64_t cols, enum dt
 	}
 }
 
-static void act_bwd_in_place(void **state)
+DEVICE_TEST(act_bwd_in_place)
 {
-	each_shape(state, check_in_place);
+	each_shape(d, check_in_place);
 }
 
 /* A cast gives the same numbers without a transposed matrix, with it, and in it alone. */
@@ -112,10 +111,9 @@ static void check_transposed(
 	}
 }
 
-static void transposed(void **state)
+DEVICE_TEST(transposed)
 {
-	struct device *d = *state;
-	each_shape(state, check_transposed);
+	each_shape(d, check_transposed);
 	check_transposed(d, 256, 192, DT_BF16); /* whole tiles */
 	check_transposed(d, 144, 80, DT_BF16);
 }
@@ -144,15 +142,14 @@ static void check_whole(struct device *d, int64_t rows, int64_t cols, enum dtype
 		assert_true(bits[i] == ((uint16_t *)y.p)[i] || i == at);
 }
 
-static void of_a_whole_tensor(void **state)
+DEVICE_TEST(of_a_whole_tensor)
 {
-	each_shape(state, check_whole);
+	each_shape(d, check_whole);
 }
 
 /* A sum that overflows fp16 is infinity, and find_nonfinite finds it. */
-static void overflow(void **state)
+DEVICE_TEST(overflow)
 {
-	struct device *d = *state;
 	struct mat y = random16(3, 40, DT_F16, 1), b = twin_random(1, 40, 1).f;
 	((float *)b.p)[17] = 70000;
 	d->k->bias_fwd(d, y, b);
@@ -208,14 +205,14 @@ static void check_act_anywhere(struct device *d, enum dtype type, int64_t n)
 	}
 }
 
-static void anywhere(void **state)
+DEVICE_TEST(anywhere)
 {
 	static const int64_t sizes[] = {8, 4096, 2 * 4096 + 8, 4095};
 	for (size_t i = 0; i < ARRAY_LEN(sizes) * ARRAY_LEN(types); i++)
-		check_act_anywhere(*state, types[i % 2], sizes[i / 2]);
+		check_act_anywhere(d, types[i % 2], sizes[i / 2]);
 	static const int64_t of[][2] = {{1, 16}, {3, 64}, {8, 64}, {2, 128}, {5, 48}};
 	for (size_t i = 0; i < ARRAY_LEN(of) * ARRAY_LEN(types); i++)
-		check_anywhere(*state, types[i % 2], of[i / 2][0], of[i / 2][1]);
+		check_anywhere(d, types[i % 2], of[i / 2][0], of[i / 2][1]);
 }
 
 /* The distance between the numbers of this type around x. */
@@ -242,10 +239,9 @@ static void check_rounded(const char *what, struct mat y, const double *want,
 
 /* Of all 16-bit numbers up to 2^60 that are finite: a GPU computes with approximate
  * instructions, which the results must not show. Slopes pass through zero near -0.75. */
-static void all_numbers(void **state)
+DEVICE_TEST(all_numbers)
 {
 	enum { N = 65536 };
-	struct device *d = *state;
 	if (!d->discrete)
 		skip(); /* a CPU's erf has an absolute error */
 	for (size_t i = 0; i < 3 * ARRAY_LEN(types); i++) {
@@ -279,14 +275,5 @@ static void all_numbers(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(all_numbers),
-		on_device(anywhere),
-		on_device(act_bwd_in_place),
-		on_device(rounding),
-		on_device(transposed),
-		on_device(of_a_whole_tensor),
-		on_device(overflow),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

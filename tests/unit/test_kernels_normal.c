@@ -30,9 +30,8 @@ static void check_rows(struct device *d, struct normal o, int64_t rows, int64_t 
 }
 
 /* Ranges that begin and end anywhere in a tile; indices beyond 32 bits of the counter. */
-static void one_by_one(void **state)
+DEVICE_TEST(one_by_one)
 {
-	struct device *d = *state;
 	static const int64_t shapes[][2] = {{1, 1}, {1, 255}, {1, 256}, {1, 257}, {3, 64},
 		{7, 100}, {2, 1000}, {40, 3}, {5, 5000}};
 	static const int64_t firsts[] = {
@@ -50,9 +49,8 @@ static void one_by_one(void **state)
 }
 
 /* A shard, of rows or columns, has the numbers of the whole tensor. */
-static void parts(void **state)
+DEVICE_TEST(parts)
 {
-	struct device *d = *state;
 	enum { ROWS = 96, COLS = 320, SLICE = COLS / 5 };
 	const int64_t first = 12345;
 	struct mat x = mat_blank(ROWS, COLS), y = mat_blank(ROWS, COLS);
@@ -100,12 +98,11 @@ static void compare_pair(uint32_t radius, uint32_t angle)
 
 /* Words of all zeros or ones, words at the boundaries of the logarithm's and the angle's cases, and
  * four million others. */
-static void accuracy(void **state)
+DEVICE_TEST(accuracy)
 {
 	static const uint32_t corners[] = {0, 0x20000000, 0x40000000, 0x5a827999,
 		0x60000000, 0x80000000, 0xa0000000, 0xb504f334, 0xc0000000, 0xe0000000};
 	enum { AROUND = 300, RANDOM = 1 << 22 };
-	(void)state;
 	only_on_cpu();
 	for (size_t i = 0; i < ARRAY_LEN(corners); i++)
 		for (size_t j = 0; j < ARRAY_LEN(corners); j++)
@@ -189,9 +186,8 @@ static void check_histogram(const float *x)
 	check_within("chi-square", chi, BINS + 1, sqrt(2.0 * (BINS + 1)));
 }
 
-static void distribution(void **state)
+DEVICE_TEST(distribution)
 {
-	struct device *d = *state;
 	only_on_cpu();
 	struct mat m = mat_blank(1, DRAWS);
 	const struct normal o = {0, 1, 0, {key, 0, 0}};
@@ -218,9 +214,8 @@ static void distribution(void **state)
 }
 
 /* Exactly the numbers beyond the limit are drawn again. */
-static void truncated(void **state)
+DEVICE_TEST(truncated)
 {
-	struct device *d = *state;
 	enum { N = 200000 };
 	struct mat m = mat_blank(1, N), all = mat_blank(1, N);
 	struct normal o = {0, 1, 0, {key, 0, 0}};
@@ -244,12 +239,5 @@ static void truncated(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(one_by_one),
-		on_device(parts),
-		on_device(accuracy),
-		on_device(distribution),
-		on_device(truncated),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

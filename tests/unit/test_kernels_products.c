@@ -31,10 +31,9 @@ static void check_result(const char *what, struct twin y)
 }
 
 /* Rows of a larger matrix, at any alignment. */
-static void alignments(void **state)
+DEVICE_TEST(alignments)
 {
 	enum { ROWS = 9, IN = 5, OUT = 24 };
-	struct device *d = *state;
 	for (enum dtype type = 0; type <= DT_F16; type++) {
 		struct twin x = twin_stored(ROWS, IN, type, 1),
 			    w = twin_stored(OUT, IN, type, 1);
@@ -50,12 +49,10 @@ static void alignments(void **state)
 	}
 }
 
-static struct device *gpu(void **state)
+static void only_on_gpu(const struct device *d)
 {
-	struct device *d = *state;
 	if (!d->discrete)
 		skip();
-	return d;
 }
 
 /* 256 + 2^-6, which needs more than 14 bits, as a sum of products of e4m3 and `type`. */
@@ -88,10 +85,11 @@ static void check_long_sums(struct device *d, bool exact)
 
 /* Matmuls that need not be exact: tf32, with 10 fraction bits, and split-K; with and without
  * benchmarking of algorithms. */
-static void fast(void **state)
+DEVICE_TEST(fast)
 {
 	enum { N = 40, IN = 600, OUT = 70 };
-	struct device *d = gpu(state), other;
+	only_on_gpu(d);
+	struct device other;
 	struct device_options o = {.measure = true};
 	struct err e = {0};
 	struct twin x = twin_random(N, IN, 1), w = twin_random(OUT, IN, 0.1);
@@ -118,9 +116,8 @@ static void fast(void **state)
 }
 
 /* A sum over no rows is 0, or the old value with `add`; an empty operand has an empty result. */
-static void nothing(void **state)
+DEVICE_TEST(nothing)
 {
-	struct device *d = *state;
 	struct twin dw = twin_random(3, 4, 1);
 	float *x = floats(1);
 	d->k->linear_bwd_w(d, dw.f, mat(x, 0, 3), mat(x, 0, 4), true);
@@ -161,14 +158,15 @@ static bool runs_told(struct device *d, enum dtype type, int in, int out, int k,
 
 /* Weight gradients over many rows are summed in runs, whose number depends on the shape only, and
  * have the same bits each time, whatever the alignment of operands. */
-static void runs(void **state)
+DEVICE_TEST(runs)
 {
 	static const struct {
 		int n, in, out, runs;
 	} shapes[] = {{2048, 24, 40, 2}, {4096, 24, 40, 4}, {4096, 7, 5, 4},
 		{16384, 8, 16, 16}, {2048, 130, 3, 2}, {2040, 24, 40, 1},
 		{2064, 24, 40, 1}};
-	struct device *d = gpu(state), other;
+	only_on_gpu(d);
+	struct device other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	assert_true(d != NULL);
@@ -212,11 +210,11 @@ static void runs(void **state)
 /* Partial sums are added in order, to the old value: of 2^24, 1, 1 and -2^24 the sum is 0 in fp32,
  * where a sum of pairs, or in reverse order, is 1 or 2. An old value of 3 becomes 4, and would stay 3
  * if it were added last. */
-static void order_of_runs(void **state)
+DEVICE_TEST(order_of_runs)
 {
 	enum { N = 4096, RUNS = 4, IN = 16, OUT = 8 };
 	static const float sums[RUNS] = {0x1p24f, 1, 1, -0x1p24f};
-	struct device *d = gpu(state);
+	only_on_gpu(d);
 	for (enum dtype type = 0; type <= DT_BF16; type++) {
 		struct mat dy = mat_blank(N, OUT), x = mat_blank(N, IN);
 		struct mat dw = mat_blank(OUT, IN);
@@ -334,14 +332,14 @@ static void check_other(const char *variable, const char *value, const struct by
 
 /* Float8's are computed in runs if they must be exact; without conversion, if there are such matrix units. If
  * cuBLASLt refuses runs when it is asked to multiply, there is one. */
-static void runs_of_bytes(void **state)
+DEVICE_TEST(runs_of_bytes)
 {
 	static const struct bytes shapes[] = {{2048, 32, 48, 2}, {4096, 16, 64, 4},
 		{2064, 32, 48, 1}, {8192, 16, 4096, 8}, {4096, 144, 16, 4}};
 	static const struct bytes one = {2048, 32, 48, 1};
 	static const enum dtype types[] = {DT_E4M3, DT_E5M2};
 	static const char *const names[] = {"e4m3 e4m3", "e4m3 e5m2"};
-	struct device *d = gpu(state);
+	only_on_gpu(d);
 	bool emulated = strstr(d->name, "emulated") != NULL;
 	for (size_t i = 0; i < ARRAY_LEN(types); i++) {
 		check_order_of_bytes(d, types[i]);
@@ -359,9 +357,10 @@ static void runs_of_bytes(void **state)
 
 /* A device that takes the text of another's algorithms returns the same text, and its matmuls the
  * same bits. Two devices take it, since one may happen to measure the same algorithms. */
-static void told_and_taken(void **state)
+DEVICE_TEST(told_and_taken)
 {
-	struct device *d = gpu(state), other;
+	only_on_gpu(d);
+	struct device other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str first = {0}, second = {0};
@@ -388,9 +387,10 @@ static void told_and_taken(void **state)
 
 /* Malformed texts are rejected and do no harm: lines truncated, duplicated, or with any byte
  * changed. */
-static void hostile_algorithms(void **state)
+DEVICE_TEST(hostile_algorithms)
 {
-	struct device *d = gpu(state), other;
+	only_on_gpu(d);
+	struct device other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str good = {0}, bad = {0};
@@ -432,9 +432,10 @@ static void hostile_algorithms(void **state)
 }
 
 /* Algorithms of another GPU model or cuBLASLt version are ignored. */
-static void foreign_algorithms(void **state)
+DEVICE_TEST(foreign_algorithms)
 {
-	struct device *d = gpu(state), other;
+	only_on_gpu(d);
+	struct device other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str text = {0}, after = {0};
@@ -452,9 +453,10 @@ static void foreign_algorithms(void **state)
 }
 
 /* An algorithm that does not work for the matmul is not used. */
-static void broken_algorithm(void **state)
+DEVICE_TEST(broken_algorithm)
 {
-	struct device *d = gpu(state), other;
+	only_on_gpu(d);
+	struct device other;
 	struct device_options o = {.exact = true, .measure = true};
 	struct err e = {0};
 	struct str text = {0};
@@ -478,9 +480,10 @@ static void broken_algorithm(void **state)
 
 /* PT_LAB_CANDIDATES lists, for each matmul once, which algorithms there are; only those that exact numerics may
  * use are said to be exact. */
-static void candidates(void **state)
+DEVICE_TEST(candidates)
 {
-	struct device *d = gpu(state), other;
+	only_on_gpu(d);
+	struct device other;
 	struct device_options o = {.exact = true};
 	struct err e = {0};
 	struct str text = {0};
@@ -621,13 +624,13 @@ static void gelu_algorithms(const struct gelu *g, const char *how_apart, struct 
 /* A matmul's epilogue is GELU only if the device is not exact, and a benchmark or a text chose it:
  * then the argument of GELU is not rounded. The epilogue with its derivative is used on exact devices
  * too. */
-static void gelu(void **state)
+DEVICE_TEST(gelu)
 {
 	enum { N = GELU_ROWS, IN = GELU_IN, OUT = GELU_OUT };
 	const struct device_options fast = {0}, measuring = {.measure = true},
 				    exact = {.exact = true};
 	struct str text = {0}, told = {0}, after = {0};
-	struct device *d = gpu(state);
+	only_on_gpu(d);
 	struct gelu g = {twin_stored(N, IN, DT_BF16, 1),
 		twin_stored(OUT, IN, DT_BF16, 0.2), twin_stored(IN, OUT, DT_BF16, 0.2),
 		twin_stored(1, OUT, DT_BF16, 1)};
@@ -665,19 +668,5 @@ static void gelu(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(alignments),
-		on_device(fast),
-		on_device(nothing),
-		on_device(runs),
-		on_device(order_of_runs),
-		on_device(runs_of_bytes),
-		on_device(told_and_taken),
-		on_device(hostile_algorithms),
-		on_device(foreign_algorithms),
-		on_device(broken_algorithm),
-		on_device(candidates),
-		on_device(gelu),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

@@ -78,7 +78,7 @@ static void check_cases(struct device *d, const struct format *f, struct cases *
 
 /* Each number of a format and its neighbouring floats, and the midpoint to the next number, which
  * rounds to even, and its neighbouring floats. */
-static void every_number(void **state)
+DEVICE_TEST(every_number)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
 		const struct format *f = &formats[i];
@@ -95,11 +95,11 @@ static void every_number(void **state)
 			add_case(&c, nextafterf(middle, INFINITY), high);
 			add_case(&c, nextafterf((float)high, 0), high);
 		}
-		check_cases(*state, f, &c);
+		check_cases(d, f, &c);
 	}
 }
 
-static void beyond_the_largest(void **state)
+DEVICE_TEST(beyond_the_largest)
 {
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
 		const struct format *f = &formats[i];
@@ -114,15 +114,14 @@ static void beyond_the_largest(void **state)
 		add_case(&c, nextafterf(edge, INFINITY), beyond);
 		add_case(&c, FLT_MAX, beyond);
 		add_case(&c, INFINITY, beyond);
-		check_cases(*state, f, &c);
+		check_cases(d, f, &c);
 	}
 }
 
-static void no_number_stays_none(void **state)
+DEVICE_TEST(no_number_stays_none)
 {
 	static const uint32_t nans[] = {
 		0x7fc00000, 0xffc00000, 0x7f800001, 0xff800001, 0x7fffffff, 0x7fa00000};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
 		struct mat x = mat_blank(1, 100), y = mat_blank(1, 100);
 		for (int64_t j = 0; j < 100; j++)
@@ -135,10 +134,9 @@ static void no_number_stays_none(void **state)
 
 /* All patterns of 16 bits: `widen` gives the standard's value, and `narrow` the pattern again; NaN
  * gives some NaN. */
-static void every_pattern_of_16_bits(void **state)
+DEVICE_TEST(every_pattern_of_16_bits)
 {
 	enum { N = 1 << 16 };
-	struct device *d = *state;
 	uint16_t *all = shorts(N), *back = shorts(N);
 	for (int i = 0; i < N; i++)
 		all[i] = (uint16_t)i;
@@ -172,10 +170,9 @@ static void every_pattern_of_16_bits(void **state)
 }
 
 /* widen(narrow(x)) has the bits of round(x). */
-static void narrow_rounds(void **state)
+DEVICE_TEST(narrow_rounds)
 {
 	static const int64_t sizes[] = {1, 15, 16, 17, 1000, 100003};
-	struct device *d = *state;
 	for (size_t s = 0; s < ARRAY_LEN(sizes); s++)
 		for (int i = 0; i < 2; i++) {
 			int64_t n = sizes[s];
@@ -212,11 +209,10 @@ static double reference(const struct format *f, double v)
 }
 
 /* Floats of all magnitudes, times a scale: one multiplication in fp32, then the cast. */
-static void floats_of_all_sizes(void **state)
+DEVICE_TEST(floats_of_all_sizes)
 {
 	enum { N = 100003 };
 	static const float scales[] = {1, 0.37f, 4096, 0x1p-12f, 4.48e14f, 1e-30f};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
 		for (size_t s = 0; s < ARRAY_LEN(scales); s++) {
 			struct mat x = mat_blank(1, N), y = mat_blank(1, N),
@@ -237,9 +233,8 @@ static void floats_of_all_sizes(void **state)
 }
 
 /* fp32 is not cast, only scaled. */
-static void fp32_is_scaled(void **state)
+DEVICE_TEST(fp32_is_scaled)
 {
-	struct device *d = *state;
 	struct twin x = twin_random(33, 7, 1);
 	struct mat y = mat_blank(33, 7);
 	d->k->round(d, y, x.f, DT_F32, 0.3f);
@@ -247,10 +242,9 @@ static void fp32_is_scaled(void **state)
 		assert_true(((float *)y.p)[i] == ((float *)x.f.p)[i] * 0.3f);
 }
 
-static void maximum(void **state)
+DEVICE_TEST(maximum)
 {
 	static const int64_t sizes[] = {1, 2, 15, 16, 17, 1000, 50021, 140003};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		struct mat x = mat_blank(1, sizes[i]);
 		float *p = x.p, most = 0;
@@ -275,10 +269,9 @@ static void maximum(void **state)
 }
 
 /* amax becomes the largest of the rounded numbers and its old value. */
-static void maximum_of_what_is_rounded(void **state)
+DEVICE_TEST(maximum_of_what_is_rounded)
 {
 	static const int64_t sizes[] = {1, 17, 1000, 50021};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		for (enum dtype type = DT_F32; type <= DT_E5M2; type++) {
 			struct mat x = twin_random(1, sizes[i], 1).f;
@@ -298,11 +291,10 @@ static void maximum_of_what_is_rounded(void **state)
 
 /* round_scaled maps amax to the largest number of the format, with the scale as computed in fp64;
  * also for an amax of 0, infinity and NaN. */
-static void scaled_casts(void **state)
+DEVICE_TEST(scaled_casts)
 {
 	enum { N = 1000 };
 	static const float most[] = {1, 3.7f, 1e-30f, 0, 1e20f, NAN, INFINITY};
-	struct device *d = *state;
 	for (enum dtype type = DT_E4M3; type <= DT_E5M2; type++) {
 		const double largest = type == DT_E4M3 ? 448 : 57344;
 		for (size_t i = 0; i < ARRAY_LEN(most); i++) {
@@ -331,12 +323,11 @@ static void scaled_casts(void **state)
 
 /* All bytes of e4m3; narrow_scaled gives the byte again, and round_scaled the same numbers before and
  * after the two casts. */
-static void bytes_of_e4m3(void **state)
+DEVICE_TEST(bytes_of_e4m3)
 {
 	enum { N = 1001, BYTES = 256, NOT_A_NUMBER = 0x7f };
 	static const float most[] = {448, 1, 3.7f, 0.1f, 1e-9f, 0, 1e20f};
 	const struct format *f = &formats[2];
-	struct device *d = *state;
 	uint8_t *all = (uint8_t *)shorts(BYTES), *back = (uint8_t *)shorts(N);
 	struct mat x = mat_blank(1, N), y = mat_blank(1, N), want = mat_blank(1, N);
 	float *inverse = scalar(0);
@@ -370,18 +361,5 @@ static void bytes_of_e4m3(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(every_number),
-		on_device(beyond_the_largest),
-		on_device(no_number_stays_none),
-		on_device(every_pattern_of_16_bits),
-		on_device(narrow_rounds),
-		on_device(bytes_of_e4m3),
-		on_device(floats_of_all_sizes),
-		on_device(fp32_is_scaled),
-		on_device(maximum),
-		on_device(maximum_of_what_is_rounded),
-		on_device(scaled_casts),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

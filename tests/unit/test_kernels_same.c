@@ -18,10 +18,10 @@ struct two {
 	struct mat m[2];
 };
 
-static struct two two_of(void **state)
+static struct two two_of(struct device *d)
 {
 	static struct device cpu;
-	struct two t = {.d = {*state, &cpu}};
+	struct two t = {.d = {d, &cpu}};
 	if (!t.d[0]->discrete)
 		skip();
 	if (!cpu.k)
@@ -39,9 +39,9 @@ static void fill(struct two *t, int64_t rows, int64_t cols)
 /* ---- exact sums ----------------------------------------------------------------------- */
 
 /* Numbers of all magnitudes, NaN and infinity. */
-static void exact_sum(void **state)
+DEVICE_TEST(exact_sum)
 {
-	struct two t = two_of(state);
+	struct two t = two_of(d);
 	for (int bad = 0; bad < 2; bad++)
 		for (size_t s = 0; s < SHAPES; s++) {
 			struct exact *x[2];
@@ -64,9 +64,9 @@ static void exact_sum(void **state)
 }
 
 /* Sums of squares of whole numbers are exact in any order. */
-static void exact_sumsq(void **state)
+DEVICE_TEST(exact_sumsq)
 {
-	struct two t = two_of(state);
+	struct two t = two_of(d);
 	for (size_t s = 0; s < SHAPES; s++) {
 		int64_t rows = shapes[s][0], cols = shapes[s][1];
 		struct exact *x[2];
@@ -85,9 +85,9 @@ static void exact_sumsq(void **state)
 
 /* ---- all others ------------------------------------------------------------------------- */
 
-static void every_kernel(void **state)
+DEVICE_TEST(every_kernel)
 {
-	struct two t = two_of(state);
+	struct two t = two_of(d);
 	for (size_t s = 0; s < SHAPES; s++) {
 		const struct kernel_calls *calls =
 			calls_of_tensors(shapes[s][0], shapes[s][1]);
@@ -99,10 +99,5 @@ static void every_kernel(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(exact_sum),
-		on_device(exact_sumsq),
-		on_device(every_kernel),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

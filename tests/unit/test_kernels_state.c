@@ -48,7 +48,7 @@ static void check_adamw(struct device *d, int64_t n, struct update o, float deca
 	twin_check("adamw, p", p, 1e-6);
 }
 
-static void adamw(void **state)
+DEVICE_TEST(adamw)
 {
 	static const float decays[] = {0, 0.1f, 0.5f};
 	static const struct update some[] = {
@@ -71,7 +71,7 @@ static void adamw(void **state)
 	static const int64_t sizes[] = {5, 15, 16, 1003, LARGE + 7};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		for (size_t j = 0; j < ARRAY_LEN(sizes); j++)
-			check_adamw(*state, sizes[j], some[i], decays[i]);
+			check_adamw(d, sizes[j], some[i], decays[i]);
 }
 
 /* ---- the end of a step ------------------------------------------------------------ */
@@ -103,11 +103,10 @@ static void same_end(const struct step_end *a, const struct step_end *b)
 }
 
 /* Sums of numbers of all magnitudes, of more and less than 53 bits, of both signs; empty sums. */
-static void step_end(void **state)
+DEVICE_TEST(step_end)
 {
 	static const double odd[] = {
 		0, -0.0, 0x1p-1074, 0x1.8p-1073, 1e308, INFINITY, -INFINITY, NAN, 3};
-	struct device *d = *state;
 	const struct step_end nothing = {.loss = 0};
 	for (int i = 0; i < 80; i++) {
 		const struct step_terms terms = {.update = {.lr = 0.1f, .correct2 = 0.3f},
@@ -133,9 +132,8 @@ static void step_end(void **state)
 }
 
 /* A step with a nonfinite loss or norm changes nothing. */
-static void adamw_is_off(void **state)
+DEVICE_TEST(adamw_is_off)
 {
-	struct device *d = *state;
 	const struct update o = {.lr = 0.1f,
 		.eps = 1,
 		.grad_scale = 1,
@@ -165,9 +163,8 @@ static void adamw_is_off(void **state)
 
 /* ---- sums ------------------------------------------------------------------------ */
 
-static void row_squares(void **state)
+DEVICE_TEST(row_squares)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 10; i++) {
 		int64_t rows = pick(1, 60), cols = pick(1, 700);
 		struct mat x = mat_blank(rows, cols);
@@ -186,9 +183,8 @@ static void row_squares(void **state)
 }
 
 /* Multiples of 2^-20 below 2^20 sum in an integer. */
-static void exact_sum(void **state)
+DEVICE_TEST(exact_sum)
 {
-	struct device *d = *state;
 	float *x = floats(LARGE);
 	struct exact *sum = exact_zero();
 	int64_t want = 0;
@@ -206,11 +202,10 @@ static void exact_sum(void **state)
 }
 
 /* Equals the exact sum of those of the rows, also if rows are cut in two. */
-static void exact_sumsq(void **state)
+DEVICE_TEST(exact_sumsq)
 {
 	static const int64_t shapes[][2] = {
 		{1, 1}, {3, 700}, {513, 40}, {2000, 8}, {1, LARGE}};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
 		int64_t rows = shapes[i][0], cols = shapes[i][1], half = rows / 2;
 		struct mat x = twin_random(rows, cols, i % 2 ? 1 : 1e-12).f;
@@ -257,11 +252,10 @@ static double squares_of_warps(const float *x, int64_t cols, int warps)
 }
 
 /* A GPU adds a row in an order that depends on the number of columns only. */
-static void exact_sumsq_order(void **state)
+DEVICE_TEST(exact_sumsq_order)
 {
 	static const int64_t widths[] = {
 		1, 31, 768, 1024, 1025, 1600, 2044, 2048, 2049, 3072, 6404, 65536, 65540};
-	struct device *d = *state;
 	if (!test_on_cuda())
 		skip();
 	for (size_t i = 0; i < ARRAY_LEN(widths); i++) {
@@ -286,10 +280,9 @@ static void exact_sumsq_order(void **state)
 }
 
 /* One call with many matrices, of all widths and some empty, equals one call for each. */
-static void exact_sumsq_many(void **state)
+DEVICE_TEST(exact_sumsq_many)
 {
 	enum { MANY = 150 };
-	struct device *d = *state;
 	struct mat m[MANY];
 	struct exact *at_once = exact_zero(), *one_by_one = exact_zero();
 	for (int i = 0; i < MANY; i++) {
@@ -309,10 +302,9 @@ static void exact_sumsq_many(void **state)
 
 /* `get` returns the bytes of `put`, whose source may be overwritten; in one copy and in many, at any
  * alignment. */
-static void memory(void **state)
+DEVICE_TEST(memory)
 {
 	enum { N = 5 << 20 };
-	struct device *d = *state;
 	char *there = device_alloc(d, N);
 	unsigned char *here = xmalloc(N), *back = xmalloc(N);
 	assert_non_null(there);
@@ -343,9 +335,8 @@ static void memory(void **state)
 }
 
 /* device_get_end() gives the contents at the time of device_get_begin(). */
-static void got_later(void **state)
+DEVICE_TEST(got_later)
 {
-	struct device *d = *state;
 	float got[GET_MOST / sizeof(float)];
 	struct mat x = twin_random(1, ARRAY_LEN(got), 1).f, y = mat_blank(1, x.cols);
 	d->k->copy(d, y, x);
@@ -360,10 +351,9 @@ static void got_later(void **state)
 
 /* ---- zero, copy, find_nonfinite -------------------------------------------------------- */
 
-static void zero_and_copy(void **state)
+DEVICE_TEST(zero_and_copy)
 {
 	static const int64_t cols[] = {1, 17, 1 << 14, (1 << 14) + 1, LARGE};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(cols); i++) {
 		struct mat x = twin_random(3, cols[i], 1).f, y = mat_blank(3, cols[i]);
 		d->k->copy(d, y, x);
@@ -374,11 +364,10 @@ static void zero_and_copy(void **state)
 	}
 }
 
-static void find_nonfinite(void **state)
+DEVICE_TEST(find_nonfinite)
 {
 	static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
 	static const int64_t at[] = {0, 1, 16, 77, LARGE - 1};
-	struct device *d = *state;
 	struct mat x = twin_random(1, LARGE, 1).f;
 	float *p = x.p;
 	p[3] = 3.4e38f;
@@ -395,11 +384,10 @@ static void find_nonfinite(void **state)
 
 /* ---- hash ------------------------------------------------------------------------ */
 
-static void hash_is_additive(void **state)
+DEVICE_TEST(hash_is_additive)
 {
 	static const int64_t cuts[] = {0, 1, 2, 19, 1000, 20011, LARGE - 1, LARGE};
 	const int64_t first = (int64_t)1 << 40;
-	struct device *d = *state;
 	const float *x = twin_random(1, LARGE, 1).f.p;
 	uint64_t whole = kernel_hash(d, x, LARGE, 42, first), parts = 0;
 	for (size_t i = 0; i + 1 < ARRAY_LEN(cuts); i++)
@@ -410,12 +398,11 @@ static void hash_is_additive(void **state)
 }
 
 /* The columns of a matrix in three slices, one call for each. */
-static void hash_of_columns(void **state)
+DEVICE_TEST(hash_of_columns)
 {
 	enum { ROWS = 211, COLS = 101 };
 	static const int64_t cuts[] = {0, 1, 43, COLS};
 	const int64_t first = (int64_t)1 << 40;
-	struct device *d = *state;
 	struct mat x = twin_random(ROWS, COLS, 1).f;
 	uint64_t sum, *word = device_alloc(d, sizeof(*word));
 	for (size_t i = 0; i + 1 < ARRAY_LEN(cuts); i++) {
@@ -432,10 +419,9 @@ static void hash_of_columns(void **state)
 }
 
 /* One bit of an element, its index, the first index, the key: each changes the hash. */
-static void hash_is_sensitive(void **state)
+DEVICE_TEST(hash_is_sensitive)
 {
 	enum { N = 1000 };
-	struct device *d = *state;
 	float *x = twin_random(1, N, 1).f.p;
 	uint64_t before = kernel_hash(d, x, N, 1, 0);
 	for (int64_t i = 0; i < N; i += 113) {
@@ -464,9 +450,8 @@ static void hash_is_sensitive(void **state)
 }
 
 /* Hashes are kept in files and compared between devices: they must not change. */
-static void hash_is_known(void **state)
+DEVICE_TEST(hash_is_known)
 {
-	struct device *d = *state;
 	float *x = floats(4);
 	for (int i = 0; i < 4; i++)
 		x[i] = (float)i - 1.5f;
@@ -475,23 +460,5 @@ static void hash_is_known(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(adamw),
-		on_device(step_end),
-		on_device(adamw_is_off),
-		on_device(got_later),
-		on_device(row_squares),
-		on_device(exact_sum),
-		on_device(exact_sumsq),
-		on_device(exact_sumsq_order),
-		on_device(exact_sumsq_many),
-		on_device(memory),
-		on_device(zero_and_copy),
-		on_device(find_nonfinite),
-		on_device(hash_is_additive),
-		on_device(hash_of_columns),
-		on_device(hash_is_sensitive),
-		on_device(hash_is_known),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

@@ -52,20 +52,18 @@ static void check_layers(int64_t rows, int64_t cols, enum dtype type)
 }
 
 /* Rows of whole packs of 8 and of 4, and others; rows for a warp, and for a block. */
-static void layers(void **state)
+DEVICE_TEST(layers)
 {
 	static const int64_t shapes[][2] = {{1, 1}, {3, 7}, {17, 64}, {5, 100}, {33, 131},
 		{201, 36}, {150, 259}, {2, 1536}, {2, 2501}, {1, 9000}};
-	(void)state;
 	for (enum dtype type = DT_F32; type <= DT_F16; type++)
 		for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
 			check_layers(shapes[i][0], shapes[i][1], type);
 }
 
 /* More rows than one partial sum has, and more columns than a block at once. */
-static void long_sums(void **state)
+DEVICE_TEST(long_sums)
 {
-	(void)state;
 	check_layers(1003, 264, DT_BF16);
 	check_layers(9000, 3, DT_F16);
 	check_layers(1, 17000, DT_F32);
@@ -73,11 +71,10 @@ static void long_sums(void **state)
 
 /* ---- what has more shapes ------------------------------------------------------------------ */
 
-static void rope(void **state)
+DEVICE_TEST(rope)
 {
 	enum { POSITIONS = 50 };
 	static const int64_t dims[] = {2, 8, 30, 64, 128};
-	(void)state;
 	for (size_t i = 0; i < 3 * ARRAY_LEN(dims); i++) {
 		int64_t dim = dims[i / 3], rows = pick(1, 90), cols = dim * pick(1, 5);
 		for (int back = 0; back < 2; back++)
@@ -89,10 +86,9 @@ static void rope(void **state)
 }
 
 /* Heads of the sizes of models, and of others; sums of gradients are fp32 or of the type of x, and dx is of any. */
-static void head_norm(void **state)
+DEVICE_TEST(head_norm)
 {
 	static const int64_t dims[] = {2, 10, 16, 24, 64, 80, 128, 200, 256};
-	(void)state;
 	for (size_t i = 0; i < 6 * ARRAY_LEN(dims); i++) {
 		int64_t dim = dims[i / 6], rows = pick(1, 90), cols = dim * pick(1, 5);
 		enum dtype type = i % 3, up = i % 2 ? type : DT_F32, to = (i + i / 3) % 3;
@@ -114,9 +110,8 @@ static void head_norm(void **state)
 }
 
 /* A slice of a table, which lacks some of the ids. */
-static void embed(void **state)
+DEVICE_TEST(embed)
 {
-	(void)state;
 	for (int i = 0; i < 24; i++) {
 		int64_t n = pick(1, 200), cols = pick(1, 200), slice = pick(1, 40);
 		const struct mat w = shape(slice, cols, DT_F32),
@@ -128,12 +123,11 @@ static void embed(void **state)
 }
 
 /* Rare tokens, and tokens too frequent for a single block. */
-static void embed_often(void **state)
+DEVICE_TEST(embed_often)
 {
 	static const int64_t sizes[][3] = {/* rows, tokens, cols */
 		{900, 65, 40}, {3000, 3, 30}, {5000, 700, 260}, {2500, 1, 7},
 		{6000, 2, 1}};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
 		check((struct kernel_call){KERNEL_embed_bwd,
 			.m = {shape(sizes[i][1], sizes[i][2], DT_F32),
@@ -228,9 +222,8 @@ static void each_type(const struct matmul *c)
 					check_types(c, left, right, result);
 }
 
-static void matmul(void **state)
+DEVICE_TEST(matmul)
 {
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(matmuls); i++)
 		each_type(&matmuls[i]);
 	for (int i = 0; i < 4; i++) {
@@ -242,17 +235,8 @@ static void matmul(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(layers),
-		on_device(long_sums),
-		on_device(head_norm),
-		on_device(rope),
-		on_device(embed),
-		on_device(embed_often),
-		on_device(matmul),
-	};
 	/* The emulated GPU would protect the memory of the trials, 64 MiB, before and after each of thousands of
 	 * kernels: nine tenths of the time. That the host leaves it alone is seen where test_selftest makes trials. */
 	setenv("PT_EMU_GUARD", "no", 0);
-	return run_on_device(tests);
+	return run_on_device();
 }

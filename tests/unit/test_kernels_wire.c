@@ -73,9 +73,8 @@ static void check_parts(struct device *d, rounding *round, int64_t rows, int64_t
 	}
 }
 
-static void round_stochastic(void **state)
+DEVICE_TEST(round_stochastic)
 {
-	struct device *d = *state;
 	static const float some[] = {1.001f, -3.14159f, 1e-30f, -1e20f, 1.0f + 0x1p-8f};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		check_mean(d, d->k->round_stochastic, some[i], 1);
@@ -94,9 +93,8 @@ static void round_stochastic(void **state)
 
 /* ---- int8 ------------------------------------------------------------------------ */
 
-static void quantise(void **state)
+DEVICE_TEST(quantise)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 60; i++) {
 		int64_t rows = pick(1, 40), cols = pick(1, 1500);
 		const struct rng_stream c = {{{3, (uint32_t)i}}, 0, 0};
@@ -127,9 +125,8 @@ static void quantise(void **state)
 }
 
 /* Quantised numbers and their codes do not change if they are quantised again. */
-static void quantise_again(void **state)
+DEVICE_TEST(quantise_again)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 20; i++) {
 		int64_t rows = pick(1, 200), cols = pick(1, 300), n = rows * cols;
 		struct mat x = twin_random(rows, cols, 1).f;
@@ -144,9 +141,8 @@ static void quantise_again(void **state)
 	}
 }
 
-static void quantise_in_the_mean(void **state)
+DEVICE_TEST(quantise_in_the_mean)
 {
-	struct device *d = *state;
 	static const float some[] = {0.001f, -0.7f, 0.999f, -1, 0, 0.12345f};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		check_mean(d, quantise_random, some[i], 1);
@@ -155,9 +151,8 @@ static void quantise_in_the_mean(void **state)
 	check_parts(d, quantise_random, 31, 1003);
 }
 
-static void quantise_what_is_none(void **state)
+DEVICE_TEST(quantise_what_is_none)
 {
-	struct device *d = *state;
 	static const float some[] = {NAN, INFINITY, -INFINITY, 1e-40f, 0, -0.0f};
 	int8_t *codes = (int8_t *)floats(2);
 	float *scale = floats(1), rest[8] = {0};
@@ -175,9 +170,8 @@ static void quantise_what_is_none(void **state)
 
 /* ---- top-k ----------------------------------------------------------------------- */
 
-static void picked(void **state)
+DEVICE_TEST(picked)
 {
-	struct device *d = *state;
 	for (int i = 0; i < 60; i++) {
 		bool wide = i % 2;
 		int64_t rows = pick(1, 40), cols = pick(1, i < 4 ? 70000 : 1500);
@@ -198,9 +192,8 @@ static void picked(void **state)
 }
 
 /* Of more than k nonzero elements the first k are packed. */
-static void picked_of_more(void **state)
+DEVICE_TEST(picked_of_more)
 {
-	struct device *d = *state;
 	static const float numbers[] = {1, 0, 2, 3, 4, 5, 0, 0, -0.0f, 0, 0, 7};
 	static const float want[] = {1, 0, 2, 3, 0, 0, 0, 0, -0.0f, 0, 0, 7};
 	struct mat x = mat_blank(2, 6), y = mat_blank(2, 6);
@@ -217,14 +210,5 @@ static void picked_of_more(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(round_stochastic),
-		on_device(quantise),
-		on_device(quantise_again),
-		on_device(quantise_in_the_mean),
-		on_device(quantise_what_is_none),
-		on_device(picked),
-		on_device(picked_of_more),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

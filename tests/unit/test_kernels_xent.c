@@ -113,7 +113,7 @@ static void check_xent(struct device *d, struct xent *x, float scale, bool large
 		x->rows * x->vocab, grad_bound);
 }
 
-static void slices(void **state)
+DEVICE_TEST(slices)
 {
 	for (int64_t n = 1; n <= 4; n++) {
 		for (int i = 0; i < 8; i++) {
@@ -126,16 +126,16 @@ static void slices(void **state)
 				x.terms = (struct xent_terms){0.1f, i > 5 ? 1e-3f : 0};
 			for (int64_t r = 0; i % 2 && r < x.rows; r++)
 				x.targets[r] = pick(0, 3) ? x.targets[r] : -1;
-			check_xent(*state, &x, 0.01f, false);
+			check_xent(d, &x, 0.01f, false);
 		}
 	}
 	struct xent large = xent_of(3, 4999, 2, 2504);
 	random_logits(&large, 2);
-	check_xent(*state, &large, 1, false);
+	check_xent(d, &large, 1, false);
 }
 
 /* All logits of a row, or one, are large; nothing overflows. */
-static void large_logits(void **state)
+DEVICE_TEST(large_logits)
 {
 	for (int64_t n = 1; n <= 4; n++) {
 		struct xent x = xent_of(24, 100, n, 128 / n);
@@ -149,29 +149,29 @@ static void large_logits(void **state)
 				set_logit(&x, i, j, here ? v + by : v);
 			}
 		}
-		check_xent(*state, &x, 1, true);
+		check_xent(d, &x, 1, true);
 		for (int64_t i = 0; i < x.rows; i++)
 			assert_true(isfinite(x.loss[i]));
 	}
 }
 
 /* A certain and correct prediction has no loss; a wrong one has the difference of the logits. */
-static void certain_rows(void **state)
+DEVICE_TEST(certain_rows)
 {
 	struct xent x = xent_of(2, 50, 1, 64);
 	for (int64_t i = 0; i < 2 * 50; i++)
 		set_logit(&x, i / 50, i % 50, i % 50 == 7 ? 200 : -200);
 	x.targets[0] = 7;
 	x.targets[1] = 8;
-	run_forward(*state, &x);
+	run_forward(d, &x);
 	assert_true(x.loss[0] == 0 && x.loss[1] == 400);
-	run_backward(*state, &x, 1);
+	run_backward(d, &x, 1);
 	const float *g = x.slice[0].p;
 	assert_true(g[7] == 0 && g[64 + 7] == 1 && g[64 + 8] == -1);
 }
 
 /* What the logits are does not matter to rows without weight, but to the others. */
-static void rows_without_weight(void **state)
+DEVICE_TEST(rows_without_weight)
 {
 	for (int64_t n = 1; n <= 3; n++) {
 		struct xent x = xent_of(4, 300, n, 300 / n + 4);
@@ -181,11 +181,11 @@ static void rows_without_weight(void **state)
 		set_logit(&x, 2, 0, INFINITY);
 		x.targets[0] = x.targets[1] = -1;
 		x.targets[2] = 0;
-		run_forward(*state, &x);
+		run_forward(d, &x);
 		assert_true(x.loss[0] == 0 && x.loss[1] == 0);
 		assert_false(isfinite(x.loss[2]));
 		assert_true(x.loss[3] > 0);
-		run_backward(*state, &x, 1);
+		run_backward(d, &x, 1);
 		for (int64_t s = 0; s < n; s++)
 			for (int64_t i = 0; i < 2 * x.cols; i++)
 				assert_true(((float *)x.slice[s].p)[i] == 0);
@@ -194,11 +194,5 @@ static void rows_without_weight(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(slices),
-		on_device(large_logits),
-		on_device(certain_rows),
-		on_device(rows_without_weight),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

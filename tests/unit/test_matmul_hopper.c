@@ -50,9 +50,8 @@ static const struct matmul_variant *all(struct device *d)
 
 /* Of one tile, and of several; parts of tiles at all edges; fewer stages a tile than the ring has,
  * as many, and more; sums whose last stage has zeros. */
-static void shapes(void **state)
+DEVICE_TEST(shapes)
 {
-	struct device *d = *state;
 	all(d);
 	check(d, 1, 8, 8, true);
 	check(d, 128, 256, 64, false);
@@ -63,17 +62,15 @@ static void shapes(void **state)
 }
 
 /* More tiles than blocks, and more columns of tiles than a section has. */
-static void sections(void **state)
+DEVICE_TEST(sections)
 {
-	struct device *d = *state;
 	all(d);
 	check(d, 140, 13 * 256 + 40, 136, true);
 	check(d, 900, 520, 320, false);
 }
 
-static void refused(void **state)
+DEVICE_TEST(refused)
 {
-	struct device *d = *state;
 	const struct matmul_variant *v = all(d);
 	const struct mat none = {0};
 	struct mat wide = mat_blank(16, 16), x = stored(wide, DT_BF16),
@@ -93,7 +90,5 @@ static void refused(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(shapes), on_device(sections), on_device(refused)};
-	return run_on_device(tests);
+	return run_on_device();
 }

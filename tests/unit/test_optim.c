@@ -30,7 +30,7 @@ static void ref_sgd(double *p, double *m, const double *g, int64_t n,
 	}
 }
 
-static void sgd(void **state)
+DEVICE_TEST(sgd)
 {
 	enum { RATE = 3 };
 	static const struct update some[] = {
@@ -39,7 +39,6 @@ static void sgd(void **state)
 		{.lr = 0.1f, .momentum = 0.8f, .nesterov = true, .grad_scale = 1},
 	};
 	static const int64_t sizes[] = {5, 15, 16, 1003, LARGE + 7};
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(some); i++)
 		for (size_t j = 0; j < ARRAY_LEN(sizes); j++) {
 			int64_t n = sizes[j], k = n / 3;
@@ -72,9 +71,8 @@ static void sgd(void **state)
 }
 
 /* The momentum, in place of the gradient, and the update with it. */
-static void muon_rows(void **state)
+DEVICE_TEST(muon_rows)
 {
-	struct device *d = *state;
 	for (int nesterov = 0; nesterov < 2; nesterov++) {
 		const struct update o = {.lr = 0.1f,
 			.momentum = 0.95f,
@@ -103,9 +101,8 @@ static void muon_rows(void **state)
 }
 
 /* A step whose end was bad changes neither parameters nor state. */
-static void off(void **state)
+DEVICE_TEST(off)
 {
-	struct device *d = *state;
 	const struct update o = {
 		.lr = 0.1f, .momentum = 0.9f, .grad_scale = 1, .off = true};
 	struct mat p = twin_random(1, LARGE, 1).f, m = twin_random(1, LARGE, 1).f;
@@ -125,10 +122,9 @@ static void off(void **state)
 }
 
 /* Copies are what the parameters are, rounded. */
-static void copies(void **state)
+DEVICE_TEST(copies)
 {
 	enum { N = 1003 };
-	struct device *d = *state;
 	const struct update o = {.lr = 0.1f, .grad_scale = 1};
 	struct mat p = twin_random(1, N, 1).f;
 	for (int i = 0; i < 2; i++) {
@@ -157,9 +153,8 @@ static int64_t place(const struct sliced *s, int64_t row, int64_t col)
 	return (col / width * s->rows + row) * width + col % width;
 }
 
-static void normalize(void **state)
+DEVICE_TEST(normalize)
 {
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
 		const struct sliced *s = &shapes[i];
 		int64_t n = s->rows * s->cols, r = min64(s->rows, s->cols);
@@ -184,9 +179,8 @@ static void normalize(void **state)
 	}
 }
 
-static void axpby(void **state)
+DEVICE_TEST(axpby)
 {
-	struct device *d = *state;
 	struct twin y = twin_random(1, LARGE + 7, 1), x = twin_random(1, LARGE + 7, 1);
 	d->k->axpby(d, y.f, 2.5f, x.f, -0.75f);
 	for (int64_t i = 0; i < LARGE + 7; i++)
@@ -286,9 +280,8 @@ static void make_whole(
 }
 
 /* Of matrices whose condition is good, within what five steps can do. */
-static void orthogonal(void **state)
+DEVICE_TEST(orthogonal)
 {
-	struct device *d = *state;
 	for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
 		const struct sliced *s = &shapes[i];
 		int64_t n = s->rows * s->cols, r = min64(s->rows, s->cols), w = n / r;
@@ -315,11 +308,10 @@ static void orthogonal(void **state)
 }
 
 /* Products of bfloat16, as on a GPU: still nearly orthogonal. */
-static void orthogonal_bf16(void **state)
+DEVICE_TEST(orthogonal_bf16)
 {
 	enum { R = 24, C = 96 };
 	const struct sliced s = {R, C, 1};
-	struct device *d = *state;
 	double x[R * C];
 	struct twin in = twin_random(R, C, 3);
 	make_whole(d, DT_BF16, in, &s);
@@ -330,15 +322,5 @@ static void orthogonal_bf16(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(sgd),
-		on_device(muon_rows),
-		on_device(off),
-		on_device(copies),
-		on_device(normalize),
-		on_device(axpby),
-		on_device(orthogonal),
-		on_device(orthogonal_bf16),
-	};
-	return run_on_device(tests);
+	return run_on_device();
 }

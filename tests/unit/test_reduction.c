@@ -1,4 +1,4 @@
-/* The plans of reductions, and what the ranks of a layout make of them (tests/support/reduction_check.h). */
+/* The plans of reductions, and what all ranks of a layout make of them. */
 #include "tests/support/reduction_check.h"
 #include "tests/support/support.h"
 
@@ -94,14 +94,11 @@ static void see_plan(const struct bucket *b)
 static void name_case(const struct reduction_case *c, struct str *out)
 {
 	const struct store_layout *l = &c->l;
-	str_printf(out,
-		"{{%d, %d, %d, %d, %d}, .zero = %d, .flat = %d, .micros = %lld, .offload = %d, .tile = %d, "
-		".host_ranks = %d}, .workers = %d, .chunks = %d, .ends_meet = %d, .tiled_uses = %d, "
-		".shares = %d",
-		l->degree[0], l->degree[1], l->degree[2], l->degree[3], l->degree[4],
-		l->zero, l->flat, (long long)l->micros, l->offload, l->tile,
-		l->host_ranks, c->workers, c->chunks, c->ends_meet, c->tiled_uses,
-		c->shares);
+	str_printf(out, "{{%d, %d, %d, %d, %d}, %d, %d, %lld, %d, %d, %d}", l->degree[0],
+		l->degree[1], l->degree[2], l->degree[3], l->degree[4], l->zero, l->flat,
+		(long long)l->micros, l->offload, l->tile, l->host_ranks);
+	str_printf(out, ", workers %d, chunks %d, ends_meet %d, tiled_uses %d, shares %d",
+		c->workers, c->chunks, c->ends_meet, c->tiled_uses, c->shares);
 }
 
 static int check(const struct reduction_case *c)

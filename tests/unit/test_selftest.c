@@ -102,9 +102,8 @@ static void each_preset(void (*fn)(const char *, const char *))
 	assert_true(n >= LEAST);
 }
 
-static void each_preset_takes_less_than_a_second(void **state)
+DEVICE_TEST(each_preset_takes_less_than_a_second)
 {
-	(void)state;
 	each_preset(check_work);
 }
 
@@ -169,9 +168,8 @@ static void check_matmuls(enum dtype type, enum dtype operand)
 	}
 }
 
-static void large_trials_pass(void **state)
+DEVICE_TEST(large_trials_pass)
 {
-	struct device *d = *state;
 	const struct mat row = shape(1, LONG, DT_F32);
 	const struct kernel_call calls[] = {long_row(), tall(), {KERNEL_zero, .m = {row}},
 		{KERNEL_copy, .m = {row, row}}, {KERNEL_exact_sumsq, .m = {row}},
@@ -242,10 +240,9 @@ static void wrong_grid_sum(struct device *d, const struct grid_sum *s, struct gr
 		device_put(d, s->rounded + 5, &x, sizeof(x));
 }
 
-static void wrong_sums_are_found(void **state)
+DEVICE_TEST(wrong_sums_are_found)
 {
 	static const char *const names[] = {": grid: ", ": sum: ", ": rounded: "};
-	struct device *d = *state;
 	const struct kernel_call c = {
 		KERNEL_grid_sum, .n = {2003, 2, 0, GRID_KEPT | GRID_ROUNDED}};
 	struct kernels k = *d->k;
@@ -296,11 +293,10 @@ static struct kernel_call norm_bwd_call(int64_t rows, int64_t cols)
 }
 
 /* An error of one bf16 number in one element of a column. */
-static void a_wrong_rounding_is_found(void **state)
+DEVICE_TEST(a_wrong_rounding_is_found)
 {
 	static const char *const names[] = {": sums of the copy: element 0, 100 is",
 		": copy of dx: element 702, 100 is"};
-	struct device *d = *state;
 	const struct kernel_call c = norm_bwd_call(4000, 768);
 	struct kernels k = *d->k;
 	if (!d->discrete)
@@ -355,10 +351,9 @@ static void check_found(struct kernel_call c, int64_t row, int64_t col, float va
 }
 
 /* In the first and in later pieces, in a first and in a last element; a number, and none. */
-static void one_wrong_element_is_found(void **state)
+DEVICE_TEST(one_wrong_element_is_found)
 {
 	static const float values[] = {1e3f, NAN};
-	(void)state;
 	for (size_t i = 0; i < ARRAY_LEN(values); i++) {
 		check_found(tall(), 0, 0, values[i]);
 		check_found(tall(), 700, 1000, values[i]);
@@ -369,23 +364,21 @@ static void one_wrong_element_is_found(void **state)
 }
 
 /* Behind the last element, and at the fence's end. */
-static void writes_behind_a_matrix_are_found(void **state)
+DEVICE_TEST(writes_behind_a_matrix_are_found)
 {
 	static const char said[] =
 		": memory: the kernel wrote behind the end of a matrix";
 	const struct kernel_call small = {KERNEL_linear_fwd,
 		.m = {shape(3, 7, DT_F32), shape(3, 5, DT_F32), shape(7, 5, DT_F32)}};
-	(void)state;
 	check_said(small, 3 * 7, 0, said);
 	check_said(small, 3 * 7 + 31, 1, said);
 	check_said(tall(), TALL * WIDE, 0, said);
 }
 
 /* Kernels that must have the CPU's bits. */
-static void signs_of_zeros_are_compared(void **state)
+DEVICE_TEST(signs_of_zeros_are_compared)
 {
 	const struct kernel_call c = {KERNEL_zero, .m = {shape(1, 9, DT_F32)}};
-	(void)state;
 	check_said(c, 5, -0.0f, ": element 0, 5 is -0, but the CPU's is 0");
 }
 
@@ -414,11 +407,10 @@ static void dense_rope(struct device *d, struct mat x, int64_t dim, struct mat r
 }
 
 /* Kernels get columns of another matrix where the run's do, and are found if they write elsewhere. */
-static void columns_are_tried(void **state)
+DEVICE_TEST(columns_are_tried)
 {
 	enum { N = 200, BATCH = 2, DIM = 64, HEADS = 4, KV = 2 };
 	enum { Q = HEADS * DIM, K = KV * DIM, ALL = Q + 2 * K, POSITIONS = 300 };
-	struct device *d = *state;
 	const enum dtype type = d->discrete ? DT_BF16 : DT_F32;
 	const struct mat q = shape(BATCH * N, Q, type), k = shape(BATCH * N, K, type);
 	const struct mat dq = columns(BATCH * N, Q, ALL, type);
@@ -465,11 +457,10 @@ static void wrong_attn_fwd(struct device *d, const struct attn *a, struct mat o,
 }
 
 /* More than the largest GPU has multiprocessors, twice; but not more than the run has. */
-static void blocks_have_several_tiles(void **state)
+DEVICE_TEST(blocks_have_several_tiles)
 {
 	enum { N = 128, DIM = 64, HEADS = 12, TWICE = 2 * 192 };
 	static const int64_t batches[] = {64, 3};
-	struct device *d = *state;
 	struct kernels wrong_ones = *d->k;
 	right = d->k;
 	wrong_ones.attn_fwd = wrong_attn_fwd;
@@ -500,12 +491,11 @@ static void blocks_have_several_tiles(void **state)
 }
 
 /* Calls that differ in this only are two. */
-static void columns_are_another_call(void **state)
+DEVICE_TEST(columns_are_another_call)
 {
 	struct kernel_call c = {KERNEL_rope,
 		.m = {shape(8, 64, DT_F32), shape(9, 64, DT_F32)}, .n = {64}};
 	struct kernel_calls calls = {0};
-	(void)state;
 	kernel_note(&calls, &c);
 	c.m[0].stride = 128;
 	kernel_note(&calls, &c);
@@ -616,12 +606,11 @@ static void try_right_calls(struct device *d, int n_seeds)
 
 /* No seed's random numbers are refused: one seed at some widths, or with LONG=yes 50 seeds at the widths and in
  * the types of all presets. Kernels that must have the CPU's bits are left out. */
-static void right_kernels_pass(void **state)
+DEVICE_TEST(right_kernels_pass)
 {
 	enum { SEEDS = 50 };
 	const char *all = getenv("LONG");
 	bool whole = all && !strcmp(all, "yes");
-	struct device *d = *state;
 	if (!d->discrete)
 		skip();
 	if (whole)
@@ -642,20 +631,7 @@ static void right_kernels_pass(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = {
-		on_device(each_preset_takes_less_than_a_second),
-		on_device(large_trials_pass),
-		on_device(one_wrong_element_is_found),
-		on_device(wrong_sums_are_found),
-		on_device(a_wrong_rounding_is_found),
-		on_device(writes_behind_a_matrix_are_found),
-		on_device(signs_of_zeros_are_compared),
-		on_device(columns_are_tried),
-		on_device(blocks_have_several_tiles),
-		on_device(columns_are_another_call),
-		on_device(right_kernels_pass),
-	};
 	if (test_device_missing())
 		return 0;
-	return run_on_device(tests);
+	return run_on_device();
 }

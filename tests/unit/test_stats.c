@@ -73,3 +73,15 @@ TEST(batches)
 	assert_near(sum / squares, 1, 0.25);
 	assert_true(batch_means(x, 1).df == 0 && batch_means(x, 3).df == 2);
 }
+
+TEST(intervals)
+{
+	const struct estimate e = {1, 0.1, 10}, none = {1, 0.1, 0};
+	struct interval i = interval_of(&e, 0.975), unknown = interval_of(&none, 0.975);
+	assert_near(i.half_width, 0.222813885, 1e-8); /* 5 % on both sides together */
+	assert_true(is_inside(&i, 1.23) && !is_inside(&i, 1.22));
+	assert_true(is_beyond(&i, 0.77) && !is_beyond(&i, 0.78));
+	i.value = -1;
+	assert_true(is_inside(&i, 1.23) && is_beyond(&i, 0.77));
+	assert_false(is_inside(&unknown, 9) || is_beyond(&unknown, 0));
+}

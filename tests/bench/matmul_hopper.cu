@@ -11,7 +11,7 @@
 #include "kernels/cuda/cuda_internal.h"
 
 extern "C" {
-#include "kernels/cuda/matmul_hopper.h"
+#include "tests/bench/matmul_hopper.h"
 }
 
 enum {
