@@ -1,7 +1,6 @@
 /* The backend interface: the functions that a device implements, its initialisation, and the ABI of
  * the CUDA plugin. Code that only uses devices includes device.h. */
-#ifndef KERNELS_BACKEND_H
-#define KERNELS_BACKEND_H
+#pragma once
 
 #include "kernels/device.h"
 #include "kernels/kernels.h"
@@ -110,5 +109,3 @@ static inline uint64_t device_abi(void)
 		h = hash_mix(h + sizes[i]);
 	return h;
 }
-
-#endif

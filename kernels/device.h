@@ -3,8 +3,7 @@
  * kernels are declared by kernels.h, the interface that it implements by backend.h. No call is
  * collective.
  */
-#ifndef KERNELS_DEVICE_H
-#define KERNELS_DEVICE_H
+#pragma once
 
 #include "kernels/dtype.h"
 
@@ -228,5 +227,3 @@ void device_profile_end(struct device *d, struct str *out);
 /* A named range of enqueued work, for GPU profilers (NVTX). Ranges nest. */
 void device_range(struct device *d, const char *name);
 void device_range_end(struct device *d);
-
-#endif

@@ -7,8 +7,7 @@
  * have a 16-bit type ("any": each independently; all others are fp32). 8-bit types are for matmuls
  * only.
  */
-#ifndef KERNELS_DTYPE_H
-#define KERNELS_DTYPE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -42,5 +41,3 @@ static inline int64_t dtype_bytes(enum dtype t)
 {
 	return dtype_table[t].bits / 8;
 }
-
-#endif

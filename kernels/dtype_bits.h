@@ -2,8 +2,7 @@
  * Rounding to the formats of dtype.h, and their bits, for one number on a CPU. It is branch-free integer
  * code, so that the compiler vectorises loops of it; its bits are those of hardware conversions.
  */
-#ifndef KERNELS_DTYPE_BITS_H
-#define KERNELS_DTYPE_BITS_H
+#pragma once
 
 #include "kernels/dtype.h"
 #include "kernels/normal.h"
@@ -94,5 +93,3 @@ static inline uint32_t narrow_bits(float x, enum dtype t)
 	r = select_bits(small, (uint32_t)(int32_t)steps, r);
 	return r | sign << (f.bits - 1);
 }
-
-#endif

@@ -22,8 +22,7 @@
  * self-test, tests) defines KERNEL and includes list.h. Each device implements each kernel: the C
  * type of kernel X is kern_X, and d->k->X(d, ...) calls it on device d.
  */
-#ifndef KERNELS_H
-#define KERNELS_H
+#pragma once
 
 #include "kernels/device.h"
 #include "kernels/matrix.h"
@@ -36,5 +35,3 @@ struct kernels {
 	const char *name; /* "cpu avx512", ... */
 #include "kernels/list.h"
 };
-
-#endif

@@ -1,7 +1,6 @@
 /* Dense matrices in the memory of a device: row-major, with shapes written [rows, cols]. Pointers
  * are borrowed. */
-#ifndef KERNELS_MATRIX_H
-#define KERNELS_MATRIX_H
+#pragma once
 
 #include <stdalign.h>
 #include <stddef.h>
@@ -100,5 +99,3 @@ static inline struct mat mat_take(
 	m.p = arena_alloc(a, (size_t)mat_bytes(m));
 	return m;
 }
-
-#endif

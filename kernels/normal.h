@@ -8,8 +8,7 @@
  * word i / 64 % 4 of Philox block i / 256 * 64 + i % 64. Words 0 and 1 of a block give a pair of
  * numbers, words 2 and 3 another.
  */
-#ifndef KERNELS_NORMAL_H
-#define KERNELS_NORMAL_H
+#pragma once
 
 #include "base/philox.h"
 
@@ -105,5 +104,3 @@ PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float 
 		z = normal_number(key, i, attempt);
 	return z;
 }
-
-#endif

@@ -6,8 +6,7 @@
  * step can be forgotten. Calls outside of steps (synchronisation of workers, generating samples) are
  * recorded by the code that makes them. No call is collective.
  */
-#ifndef KERNELS_SELFTEST_H
-#define KERNELS_SELFTEST_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -64,5 +63,3 @@ void selftest_measure(const struct kernel_calls *, struct selftest_work *);
  * largest call needs, and frees it. `threads`: of the CPU. */
 int selftest_run(struct device *d, int threads, const struct kernel_calls *,
 	struct selftest *, struct err *e);
-
-#endif

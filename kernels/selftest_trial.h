@@ -1,6 +1,5 @@
 /* Shared by selftest.c, selftest_*.c and tests/support/trials.c: a trial, which runs a kernel call on both devices. */
-#ifndef KERNELS_SELFTEST_TRIAL_H
-#define KERNELS_SELFTEST_TRIAL_H
+#pragma once
 
 #include "kernels/selftest.h"
 
@@ -146,5 +145,3 @@ extern void (*const trials[N_KERNELS])(struct trial *);
 /* selftest_layers.c, selftest_attn.c, selftest_state.c */
 #define KERNEL(type, name, ...) void try_##name(struct trial *);
 #include "kernels/list.h"
-
-#endif

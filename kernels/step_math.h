@@ -1,6 +1,5 @@
 /* Arithmetic on single numbers, which gives the same bits on all devices. */
-#ifndef KERNELS_STEP_MATH_H
-#define KERNELS_STEP_MATH_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -35,5 +34,3 @@ EXACT_FN float float8_scale(float largest, float amax)
 	double max = (double)amax < eps ? eps : (double)amax;
 	return (float)((double)largest / max);
 }
-
-#endif

@@ -2,8 +2,7 @@
  * What only pt-ckpt does with checkpoints: prints them for people and programs, on standard output and as JSON, and
  * removes them. Functions that return int return 0, or -1 with *e set.
  */
-#ifndef CKPT_PRINT_H
-#define CKPT_PRINT_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 
@@ -55,5 +54,3 @@ int ckpt_print_pruned(
  * shape and a hash for each group; the hashes of the parameters sum to param_hash modulo 2^64.
  * The tensors are in the order of `order` (NULL: of the names). Reads and checks all of them. */
 int ckpt_export_json(const struct ckpt *c, const int *order, FILE *f, struct err *e);
-
-#endif

@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <math.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = 4096 };
@@ -164,18 +163,10 @@ static bool capture(struct bench *b, const struct coll_case *c)
 	return comm_min_i64(b->home, begun && device_graph_end(b->d) && all);
 }
 
-/* (A rank that sleeps does not wait for a processor.) */
-static void hold_up(double seconds)
-{
-	const struct timespec delay = {
-		.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * fmod(seconds, 1))};
-	nanosleep(&delay, NULL);
-}
-
 static void run_one(struct bench *b, const struct coll_case *c, bool graph, bool waits)
 {
 	if (b->o.delay > 0)
-		hold_up(b->o.delay);
+		clock_sleep(b->o.delay); /* asleep, it does not wait for a processor */
 	if (graph)
 		device_graph_launch(b->d);
 	else

@@ -1,6 +1,5 @@
 /* Shared by the files that measure. */
-#ifndef BENCH_INTERNAL_H
-#define BENCH_INTERNAL_H
+#pragma once
 
 #include "collbench/collbench.h"
 #include "comm/requests.h"
@@ -44,5 +43,3 @@ int64_t bench_block(const struct coll_case *c, int64_t to);
 void overlap_measure(struct bench *b, const struct coll_case *c, double pure,
 	int64_t iters, struct bench_samples *s);
 void overlap_close(struct bench *b);
-
-#endif

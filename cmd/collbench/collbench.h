@@ -5,8 +5,7 @@
  *   suite.h      the cases of a run, and the groups that they run in
  *   fit.h        latency and bandwidth, fitted to the times
  */
-#ifndef COLLBENCH_H
-#define COLLBENCH_H
+#pragma once
 
 #include "comm/collective.h"
 #include "kernels/device.h"
@@ -189,5 +188,3 @@ void smoke_watch(const char *program);
 /* Collective. Rank 0 prints the results. Returns 0 or EX_FAILED, and cancels the timeout. */
 int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_BENCH],
 	const struct bench_fault *fault);
-
-#endif

@@ -4,8 +4,7 @@
  * sizes count alike: the relative deviations are squared. Each axis of a mesh has fits of its own, which do not tell
  * its name: those of one collective stand in the order in which the axes were measured.
  */
-#ifndef COLLBENCH_FIT_H
-#define COLLBENCH_FIT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -24,5 +23,3 @@ bool bench_fit_times(
 /* Reads the fits of a result of pt-collbench, which is not trusted. 0, or -1 with *e set; *fits is freed by the
  * caller. */
 int bench_fits_read(const char *path, struct bench_fit **fits, int64_t *n, struct err *e);
-
-#endif

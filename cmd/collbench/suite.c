@@ -1,8 +1,6 @@
 /* The cases of a run: listed first, then measured in one or several passes. */
 #include "collbench/suite.h"
 
-#include <time.h>
-
 struct suite_case {
 	struct coll_case c;
 	const struct bench_group *group;
@@ -143,8 +141,7 @@ static int check_wanted(const struct suite *s, struct err *e)
 /* Before a pass: ranks that shared a processor may get one each when they wake up. */
 static void rest(void)
 {
-	const struct timespec moment = {.tv_nsec = 20 * 1000 * 1000};
-	nanosleep(&moment, NULL);
+	clock_sleep(0.02);
 }
 
 static void measure(struct suite *s, int64_t i)

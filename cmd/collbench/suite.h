@@ -1,6 +1,5 @@
 /* The cases of a run of pt-collbench, and the groups of ranks that they run in. */
-#ifndef COLLBENCH_SUITE_H
-#define COLLBENCH_SUITE_H
+#pragma once
 
 #include "collbench/table.h"
 #include "comm/mesh.h"
@@ -88,5 +87,3 @@ void suite_run(struct suite *s);
 void suite_compare(struct suite *s, const struct bench_table *old, double threshold,
 	int64_t retries);
 void suite_free(struct suite *s);
-
-#endif

@@ -1,6 +1,5 @@
 /* Results of pt-collbench: the table and its columns, the HDF5 file, comparison with an older one, pictures. */
-#ifndef COLLBENCH_TABLE_H
-#define COLLBENCH_TABLE_H
+#pragma once
 
 #include "base/file.h"
 #include "draw/draw.h"
@@ -162,5 +161,3 @@ struct bench_curves {
 void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
 	struct bench_curves *c);
 void bench_curves_free(struct bench_curves *c);
-
-#endif

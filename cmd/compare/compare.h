@@ -14,8 +14,7 @@
  * results are the first and the largest difference, and its size in units in the last place (ULP), but no
  * mean, in which differences of opposite sign would cancel.
  */
-#ifndef COMPARE_H
-#define COMPARE_H
+#pragma once
 
 #include "base/base.h"
 #include "compare/verdict.h"
@@ -95,5 +94,3 @@ void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out);
 /* Prints what differs in the arithmetic, one line `key: control, test` per option. */
 void arithmetic_print(const struct run_diff *d, struct str *out);
-
-#endif

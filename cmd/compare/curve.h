@@ -4,8 +4,7 @@
  * A column is given by its name, because a log of another program may have columns beside those of
  * the table.
  */
-#ifndef COMPARE_CURVE_H
-#define COMPARE_CURVE_H
+#pragma once
 
 #include "draw/draw.h"
 #include "run/run.h"
@@ -39,5 +38,3 @@ void curve_columns(const struct run_log *logs, int n, struct strs *names);
 /* Prints a table: step or tokens, control, tests; '-' if a run has no value. */
 void curve_table(const struct run_log *logs, int n, const char *column,
 	enum curve_axis axis, struct str *out);
-
-#endif

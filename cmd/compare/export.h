@@ -1,6 +1,5 @@
 /* export: logs of any format as one table, JSON lines, or event files of TensorBoard. */
-#ifndef COMPARE_EXPORT_H
-#define COMPARE_EXPORT_H
+#pragma once
 
 #include "run/run.h"
 
@@ -11,5 +10,3 @@ int export_format(const char *path, int format, struct err *e);
 /* Writes columns of n logs; `columns` empty: all that have a value. */
 int export_write(const struct run_log *logs, int n, const struct strs *columns,
 	const char *path, int format, struct err *e);
-
-#endif

@@ -6,8 +6,7 @@
  * one JSON object are refused through a pipe, because all but its end is none. A file that does not exist yet
  * is waited for. Files are looked at twice a second, because notifications do not cross network file systems.
  */
-#ifndef COMPARE_FOLLOW_H
-#define COMPARE_FOLLOW_H
+#pragma once
 
 #include "base/base.h"
 #include "run/run.h"
@@ -32,5 +31,3 @@ struct follow {
 /* Fills logs[n], which the caller frees. 0 and *why, or -1 with *e set. */
 int follow_runs(struct run_log *logs, const char *const *paths, int n,
 	const struct follow *f, enum follow_end *why, struct err *e);
-
-#endif

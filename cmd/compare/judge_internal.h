@@ -1,6 +1,5 @@
 /* For the files of compare/verdict.h only: aligned curves, units of runs, estimates. */
-#ifndef COMPARE_JUDGE_INTERNAL_H
-#define COMPARE_JUDGE_INTERNAL_H
+#pragma once
 
 #include "compare/compare.h"
 #include "compare/verdict.h"
@@ -177,5 +176,3 @@ struct estimate estimate_difference(
 /* The mean of all units of a set in these rows, and the standard deviation between them. */
 double set_mean(const struct judging *j, enum set s, int64_t from, int64_t to);
 double set_sd(const struct judging *j, enum set s, int64_t from, int64_t to);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Functions that return int return -1 with *e set on an error.
  */
-#ifndef COMPARE_LOCATE_H
-#define COMPARE_LOCATE_H
+#pragma once
 
 #include "run/run.h"
 
@@ -67,5 +66,3 @@ int locate(const char *control, const char *test, const struct locate_opts *o,
 	struct str *out, struct err *e);
 /* Are both checkpoints? */
 bool locate_are_checkpoints(const char *control, const char *test, struct err *e);
-
-#endif

@@ -2,8 +2,7 @@
  * compare/outcome: what is said of tests. The exact comparison of all columns (compare.h) and the
  * judgement of one of them (verdict.h) together are one verdict, which is printed as text or JSON.
  */
-#ifndef COMPARE_OUTCOME_H
-#define COMPARE_OUTCOME_H
+#pragma once
 
 #include "compare/compare.h"
 #include "compare/verdict.h"
@@ -77,5 +76,3 @@ void outcome_print(
 /* One JSON object, as pt-compare(1) describes it. Numbers that are not finite are null. */
 void outcomes_json(const struct outcomes *all, const struct outcome_opts *o, int code,
 	struct str *out);
-
-#endif

@@ -5,8 +5,7 @@
  * same; the script is for another axis, for zoom and for values at the pointer. Long logs are thinned to some hundred
  * points. All text comes from logs, which are not trusted, and is escaped.
  */
-#ifndef COMPARE_REPORT_H
-#define COMPARE_REPORT_H
+#pragma once
 
 #include "draw/draw.h"
 #include "compare/series.h"
@@ -104,5 +103,3 @@ void figure_legend(const struct figures *f, struct str *out);
 void report_put(const struct report *r, enum page_kind kind, struct str *out);
 /* The curves, as JSON for the script of the page. */
 void report_data(const struct figures *f, struct str *out);
-
-#endif

@@ -2,8 +2,7 @@
  * Series: what is drawn of some runs, a run by itself or replicas as their mean and the band from the lowest to
  * the highest of them; and the names that runs have in pictures.
  */
-#ifndef COMPARE_SERIES_H
-#define COMPARE_SERIES_H
+#pragma once
 
 #include "compare/curve.h"
 
@@ -60,5 +59,3 @@ int curves_of(struct curve_plot *c, const struct run_log *logs, int n,
 	const struct series_opts *o, const char *column, enum curve_axis axis,
 	struct err *e);
 void curves_free(struct curve_plot *c);
-
-#endif

@@ -11,8 +11,7 @@
  * several runs of a side the geometric mean counts, and if it is larger, the standard error
  * between the runs; it then holds for a single run of the other side, too.
  */
-#ifndef COMPARE_SPEED_H
-#define COMPARE_SPEED_H
+#pragma once
 
 #include "base/base.h"
 #include "run/run.h"
@@ -53,5 +52,3 @@ const char *speed_heading(int column);
 /* "tokens/s"; and a value with its unit, in a few digits. Returns buf. */
 const char *speed_name(int column);
 char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v);
-
-#endif

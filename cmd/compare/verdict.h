@@ -5,8 +5,7 @@
  * steps, for then the noise of the batches cancels in their difference; see enum design. The rates
  * of errors are stated with each test, and measured by tests/bench/calibrate. No call is collective.
  */
-#ifndef COMPARE_VERDICT_H
-#define COMPARE_VERDICT_H
+#pragma once
 
 #include "base/base.h"
 #include "run/run.h"
@@ -153,5 +152,3 @@ extern const int n_rules;
 extern const char *const rule_names[]; /* ends with NULL */
 /* Prints the table as a list for a manual page. */
 void rules_man(FILE *f);
-
-#endif

@@ -1,6 +1,5 @@
 /* Inside the wing logs: the table of formats, and formats of lines as data. */
-#ifndef LOGS_FORMATS_H
-#define LOGS_FORMATS_H
+#pragma once
 
 #include "logs/logs_internal.h"
 
@@ -123,5 +122,3 @@ const struct log_format *format_detect(const struct log_how *how, struct span sa
 const struct log_format *format_find(
 	const struct log_formats *all, const char *name); /* NULL: none */
 bool format_is_pt(const struct log_format *f);
-
-#endif

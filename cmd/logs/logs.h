@@ -9,8 +9,7 @@
  *
  * No input is trusted. No call is collective.
  */
-#ifndef LOGS_H
-#define LOGS_H
+#pragma once
 
 #include "run/run.h"
 
@@ -70,5 +69,3 @@ int log_runs(const char *path, struct strs *names, struct err *e);
  * in a format that must be read as a whole. */
 int log_read_growing(struct run_log *l, const char *path, const struct log_how *how,
 	bool is_stream, struct err *e);
-
-#endif

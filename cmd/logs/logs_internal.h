@@ -1,6 +1,5 @@
 /* Inside the wing logs: what parsers fill in, and what they share. */
-#ifndef LOGS_INTERNAL_H
-#define LOGS_INTERNAL_H
+#pragma once
 
 #include "logs/logs.h"
 
@@ -230,5 +229,3 @@ void csv_field(struct span line, char delimiter, int i, struct str *out);
 /* ---- read.c -------------------------------------------------------------------------- */
 
 enum { MOST_JSON = 1 << 28 };
-
-#endif

@@ -3,8 +3,7 @@
  * enumerated; those of pt are planned by the code that trains (plan/plan.h), except those that are bound to need or to
  * take more, and those of other trainers are estimated by closed formulas. No call is collective.
  */
-#ifndef PLAN_PLANNER_H
-#define PLAN_PLANNER_H
+#pragma once
 
 #include "engine/options.h"
 #include "model/model.h"
@@ -281,5 +280,3 @@ int report_json(const struct request *r, const struct search *s, const char *giv
 /* The arguments of pt-train: `given`, those of the model, and those of the layout. */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out);
-
-#endif

@@ -5,8 +5,7 @@
  * What would not fit into memory for a large corpus is in temporary files. Functions that return int return
  * 0, or -1 with *e set.
  */
-#ifndef PREPARE_ASSEMBLY_H
-#define PREPARE_ASSEMBLY_H
+#pragma once
 
 #include "prepare/block_writer.h"
 #include "prepare/pipeline.h"
@@ -158,5 +157,3 @@ int put_counted(struct writing *x, enum split s, struct token_spans spans, int64
 /* Both read all documents of a lane. The first counts windows; of all, the first `train` are for training. */
 int windows_count(struct writing *x, int lane, int64_t *n, struct err *e);
 int windows_write(struct writing *x, int lane, int64_t train, struct err *e);
-
-#endif

@@ -3,8 +3,7 @@
  * thread; reading it, hashing it and writing it is done by several, in any order. Only the hash of a whole
  * dataset is computed in the order of its blocks.
  */
-#ifndef PREPARE_BLOCK_WRITER_H
-#define PREPARE_BLOCK_WRITER_H
+#pragma once
 
 #include "data/data.h"
 
@@ -42,5 +41,3 @@ void out_block_end(struct block_writer *w, struct out_block *b);
 /* Waits until all blocks are written. */
 int block_writer_wait(struct block_writer *w, struct err *e);
 void block_writer_close(struct block_writer *w); /* drops the blocks that are left */
-
-#endif

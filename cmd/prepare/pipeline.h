@@ -8,8 +8,7 @@
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set.
  */
-#ifndef PREPARE_PIPELINE_H
-#define PREPARE_PIPELINE_H
+#pragma once
 
 #include "base/file.h"
 #include "prepare/record.h"
@@ -254,5 +253,3 @@ struct encoding {
 extern const char text_changed[];
 /* Collective. The error, if any, is that of the first batch that has one. */
 int encode_all(struct encoding *x, struct err *e);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set.
  */
-#ifndef PREPARE_H
-#define PREPARE_H
+#pragma once
 
 #include "chat/chat.h"
 #include "data/data.h"
@@ -105,5 +104,3 @@ int prepare_decode(const struct strs *files, enum split split, FILE *f, struct e
 /* Writes documents [from, from + n) of the files to f, those for validation behind those for training. */
 int prepare_show(
 	const struct strs *files, int64_t from, int64_t n, FILE *f, struct err *e);
-
-#endif

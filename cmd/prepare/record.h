@@ -4,8 +4,7 @@
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set.
  */
-#ifndef PREPARE_RECORD_H
-#define PREPARE_RECORD_H
+#pragma once
 
 #include "chat/chat.h"
 #include "prepare/prepare.h"
@@ -39,5 +38,3 @@ struct json_t *jsonl_object(const char *line, int64_t n, struct err *e);
 /* Sets an error and returns -1: the field is missing, or is not `what`. */
 int jsonl_not_a(
 	const struct json_t *line, const char *field, const char *what, struct err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* Writing of shards. */
-#ifndef PREPARE_SHARD_WRITER_H
-#define PREPARE_SHARD_WRITER_H
+#pragma once
 
 #include "prepare/block_writer.h"
 #include "prepare/prepare.h"
@@ -31,5 +30,3 @@ void shard_writer_documents(
 /* After the last token: renames the files, or copies the image to the stream. */
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
 void shard_writer_close(struct shard_writer *w); /* removes unfinished files */
-
-#endif

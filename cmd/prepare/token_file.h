@@ -2,8 +2,7 @@
  * Files of tokens that other programs read and write: one table of formats. A file is one sequence of
  * tokens, without a vocabulary; that of Megatron-LM has an index of its documents beside it.
  */
-#ifndef PREPARE_TOKEN_FILE_H
-#define PREPARE_TOKEN_FILE_H
+#pragma once
 
 #include "prepare/prepare.h"
 
@@ -118,5 +117,3 @@ int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 /* Fails if an output exists, and is also an input. `tokens`: the operands have tokens. */
 int outputs_check(const struct token_convert *c, bool tokens, const struct strs *operands,
 	struct err *e);
-
-#endif

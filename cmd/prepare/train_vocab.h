@@ -1,6 +1,5 @@
 /* Training of a vocabulary from texts, on several threads. */
-#ifndef PREPARE_TRAIN_VOCAB_H
-#define PREPARE_TRAIN_VOCAB_H
+#pragma once
 
 #include "prepare/prepare.h"
 #include "vocab/vocab.h"
@@ -21,5 +20,3 @@ struct trained_vocab {
 /* The result does not depend on the number of threads. */
 int train_vocab_run(const struct train_vocab *c, const struct strs *inputs,
 	struct trained_vocab *out, struct err *e);
-
-#endif

@@ -4,8 +4,7 @@
  * Checkpoints are not trusted. No call is collective. Functions that return int return 0, or -1
  * with *e set.
  */
-#ifndef SAMPLE_H
-#define SAMPLE_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 
@@ -37,5 +36,3 @@ int stops_find(struct stops *s, const struct ckpt *c, const char *how,
 	const struct chat_template *chat, struct err *e);
 bool stops_at(const struct stops *s, int64_t id);
 void stops_free(struct stops *s);
-
-#endif

@@ -1,8 +1,6 @@
 /* Injected faults: slow ranks, and corrupt data. */
 #include "train/faults.h"
 
-#include <time.h>
-
 enum { ANY = -1 };
 
 /* "RANK:MS" or "RANK:MS:PROBABILITY". */
@@ -55,11 +53,9 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 /* Polls as computation does, so that communication makes progress. */
 static void wait(double ms)
 {
-	const struct timespec moment = {.tv_nsec = 500000};
 	double until = clock_seconds() + ms / 1e3, left;
 	while (ms > 0 && (left = until - clock_seconds()) > 0) {
-		struct timespec rest = {.tv_nsec = (long)(left * 1e9)};
-		nanosleep(left < 5e-4 ? &rest : &moment, NULL);
+		clock_sleep(left < 5e-4 ? left : 5e-4);
 		comm_poll();
 	}
 }

@@ -1,6 +1,5 @@
 /* faults: injected delays and corrupt data, to measure and test what they cost. */
-#ifndef TRAIN_FAULTS_H
-#define TRAIN_FAULTS_H
+#pragma once
 
 #include "engine/step.h"
 
@@ -36,5 +35,3 @@ int faults_parse_delays(
 /* The delay of a rank in a step. */
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks);
-
-#endif

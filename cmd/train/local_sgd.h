@@ -6,8 +6,7 @@
  *
  * "Collective" is over the ranks of all workers.
  */
-#ifndef TRAIN_LOCAL_SGD_H
-#define TRAIN_LOCAL_SGD_H
+#pragma once
 
 #include "train/notify.h"
 #include "edit/edit.h"
@@ -101,5 +100,3 @@ int local_sgd_usable(void *with, const struct ckpt *c, struct err *e);
 /* The state that a run resumes with; *from_anchor: at the last synchronisation. */
 int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	struct ckpt_info *info, bool *from_anchor, struct err *e);
-
-#endif

@@ -1,7 +1,6 @@
 /* Notifications: any rank of a group announces a round, and the others see that when they poll, in
  * that round or later; no rank waits. Rounds only increase. */
-#ifndef TRAIN_NOTIFY_H
-#define TRAIN_NOTIFY_H
+#pragma once
 
 #include "comm/requests.h"
 
@@ -18,5 +17,3 @@ void comm_notify_send(struct comm_notify *b, int64_t round);
 bool comm_notify_received(struct comm_notify *b, int64_t round);
 /* Collective. Returns when this rank has received all messages, and its own are sent. */
 void comm_notify_close(struct comm_notify *b);
-
-#endif

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Has its log a step? A damaged one may have one. */
@@ -182,13 +181,12 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { PATIENCE_MS = 1500 };
-	const struct timespec moment = {.tv_nsec = 50000000};
 	double begin = clock_seconds();
 	if (!o->ckpt || o->load == LOAD_BROADCAST)
 		return 0;
 	while (access(r->dir.ckpt_path, W_OK | X_OK) &&
 		clock_seconds() - begin < PATIENCE_MS / 1e3)
-		nanosleep(&moment, NULL);
+		clock_sleep(0.05);
 	if (access(r->dir.ckpt_path, W_OK | X_OK))
 		err_set(e, EX_IOERR,
 			"%s: %s, on %s; ranks that share no file system need "

@@ -1,6 +1,5 @@
 /* The self-test of a run: its kernel calls on this GPU, against a CPU's. */
-#ifndef TRAIN_SELFTEST_H
-#define TRAIN_SELFTEST_H
+#pragma once
 
 #include "engine/engine.h"
 
@@ -11,5 +10,3 @@ void selftest_calls(const struct train_opts *o, struct model *m, int rank,
 /* Collective over `all`, before anything is allocated on the GPU. Compares the kernels of this
  * run with the CPU's, unless they are known to be right. The result is appended to `out`. */
 int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e);
-
-#endif

@@ -6,8 +6,7 @@
  *   selftest.h        the kernels of a run, against a CPU's
  *   train_internal.h  start, loop, log, checkpoints, run directory, for the files of this directory only
  */
-#ifndef TRAIN_H
-#define TRAIN_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "comm/mesh.h"
@@ -31,5 +30,3 @@ int job_find_base(const struct train_opts *o, struct comm *world, struct job_bas
  * did, by clock_seconds(). */
 int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
 	const char *command, double began);
-
-#endif

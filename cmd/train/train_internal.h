@@ -1,7 +1,6 @@
 /* The run around the trainer: shared by start.c, loop.c, report.c, save.c, run_dir.c,
  * local_sgd*.c, tensorboard.c and peak.c. */
-#ifndef TRAIN_INTERNAL_H
-#define TRAIN_INTERNAL_H
+#pragma once
 
 #include <pthread.h>
 
@@ -227,5 +226,3 @@ double peak_flops(const struct train_opts *o, struct device *d);
 void options_note_idle(const struct train_opts *o, const struct model *m, int ranks);
 /* Collective. Trains (or evaluates), and returns the exit code. */
 int loop_run(struct run *r);
-
-#endif

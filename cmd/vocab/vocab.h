@@ -2,8 +2,7 @@
  * vocab: training of byte-pair encoding: count the words of texts, merge the most frequent pair of tokens again
  * and again, write the files that others read.
  */
-#ifndef VOCAB_H
-#define VOCAB_H
+#pragma once
 
 #include "token/token.h"
 
@@ -58,5 +57,3 @@ int train_bpe(const struct train_words *words, const struct train_config *c,
 /* Writes vocab.json, merges.txt, tokenizer.json and vocab.tiktoken into a folder. */
 int train_write(const char *folder, bool overwrite, const struct vocab *v,
 	const struct bpe_rules *r, struct strs *files, struct err *e);
-
-#endif

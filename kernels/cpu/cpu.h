@@ -6,8 +6,7 @@
  * a*b+c to an FMA, and matmuls have one order of sums (gemm.h): so the kernels give the same bits
  * on every x86-64.
  */
-#ifndef KERNELS_CPU_H
-#define KERNELS_CPU_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "kernels/normal.h"
@@ -229,5 +228,3 @@ static inline void random_words(uint32_t *to, struct philox_key key, uint32_t c0
 		r[i] = philox(key, c0 + (uint32_t)i, c1, c2, c3);
 	memcpy(to, r, sizeof(r));
 }
-
-#endif

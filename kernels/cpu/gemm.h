@@ -7,8 +7,7 @@
  * operands are copied in panels, and a small kernel keeps a tile of the result in registers. A unit
  * is such a kernel with its panels, for the formats of its operands.
  */
-#ifndef KERNELS_CPU_GEMM_H
-#define KERNELS_CPU_GEMM_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 
@@ -81,5 +80,3 @@ extern const struct gemm_unit K(gemm_fp32), K(gemm_amx); /* AMX: with AVX-512 */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa);
 /* The product by a given unit. */
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u);
-
-#endif

@@ -1,7 +1,6 @@
 /* What the units of gemm.h share: vectors of an instruction set, whose multiply-add rounds once; and
  * copies of operands into panels of 32-bit words, which are numbers of fp32 or pairs of bf16. */
-#ifndef KERNELS_CPU_GEMM_UNIT_H
-#define KERNELS_CPU_GEMM_UNIT_H
+#pragma once
 
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"
@@ -270,6 +269,4 @@ static inline __m512i pairs_of(const uint16_t *low, const uint16_t *high, int64_
 	__m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, high));
 	return _mm512_or_si512(l, _mm512_slli_epi32(h, 16));
 }
-#endif
-
 #endif

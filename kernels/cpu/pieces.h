@@ -3,8 +3,7 @@
  * piece of an fp32 matrix is used where it is; one of a narrower matrix is widened into a buffer, and
  * rounded when it is stored.
  */
-#ifndef KERNELS_CPU_PIECES_H
-#define KERNELS_CPU_PIECES_H
+#pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/dtype_bits.h"
@@ -62,5 +61,3 @@ static inline void piece_store(struct mat m, int64_t at, int64_t n, const float 
 	if (m.p && m.type != DT_F32)
 		K(narrow_run)(address(m, at), m.type, x, n);
 }
-
-#endif

@@ -8,8 +8,7 @@
  * 16-bit types use tensor cores and 2^x; fp32 uses fmaf and expf. The kernels are the same: a
  * lane has the same elements of a matrix.
  */
-#ifndef KERNELS_CUDA_ATTN_H
-#define KERNELS_CUDA_ATTN_H
+#pragma once
 
 #include "kernels/cuda/attn_matmul.h"
 
@@ -208,5 +207,3 @@ static __device__ inline void put_rows(struct heads m, int batch, int head,
 		}
 	}
 }
-
-#endif

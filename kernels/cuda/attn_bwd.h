@@ -1,6 +1,5 @@
 /* Shared by the attention backward of attn_bwd.cu and that of attn_hopper_bwd.cu. */
-#ifndef KERNELS_CUDA_ATTN_BWD_H
-#define KERNELS_CUDA_ATTN_BWD_H
+#pragma once
 
 #include "kernels/cuda/attn.h"
 
@@ -26,5 +25,3 @@ static __device__ inline void put_gradient(struct heads to, const struct bwd_arg
 		factor[i / 2][i % 2] = scale;
 	put_rows<T, D>(to, batch, head, mine, row, c, factor, !x.begin);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by the attention forward of attn_fwd.cu and that of attn_hopper_fwd.cu. */
-#ifndef KERNELS_CUDA_ATTN_FWD_H
-#define KERNELS_CUDA_ATTN_FWD_H
+#pragma once
 
 #include "kernels/cuda/attn.h"
 
@@ -118,5 +117,3 @@ static __device__ inline void fwd_end(const struct running<D, MT> &a,
 	fwd_state<T>(factor, a, x, batch, head, mine, row);
 	put_rows<T, D>(x.o, batch, head, mine, row, a.o, factor, false);
 }
-
-#endif

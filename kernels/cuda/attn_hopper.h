@@ -8,8 +8,7 @@
  * Rows of such a chunk are in the order of their positions, so a query attends to the keys up
  * to its row. Tiles begin at multiples of 64 rows, and where depends on the rows of a chunk only.
  */
-#ifndef KERNELS_CUDA_ATTN_HOPPER_H
-#define KERNELS_CUDA_ATTN_HOPPER_H
+#pragma once
 
 #include "kernels/cuda/attn_bwd.h"
 #include "kernels/cuda/attn_fwd.h"
@@ -263,5 +262,3 @@ static __device__ inline void operand_of(
 		to[k][3] = both<T>(p[2 * k + 1][2], p[2 * k + 1][3]);
 	}
 }
-
-#endif

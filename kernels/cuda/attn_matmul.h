@@ -1,6 +1,5 @@
 /* The matmuls of attention: tensor cores for 16-bit types, fmaf for fp32. */
-#ifndef KERNELS_CUDA_ATTN_MATMUL_H
-#define KERNELS_CUDA_ATTN_MATMUL_H
+#pragma once
 
 #include "kernels/cuda/attn_tiles.h"
 
@@ -178,5 +177,3 @@ static __device__ inline void matmul_held(
 	else
 		matmul_held_16<D>(c, p, b);
 }
-
-#endif

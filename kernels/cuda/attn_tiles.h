@@ -1,7 +1,6 @@
 /* Data layouts of attention: tiles of a chunk of a sequence, matrices in global memory, and tiles
  * in shared memory. */
-#ifndef KERNELS_CUDA_ATTN_TILES_H
-#define KERNELS_CUDA_ATTN_TILES_H
+#pragma once
 
 #include "kernels/cuda/mma.h"
 
@@ -224,5 +223,3 @@ static __device__ inline void load_tile(
 		*(pack<T, N> *)to = some;
 	}
 }
-
-#endif

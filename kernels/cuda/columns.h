@@ -1,6 +1,5 @@
 /* Sums over rows, by runs of consecutive rows. */
-#ifndef KERNELS_CUDA_COLUMNS_H
-#define KERNELS_CUDA_COLUMNS_H
+#pragma once
 
 #include "kernels/cuda/vector.h"
 
@@ -44,5 +43,3 @@ static __device__ inline void add_warps(float *part,
 			part[which * cols + col] = total;
 	}
 }
-
-#endif

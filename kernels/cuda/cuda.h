@@ -15,8 +15,7 @@
  * include path of the real build only; shared memory is declared with SHARED(); and all lanes
  * of a warp take part in shuffles.
  */
-#ifndef KERNELS_CUDA_H
-#define KERNELS_CUDA_H
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -220,5 +219,3 @@ static __device__ inline float warp_max(float x)
 		x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, i));
 	return x;
 }
-
-#endif

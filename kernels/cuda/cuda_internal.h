@@ -1,6 +1,5 @@
 /* Shared by the files that implement the device; kernels need cuda.h only. */
-#ifndef KERNELS_CUDA_INTERNAL_H
-#define KERNELS_CUDA_INTERNAL_H
+#pragma once
 
 extern "C" {
 #include "kernels/backend.h"
@@ -214,5 +213,3 @@ void cuda_forget_algorithms(struct device *d);
 
 void cuda_algorithms(struct device *d, struct str *out);
 int cuda_take_algorithms(struct device *d, const char *text, struct err *e);
-
-#endif

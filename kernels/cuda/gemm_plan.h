@@ -1,7 +1,6 @@
 /* The table of plans: gemm_plan.cu chooses and runs them, gemm_text.cu writes and reads them,
  * gemm_candidates.cu lists what was to choose from. */
-#ifndef KERNELS_CUDA_GEMM_PLAN_H
-#define KERNELS_CUDA_GEMM_PLAN_H
+#pragma once
 
 #include "kernels/cuda/cuda_internal.h"
 
@@ -62,5 +61,3 @@ void cuda_gemm_algorithm_text(const cublasLtMatmulAlgo_t *algo, struct str *out)
 /* gemm_candidates.cu: lists the algorithms for a plan in the file c->candidates. */
 void cuda_gemm_list(struct device *d, const char *name, const struct gemm_plan *p,
 	const struct cuda_product *x);
-
-#endif

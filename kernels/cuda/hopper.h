@@ -8,8 +8,7 @@
  * swizzle of TMA and wgmma, which is that of piece<64>() in attn_tiles.h. A panel begins at a
  * multiple of 1024 bytes.
  */
-#ifndef KERNELS_CUDA_HOPPER_H
-#define KERNELS_CUDA_HOPPER_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -91,5 +90,3 @@ static __device__ inline void wgmma_held(
 	for (int k = 0; k < K; k++)
 		wgmma<true>(c, p[k], further(y, k * GROUP), true, T());
 }
-
-#endif

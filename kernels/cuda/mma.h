@@ -6,11 +6,8 @@
  *   b[16, 8 cols]:  {(2t, g), (2t + 8, g)}, two numbers each, one below the other,
  *   c[16, 8]:       {(g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)}.
  */
-#ifndef KERNELS_CUDA_MMA_H
-#define KERNELS_CUDA_MMA_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
 #include <gpu_mma.h>
-
-#endif

@@ -1,6 +1,5 @@
 /* Packs: 16 bytes of a matrix, which one thread loads or stores in one access. */
-#ifndef KERNELS_CUDA_PACK_H
-#define KERNELS_CUDA_PACK_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -107,5 +106,3 @@ static inline float *floats_of(struct mat m)
 	BUG_ON(m.p && m.type != DT_F32);
 	return (float *)m.p;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Dropout and the residual sum of one pack, in registers. */
-#ifndef KERNELS_CUDA_RESIDUAL_H
-#define KERNELS_CUDA_RESIDUAL_H
+#pragma once
 
 #include "kernels/cuda/vector.h"
 
@@ -54,5 +53,3 @@ static __device__ inline void residual(float (&x)[N], const packed<T, N> &sum,
 	for (int j = 0; j < N; j++)
 		x[j] = x[j] + v[j];
 }
-
-#endif

@@ -5,8 +5,7 @@
  * The thread of element j of a row depends on j only: an unaligned address costs time but
  * does not change the order of additions.
  */
-#ifndef KERNELS_CUDA_VECTOR_H
-#define KERNELS_CUDA_VECTOR_H
+#pragma once
 
 #include "kernels/cuda/pack.h"
 
@@ -236,5 +235,3 @@ static __device__ inline float tree_sum(const struct tree &t, int n)
 	}
 	return x;
 }
-
-#endif

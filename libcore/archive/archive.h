@@ -8,8 +8,7 @@
  * collective. Functions that return int return 0, or -1 with *e set: EX_DATAERR for damage, EX_UNAVAILABLE
  * for what is whole and cannot be read here, EX_IOERR.
  */
-#ifndef ARCHIVE_H
-#define ARCHIVE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -115,5 +114,3 @@ void torch_describe(
 /* Appends the texts of a value that is a list or tuple of them, or one text; none of anything else. */
 int torch_texts(struct torch_file *f, const struct torch_item *x, struct strs *out,
 	struct err *e);
-
-#endif

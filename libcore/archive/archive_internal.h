@@ -1,6 +1,5 @@
 /* Shared by the files of this floor: where the numbers of a tensor are. */
-#ifndef ARCHIVE_INTERNAL_H
-#define ARCHIVE_INTERNAL_H
+#pragma once
 
 #include "archive/pickle.h"
 #include "archive/archive.h"
@@ -211,5 +210,3 @@ int zero_files_check(const struct zero_files *x, struct err *e);
  * 3, else one. All must be there. */
 int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 	struct strs *paths, struct err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by the files about checkpoints of nanotron. */
-#ifndef ARCHIVE_NANOTRON_H
-#define ARCHIVE_NANOTRON_H
+#pragma once
 
 #include "archive/archive_internal.h"
 #include "archive/safetensors.h"
@@ -46,5 +45,3 @@ int nanotron_list_parts(
 	struct nanotron *t, const char *folder, const char *name, int depth);
 /* Reads the header of one. */
 int nanotron_read_part(struct nanotron *t, struct nanotron_part *x);
-
-#endif

@@ -6,8 +6,7 @@
  * as large as them. A tree may share nodes and, by the memo of a pickle, contain itself:
  * who walks it bounds the depth and counts the steps.
  */
-#ifndef ARCHIVE_PICKLE_H
-#define ARCHIVE_PICKLE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -101,5 +100,3 @@ uint32_t pickle_field(const struct pickle *p, uint32_t dict, const char *key);
 /* Of an object: what was called, its arguments, its state (0: none). Of a persistent id: the id first. */
 enum { PICKLE_CALLED, PICKLE_ARGUMENTS, PICKLE_STATE };
 uint32_t pickle_part(const struct pickle *p, uint32_t object, int part);
-
-#endif

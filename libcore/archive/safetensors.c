@@ -6,8 +6,6 @@
 #include "base/json.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -142,7 +140,7 @@ static int check_layout(struct st_tensor *list, int64_t n, int64_t header, int64
 int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash)
 {
 	enum { PIECE = 1 << 20 };
-	char *piece = xmalloc(PIECE);
+	scoped_ptr char *piece = xmalloc(PIECE);
 	struct hash_state *h = hash_open();
 	int64_t at = 0;
 	ssize_t got;
@@ -154,7 +152,6 @@ int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash)
 		at += got;
 	}
 	*hash = hash_close(h);
-	free(piece);
 	return got < 0 ? -1 : 0;
 }
 
@@ -235,11 +232,10 @@ static int read_text(
 		return err_set(e, EX_DATAERR,
 			"%s: not a safetensors file, or damaged: a header of %llu bytes",
 			path, (unsigned long long)n);
-	char *text = xmalloc((size_t)n);
+	scoped_ptr char *text = xmalloc((size_t)n);
 	int rc = file_read_at(fd, path, text, (size_t)n, 8, e);
 	if (!rc)
 		str_add(out, text, (size_t)n);
-	free(text);
 	return rc;
 }
 

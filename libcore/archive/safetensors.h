@@ -5,8 +5,7 @@
  * The format has no checksum. Files that pt-ckpt writes have the metadata entry xxh3: 16 hexadecimal
  * digits, the XXH3 of the whole file with zeros in their place. It is checked when the file is opened.
  */
-#ifndef ARCHIVE_SAFETENSORS_H
-#define ARCHIVE_SAFETENSORS_H
+#pragma once
 
 #include "archive/archive.h"
 
@@ -44,5 +43,3 @@ const char *safetensors_type(const struct st_tensor *t);
 extern const struct container container_safetensors;
 /* Returns the metadata entry pt_options_xxh3, which all its files have in common; empty: none. */
 const char *safetensors_options(const struct torch_file *f);
-
-#endif

@@ -7,17 +7,14 @@
 
 #include "base/file.h"
 
-#include <dirent.h>
-#include <string.h>
-
 static const char folder[] = "zero";
 
 /* The names of parameters, sorted: directories that have fp32.pt. */
 static int64_t list_parameters(const char *path, struct strs *out)
 {
-	struct str name = {0};
+	scoped_str name = {0};
 	str_printf(&name, "%s/%s", path, folder);
-	DIR *d = opendir(name.s);
+	scoped_dir *d = opendir(name.s);
 	struct dirent *entry;
 	while (d && (entry = readdir(d))) {
 		str_clear(&name);
@@ -25,19 +22,14 @@ static int64_t list_parameters(const char *path, struct strs *out)
 		if (file_exists(name.s))
 			strs_add(out, entry->d_name);
 	}
-	if (d)
-		closedir(d);
-	str_free(&name);
 	strs_sort(out);
 	return out->n;
 }
 
 static bool universal_is_in(const char *path)
 {
-	struct strs list = {0};
-	bool found = list_parameters(path, &list) > 0;
-	strs_free(&list);
-	return found;
+	scoped_strs list = {0};
+	return list_parameters(path, &list) > 0;
 }
 
 uint32_t archive_tensor(const struct archive *a)
@@ -82,14 +74,13 @@ static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int6
 	size_t n;
 	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (pickle_next(&it, &key) && pickle_next(&it, &value)) {
-		struct str name = {0};
+		scoped_str name = {0};
 		const char *text = pickle_text(p, key, &n);
 		if (!text || memchr(text, 0, n))
 			continue;
 		str_printf(&name, "optimizer.param_groups.%lld.", (long long)group);
 		str_add(&name, text, n);
 		struct torch_item *x = items_add(f, name.s, name.len, e);
-		str_free(&name);
 		if (!x)
 			return -1;
 		x->node = value;
@@ -133,8 +124,8 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 static int universal_open(struct torch_file *f, struct err *e)
 {
 	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};
-	struct strs list = {0};
-	struct str path = {0}, name = {0};
+	scoped_strs list = {0};
+	scoped_str path = {0}, name = {0};
 	int rc = 0;
 	list_parameters(f->path, &list);
 	for (int64_t i = 0; i < list.n * (int64_t)ARRAY_LEN(states) && !rc; i++) {
@@ -154,9 +145,6 @@ static int universal_open(struct torch_file *f, struct err *e)
 	if (!rc && file_exists(path.s))
 		rc = add_common(f, path.s, e);
 	rc = rc || items_end(f, e) ? -1 : 0;
-	str_free(&path);
-	str_free(&name);
-	strs_free(&list);
 	return rc;
 }
 

@@ -2,8 +2,7 @@
  * Zip archives as torch.save() writes them: nothing is compressed, the central directory has sizes and
  * checksums. Only the files of this floor include it.
  */
-#ifndef ARCHIVE_ZIP_H
-#define ARCHIVE_ZIP_H
+#pragma once
 
 #include "base/base.h"
 
@@ -37,5 +36,3 @@ int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err 
 /* Its whole data, checked, appended to `out`. */
 int zip_read(
 	const struct zip *z, const struct zip_entry *x, struct str *out, struct err *e);
-
-#endif

@@ -4,8 +4,7 @@
  *
  * It calls the C library, POSIX, xxHash and (json.h) jansson only, and no other floor. No call is collective.
  */
-#ifndef BASE_H
-#define BASE_H
+#pragma once
 
 #include <stdarg.h>
 #include <stdbool.h>
@@ -283,8 +282,9 @@ const char *nearest(const char *name, const char *const *names, int64_t n);
 
 /* ---- clock.c --------------------------------------------------------------------- */
 
-double clock_seconds(void); /* monotonic, from an arbitrary zero */
-double clock_wall(void);    /* seconds since 1970 */
+double clock_seconds(void);	  /* monotonic, from an arbitrary zero */
+double clock_wall(void);	  /* seconds since 1970 */
+void clock_sleep(double seconds); /* or until a signal comes */
 /* Linux's boot id, hashed: equal for processes on one kernel, which have the same monotonic clock. 0: unknown. */
 uint64_t boot_id(void);
 /* "2026-11-20T10:51:00Z". Returns buf. */
@@ -314,5 +314,3 @@ void progress_begin(struct progress *p, const char *title, double total);
 double progress_left(const struct progress *p, double done); /* seconds */
 void progress_update(struct progress *p, double done, const char *note);
 void progress_end(struct progress *p);
-
-#endif

@@ -25,9 +25,8 @@ static bool creating, ending;
 
 static void wait_while(const bool *flag)
 {
-	static const struct timespec moment = {.tv_nsec = 100000};
 	while (__atomic_load_n(flag, __ATOMIC_SEQ_CST))
-		nanosleep(&moment, NULL);
+		clock_sleep(1e-4);
 }
 
 static void set(bool *flag, bool value)

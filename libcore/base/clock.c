@@ -1,6 +1,7 @@
 /* Time: for measuring, and for people. */
 #include "base/file.h"
 
+#include <math.h>
 #include <time.h>
 
 double clock_seconds(void)
@@ -15,6 +16,13 @@ double clock_wall(void)
 	struct timespec t;
 	clock_gettime(CLOCK_REALTIME, &t);
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void clock_sleep(double seconds)
+{
+	const struct timespec t = {
+		.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * fmod(seconds, 1))};
+	nanosleep(&t, NULL);
 }
 
 char *clock_text(char buf[static NUM_TEXT], double wall)

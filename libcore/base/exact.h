@@ -5,8 +5,7 @@
  * order and any number of ranks give the same integer. The last limbs count NaN and infinities. Both
  * backends compile this header.
  */
-#ifndef BASE_EXACT_H
-#define BASE_EXACT_H
+#pragma once
 
 #include <math.h>
 #include <stdbool.h>
@@ -106,5 +105,3 @@ EXACT_FN double exact_finish(struct exact *x)
 	double v = exact_double(m, sticky, (top - 2) * EXACT_DIGIT - EXACT_BIAS);
 	return negative ? -v : v;
 }
-
-#endif

@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
-#include <time.h>
 #include <unistd.h>
 
 int err_errno(struct err *e, const char *name)
@@ -232,7 +231,6 @@ bool file_is_fifo(const char *path)
 int file_open_output(const char *path, int flags)
 {
 	enum { MOMENTS = 20 };
-	const struct timespec moment = {.tv_nsec = 50000000};
 	int fd, all = flags | O_WRONLY | O_CLOEXEC;
 	for (int i = 0; i <= MOMENTS; i++) {
 		fd = open(path, all | O_NONBLOCK, 0666);
@@ -240,7 +238,7 @@ int file_open_output(const char *path, int flags)
 			fcntl(fd, F_SETFL, 0);
 		if (fd >= 0 || errno != ENXIO || !file_is_fifo(path))
 			return fd;
-		nanosleep(&moment, NULL);
+		clock_sleep(0.05);
 	}
 	info_wait("waiting for a reader of the FIFO %s", path);
 	return open(path, all, 0666);

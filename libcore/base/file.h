@@ -3,8 +3,7 @@
  * the program ends. Functions return -1 with *e set on failure, unless their comment says
  * otherwise.
  */
-#ifndef BASE_FILE_H
-#define BASE_FILE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -171,5 +170,3 @@ struct seekable {
 };
 int file_read_seekable(
 	const char *path, const char *name, const struct seekable *how, struct err *e);
-
-#endif

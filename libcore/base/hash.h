@@ -3,8 +3,7 @@
  *
  * base.h includes this, and defines ON_BOTH before.
  */
-#ifndef BASE_HASH_H
-#define BASE_HASH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -33,5 +32,3 @@ struct hash_state;
 struct hash_state *hash_open(void);
 void hash_add(struct hash_state *h, const void *p, size_t n_bytes);
 uint64_t hash_close(struct hash_state *h); /* frees it */
-
-#endif

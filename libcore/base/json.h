@@ -1,6 +1,5 @@
 /* json: values of JSON, with jansson. */
-#ifndef BASE_JSON_H
-#define BASE_JSON_H
+#pragma once
 
 #include "base/base.h"
 
@@ -17,5 +16,3 @@ void put_json(json_t *to, const char *key, json_t *value);
 json_t *number_json(double v);
 /* Of a text that is no UTF-8, such as a name of a file, bytes above 127 are replaced. */
 json_t *text_json(const char *s);
-
-#endif

@@ -7,8 +7,7 @@
  * The key comes from (seed, purpose, tensor), the counter says which element. Both
  * backends compile this header.
  */
-#ifndef BASE_PHILOX_H
-#define BASE_PHILOX_H
+#pragma once
 
 #include <stdint.h>
 
@@ -77,5 +76,3 @@ PHILOX_FN double philox_uniform64(uint32_t hi, uint32_t lo)
 {
 	return (double)(((uint64_t)hi << 32 | lo) >> 11) * 0x1p-53;
 }
-
-#endif

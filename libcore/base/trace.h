@@ -7,8 +7,7 @@
  * With a GPU, spans have two times: those of the host, which only enqueues, and those of the work that it
  * has enqueued, between two stamps.
  */
-#ifndef BASE_TRACE_H
-#define BASE_TRACE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -61,5 +60,3 @@ static inline void trace_end(void)
 void trace_print(struct str *out, int rank, const char *name);
 /* Frees what was recorded. */
 void trace_clear(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* utf8: characters of a text, and what of it may be shown on a terminal. */
-#ifndef BASE_UTF8_H
-#define BASE_UTF8_H
+#pragma once
 
 #include "base/base.h"
 
@@ -20,5 +19,3 @@ int utf8_encode(uint32_t code, uint8_t out[AT_LEAST(4)]);
 char *text_printable(char *text);
 /* Has it a control character? (also a line break or a tab) */
 bool text_has_control(const char *text);
-
-#endif

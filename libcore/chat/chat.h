@@ -4,8 +4,7 @@
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set.
  */
-#ifndef CHAT_H
-#define CHAT_H
+#pragma once
 
 #include "token/tokenizer.h"
 
@@ -84,5 +83,3 @@ int chat_template_apply(
  * answer begins. */
 int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
 	struct marked *out, struct err *e);
-
-#endif

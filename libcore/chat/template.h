@@ -1,6 +1,5 @@
 /* A template of conversations: literal texts, read by template.c and laid out by chat.c. */
-#ifndef CHAT_TEMPLATE_H
-#define CHAT_TEMPLATE_H
+#pragma once
 
 #include "chat/chat.h"
 
@@ -86,5 +85,3 @@ void marked_token(struct marked *m, int64_t begin, int64_t end, uint32_t id);
 enum { MAX_JSON = 1 << 28 };
 /* Appends JSON; `indent`: spaces a level, on lines of their own; 0: all on one line. False: it is too long. */
 bool tojson(struct str *out, const struct json_t *j, int indent);
-
-#endif

@@ -6,8 +6,7 @@
  * so equal runs give files that cmp finds equal. Functions that return int return 0, or -1 with *e
  * set.
  */
-#ifndef CKPT_H
-#define CKPT_H
+#pragma once
 
 #include "base/base.h"
 #include "comm/comm.h"
@@ -215,5 +214,3 @@ struct ckpt_delta {
  * the tensors of `a` in the order of the list; NULL: that of the names. with_optimizer: compares all groups, not only the parameters. */
 int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 	bool with_optimizer, struct ckpt_delta **out, struct err *e);
-
-#endif

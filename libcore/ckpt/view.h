@@ -4,8 +4,7 @@
  * averages, selections and casts are views of views. No call is collective. Functions that return
  * int return 0, or -1 with *e set.
  */
-#ifndef CKPT_VIEW_H
-#define CKPT_VIEW_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "kernels/kernels.h"
@@ -101,5 +100,3 @@ struct ckpt_selection {
 };
 int ckpt_select(struct ckpt_view *v, const struct ckpt_view *of,
 	const struct ckpt_selection *s, struct err *e);
-
-#endif

@@ -13,7 +13,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 #include <unistd.h>
 
 #define F(field) offsetof(struct ckpt_info, field)
@@ -345,10 +344,9 @@ static void start_writing(struct ckpt_writing *x)
 /* Polls meanwhile, so that ranks that wait for this one see that it is alive. */
 static void wait_for_part(struct ckpt_writing *x)
 {
-	const struct timespec moment = {.tv_nsec = 1000000};
 	while (!ckpt_write_done(x)) {
 		comm_poll();
-		nanosleep(&moment, NULL);
+		clock_sleep(1e-3);
 	}
 	if (x->threaded)
 		pthread_join(x->thread, NULL);

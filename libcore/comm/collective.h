@@ -1,6 +1,5 @@
 /* Collectives: one table of them, their types and operations. */
-#ifndef COMM_COLLECTIVE_H
-#define COMM_COLLECTIVE_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -105,5 +104,3 @@ bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e);
 void comm_call(struct comm *c, enum coll what, const struct coll_args *a);
 void comm_call_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag);
 void comm_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag);
-
-#endif

@@ -15,8 +15,7 @@
  * Calls marked *collective* must be made by every rank of the group, in the same order. A failing
  * MPI call ends the program with a message that names the group, the operation and the bytes.
  */
-#ifndef COMM_H
-#define COMM_H
+#pragma once
 
 #include "base/base.h"
 
@@ -157,5 +156,3 @@ void comm_watchdog_pause(bool pause);
 int comm_flight_open(const char *path, struct err *e);
 /* Removes the file. Without one it does nothing. */
 void comm_flight_close(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by the files of comm only: what a transport implements, and device memory. */
-#ifndef COMM_INTERNAL_H
-#define COMM_INTERNAL_H
+#pragma once
 
 #include "comm/requests.h"
 #include "comm/simulate.h"
@@ -67,5 +66,3 @@ const char *flight_record_path(void);
 void watchdog_wait(const struct comm *group, const struct comm_what *what);
 void watchdog_poll(void);
 void watchdog_end(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* The mesh: all ranks as an array with named axes (as PyTorch's DeviceMesh), and groups along them. */
-#ifndef COMM_MESH_H
-#define COMM_MESH_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -83,5 +82,3 @@ void mesh_name(const int degree[N_AXES], struct str *out);
 void mesh_draw(const int degree[N_AXES], struct str *out);
 /* Bytes that this rank has sent in all groups. */
 int64_t mesh_sent(const struct mesh *m);
-
-#endif

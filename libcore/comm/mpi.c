@@ -1,8 +1,6 @@
 /* The MPI transport. Communicators have MPI_ERRORS_RETURN, so that messages name the operation. */
 #include "comm/mpi_internal.h"
 
-#include <time.h>
-
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
 /* MPI's error does not name the operation; `w` does, even if a later test reports the error. */
@@ -256,8 +254,7 @@ static void mpi_free(struct comm *c)
  * error message. */
 static void mpi_abort(int code)
 {
-	const struct timespec moment = {.tv_nsec = 200000000};
-	nanosleep(&moment, NULL);
+	clock_sleep(0.2);
 	MPI_Abort(MPI_COMM_WORLD, code);
 	_Exit(code);
 }
@@ -280,11 +277,10 @@ void mpi_progress(struct comm *world)
  */
 static void finalize(void)
 {
-	const struct timespec moment = {.tv_nsec = 50000000};
 	if (comm_here.n_hosts > 1) {
 		if (launch_leave())
 			return;
-		nanosleep(&moment, NULL);
+		clock_sleep(0.05);
 	}
 	mpi_give_way();
 	MPI_Finalize();

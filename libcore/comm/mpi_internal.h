@@ -1,6 +1,5 @@
 /* Shared by the files of the MPI transport only. */
-#ifndef COMM_MPI_INTERNAL_H
-#define COMM_MPI_INTERNAL_H
+#pragma once
 
 #include "comm/comm_internal.h"
 
@@ -22,5 +21,3 @@ void mpi_unlock(void);
 /* So many more handles of requests are under way. */
 void mpi_count_handles(int more);
 void mpi_progress_end(void); /* of the thread, if there is one */
-
-#endif

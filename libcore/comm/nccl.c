@@ -13,7 +13,6 @@
 #include "comm/nccl_internal.h"
 
 #include <dlfcn.h>
-#include <time.h>
 
 struct nccl nccl;
 
@@ -92,14 +91,13 @@ static int state_of(const struct nccl_group *g)
 static int try_settle(struct nccl_group *g, const char *name)
 {
 	const struct comm_what what = {.name = name, .seq = g->group->seq};
-	const struct timespec nap = {.tv_nsec = 20000};
 	int state = state_of(g);
 	if (state != NCCL_IN_PROGRESS)
 		return state;
 	watchdog_wait(g->group, &what);
 	while ((state = state_of(g)) == NCCL_IN_PROGRESS) {
 		watchdog_poll();
-		nanosleep(&nap, NULL);
+		clock_sleep(2e-5);
 	}
 	watchdog_wait(NULL, NULL);
 	return state;

@@ -1,6 +1,5 @@
 /* NCCL: requests whose buffers are in the memory of GPUs. For the files of this floor only. */
-#ifndef COMM_NCCL_H
-#define COMM_NCCL_H
+#pragma once
 
 #include "comm/requests.h"
 
@@ -30,5 +29,3 @@ void nccl_poll(void);
 /* An operation that the GPUs have begun and not completed, and its group. If none is known, as in a
  * graph, *what is patient. NULL: no group uses NCCL. */
 const struct comm *nccl_waits_for(struct comm_what *what);
-
-#endif

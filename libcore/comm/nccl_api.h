@@ -5,8 +5,7 @@
  *
  * NVIDIA Collective Communications Library, user guide, "NCCL API".
  */
-#ifndef COMM_NCCL_API_H
-#define COMM_NCCL_API_H
+#pragma once
 
 #include <stddef.h>
 
@@ -112,5 +111,3 @@ enum { NCCL_WIN_SYMMETRIC = 1 };
 	FN(int, CommWindowRegister,                                                     \
 		(struct nccl_comm * c, void *p, size_t n_bytes, void **win, int flags)) \
 	FN(int, CommWindowDeregister, (struct nccl_comm * c, void *win))
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by nccl.c and nccl_calls.c. */
-#ifndef COMM_NCCL_INTERNAL_H
-#define COMM_NCCL_INTERNAL_H
+#pragma once
 
 #include "comm/comm_internal.h"
 #include "comm/nccl.h"
@@ -54,5 +53,3 @@ void nccl_check(const struct nccl_group *g, const char *what, int rc);
 void nccl_settle(struct nccl_group *g, const char *name);
 /* An operation that has been enqueued. */
 void nccl_note(struct nccl_group *g, const struct in_flight *f);
-
-#endif

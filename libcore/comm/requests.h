@@ -26,8 +26,7 @@
  * all later ones of the group until the other ranks have started theirs. So ranks that exchange messages
  * start both directions together, see comm_post().
  */
-#ifndef COMM_REQUESTS_H
-#define COMM_REQUESTS_H
+#pragma once
 
 #include "comm/collective.h"
 #include "comm/tags.h"
@@ -139,5 +138,3 @@ void comm_requests_free(struct comm_requests *r);
 void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag);
 /* Takes such a message if it has arrived. Never waits. */
 bool comm_try_take(struct comm *c, void *p, int64_t n_bytes, int tag);
-
-#endif

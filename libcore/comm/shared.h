@@ -1,6 +1,5 @@
 /* Memory that the ranks of one host share. */
-#ifndef COMM_SHARED_H
-#define COMM_SHARED_H
+#pragma once
 
 #include "comm/comm.h"
 
@@ -26,5 +25,3 @@ void comm_shared_post(const struct comm_shared *m, int slot, uint64_t n);
 bool comm_shared_all_posted(const struct comm_shared *m, int slot, uint64_t n);
 /* Resident bytes of this process that are other ranks' segments. */
 int64_t comm_shared_foreign(void);
-
-#endif

@@ -17,8 +17,7 @@
  * If comm_overlaps() is false, all that is sent is complete before computation continues. No call is
  * collective.
  */
-#ifndef COMM_SIMULATE_H
-#define COMM_SIMULATE_H
+#pragma once
 
 #include "comm/requests.h"
 
@@ -71,5 +70,3 @@ void simulate_wait(struct comm_requests *r, bool only_received);
 /* Until it is called with false, a wait does not advance the time: instead, what is started after it
  * begins when what was waited for is complete. */
 void simulate_chain(bool on);
-
-#endif

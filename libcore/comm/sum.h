@@ -7,8 +7,7 @@
  * and sends it to the ranks that receive it. It sends as many bytes as a ring reduce-scatter or all-reduce of
  * such elements, and those of rounded results are floats.
  */
-#ifndef COMM_SUM_H
-#define COMM_SUM_H
+#pragma once
 
 #include "comm/shared.h"
 #include "kernels/kernels.h"
@@ -97,5 +96,3 @@ struct sum_call {
  * enqueued there, and sum_end() lets the current stream begin after it. */
 struct sum *sum_begin(const struct sum_call *call);
 void sum_end(struct sum *s); /* waits, and frees it */
-
-#endif

@@ -4,8 +4,7 @@
  * message that may be in flight together with another kind has its own tags. A kind with several
  * tags numbers them: COMM_TAG(PIPELINE, i).
  */
-#ifndef COMM_TAGS_H
-#define COMM_TAGS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -48,5 +47,3 @@ static inline int comm_tag(int first, int last, int64_t i)
 #define COMM_TAG(name, i) comm_tag(TAG_##name, TAG_##name##_LAST, i)
 /* The number of tags of a kind. */
 #define COMM_TAG_COUNT(name) (TAG_##name##_LAST - TAG_##name + 1)
-
-#endif

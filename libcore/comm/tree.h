@@ -6,8 +6,7 @@
  * half that does not exist adds nothing. The tree is a function of n alone, so the sum has the
  * same bits, whichever rank holds which leaves.
  */
-#ifndef COMM_TREE_H
-#define COMM_TREE_H
+#pragma once
 
 #include "base/base.h"
 #include "kernels/kernels.h"
@@ -45,5 +44,3 @@ struct tree_part {
  * is returned as it is. p is NULL if the node has no parts. */
 struct mat tree_add(struct device *d, const struct tree_part *parts, int n, int *at,
 	struct tree_node sum, struct mat to);
-
-#endif

@@ -387,14 +387,13 @@ static double seconds(struct timespec t)
 static void look(int fd, struct stat *s)
 {
 	enum { TICK_MS = 10, MAX_TICKS = 100 };
-	const struct timespec tick = {.tv_nsec = TICK_MS * 1000000};
 	for (int i = 0; i < MAX_TICKS; i++) {
 		if (fstat(fd, s))
 			*s = (struct stat){0};
 		double newest = fmax(seconds(s->st_mtim), seconds(s->st_ctim));
 		if (fabs(clock_wall() - newest) >= 1e-3 * TICK_MS)
 			return;
-		nanosleep(&tick, NULL);
+		clock_sleep(1e-3 * TICK_MS);
 	}
 }
 

@@ -4,8 +4,7 @@
  * Only the loader's calls are collective. Files are not trusted. Functions that return int return
  * 0, or -1 with *e set.
  */
-#ifndef DATA_H
-#define DATA_H
+#pragma once
 
 #include "base/base.h"
 #include "comm/comm.h"
@@ -163,5 +162,3 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
  * program if the data are damaged. A file may change under a run, but not its tokens. */
 const int32_t *loader_end(struct loader *l, struct fetch *f);
 void fetch_free(struct fetch *f);
-
-#endif

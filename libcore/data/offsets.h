@@ -1,6 +1,5 @@
 /* Token offsets of a shard: where documents begin, and which tokens count. */
-#ifndef DATA_OFFSETS_H
-#define DATA_OFFSETS_H
+#pragma once
 
 #include "data/data.h"
 
@@ -28,5 +27,3 @@ void documents_mark(const struct offsets *o, int64_t at, int64_t n, int32_t *tok
 /* Adds TOKEN_CONTEXT to those of tokens [at, at + n) that are in no span. */
 void counted_mark(const struct offsets *o, int64_t at, int64_t n, int32_t *tokens);
 uint64_t offsets_hash(const struct offsets *o);
-
-#endif

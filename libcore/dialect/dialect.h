@@ -2,8 +2,7 @@
  * dialect: what a program calls the tensors of a model, where they are in a list of named items (archive.h), and
  * what their shapes determine of the model. A dialect is a file and a row of DIALECTS.
  */
-#ifndef DIALECT_H
-#define DIALECT_H
+#pragma once
 
 #include "archive/archive.h"
 #include "model/model.h"
@@ -213,5 +212,3 @@ struct dialect {
 DIALECTS(DIALECT_ROW)
 #undef DIALECT_ROW
 extern const struct dialect *const dialects[]; /* ends with NULL */
-
-#endif

@@ -4,8 +4,6 @@
  */
 #include "dialect/dialect.h"
 
-#include <string.h>
-
 /* layers.N.attention.wqkv.weight for the names of its parts; else NULL. */
 static const char *fused_name(const char *name, int *part, struct str *out)
 {
@@ -27,7 +25,7 @@ static int find_tensor(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
 	struct tensor_source *s = source_of(x, group, i);
-	struct str fused = {0};
+	scoped_str fused = {0};
 	int part = NOT_FUSED;
 	const struct torch_item *own = source_of(x, SOURCE_MODEL, i)->item;
 	*s = (struct tensor_source){
@@ -43,7 +41,6 @@ static int find_tensor(struct placement *x, int group, int i, struct err *e)
 		s->fused = part;
 		rows = (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim;
 	}
-	str_free(&fused);
 	if (!s->item)
 		return source_missing(x, group, t->name, e);
 	return source_has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])

@@ -1,9 +1,6 @@
 /* Tensors by the stems of their names: as Hugging Face has them, and where ours are in these. */
 #include "dialect/dialect.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 const struct scheme *const hf_schemes[ARCHS] = {
 	[ARCH_GPT2] = &scheme_gpt2, [ARCH_LLAMA] = &scheme_llama};
 

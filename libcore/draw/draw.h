@@ -4,10 +4,7 @@
  *   page.h     reports, as a page for a browser and as Markdown
  *   gnuplot.h  pictures by gnuplot, for the files of this floor only
  */
-#ifndef DRAW_H
-#define DRAW_H
+#pragma once
 
 #include "draw/graph.h"
 #include "draw/page.h"
-
-#endif

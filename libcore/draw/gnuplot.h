@@ -1,6 +1,5 @@
 /* Pictures by gnuplot, which runs without a shell. */
-#ifndef DRAW_GNUPLOT_H
-#define DRAW_GNUPLOT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -11,5 +10,3 @@ bool gnuplot_terminal(const char *path, int lines, struct str *out);
 void gnuplot_quote(struct str *out, const char *s);
 /* Appends what gnuplot prints for a script, which is the picture. 0, or -1 with *e set. */
 int gnuplot_run(const struct str *script, struct str *picture, struct err *e);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Points that are not finite, and on a logarithmic axis those that are not positive, are left out.
  */
-#ifndef DRAW_GRAPH_H
-#define DRAW_GRAPH_H
+#pragma once
 
 #include "options/options.h"
 
@@ -118,5 +117,3 @@ struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool
 int graph_picture_check(
 	const char *path, struct err *e); /* its suffix: .svg, .png, .pdf */
 int graph_picture(const struct graph *g, const char *path, struct err *e);
-
-#endif

@@ -2,8 +2,7 @@
  * page: reports as a page for a browser or as Markdown. The page is one file, which asks for nothing else. Texts
  * come from files that are not trusted, and are escaped.
  */
-#ifndef DRAW_PAGE_H
-#define DRAW_PAGE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -81,5 +80,3 @@ void md_block(struct str *out, const char *text);
 #define PAGE_EMBED(symbol, file)                                        \
 	__asm__(".section .rodata\n.global " #symbol "\n" #symbol ":\n" \
 		".incbin \"" file "\"\n.byte 0\n.previous\n")
-
-#endif

@@ -12,8 +12,7 @@
  * The reduction is element by element, in the canonical tree over workers; norms and weights are of
  * whole units of the model. So the bits do not depend on the layout of a worker.
  */
-#ifndef EDIT_H
-#define EDIT_H
+#pragma once
 
 #include "comm/comm.h"
 #include "optim/optim.h"
@@ -182,5 +181,3 @@ int64_t edit_sent(const struct edit *x);
 int64_t edit_state_size(const struct edit *x);
 void edit_state_get(const struct edit *x, double *out);
 int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct err *e);
-
-#endif

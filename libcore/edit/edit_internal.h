@@ -1,6 +1,5 @@
 /* For the files of edit/ only: the state of a worker. */
-#ifndef EDIT_INTERNAL_H
-#define EDIT_INTERNAL_H
+#pragma once
 
 #include "edit/exchange_internal.h"
 
@@ -137,5 +136,3 @@ void outer_norms(struct edit *x, struct selection c);
 /* Applies the reduced pseudo-gradient to the anchor; the parameters become the anchor, or keep a
  * fraction of their own. */
 void outer_step(struct edit *x, struct selection c);
-
-#endif

@@ -4,8 +4,7 @@
  * virtual slice, and blocks and pieces end at ends of rows, so that no bit depends on where they are
  * cut. Vectors are sent as fp32: they are small.
  */
-#ifndef EXCHANGE_INTERNAL_H
-#define EXCHANGE_INTERNAL_H
+#pragma once
 
 #include "edit/edit.h"
 
@@ -94,5 +93,3 @@ struct flight {
  * one the flight is over. */
 void flight_begin(struct flight *f);
 void flight_wait(struct flight *f, int n);
-
-#endif

@@ -1,6 +1,5 @@
 /* The device of a run, and which algorithms its GEMMs use. */
-#ifndef ENGINE_BACKEND_H
-#define ENGINE_BACKEND_H
+#pragma once
 
 #include "comm/comm.h"
 #include "engine/options.h"
@@ -38,5 +37,3 @@ int gemm_algorithms_save(struct device *d, const char *directory, struct err *e)
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e);
 /* Does the run measure which algorithms are fastest? */
 bool gemm_algorithms_measured(const struct train_opts *o);
-
-#endif

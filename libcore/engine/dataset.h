@@ -1,6 +1,5 @@
 /* dataset: the shards of a run, as all ranks know them. */
-#ifndef ENGINE_DATASET_H
-#define ENGINE_DATASET_H
+#pragma once
 
 #include "comm/comm.h"
 #include "data/data.h"
@@ -37,5 +36,3 @@ int dataset_windows(struct order *out, const struct dataset *d, enum sampling s,
 /* The order of the training samples; an error if there are too few tokens for one. */
 int dataset_order(const struct dataset *d, const struct train_opts *o,
 	const struct model *m, struct order *out, struct err *e);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * It knows nothing of the run around it: no log, no directory, no clock, no local SGD.
  */
-#ifndef ENGINE_H
-#define ENGINE_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
@@ -193,5 +192,3 @@ int64_t trainer_gradients_at(const struct trainer *t);
 int64_t trainer_shared_bytes(const struct trainer_sizes *s);
 /* The peak of what this rank has allocated for a step. */
 int64_t trainer_peak_bytes(const struct trainer *t);
-
-#endif

@@ -1,6 +1,5 @@
 /* inference: a model without gradients, whole on one rank or divided among several. */
-#ifndef ENGINE_INFERENCE_H
-#define ENGINE_INFERENCE_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "comm/comm.h"
@@ -37,5 +36,3 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e);
  * needs; or, with `send`, collective over it, rank 0 reads for all, and c is NULL on the others. */
 int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int from,
 	int to, struct err *e);
-
-#endif

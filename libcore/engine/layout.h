@@ -1,6 +1,5 @@
 /* layout: the parts of the model and of the batch that each rank computes. */
-#ifndef ENGINE_LAYOUT_H
-#define ENGINE_LAYOUT_H
+#pragma once
 
 #include "data/data.h"
 #include "engine/options.h"
@@ -58,5 +57,3 @@ int64_t layout_own_micro(const struct microbatches *d, int data_rank);
  * [number of ranks], allocated. */
 struct sample_run *layout_samples(const struct train_opts *o,
 	const struct microbatches *d, int ranks, int64_t first);
-
-#endif

@@ -1,6 +1,5 @@
 /* The options of pt-train. */
-#ifndef ENGINE_OPTIONS_H
-#define ENGINE_OPTIONS_H
+#pragma once
 
 #include "edit/edit.h"
 #include "model/pass.h"
@@ -189,5 +188,3 @@ int options_steps(const struct train_opts *o, const char *option, const char *te
 enum dtype options_gemm_dtype(const struct train_opts *o);
 /* The hyperparameters of the optimizer, with its defaults. */
 void options_optim(const struct train_opts *o, struct optim_config *c);
-
-#endif

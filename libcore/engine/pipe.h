@@ -1,6 +1,5 @@
 /* pipe: executes the schedule of a pipeline, which may have a single stage. */
-#ifndef ENGINE_PIPE_H
-#define ENGINE_PIPE_H
+#pragma once
 
 #include "model/pass.h"
 #include "parallel/parallel.h"
@@ -51,5 +50,3 @@ void pipe_reload(struct pipe *x, const struct pipe_input *in);
 /* Collective over the mesh. Forwards only: `rounds` is the largest number of micro-batches
  * of a rank. */
 void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds);
-
-#endif

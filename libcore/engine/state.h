@@ -1,6 +1,5 @@
 /* state: checkpoints of a trainer. */
-#ifndef ENGINE_STATE_H
-#define ENGINE_STATE_H
+#pragma once
 
 #include "ckpt/ckpt.h"
 #include "engine/engine.h"
@@ -45,5 +44,3 @@ int state_check(const struct ckpt *c, struct err *e);
 bool state_is_whole(const struct trainer *t);
 /* Collective. Gathers the model on rank 0; x->store is NULL on the others. */
 void state_gather(struct trainer *t, struct inference *x);
-
-#endif

@@ -1,6 +1,5 @@
 /* step: one optimizer step of a trainer, and its evaluation. */
-#ifndef ENGINE_STEP_H
-#define ENGINE_STEP_H
+#pragma once
 
 #include "engine/engine.h"
 
@@ -89,5 +88,3 @@ void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *with), voi
 /* NaN when none counts, the split is too short, or the evaluation was stopped. */
 double eval_mean(const struct trainer *t, const struct eval_sum *sum, enum split split);
 double eval_loss(struct trainer *t, enum split split); /* both; collective */
-
-#endif

@@ -7,9 +7,6 @@
 #include "foreign/huggingface.h"
 #include "engine/state.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
 	const char *path, const struct open_how *how, struct err *e)
 {
@@ -155,7 +152,7 @@ int convert_sum(int n, char **paths, const struct open_how *how, const double *w
 	double divisor, const char *out, struct err *e)
 {
 	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
-	const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
+	scoped_ptr const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
 	int n_open = 0, rc = 0;
 	for (; n_open < n && !rc; n_open += !rc) {
 		of[n_open] = &all[n_open];
@@ -171,7 +168,6 @@ int convert_sum(int n, char **paths, const struct open_how *how, const double *w
 	while (n_open--)
 		ckpt_view_close(&all[n_open]);
 	free(all);
-	free(of);
 	return rc ? -1 : 0;
 }
 

@@ -6,8 +6,7 @@
  * Files are not trusted: lengths, offsets, types and shapes are checked before memory is allocated.
  * No call is collective. Functions that return int return 0, or -1 with *e set.
  */
-#ifndef FOREIGN_H
-#define FOREIGN_H
+#pragma once
 
 #include "ckpt/view.h"
 #include "model/model.h"
@@ -133,5 +132,3 @@ int convert_model(const struct ckpt_view *v, struct model *m, struct err *e);
 /* A view of a file with the tensors of the model and its options; the other members are the
  * caller's. */
 void convert_view(struct ckpt_view *v, const struct model *m, const char *path);
-
-#endif

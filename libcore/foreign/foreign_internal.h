@@ -1,7 +1,6 @@
 /* Shared by the files of this floor: files of numbers in fp32 or 16 bits, with a hash of the file in the
  * file itself. */
-#ifndef FOREIGN_INTERNAL_H
-#define FOREIGN_INTERNAL_H
+#pragma once
 
 #include "base/file.h"
 #include "dialect/dialect.h"
@@ -54,5 +53,3 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 /* The options of AdamW that the checkpoint has. */
 int torch_config_optimizer(struct str *out, struct torch_file *f,
 	const struct torch_names *x, struct err *e);
-
-#endif

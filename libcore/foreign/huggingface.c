@@ -8,8 +8,6 @@
 #include "foreign/huggingface.h"
 #include "archive/safetensors.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 
 /* Returns what is to be appended to the path to get the path of the tensors. */
@@ -178,7 +176,7 @@ static bool is_computed(const struct hf *h, const char *name)
 /* A tensor that nothing reads would be lost. */
 static int check_all_used(const struct hf *h, struct err *e)
 {
-	bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
+	scoped_ptr bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
 	int rc = 0;
 	for (int i = 0; i < h->n; i++)
 		if (h->theirs[i])
@@ -188,7 +186,6 @@ static int check_all_used(const struct hf *h, struct err *e)
 			rc = err_set(e, EX_DATAERR,
 				"%s: %s is not a tensor of the model of config.json",
 				h->path, h->files.items[i].name);
-	free(used);
 	return rc;
 }
 

@@ -1,6 +1,5 @@
 /* Models of Hugging Face: GPT2LMHeadModel and LlamaForCausalLM. Only the files of this floor include it. */
-#ifndef FOREIGN_HUGGINGFACE_H
-#define FOREIGN_HUGGINGFACE_H
+#pragma once
 
 #include "foreign/foreign.h"
 #include "archive/safetensors.h"
@@ -79,5 +78,3 @@ int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype);
 /* As convert_format.save. */
 int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e);
-
-#endif

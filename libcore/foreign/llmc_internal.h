@@ -1,6 +1,5 @@
 /* Shared by the files about llm.c's formats. */
-#ifndef FOREIGN_LLMC_INTERNAL_H
-#define FOREIGN_LLMC_INTERNAL_H
+#pragma once
 
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
@@ -52,5 +51,3 @@ struct llmc {
 	int64_t vocab_rows; /* of the embedding table in the file */
 	int64_t *offset;    /* of each tensor, in elements */
 };
-
-#endif

@@ -11,12 +11,11 @@ int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t
 	size_t n_bytes = (size_t)(n * dtype_bytes(dtype));
 	if (dtype == DT_F32)
 		return file_read_at(fd, path, out, n_bytes, at, e);
-	uint16_t *half = xmalloc(n_bytes + 1);
+	scoped_ptr uint16_t *half = xmalloc(n_bytes + 1);
 	int rc = file_read_at(fd, path, half, n_bytes, at, e);
 	device_cpu(&d, 0);
 	if (!rc)
 		d.k->widen(&d, mat(out, 1, n), half, dtype);
-	free(half);
 	return rc;
 }
 

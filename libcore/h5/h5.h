@@ -10,8 +10,7 @@
  * time in proportion to its size. Functions that return int return 0 or -1 with *e set. No call is
  * collective, and none uses MPI.
  */
-#ifndef H5_H
-#define H5_H
+#pragma once
 
 #include "base/file.h"
 #include "base/base.h"
@@ -153,5 +152,3 @@ int h5_blocks_check_written(
 /* Checks the checksum of the metadata, and that all datasets that it covers are contiguous and within the
  * file; unless that was done when the file was opened. */
 int h5_check_seal(struct h5 *f, struct err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by the files of this floor only. */
-#ifndef H5_INTERNAL_H
-#define H5_INTERNAL_H
+#pragma once
 
 #include "h5/h5.h"
 
@@ -84,5 +83,3 @@ int h5_object_read(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, void *to, struct err *e);
 int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *info,
 	struct err *e);
-
-#endif

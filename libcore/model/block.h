@@ -1,6 +1,5 @@
 /* A block: two sublayers, each of which is a table of functions in a file of its own. */
-#ifndef MODEL_BLOCK_H
-#define MODEL_BLOCK_H
+#pragma once
 
 #include "model/linear.h"
 
@@ -142,5 +141,3 @@ static inline struct mat att_k(const struct sublayer_acts *a)
 
 /* pass_ops.attend of training. */
 void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a);
-
-#endif

@@ -1,7 +1,6 @@
 /* Decoding with a key/value cache, and sampling. Calls of the decoder are collective over the
  * tensor-parallel axis; all ranks feed the same tokens and get the same logits. */
-#ifndef MODEL_GENERATE_H
-#define MODEL_GENERATE_H
+#pragma once
 
 #include "model/model.h"
 
@@ -26,5 +25,3 @@ int64_t decoder_draw(
 	struct decoder *g, const struct sampler *s, uint64_t stream, int64_t index);
 const float *decoder_logits(
 	const struct decoder *g); /* of the next token: [vocab], on the host */
-
-#endif

@@ -1,6 +1,5 @@
 /* Functions that all layers use: activations and parameters, norms, dropout, the residual stream. */
-#ifndef MODEL_LAYERS_H
-#define MODEL_LAYERS_H
+#pragma once
 
 #include "model/pass.h"
 
@@ -233,5 +232,3 @@ void embed_backward(struct pass *p, struct mat dx);
 void head_loss(struct pass *p, struct mat x, struct mat dx);
 /* The final norm of chunk `c`, in scratch memory. */
 struct stream_norm head_norm(struct pass *p, int c);
-
-#endif

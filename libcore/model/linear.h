@@ -1,7 +1,6 @@
 /* Linear layers: matmuls in the precision of the run, overlapped with the communication of tensor
  * parallelism. Calls that take a gather or a sum are collective over the tensor-parallel axis. */
-#ifndef MODEL_LINEAR_H
-#define MODEL_LINEAR_H
+#pragma once
 
 #include "model/layers.h"
 
@@ -79,5 +78,3 @@ void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
 /* The leaves dw = y^T x and, with a bias, db = column sums of y, for each of n. */
 void linear_weights(
 	struct pass *p, struct at at, struct mat x, const struct linear *l, int n);
-
-#endif

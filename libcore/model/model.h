@@ -3,8 +3,7 @@
  * linear.h, decoding in generate.h. Layers depend on shapes and on the interfaces of parallel/, not
  * on the layout.
  */
-#ifndef MODEL_H
-#define MODEL_H
+#pragma once
 
 #include "base/base.h"
 #include "kernels/kernels.h"
@@ -177,5 +176,3 @@ void init_rows(struct device *d, const struct tensor *t, uint64_t seed, int64_t 
 	struct mat x);
 /* Initialises all parameters that this rank updates. Not collective. */
 void init_parts(struct store *s, uint64_t seed);
-
-#endif

@@ -1,7 +1,6 @@
 /* Forward and backward of a pipeline stage, for one micro-batch. Activations are [slice][chunk][row]
  * [width]: the virtual slices and chunks of this rank; the rows of a chunk are [sequence][position]. */
-#ifndef MODEL_PASS_H
-#define MODEL_PASS_H
+#pragma once
 
 #include "model/model.h"
 
@@ -233,4 +232,3 @@ void model_backward_x(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g);
-#endif

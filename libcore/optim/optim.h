@@ -6,8 +6,7 @@
  * element by element, so the sharding changes no bit. For one that needs whole matrices (Muon),
  * matrix.c gathers each matrix on one rank and scatters the result.
  */
-#ifndef OPTIM_H
-#define OPTIM_H
+#pragma once
 
 #include "parallel/parallel.h"
 
@@ -111,5 +110,3 @@ void matrices_free(struct matrices *x);
 void matrices_update(struct matrices *x);
 /* Only rule->whole(), on the matrices that this rank owns. Not collective. */
 void matrices_autotune(struct matrices *x);
-
-#endif

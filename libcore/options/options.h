@@ -2,8 +2,7 @@
  * options: one table for each program, from which the command line, config files and the environment
  * are parsed, and --help, manual pages and completions are generated. No call is collective.
  */
-#ifndef OPTIONS_H
-#define OPTIONS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -195,5 +194,3 @@ int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *
 	const char *behind, const char *between, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */
 void conf_print(struct str *out, const char *key, const char *value);
-
-#endif

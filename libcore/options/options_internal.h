@@ -1,6 +1,5 @@
 /* Shared by options.c, option_value.c, help.c, gen.c, complete.c and preset.c only. */
-#ifndef OPTIONS_INTERNAL_H
-#define OPTIONS_INTERNAL_H
+#pragma once
 
 #include "options/options.h"
 
@@ -32,5 +31,3 @@ int preset_read(const char *name, size_t max_bytes, struct str *path, struct str
 	struct err *e);
 void opt_print_help(const struct program *p);
 void opt_print_version(const struct program *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* For the files of the store only: buckets. */
-#ifndef PARALLEL_BUCKET_H
-#define PARALLEL_BUCKET_H
+#pragma once
 
 #include "comm/sum.h"
 #include "parallel/reduction.h"
@@ -167,5 +166,3 @@ static inline bool bucket_adds(const struct bucket *b, const struct reduction_ro
 {
 	return r->add == REDUCE_ADD || (r->add == REDUCE_LATER && b->turns.now > 0);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Context parallelism: every sequence is split into virtual chunks, and attention receives keys and
  * values of other ranks' chunks around a ring (Liu et al. 2023), or by one all-gather (Llama 3). */
-#ifndef PARALLEL_CONTEXT_H
-#define PARALLEL_CONTEXT_H
+#pragma once
 
 #include "base/base.h"
 #include "comm/requests.h"
@@ -81,5 +80,3 @@ static inline bool ring_last(const struct ring *r)
 {
 	return r->step == r->c->n - 1;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * gradient of one micro-batch. A rank without a micro-batch in the last round computes one with an index of n_micro or more, because
  * other ranks need its shard of the parameters; its results are discarded.
  */
-#ifndef PARALLEL_MICROBATCH_H
-#define PARALLEL_MICROBATCH_H
+#pragma once
 
 #include "base/base.h"
 #include "comm/mesh.h"
@@ -27,5 +26,3 @@ int64_t microbatches_count(const struct microbatches *mb, int rank);
 int64_t microbatches_index(const struct microbatches *mb, int rank, int64_t i);
 /* The data-parallel rank (over dp and fsdp) of a position in the mesh. */
 int microbatches_rank(const int degree[N_AXES], const int at[N_AXES]);
-
-#endif

@@ -1,6 +1,5 @@
 /* For the files of the store only: what is offloaded, and where to. */
-#ifndef PARALLEL_OFFLOAD_H
-#define PARALLEL_OFFLOAD_H
+#pragma once
 
 #include "parallel/store.h"
 
@@ -74,5 +73,3 @@ struct offload_backend {
 		int64_t at);
 	void (*close)(struct offload_backend *);
 };
-
-#endif

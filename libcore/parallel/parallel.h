@@ -8,8 +8,7 @@
  *   store.h       the parameter store: replicated, sharded, offloaded
  *   bucket.h, offload.h, schedule_internal.h, store_internal.h  for the files of this floor only
  */
-#ifndef PARALLEL_H
-#define PARALLEL_H
+#pragma once
 
 #include "parallel/context.h"
 #include "parallel/microbatch.h"
@@ -17,5 +16,3 @@
 #include "parallel/slices.h"
 #include "parallel/store.h"
 #include "parallel/tensor.h"
-
-#endif

@@ -1,6 +1,5 @@
 /* For the files of the store only: how the gradient of a bucket is reduced, as data. */
-#ifndef PARALLEL_REDUCTION_H
-#define PARALLEL_REDUCTION_H
+#pragma once
 
 #include "base/base.h"
 
@@ -106,5 +105,3 @@ const struct reduction_row *reduction_find(
 bool reduction_uses(const struct reduction *r, enum reduction_place place);
 /* Appends one line per row, "turn  sum all leaves -> kept, later". */
 void reduction_print(const struct reduction *r, struct str *out);
-
-#endif

@@ -2,8 +2,7 @@
  * Pipeline schedules as data: for each rank, a list of forwards and backwards of micro-batches
  * on stages, which one executor runs (engine/pipe.c). No call is collective.
  */
-#ifndef PARALLEL_SCHEDULE_H
-#define PARALLEL_SCHEDULE_H
+#pragma once
 
 #include "base/base.h"
 
@@ -156,5 +155,3 @@ void schedule_draw(
  * `head` of the last. -1: fewer layers than stages. */
 int schedule_split(const double *layer, int n_layers, double embedding, double head,
 	int n_stages, int *first, struct err *e);
-
-#endif

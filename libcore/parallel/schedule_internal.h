@@ -1,6 +1,5 @@
 /* For schedule*.c only: making schedules, and visiting their actions. */
-#ifndef PARALLEL_SCHEDULE_INTERNAL_H
-#define PARALLEL_SCHEDULE_INTERNAL_H
+#pragma once
 
 #include "parallel/schedule.h"
 
@@ -30,5 +29,3 @@ void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s);
  * there is a deadlock. */
 bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i);
 void schedule_iter_end(struct schedule_iter *w);
-
-#endif

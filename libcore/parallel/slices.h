@@ -3,8 +3,7 @@
  * virtual slices after a row-parallel linear layer, and the all-gather of rows before a
  * column-parallel one. All calls are collective over the tensor-parallel axis.
  */
-#ifndef PARALLEL_SLICES_H
-#define PARALLEL_SLICES_H
+#pragma once
 
 #include "base/base.h"
 #include "comm/requests.h"
@@ -91,5 +90,3 @@ void slice_gather_end(struct slice_gather *g); /* a second call does nothing */
 /* Begin and end in one call, in fp32; returns `all`. */
 struct mat slice_gather(
 	const struct slices *s, struct device *d, struct mat local, struct mat room);
-
-#endif

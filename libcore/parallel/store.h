@@ -2,8 +2,7 @@
  * The parameter store: parameters, gradients and optimizer state, replicated (DDP) or sharded
  * (ZeRO, FSDP), in memory or offloaded. Layers call it without any `if` about a strategy.
  */
-#ifndef PARALLEL_STORE_H
-#define PARALLEL_STORE_H
+#pragma once
 
 #include "base/base.h"
 #include "comm/mesh.h"
@@ -276,5 +275,3 @@ void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x
 /* Refreshes the copies, if any, of the parameters at these positions. */
 void store_copy(struct store *s, int64_t at, int64_t n);
 bool store_offloads(const struct store *s, int group);
-
-#endif

@@ -1,6 +1,5 @@
 /* For the files of the store only: its buffers, and what they do for each other. */
-#ifndef PARALLEL_STORE_INTERNAL_H
-#define PARALLEL_STORE_INTERNAL_H
+#pragma once
 
 #include "parallel/bucket.h"
 #include "parallel/offload.h"
@@ -156,5 +155,3 @@ void amax_open(struct store *s, struct arena *run);
 void amax_compute(struct store *s, int unit);
 /* The parameters of these units have changed. */
 void amax_forget(struct store *s, int first_unit, int last_unit);
-
-#endif

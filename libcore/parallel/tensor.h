@@ -6,8 +6,7 @@
  * Slices are *virtual* (--virtual tp=N); a rank holds one or more neighbouring ones (law 1 of pt(7)).
  * No call is collective.
  */
-#ifndef PARALLEL_TENSOR_H
-#define PARALLEL_TENSOR_H
+#pragma once
 
 #include "base/base.h"
 
@@ -80,5 +79,3 @@ int64_t tensor_width(const struct tensor *t);
 /* The index, in the whole tensor, of the first element of a row of a slice (for a vector: of
  * element `row` of the slice). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);
-
-#endif

@@ -1,6 +1,5 @@
 /* cluster: the devices and links for which --dry-run predicts the time of a step (--cluster). */
-#ifndef PLAN_CLUSTER_H
-#define PLAN_CLUSTER_H
+#pragma once
 
 #include "comm/simulate.h"
 #include "kernels/device.h"
@@ -28,5 +27,3 @@ double cluster_share(const struct cluster *c, int here);
 bool cluster_is_of_table(const struct cluster *c);
 /* Its values, as such a text. */
 void cluster_print(const struct cluster *c, struct str *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* fit: plans a trainer, and decides what depends on its memory. */
-#ifndef PLAN_FIT_H
-#define PLAN_FIT_H
+#pragma once
 
 #include "engine/state.h"
 #include "plan/plan.h"
@@ -14,5 +13,3 @@ int fit_trainer(
  * is NULL. */
 int trainer_open(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct dataset *data, struct plan *p, struct err *e);
-
-#endif

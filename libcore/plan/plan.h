@@ -5,8 +5,7 @@
  *   fit.h            plans a trainer, and decides what depends on its memory
  *   plan_internal.h  a step on the planning device, for the files of this floor only
  */
-#ifndef PLAN_H
-#define PLAN_H
+#pragma once
 
 #include "engine/options.h"
 #include "kernels/selftest.h"
@@ -80,5 +79,3 @@ struct step_time {
 };
 void predict_step_time(const struct train_opts *o, struct model *m,
 	const struct cluster *c, struct step_time *t);
-
-#endif

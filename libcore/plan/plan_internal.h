@@ -1,6 +1,5 @@
 /* Shared by the files of the plan only: a step on the planning device. */
-#ifndef PLAN_INTERNAL_H
-#define PLAN_INTERNAL_H
+#pragma once
 
 #include "engine/engine.h"
 
@@ -18,5 +17,3 @@ int64_t plan_few_micro_batches(const struct train_opts *o, int64_t of_rank);
  * is exposed. Writes the timeline of --trace, if it is given; -1 with *e set if it cannot. */
 int predict_print(
 	const struct train_opts *o, struct model *m, struct str *out, struct err *e);
-
-#endif

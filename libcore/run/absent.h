@@ -1,6 +1,5 @@
 /* absent: values that a row of a log does not have, or has in a form that cannot be read. */
-#ifndef RUN_ABSENT_H
-#define RUN_ABSENT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -53,5 +52,3 @@ void unread_note(
 void unread_warn(const struct unread *u, const char *name);
 /* Does a text begin as a number does? Others, such as "none", stand for no value. */
 bool begins_as_number(const char *p, const char *end);
-
-#endif

@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- one writer ------------------------------------------------------------------ */
@@ -49,7 +48,6 @@ static bool no_locks_here(int why)
 
 int journal_lock(const char *folder, bool make, double patience, int *fd, struct err *e)
 {
-	const struct timespec moment = {.tv_nsec = 50000000};
 	double begin = clock_seconds();
 	static int warned;
 	bool told = false;
@@ -62,7 +60,7 @@ int journal_lock(const char *folder, bool make, double patience, int *fd, struct
 			     "%g s for its end",
 				folder, patience);
 		told = true;
-		nanosleep(&moment, NULL);
+		clock_sleep(0.05);
 	}
 	if (why == EAGAIN)
 		rc = refuse(folder, path, e);

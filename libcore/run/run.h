@@ -6,8 +6,7 @@
  * them is trusted. No call is collective: rank 0 writes. Functions that return int return 0, or -1
  * with *e set.
  */
-#ifndef RUN_H
-#define RUN_H
+#pragma once
 
 #include "base/base.h"
 #include "h5/h5.h"
@@ -282,5 +281,3 @@ bool journal_stale(const struct journal *j, double seconds);
 /* Rewrites run.h5 under a temporary name, and renames it. */
 int journal_publish(struct journal *j, struct err *e);
 void journal_close(struct journal *j);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Files are not trusted. No call is collective.
  */
-#ifndef RUN_TFEVENTS_H
-#define RUN_TFEVENTS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -43,5 +42,3 @@ struct tfevents_scalar {
 };
 void tfevents_put_row(struct str *out, double wall, int64_t step,
 	const struct tfevents_scalar *list, int n);
-
-#endif

@@ -2,8 +2,7 @@
  * stats: Student's t, medians, moments, noise of a curve, blocks of rows. Pure functions; NaN and infinity give NaN,
  * which no comparison finds significant.
  */
-#ifndef STATS_H
-#define STATS_H
+#pragma once
 
 #include "base/base.h"
 
@@ -66,5 +65,3 @@ int64_t block_begin(int k);
  * ones. */
 int block_count(int64_t n);
 int whole_blocks(int64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* The tables of bpe.c, which merge.c and encode.c use. */
-#ifndef TOKEN_BPE_INTERNAL_H
-#define TOKEN_BPE_INTERNAL_H
+#pragma once
 
 #include "token/token.h"
 
@@ -121,5 +120,3 @@ int64_t known_word(struct known_words *k, const char *word, int64_t n, uint32_t 
  * tokens written. out NULL: counts only. */
 int64_t known_words_put(struct known_words *k, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, uint32_t *out);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by split*.c. */
-#ifndef TOKEN_SPLIT_INTERNAL_H
-#define TOKEN_SPLIT_INTERNAL_H
+#pragma once
 
 #include "token/token.h"
 
@@ -52,5 +51,3 @@ struct split_regex *split_regex_open(const char *regex, struct err *e);
 void split_regex_close(struct split_regex *x);
 int split_regex_words(struct split_regex *x, const char *text, int64_t n, bool final,
 	uint32_t *ends, int max, struct err *e);
-
-#endif

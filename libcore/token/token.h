@@ -5,8 +5,7 @@
  * Files are not trusted. Functions that return int return 0, or -1 with *e set. No call is
  * collective. What is const may be used by many threads at once.
  */
-#ifndef TOKEN_H
-#define TOKEN_H
+#pragma once
 
 #include "base/base.h"
 #include "base/utf8.h"
@@ -211,5 +210,3 @@ int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
 	struct text_changes *out, struct err *e);
 /* Can the special tokens of these rules be found in text? */
 int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set. No call is collective.
  */
-#ifndef TOKENIZER_H
-#define TOKENIZER_H
+#pragma once
 
 #include "h5/h5.h"
 #include "token/token.h"
@@ -118,5 +117,3 @@ int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, in
 	struct text_changes *out, struct err *e);
 /* The text of a special token becomes this token from now on. */
 int tokenizer_allow_special(struct tokenizer *t, struct err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* The tables that unicode.py and normalize.py make; and the sets of characters that it tells. */
-#ifndef TOKEN_UNICODE_INTERNAL_H
-#define TOKEN_UNICODE_INTERNAL_H
+#pragma once
 
 #include "token/token.h"
 
@@ -23,5 +22,3 @@ bool unicode_property(const char *name, bool has[CODE_POINTS]);
 /* Appends a regular expression of PCRE2 in which properties, \d and \w are those of our table, whatever version of
  * Unicode PCRE2 knows. */
 void unicode_regex(const char *regex, struct str *out);
-
-#endif

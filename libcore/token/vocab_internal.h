@@ -1,6 +1,5 @@
 /* Shared by the readers of vocabulary files. */
-#ifndef TOKEN_VOCAB_INTERNAL_H
-#define TOKEN_VOCAB_INTERNAL_H
+#pragma once
 
 #include "token/token.h"
 
@@ -63,5 +62,3 @@ int base64_decode(const char *text, size_t n, struct str *out);
 /* Character 0, which jansson does not take in names, is U+FDD0, which no text has. */
 #define VOCAB_NUL "\xef\xb7\x90"
 json_t *vocab_json(const struct str *text, const char *path, struct err *e);
-
-#endif

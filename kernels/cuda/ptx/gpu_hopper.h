@@ -1,6 +1,5 @@
 /* The instructions of hopper.h, for a GPU. */
-#ifndef GPU_HOPPER_H
-#define GPU_HOPPER_H
+#pragma once
 
 static __device__ inline uint32_t shared_address(const void *p)
 {
@@ -171,5 +170,3 @@ template <int N = 0> static __device__ inline void stores_wait(void)
 }
 
 #include "gpu_wgmma.h"
-
-#endif

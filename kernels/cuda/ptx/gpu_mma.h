@@ -1,6 +1,5 @@
 /* The instructions of mma.h, for a GPU. */
-#ifndef GPU_MMA_H
-#define GPU_MMA_H
+#pragma once
 
 /* c += a b */
 static __device__ inline void mma(
@@ -88,5 +87,3 @@ static __device__ inline void store_16(void *to, uint4 x)
 		     "r"(x.y), "r"(x.z), "r"(x.w)
 		     : "memory");
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The matmuls of hopper.h, for a GPU. */
-#ifndef GPU_WGMMA_H
-#define GPU_WGMMA_H
+#pragma once
 
 /* Before matmuls: orders them after the threads' accesses to their registers. */
 static __device__ inline void wgmma_fence(void)
@@ -145,5 +144,3 @@ static __device__ inline void wgmma(
 		WGMMA("128", "f16", NAMES64, "{%64,%65,%66,%67}", "68", "69", "%70",
 			REG64(c), A_HELD);
 }
-
-#endif
