@@ -100,7 +100,7 @@ template <typename T> static T reduce_two(T a, T b, int op)
 	}
 }
 
-template <typename T> static void reduce_all(const struct reduction *r)
+template <typename T> static void reduce_all(const struct nccl_reduction *r)
 {
 	enum { OWNED = 1000 };
 	int n = r->c->n;
@@ -131,7 +131,7 @@ template <typename bits_t, dtype TYPE> struct number {
 	}
 };
 
-static void reduce_now(const struct reduction *r)
+static void reduce_now(const struct nccl_reduction *r)
 {
 	switch (r->type) {
 	case NCCL_I8:
@@ -357,9 +357,9 @@ int emu_ncclRecv(void *p, size_t n, int type, int peer, struct nccl_comm *c, voi
 static void add_reduction(struct operation *o, struct nccl_comm *c, const char *own,
 	char *to, size_t n, int type, int op, const struct header *h)
 {
-	o->reduction = (struct reduction *)realloc(
+	o->reduction = (struct nccl_reduction *)realloc(
 		o->reduction, (size_t)(o->n_reductions + 1) * sizeof(*o->reduction));
-	struct reduction *r = &o->reduction[o->n_reductions++];
+	struct nccl_reduction *r = &o->reduction[o->n_reductions++];
 	size_t n_bytes = n * type_bytes[type];
 	*r = {c, to, own, NULL, n, type, op};
 	if (!to)

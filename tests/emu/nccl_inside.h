@@ -79,7 +79,7 @@ struct message {
 };
 
 /* A collective with a reduction, or none: what is done when its messages have come. */
-struct reduction {
+struct nccl_reduction {
 	struct nccl_comm *c;
 	char *to; /* NULL: none */
 	const char *own;
@@ -91,7 +91,7 @@ struct reduction {
 struct operation {
 	struct message *message;
 	int n_messages, room;
-	struct reduction *reduction;
+	struct nccl_reduction *reduction;
 	int n_reductions;
 	uint64_t number; /* of the communicator's groups */
 	bool fails;

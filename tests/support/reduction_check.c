@@ -29,7 +29,7 @@ static int n_stages(void)
 }
 
 /* The last stage of a rank, and the first one. With ends that meet, stages are dealt as in a V. */
-static int last_stage(const struct peer *p)
+static int last_stage(const struct fake_rank *p)
 {
 	return checked->ends_meet ? n_stages() - 1 - p->mesh.at[AXIS_PP]
 				  : p->mesh.at[AXIS_PP];
@@ -41,7 +41,7 @@ static bool has_unit(int stage, int unit)
 	       unit < store_first_unit(n_stages(), stage + 1);
 }
 
-static bool has_use(const struct peer *p, const struct tensor *t, int use)
+static bool has_use(const struct fake_rank *p, const struct tensor *t, int use)
 {
 	if (use == 1)
 		return t->uses > 1 && last_stage(p) == n_stages() - 1;
@@ -49,8 +49,8 @@ static bool has_use(const struct peer *p, const struct tensor *t, int use)
 }
 
 /* Writes a leaf, or with `done` says that it is written. */
-static void push(struct peer *p, const struct tensor *t, int virtual_slice, int chunk,
-	int use, int64_t micro, bool done)
+static void push(struct fake_rank *p, const struct tensor *t, int virtual_slice,
+	int chunk, int use, int64_t micro, bool done)
 {
 	int slice = tensor_slice(t, virtual_slice), tensor = (int)(t - p->table);
 	int64_t first = p->worker * checked->l.micros;
@@ -66,7 +66,7 @@ static void push(struct peer *p, const struct tensor *t, int virtual_slice, int 
 }
 
 /* The leaves of what is used with `unit`, those of all tensors at once. */
-static void push_use(struct peer *p, int unit, int use, int64_t micro)
+static void push_use(struct fake_rank *p, int unit, int use, int64_t micro)
 {
 	int cp = checked->l.degree[AXIS_CP], chunks = checked->chunks / cp;
 	struct tensor_part part = p->s->c.part;
@@ -79,7 +79,7 @@ static void push_use(struct peer *p, int unit, int use, int64_t micro)
 	}
 }
 
-static void push_tiles(struct peer *p, int unit, int use, int64_t micro)
+static void push_tiles(struct fake_rank *p, int unit, int use, int64_t micro)
 {
 	struct tensor_part part = p->s->c.part;
 	for (int tile = 1; tile < N_TILES && checked->l.tile; tile++)
@@ -91,7 +91,7 @@ static void push_tiles(struct peer *p, int unit, int use, int64_t micro)
 }
 
 /* Activations that are in use while a unit's gradients are written must be as they were. */
-static void check_activations(struct peer *p, int unit)
+static void check_activations(struct fake_rank *p, int unit)
 {
 	for (int64_t i = 0; p->activations && i < p->live[unit]; i++)
 		if (p->activations[i] != 'a') {
@@ -100,7 +100,7 @@ static void check_activations(struct peer *p, int unit)
 		}
 }
 
-static void backward_stage(struct peer *p, int stage, int64_t micro)
+static void backward_stage(struct fake_rank *p, int stage, int64_t micro)
 {
 	int n = n_stages();
 	if (stage == n - 1) { /* the output layer */
@@ -121,7 +121,7 @@ static void backward_stage(struct peer *p, int stage, int64_t micro)
 	}
 }
 
-static void backward(struct peer *p)
+static void backward(struct fake_rank *p)
 {
 	const struct microbatches *m = &p->s->c.microbatches;
 	int rank = microbatches_rank(p->mesh.degree, p->mesh.at),
@@ -149,7 +149,8 @@ static int64_t model_size(const struct tensor *table)
 	return tensor_at(STORE_TENSORS, table);
 }
 
-static void check_part(struct peer *p, const struct part *x, const uint32_t *g, int step)
+static void check_part(
+	struct fake_rank *p, const struct part *x, const uint32_t *g, int step)
 {
 	int tensor = (int)(x->t - p->table);
 	int64_t at = tensor_at(tensor, p->table);
@@ -172,7 +173,7 @@ static void check_part(struct peer *p, const struct part *x, const uint32_t *g, 
 	}
 }
 
-static void check_gradients(struct peer *p, int step)
+static void check_gradients(struct fake_rank *p, int step)
 {
 	const struct store *s = p->s;
 	for (int64_t i = 0; i < s->n_updated; i++) {
@@ -188,7 +189,7 @@ static void check_gradients(struct peer *p, int step)
 
 static void run_steps(void)
 {
-	struct peer *p = now;
+	struct fake_rank *p = now;
 	for (int step = 0; step < STEPS; step++) {
 		p->s->add_workers = checked->workers > 1 && !step ? add_workers : NULL;
 		p->s->add_workers_with = p;
@@ -235,7 +236,7 @@ static void add_leaves(const struct tensor *table, int step, int worker)
 		}
 }
 
-static void open_file(struct peer *p, struct store_config *c)
+static void open_file(struct fake_rank *p, struct store_config *c)
 {
 	if (!checked->l.offload)
 		return;
@@ -248,7 +249,7 @@ static void open_file(struct peer *p, struct store_config *c)
 
 /* Gradients of one micro-batch replace activations. A unit's activations are in use until the unit
  * before it has its gradients. */
-static void share_activations(struct peer *p, struct store_config *c)
+static void share_activations(struct fake_rank *p, struct store_config *c)
 {
 	struct arena measure;
 	arena_measure(&measure, "plan");
@@ -267,7 +268,7 @@ static void share_activations(struct peer *p, struct store_config *c)
 static struct device device;
 static struct kernels kernels;
 
-static void open_peer(struct peer *p)
+static void open_peer(struct fake_rank *p)
 {
 	const struct store_layout *l = &checked->l;
 	bool used[STORE_TENSORS];
@@ -313,7 +314,7 @@ static void open_peer(struct peer *p)
 		checked->plant(p->s, p->rank);
 }
 
-static void start(struct peer *p)
+static void start(struct fake_rank *p)
 {
 	getcontext(&p->context);
 	p->context.uc_stack.ss_sp = xmalloc(STACK);
@@ -360,7 +361,7 @@ static void check_rounded(void)
 			(long long)done, (long long)want);
 }
 
-static void free_mail(struct mailbox *b)
+static void free_mail(struct fake_mailbox *b)
 {
 	for (int i = 0; i < b->n; i++)
 		free(b->mail[i].v);
@@ -371,7 +372,7 @@ static void close_all(void)
 {
 	free_sums();
 	for (int i = 0; i < n_peers; i++) {
-		struct peer *p = &peers[i];
+		struct fake_rank *p = &peers[i];
 		store_free(p->s);
 		arena_release(&p->memory);
 		comm_free(p->mesh.world);

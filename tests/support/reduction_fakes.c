@@ -5,7 +5,7 @@
 
 /* A sum of one rank in a group. */
 struct member {
-	struct peer *p;
+	struct fake_rank *p;
 	struct sum_call call;
 	struct sum *after;
 	uint64_t *own, *kept; /* [vector], [piece]: before the sum, then after it */
@@ -29,7 +29,7 @@ struct sum {
 };
 
 const struct reduction_case *checked;
-struct peer *peers, *now;
+struct fake_rank *peers, *now;
 ucontext_t scheduler;
 int64_t progress;
 struct err *fault;
@@ -379,7 +379,7 @@ void __wrap_reduce_end(struct bucket *b)
 
 /* ---- messages and files ---------------------------------------------------------- */
 
-static void post(struct mailbox *b, const void *v, int64_t n)
+static void post(struct fake_mailbox *b, const void *v, int64_t n)
 {
 	b->mail = xgrow(b->mail, b->n, sizeof(*b->mail));
 	b->mail[b->n++] = (struct mail){copy_of(v, 8 * n), n};
@@ -387,15 +387,15 @@ static void post(struct mailbox *b, const void *v, int64_t n)
 }
 
 /* Waits for letter `number` of a box. */
-static const struct mail *letter(const struct peer *p, size_t box, int number)
+static const struct mail *letter(const struct fake_rank *p, size_t box, int number)
 {
-	const struct mailbox *b = (const void *)((const char *)p + box);
+	const struct fake_mailbox *b = (const void *)((const char *)p + box);
 	while (b->n <= number)
 		yield();
 	return &b->mail[number];
 }
 
-static struct peer *peer_at(int worker, int rank)
+static struct fake_rank *peer_at(int worker, int rank)
 {
 	int ranks = mesh_ranks(checked->l.degree);
 	return &peers[worker * ranks + rank];
@@ -423,7 +423,7 @@ void __wrap_comm_recv(
 	at[AXIS_PP] = n - 1 - at[AXIS_PP];
 	const struct mail *m =
 		letter(peer_at(now->worker, mesh_rank(checked->l.degree, at)),
-			offsetof(struct peer, swap), now->swap.taken++);
+			offsetof(struct fake_rank, swap), now->swap.taken++);
 	if (m->n != n_bytes / 8)
 		wrong("the stages of a tied weight keep sums of different lengths");
 	memcpy(p, m->v, (size_t)min64(8 * m->n, n_bytes));
@@ -431,12 +431,12 @@ void __wrap_comm_recv(
 
 void add_workers(void *with, int64_t *sum, int64_t n)
 {
-	struct peer *p = with;
+	struct fake_rank *p = with;
 	int number = p->sums.n;
 	post(&p->sums, sum, n);
 	for (int w = 0; w < checked->workers; w++) {
-		const struct mail *m =
-			letter(peer_at(w, p->rank), offsetof(struct peer, sums), number);
+		const struct mail *m = letter(
+			peer_at(w, p->rank), offsetof(struct fake_rank, sums), number);
 		if (m->n != n)
 			wrong("workers keep sums of different lengths");
 		for (int64_t i = 0; i < n && i < m->n && w != p->worker; i++)

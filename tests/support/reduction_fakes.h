@@ -14,7 +14,7 @@ struct mail {
 	int64_t n;
 };
 
-struct mailbox {
+struct fake_mailbox {
 	struct mail *mail;
 	int n, taken;
 };
@@ -31,7 +31,7 @@ struct store_file {
 	uint64_t n;
 };
 
-struct peer {
+struct fake_rank {
 	ucontext_t context;
 	int rank, worker;
 	bool ended;
@@ -42,13 +42,13 @@ struct peer {
 	struct store_file *file;
 	char *activations;	       /* that gradients replace, or NULL */
 	int64_t live[STORE_UNITS + 1]; /* the last: of the output layer */
-	struct mailbox swap, sums;
+	struct fake_mailbox swap, sums;
 	int64_t rounded; /* elements */
 };
 
 /* What is checked, all ranks of all workers, and the rank that runs. */
 extern const struct reduction_case *checked;
-extern struct peer *peers, *now;
+extern struct fake_rank *peers, *now;
 extern ucontext_t scheduler;
 extern int64_t progress; /* of all ranks: they began or completed something */
 extern struct err *fault;
