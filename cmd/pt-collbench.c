@@ -1,4 +1,5 @@
 /* pt-collbench: benchmark and checker of collectives. */
+#include "base/launch.h"
 #include "draw/draw.h"
 #include "base/utf8.h"
 #include "collbench/suite.h"

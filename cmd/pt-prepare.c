@@ -1,4 +1,5 @@
 /* pt-prepare: turn text into token shards. */
+#include "base/launch.h"
 #include "base/file.h"
 #include "base/utf8.h"
 #include "comm/comm.h"

@@ -1,4 +1,5 @@
 /* pt-train: train a language model, alone or under mpiexec. */
+#include "base/launch.h"
 #include "base/file.h"
 #include "engine/backend.h"
 #include "foreign/foreign.h"

@@ -8,8 +8,7 @@
  * (labels[t] = inputs[t + 1]), or those of Hugging Face, equal to the inputs. A label below 0 does not count.
  * Files are not trusted.
  */
-#ifndef CHECK_BATCH_H
-#define CHECK_BATCH_H
+#pragma once
 
 #include "base/base.h"
 
@@ -50,5 +49,3 @@ void token_batch_free(struct token_batch *b);
 /* arrays.c */
 int arrays_read(struct int_arrays *a, const char *path, const char *shape, struct err *e);
 void arrays_free(struct int_arrays *a);
-
-#endif

@@ -3,8 +3,7 @@
  * one that is computed here (reference.h), its moments with each other, and its update with AdamW's; what is wrong
  * is compared with what known bugs would make of it.
  */
-#ifndef CHECK_CHECK_H
-#define CHECK_CHECK_H
+#pragma once
 
 #include "check/reference.h"
 #include "check/step_files.h"
@@ -198,5 +197,3 @@ int step_check_report(const struct step_check *c, const struct strs *batch,
 
 /* What clipping makes of a gradient with this norm, as torch.nn.utils.clip_grad_norm_(). clip 0 or less: none. */
 double clip_factor(double clip, double norm);
-
-#endif

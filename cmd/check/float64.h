@@ -5,8 +5,7 @@
  * Matrices are row-major, weights [out, in]. Not collective; nothing fails but for want of memory, which ends
  * the program. It has no dropout.
  */
-#ifndef CHECK_FLOAT64_H
-#define CHECK_FLOAT64_H
+#pragma once
 
 #include "model/model.h"
 
@@ -92,5 +91,3 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 	const struct grad_part *part, double **grad);
 /* Multiplications of such a call for n positions, roughly. */
 double float64_work(const struct model *m, int64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* For float64.c and float64_attn.c: what a pass over one sequence has. Not collective. */
-#ifndef CHECK_FLOAT64_PASS_H
-#define CHECK_FLOAT64_PASS_H
+#pragma once
 
 #include "check/float64.h"
 
@@ -56,5 +55,3 @@ void float64_attend(const struct sequence_work *w, const struct float64_acts *a)
 /* From d->o to d->q, d->k and d->v. */
 void float64_attend_backward(const struct sequence_work *w, const struct float64_acts *a,
 	const struct float64_acts *d);
-
-#endif

@@ -2,8 +2,7 @@
  * reference: loss and gradients of a batch, computed here: in float64 by float64.h, or by the trainer's
  * kernels on this process in fp32 or another precision. -1 with *e set on failure.
  */
-#ifndef CHECK_REFERENCE_H
-#define CHECK_REFERENCE_H
+#pragma once
 
 #include "check/batch.h"
 #include "check/float64.h"
@@ -71,5 +70,3 @@ struct variant {
 /* With PART_RANKS and EACH_PART *g is an array [part.n]. */
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g);
-
-#endif

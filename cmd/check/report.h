@@ -1,8 +1,7 @@
 /*
  * report: what a report of a checked step has, whichever its kind. Names of tensors and files are foreign text.
  */
-#ifndef CHECK_REPORT_H
-#define CHECK_REPORT_H
+#pragma once
 
 #include "draw/draw.h"
 #include "check/check.h"
@@ -96,5 +95,3 @@ void report_tensors(const struct check_report *r, int finding, struct str *out);
 /* The number with so many digits; "" for NAN. Returns buf. */
 const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
 double report_known(bool is, double v); /* NAN if not */
-
-#endif

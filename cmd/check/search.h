@@ -1,8 +1,7 @@
 /*
  * search: for the causes of wrong gradients and updates.
  */
-#ifndef CHECK_SEARCH_H
-#define CHECK_SEARCH_H
+#pragma once
 
 #include "check/check.h"
 
@@ -110,5 +109,3 @@ bool fit(const struct cause_search *s, const struct gradients *of, int n, double
 void need_near(struct cause_search *s);
 /* Gradients that are the reference's but for noise? The smallest cosine of a wrong tensor's. */
 double least_cosine(const struct cause_search *s);
-
-#endif

@@ -3,8 +3,7 @@
  * them: exp_avg is a mean whose last addend is (1 - beta1) times the clipped gradient (Kingma, Ba 2015).
  * Functions that return int return 0, or -1 with *e set.
  */
-#ifndef CHECK_STEP_FILES_H
-#define CHECK_STEP_FILES_H
+#pragma once
 
 #include "foreign/foreign.h"
 
@@ -53,5 +52,3 @@ float *seen_gradient(
 
 /* 2^-24 for fp32; more if no number needs the precision of fp32, for then they were rounded. */
 double rounding_of(const float *x, int64_t n);
-
-#endif

@@ -1,6 +1,5 @@
 /* vectors: sums over the elements of tensors, and factors between tensors. */
-#ifndef CHECK_VECTORS_H
-#define CHECK_VECTORS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ double distance_of(
 	const float *const *parts, const double *x, int k, const float *y, int64_t n);
 /* Are the weights about the same, so that the parts explain nothing? */
 bool are_equal(const double *x, int n, double within);
-
-#endif

@@ -1,4 +1,5 @@
 /* The smoke test: checks in about a second that ranks, hosts and libraries work together. */
+#include "base/launch.h"
 #include "collbench/bench_internal.h"
 #include "comm/requests.h"
 

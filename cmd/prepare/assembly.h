@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "base/progress.h"
 #include "prepare/block_writer.h"
 #include "prepare/pipeline.h"
 

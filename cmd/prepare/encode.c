@@ -2,6 +2,7 @@
  * Batches to pieces. Each thread of each rank takes the next batch, and encodes it if it is one of its
  * rank's. So all ranks read all of the text, which takes much less time than its encoding.
  */
+#include "base/progress.h"
 #include "prepare/pipeline.h"
 #include "prepare/shard_writer.h"
 

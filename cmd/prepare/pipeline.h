@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "base/progress.h"
 #include "base/file.h"
 #include "prepare/record.h"
 

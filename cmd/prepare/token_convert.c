@@ -2,6 +2,7 @@
  * Tokens to tokens: files of other programs and shards, to either. Files of other programs are read
  * twice: first to find the largest token and the number of documents, then to copy.
  */
+#include "base/progress.h"
 #include "data/offsets.h"
 #include "prepare/shard_writer.h"
 #include "prepare/token_file.h"

@@ -2,6 +2,7 @@
  * Training of a vocabulary. Each thread takes the next batch of documents and counts its words in a
  * table of its own. The sum of the tables does not depend on which thread had which batch.
  */
+#include "base/progress.h"
 #include "prepare/train_vocab.h"
 #include "prepare/pipeline.h"
 

@@ -2,6 +2,7 @@
  * The training loop: step, synchronise, log, evaluate, save, until the last step or a signal.
  * Conditions that may differ between ranks (signals, the clock) are votes in the step.
  */
+#include "base/launch.h"
 #include "base/utf8.h"
 #include "train/train_internal.h"
 #include "model/generate.h"

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "base/progress.h"
 #include "engine/backend.h"
 #include "engine/state.h"
 #include "engine/step.h"

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "base/progress.h"
 #include "token/token.h"
 
 /* ---- words.c: the words of texts, counted ------------------------------------------ */

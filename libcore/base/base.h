@@ -251,17 +251,6 @@ const char *scan_double(const char *s, const char *end, double *out);
 /* An environment variable: yes (1) or no (0); -1: not set. Another value ends the program. */
 int env_switch(const char *name);
 
-/* ---- launch.c: the variables of a launcher --------------------------------------- */
-
-const char *launch_many(void); /* the variable that states several ranks, or NULL */
-int launch_rank(void);	       /* this rank's number; 0 without a launcher */
-/* A rank ends with its launcher; after launch_stops(true) by SIGTERM, for its handler. */
-void launch_bind(void);
-void launch_stops(bool yes);
-bool launch_over(void);	 /* has it ended? */
-bool launch_leave(void); /* instead of MPI_Finalize(); false: it does not speak PMI 1 */
-void launch_clear(const char *folder); /* removes what MPI left in shared memory */
-
 enum { NUM_TEXT = 40 };
 /* The shortest decimal text that is parsed as the same number. Returns buf. */
 char *text_double(char buf[AT_LEAST(NUM_TEXT)], double x);
@@ -301,16 +290,3 @@ char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 
 void exact_add(struct exact *x, double v);
 double exact_round(const struct exact *x); /* as exact_finish() */
-
-/* ---- progress.c: a bar on a terminal --------------------------------------------- */
-
-struct progress {
-	const char *title;
-	double total, start, last, first; /* first: steps done before a resume */
-	bool shown;
-};
-
-void progress_begin(struct progress *p, const char *title, double total);
-double progress_left(const struct progress *p, double done); /* seconds */
-void progress_update(struct progress *p, double done, const char *note);
-void progress_end(struct progress *p);

@@ -1,4 +1,5 @@
 /* What the variables of a launcher (mpiexec, srun) say, before MPI runs or in programs without it. */
+#include "base/launch.h"
 #include "base/file.h"
 
 #include <ctype.h>

@@ -1,4 +1,5 @@
 /* A progress bar on stderr, when that is a terminal. */
+#include "base/progress.h"
 #include "base/base.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* The MPI transport. Communicators have MPI_ERRORS_RETURN, so that messages name the operation. */
+#include "base/launch.h"
 #include "comm/mpi_internal.h"
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");

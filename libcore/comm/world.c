@@ -1,5 +1,6 @@
 /* The group of all ranks. In a separate file, so that programs that do not call comm_open() are not
  * linked with MPI. */
+#include "base/launch.h"
 #include "comm/comm_internal.h"
 #include "comm/shared.h"
 #include "kernels/kernels.h"

@@ -1,4 +1,5 @@
 /* Options: one table gives parsing, --help, --print-config and, in gen.c and complete.c, the rest. */
+#include "base/launch.h"
 #include "base/file.h"
 #include "options/options_internal.h"
 

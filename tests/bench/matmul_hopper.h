@@ -1,7 +1,6 @@
 /* A matmul for sm_90a that is on trial. The emulated plugin has it, and the plugin that is built with LAB=yes, where
  * benchmarks and tests find it as a symbol. */
-#ifndef TESTS_BENCH_MATMUL_HOPPER_H
-#define TESTS_BENCH_MATMUL_HOPPER_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -21,5 +20,3 @@ struct matmul_variant {
 
 /* The last has no name. Its name in the plugin is "pt_matmuls_hopper". */
 extern const struct matmul_variant pt_matmuls_hopper[];
-
-#endif

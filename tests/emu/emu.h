@@ -7,8 +7,7 @@
  * behaviour ends the program with a message: a shuffle that some lanes of the warp do not
  * reach, a barrier that is not the same one for all threads.
  */
-#ifndef EMU_H
-#define EMU_H
+#pragma once
 
 #include <cuda_runtime.h>
 #include <math.h>
@@ -345,5 +344,3 @@ static inline double max(double a, double b)
 EMU_INSIDE void emu_copy(void *to, const void *from, bool there);
 EMU_INSIDE void emu_copy_commit(void);
 EMU_INSIDE void emu_copy_wait(int groups);
-
-#endif

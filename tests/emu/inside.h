@@ -1,6 +1,5 @@
 /* Shared by the files of the emulator. */
-#ifndef EMU_INSIDE_H
-#define EMU_INSIDE_H
+#pragma once
 
 #include "tests/emu/emu.h"
 
@@ -81,5 +80,3 @@ EMU_INSIDE cudaError_t emu_safe(void);
 EMU_INSIDE cudaError_t emu_not_captured(cudaStream_t s);
 /* Advances the clock of events. */
 EMU_INSIDE void emu_clock_on(double seconds);
-
-#endif

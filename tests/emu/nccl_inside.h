@@ -1,6 +1,5 @@
 /* Shared by the files of the emulated NCCL. */
-#ifndef EMU_NCCL_INSIDE_H
-#define EMU_NCCL_INSIDE_H
+#pragma once
 
 #include "comm/nccl_api.h"
 #include "tests/emu/inside.h"
@@ -123,5 +122,3 @@ struct nccl_comm {
 
 EMU_INSIDE void emu_nccl_enqueue(void *stream, struct operation *o);
 EMU_INSIDE void emu_nccl_check_pointer(const char *what, const void *p);
-
-#endif

@@ -1,6 +1,5 @@
 /* Tests of the emulator, which are in the library; build/tests/test_emu runs them. */
-#ifndef EMU_TESTS_H
-#define EMU_TESTS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -29,5 +28,3 @@ extern const struct emu_test emu_tests_kernels[], emu_tests_hopper[],
 			return false;                                              \
 		}                                                                  \
 	} while (0)
-
-#endif

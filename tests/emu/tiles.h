@@ -1,6 +1,5 @@
 /* Tensor maps and boxes of the emulator, for the copies of hopper.cc and the stores of stores.cc. */
-#ifndef EMU_TILES_H
-#define EMU_TILES_H
+#pragma once
 
 #include "tests/emu/inside.h"
 
@@ -51,5 +50,3 @@ static inline char *box_row(const struct map *m, const int from[4], int i)
 /* Of a block. */
 EMU_INSIDE void emu_stores_begin(int n_threads);
 EMU_INSIDE void emu_stores_end(void);
-
-#endif

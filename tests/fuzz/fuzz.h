@@ -1,6 +1,5 @@
 /* Shared by the fuzz targets, tests/fuzz/fuzz_*.c: bytes that choose, bytes that become a file. */
-#ifndef TESTS_FUZZ_H
-#define TESTS_FUZZ_H
+#pragma once
 
 #include "base/base.h"
 
@@ -32,5 +31,3 @@ void fuzz_archive(
 
 /* A promise that did not hold. */
 #define FUZZ_ON(cond) BUG_ON(cond)
-
-#endif

@@ -1,6 +1,5 @@
 /* Good HDF5 files made bad, as bytes say. */
-#ifndef TESTS_HOSTILE_H
-#define TESTS_HOSTILE_H
+#pragma once
 
 #include "tests/fuzz/fuzz.h"
 #include "h5/h5.h"
@@ -29,5 +28,3 @@ void hostile_init(struct hostile *t, const char *path, const char *const *object
  */
 const char *hostile_make(const struct hostile *t, struct bytes *b);
 extern bool hostile_raw;
-
-#endif

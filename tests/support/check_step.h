@@ -2,8 +2,7 @@
  * check_step: made-up steps for tests of pt-check: a small model, a batch, its gradients, and the checkpoints of a
  * step of AdamW with gradients that a test has made wrong. Failures end the test.
  */
-#ifndef CHECK_STEP_H
-#define CHECK_STEP_H
+#pragma once
 
 #include "check/check.h"
 
@@ -50,5 +49,3 @@ extern const struct check_opts plain_check;
 int step_tensor(const struct step *s, const char *name);
 /* The gradient of a tensor times a factor. */
 void step_scale(struct step *s, const char *name, double by);
-
-#endif

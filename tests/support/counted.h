@@ -1,6 +1,5 @@
 /* Shards in which some tokens do not count. */
-#ifndef TESTS_COUNTED_H
-#define TESTS_COUNTED_H
+#pragma once
 
 #include "data/data.h"
 
@@ -10,5 +9,3 @@ enum counted_kind { COUNTED_ALL, COUNTED_FEW, COUNTED_MIXED, N_COUNTED };
 bool test_counts(enum counted_kind kind, enum split s, int64_t token);
 /* The tokens of test_shard() again, in a file of their own. Returns its path, allocated. */
 char *test_counted_shard(const char *shard, enum counted_kind kind);
-
-#endif

@@ -2,8 +2,7 @@
  * Shared by the tests of kernels: the device under test, matrices in its memory, and the
  * comparison of results with a reference in float64.
  */
-#ifndef TESTS_DEVICE_H
-#define TESTS_DEVICE_H
+#pragma once
 
 #include "tests/support/support.h"
 #include "kernels/kernels.h"
@@ -99,5 +98,3 @@ void add_device_test(const char *file, const char *name, CMUnitTestFunction run)
 /* Runs the tests of a file that $TEST_PART selects; a program may have several files. */
 int run_device_tests(const char *file);
 #define run_on_device() run_device_tests(__FILE__)
-
-#endif

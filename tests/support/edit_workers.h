@@ -1,6 +1,5 @@
 /* Workers of local SGD with a small model, for tests of edit/. */
-#ifndef TESTS_EDIT_WORKERS_H
-#define TESTS_EDIT_WORKERS_H
+#pragma once
 
 #include "edit/edit.h"
 #include "parallel/store.h"
@@ -47,5 +46,3 @@ void worker_close(struct worker *w);
 float worker_difference(const struct tensor *t, int64_t index, int worker, int sync);
 /* Makes it to all parameters; worker `bad`, or EVERYWHERE, makes NaN and infinity. */
 void worker_move(struct worker *w, int worker, int sync, int bad);
-
-#endif

@@ -1,10 +1,7 @@
 /* The gradient of a store, after a step. */
-#ifndef TESTS_GRADIENT_H
-#define TESTS_GRADIENT_H
+#pragma once
 
 #include "parallel/store.h"
 
 /* Collective over the store's world. The norm of the whole gradient. */
 double gradient_norm(struct store *s);
-
-#endif

@@ -5,8 +5,7 @@
  *
  * Matrices are [rows, cols], row-major. Forwards set their results; backwards add to gradients.
  */
-#ifndef TESTS_KERNELS_REF_H
-#define TESTS_KERNELS_REF_H
+#pragma once
 
 #include "kernels/kernels.h"
 
@@ -72,5 +71,3 @@ void ref_xent_bwd(double *dlogits, const double *logits, const int32_t *targets,
 /* Step `step`, counted from 1, of torch.optim.AdamW. */
 void ref_adamw(double *p, double *m, double *v, const double *g, int64_t n,
 	const struct update *, double decay, int step);
-
-#endif

@@ -2,8 +2,7 @@
  * Layouts for tests of law 1 (pt(7)): a table that combines every two techniques, and random
  * layouts. A layout is a model, and options as for pt-train.
  */
-#ifndef TESTS_LAYOUTS_H
-#define TESTS_LAYOUTS_H
+#pragma once
 
 #include "engine/layout.h"
 
@@ -65,5 +64,3 @@ extern const char *const technique_names[N_TECHNIQUES];
 uint64_t layout_techniques(const struct train_opts *o);
 /* Can a layout combine both? */
 bool techniques_meet(enum technique a, enum technique b);
-
-#endif

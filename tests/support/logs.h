@@ -1,6 +1,5 @@
 /* Values that logs must have. */
-#ifndef TESTS_LOGS_H
-#define TESTS_LOGS_H
+#pragma once
 
 #include "logs/logs.h"
 
@@ -17,5 +16,3 @@ void assert_value(const struct run_log *l, const struct want *w);
 const struct log_how *how_of(const char *format);
 /* test_file() of bytes, among them zeros. */
 const char *write_bytes(const char *name, const struct str *s);
-
-#endif

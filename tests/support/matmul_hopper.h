@@ -1,6 +1,5 @@
 /* Finds a matmul that is on trial in the CUDA plugin of a device. */
-#ifndef TESTS_MATMUL_HOPPER_H
-#define TESTS_MATMUL_HOPPER_H
+#pragma once
 
 #include "tests/bench/matmul_hopper.h"
 
@@ -15,5 +14,3 @@ static inline const struct matmul_variant *matmuls_hopper(const struct device *d
 	void *lib = dladdr(fn, &of) ? dlopen(of.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
 	return lib ? dlsym(lib, "pt_matmuls_hopper") : NULL;
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* Small models, of a GPT-2 and of a Llama, which tests vary. */
-#ifndef TESTS_MODELS_H
-#define TESTS_MODELS_H
+#pragma once
 
 #include "model/model.h"
 
@@ -20,5 +19,3 @@ static const struct model_config small_llama = {.arch = ARCH_LLAMA,
 	.context = 16,
 	.vocab = 61,
 	.rope_theta = 10000};
-
-#endif

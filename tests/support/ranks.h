@@ -3,8 +3,7 @@
  * shard. A failed assert_on_all() fails the test on all ranks, which continue with the next
  * test; another failed assertion ends all ranks, so that none waits for the others.
  */
-#ifndef TESTS_RANKS_H
-#define TESTS_RANKS_H
+#pragma once
 
 #include "comm/mesh.h"
 #include "comm/requests.h"
@@ -30,5 +29,3 @@ void assert_on_all_at(bool good, const char *what, const char *file, int line);
 
 /* Collective. test_shard() of rank 0. */
 const char *ranks_shard(int64_t n_chars);
-
-#endif

@@ -9,8 +9,7 @@
  * Memory that a sum writes is rubbish until the rank waits for the sum. Memory that it reads must
  * not change until then.
  */
-#ifndef TESTS_REDUCTION_CHECK_H
-#define TESTS_REDUCTION_CHECK_H
+#pragma once
 
 #include "parallel/store_internal.h"
 #include "tests/support/store_layouts.h"
@@ -32,5 +31,3 @@ struct reduction_case {
 /* Returns -1 with *e set if a gradient is wrong, if ranks begin different sums or wait for each
  * other for ever, or if memory is used for two things at once. */
 int reduction_check(const struct reduction_case *c, struct err *e);
-
-#endif

@@ -1,6 +1,5 @@
 /* For reduction_check.c only: the fakes of messages, the offload backend and a kernel. */
-#ifndef TESTS_REDUCTION_FAKES_H
-#define TESTS_REDUCTION_FAKES_H
+#pragma once
 
 #include "tests/support/reduction_check.h"
 
@@ -66,5 +65,3 @@ uint64_t file_enqueue(struct offload_backend *x, bool write, void *memory,
 	int64_t n_bytes, int64_t at, uint64_t after);
 void file_wait(struct offload_backend *x, uint64_t ticket);
 void free_sums(void);
-
-#endif

@@ -1,6 +1,5 @@
 /* Checks a schedule, from its actions alone. */
-#ifndef TESTS_SCHEDULE_CHECK_H
-#define TESTS_SCHEDULE_CHECK_H
+#pragma once
 
 #include "parallel/schedule.h"
 
@@ -8,5 +7,3 @@
  * that a backward follows its forward, and the weight gradients the input gradients; and that with
  * blocking receives and buffered sends there is no deadlock. */
 int schedule_check(const struct schedule *s, struct err *e);
-
-#endif

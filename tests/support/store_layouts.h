@@ -1,6 +1,5 @@
 /* The parameter store alone: a small model, and layouts of it, for tests of the store. */
-#ifndef TESTS_STORE_LAYOUTS_H
-#define TESTS_STORE_LAYOUTS_H
+#pragma once
 
 #include "parallel/store.h"
 
@@ -36,5 +35,3 @@ int store_first_unit(int n, int at);
 bool store_has_use(const struct mesh *m, const struct tensor *t, int use);
 /* The unit that a slice is used with: the tensor's, or a tile's. */
 int store_used_with(const struct store *s, const struct tensor *t, int virtual_slice);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shared by all tests: the includes of cmocka, random numbers, a temporary directory. */
-#ifndef TESTS_SUPPORT_H
-#define TESTS_SUPPORT_H
+#pragma once
 
 #include "base/base.h"
 
@@ -49,5 +48,3 @@ double test_distance(const float *x, const double *y, int64_t n);
 	assert_near_at(x, y, tolerance, #x, __FILE__, __LINE__)
 void assert_near_at(double x, double y, double tolerance, const char *what,
 	const char *file, int line);
-
-#endif

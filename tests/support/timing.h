@@ -2,8 +2,7 @@
  * Shared by programs that time kernels of a device. Matrices have random numbers, since GPUs
  * multiply zeros faster.
  */
-#ifndef TESTS_TIMING_H
-#define TESTS_TIMING_H
+#pragma once
 
 #include "tests/support/support.h"
 #include "kernels/kernels.h"
@@ -30,5 +29,3 @@ int32_t *timing_ints(struct timing *t, int64_t n, int64_t below);
 
 /* Seconds a call: the median over rounds of many calls, with the device idle between rounds. */
 double timing_of(struct timing *t, void (*call)(struct device *, void *), void *what);
-
-#endif

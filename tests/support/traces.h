@@ -1,6 +1,5 @@
 /* Small runs within a test, and traces of them, which tests compare bit by bit. */
-#ifndef TESTS_TRACES_H
-#define TESTS_TRACES_H
+#pragma once
 
 #include "engine/step.h"
 #include "plan/plan.h"
@@ -19,5 +18,3 @@ struct trace {
 struct train_opts trace_options(const char *shard, const char *lines);
 /* Collective over c. Runs all steps and an evaluation. Returns the plan. */
 struct plan trace_run(struct comm *c, const struct train_opts *o, struct trace *out);
-
-#endif

@@ -2,8 +2,7 @@
  * The trials of the self-test as unit tests: one call of a kernel, on the device under test and on a
  * reference, which is another device. A call is written as in kernels/selftest.h.
  */
-#ifndef TESTS_TRIALS_H
-#define TESTS_TRIALS_H
+#pragma once
 
 #include "kernels/selftest_trial.h"
 #include "tests/support/device.h"
@@ -30,5 +29,3 @@ const struct kernel_calls *calls_of_layers(int64_t rows, int64_t cols, enum dtyp
 const struct kernel_calls *calls_of_matmuls(int64_t rows, int64_t cols);
 const struct kernel_calls *calls_of_tensors(int64_t rows, int64_t cols);
 const struct kernel_calls *calls_of_attention(void);
-
-#endif

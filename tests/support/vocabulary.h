@@ -1,10 +1,7 @@
 /* The vocabulary of tests/golden/tokens in other formats. */
-#ifndef TESTS_VOCABULARY_H
-#define TESTS_VOCABULARY_H
+#pragma once
 
 /* Writes tokenizer.json's vocabulary as merges.txt with vocab.json (GPT-2's form), or as ranks.tiktoken;
  * returns the path. */
 const char *vocabulary_merges(void);
 const char *vocabulary_ranks(void);
-
-#endif

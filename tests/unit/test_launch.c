@@ -1,5 +1,6 @@
 /* base/launch: a rank ends with its launcher, in order if it can, and what MPI has left in shared memory is removed.
  * comm/start: ranks give way to each other where MPI itself would not. */
+#include "base/launch.h"
 #include "base/file.h"
 #include "comm/comm_internal.h"
 #include "kernels/device.h"
