@@ -26,8 +26,8 @@ static const char too_much[] = "take more memory than 16 times the size";
 
 /* ---- limits ------------------------------------------------------------------------------ */
 
-/* Runs a function in a process that may have 512 MiB and two minutes. It must return 0, or -1 with a message of damage
- * that has this text. */
+/* Runs a function in a process that may have 512 MiB and two minutes (under a sanitizer, ten). It must return 0, or -1
+ * with a message of damage that has this text. */
 static void assert_ends(const char *text, int (*run)(const void *), const void *with)
 {
 	enum { MEMORY = 512 << 20, SECONDS = 120 };
@@ -35,11 +35,13 @@ static void assert_ends(const char *text, int (*run)(const void *), const void *
 	fflush(NULL);
 	pid_t child = fork();
 	if (!child) {
-#if !defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
+		alarm(5 * SECONDS);
+#else
 		const struct rlimit memory = {MEMORY, MEMORY};
 		setrlimit(RLIMIT_AS, &memory);
-#endif
 		alarm(SECONDS);
+#endif
 		e = (struct err){0};
 		int rc = run(with);
 		if (text ? rc && e.code == EX_DATAERR && strstr(e.msg, text) : !rc)
