@@ -115,7 +115,7 @@ static int find(const char *key, struct err *e)
 static int add_item(struct only *o, char *item, struct err *e)
 {
 	struct train_opts one;
-	char name[] = "pt-train", *argv[] = {name, item};
+	char name[] = "pt-train", *argv[] = {name, item, NULL};
 	char *equals = strchr(item, '=');
 	if (!equals)
 		return err_set(e, EX_USAGE, "only: '%s': give key=value", item);
@@ -124,7 +124,7 @@ static int add_item(struct only *o, char *item, struct err *e)
 	*equals = '\0';
 	int i = find(item, e);
 	*equals = '=';
-	if (i < 0 || opts_parse(&train_program, &one, ARRAY_LEN(argv), argv, e) < 0)
+	if (i < 0 || opts_parse(&train_program, &one, 2, argv, e) < 0)
 		return -1;
 	o->item[o->n++] =
 		(struct only_item){(enum setting_kind)i, value_in(&one, &settings[i])};

@@ -118,7 +118,7 @@ struct program {
  * Fills *o from the defaults, the program's base, the presets, the config file, the environment and
  * the command line; later sources win. Answers --help, --version, --print-config, --generate and
  * --complete, and exits with 0. Returns the number of operands, which are moved to argv[0..); -1 with *e set on an
- * invalid option.
+ * invalid option. argv[argc] must be NULL, as main() has it.
  */
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
 /* Also names the program in messages; a bad option ends it. */
