@@ -37,6 +37,14 @@ static void slice_doubled(struct step *s)
 		s->g.g[i][j] *= j % 32 < 16 ? 1 : 2;
 }
 
+/* Doubles every second slice of 4 rows of a head, in the order that rotates neighbors. */
+static void rotated_slices_doubled(struct step *s)
+{
+	int i = step_tensor(s, "layers.0.attention.wq.weight");
+	for (int64_t j = 0; j < 32 * 32; j++)
+		s->g.g[i][j] *= j / 32 % 4 < 2 ? 1 : 2;
+}
+
 static void one_transposed(struct step *s)
 {
 	float *g = s->g.g[step_tensor(s, "layers.1.attention.wq.weight")];
@@ -411,6 +419,8 @@ static const struct {
 	{LLAMA, first_layers_doubled, "finding layers.*.feed_forward.w2.weight (2): 2"},
 	{LLAMA, slice_doubled,
 		"layers.0.attention.wo.weight (1): dim 1 in 2 slices: 1 2 times"},
+	{LLAMA, rotated_slices_doubled,
+		"layers.0.attention.wq.weight (1): dim 0 in 8 slices: 1 2 1 2 1 2 1 2 times"},
 	{LLAMA, one_transposed, "layers.1.attention.wq.weight (1): transposed"},
 	{LLAMA, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
 	{GPT2, norms_not_summed, "slice 0 of 2 tensor-parallel slices: not summed"},
