@@ -5,7 +5,7 @@
  */
 #pragma once
 
-#include "check/reference.h"
+#include "reference/reference.h"
 #include "check/step_files.h"
 #include "check/vectors.h"
 

@@ -1,5 +1,5 @@
 /* Batches of tokens: plain integers of any shape, .npy, safetensors and .pt with any header, one file or two. */
-#include "check/batch.h"
+#include "reference/batch.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <stdlib.h>

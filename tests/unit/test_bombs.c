@@ -6,7 +6,7 @@
 #include "archive/safetensors.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "check/batch.h"
+#include "reference/batch.h"
 #include "foreign/foreign.h"
 #include "tests/support/support.h"
 #include "token/token.h"

@@ -1,5 +1,5 @@
 /* Rotary positions and attention in double precision. */
-#include "check/float64_pass.h"
+#include "reference/float64_pass.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* For float64.c and float64_attn.c: what a pass over one sequence has. Not collective. */
 #pragma once
 
-#include "check/float64.h"
+#include "reference/float64.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 /* Loss and gradients of a batch, in float64 or by the trainer. */
-#include "check/reference.h"
+#include "reference/reference.h"
 
 #include "foreign/foreign.h"
 

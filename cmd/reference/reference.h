@@ -4,8 +4,8 @@
  */
 #pragma once
 
-#include "check/batch.h"
-#include "check/float64.h"
+#include "reference/batch.h"
+#include "reference/float64.h"
 #include "ckpt/view.h"
 #include "model/pass.h"
 

@@ -1,5 +1,5 @@
 /* The tokens of a step: inputs, targets, positions and documents, from arrays of integers. */
-#include "check/batch.h"
+#include "reference/batch.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* The model in double precision: GPT-2 and Llama, forward and backward of one sequence. */
-#include "check/float64_pass.h"
+#include "reference/float64_pass.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Arrays of integers from files: NumPy's, PyTorch's, safetensors, plain ones. */
-#include "check/batch.h"
+#include "reference/batch.h"
 
 #include "base/file.h"
 #include "archive/safetensors.h"
