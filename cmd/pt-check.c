@@ -12,7 +12,7 @@
 #include <strings.h>
 
 struct opts {
-	struct strs batch, reports, freeze, lr_scale_of;
+	struct strs batch, grads, reports, freeze, lr_scale_of;
 	struct batch_opts how;
 	struct check_opts check;
 	struct adam adam;
@@ -29,6 +29,10 @@ static const struct opt options[] = {
 	{OPT_LIST, 0, "batch", "FILE ...", NULL, O(batch), OPT_SEVERAL, .files = "", .help =
 		"The tokens of the step, of all ranks and micro-batches; see BATCHES. Without it, only "
 		"what needs no model is checked."},
+	{OPT_LIST, 0, "grads", "FILE ...", NULL, O(grads), OPT_SEVERAL, .files = "", .help =
+		"The gradients of the step, a dictionary of p.grad by name, saved before the optimizer's "
+		"step; see GRADIENTS. They are checked, whatever the optimizer is. AFTER may then be left "
+		"out."},
 	{OPT_STR, 0, "shape", "SEQUENCES,LENGTH", NULL, O(how.shape), .help =
 		"The shape of a batch of plain integers."},
 	{OPT_INT, 0, "document-end", "TOKEN", "-1", O(how.end), 0, -1, 1e9, .help =
@@ -99,6 +103,7 @@ static const struct opt options[] = {
 /* clang-format on */
 
 static const char *const synopsis[] = {"[options] BEFORE AFTER --batch FILE ...",
+	"[options] BEFORE [AFTER] --batch FILE ... --grads FILE ...",
 	"[options] BEFORE AFTER", "[--two-runs] [options] RUN1 RUN2", NULL};
 
 static const struct program program = {
@@ -161,9 +166,15 @@ int main(int argc, char **argv)
 	scoped_str text = {0};
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
-	if (n != 2)
+	if (n != 2 && !(n == 1 && o.grads.n))
 		return err_say(&(struct err){
 			EX_USAGE, "give two checkpoints: before the step, and after it"});
+	if (o.grads.n && o.two_runs)
+		return err_say(&(struct err){EX_USAGE,
+			"--two-runs compares two runs, and --grads is of one; leave one out"});
+	if (n == 1 && !o.batch.n)
+		return err_say(&(struct err){EX_USAGE,
+			"--grads without AFTER needs the tokens of the step; give --batch"});
 	for (int64_t i = 0; i < o.reports.n; i++)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
@@ -177,8 +188,8 @@ int main(int argc, char **argv)
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
-	const struct check_job job = {argv[0], argv[1], &o.batch, o.how, o.adam,
-		o.two_runs, &o.freeze, &o.lr_scale_of, o.open};
+	const struct check_job job = {argv[0], n > 1 ? argv[1] : NULL, &o.batch, o.how,
+		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, &o.grads};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);

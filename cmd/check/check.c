@@ -119,7 +119,7 @@ static int nothing_changed(const struct step_check *c, bool *same, struct err *e
 static int open_job(struct step_check *c, const struct check_job *job, struct err *e)
 {
 	const int64_t n = job->batch->n;
-	if (!job->two_runs && !strcmp(job->before, job->after))
+	if (job->after && !job->two_runs && !strcmp(job->before, job->after))
 		return err_set(e, EX_USAGE, "%s: both checkpoints are one", job->before);
 	/* (checkpoints may take long to read) */
 	if (n && token_batch_read(&c->batch, n, job->batch->v, &job->how, e))
@@ -130,14 +130,18 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 		return -1;
 	name_tensors(c);
 	c->has_reference = n > 0;
-	if (read_groups(c, job, e) || judge_copies(c, e))
+	if (job->grads && given_open(&c->given, job->grads, &c->files.after, e))
+		return -1;
+	if (read_groups(c, job, e) || judge_copies(c, e) || judge_given_copies(c, e) ||
+		judge_witness(c, e))
 		return -1;
 	if (c->o.grad_norm > 0 && c->o.two_norms != c->files.two_runs)
 		return err_set(e, EX_USAGE, "%s",
 			c->o.two_norms
 				? "--grad-norm X,Y is of two runs, and these files are of one"
 				: "of two runs, --grad-norm is X,Y: the norms of both");
-	if (n && !step_files_have_moments(&c->files))
+	if ((n || c->given.n) && !step_files_have_moments(&c->files) &&
+		!(n && c->given.n))
 		return err_set(e, EX_TROUBLE,
 			"%s has no moments of AdamW, from which the gradient follows: save "
 			"the optimizer's state, too",
@@ -200,6 +204,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 
 void step_check_close(struct step_check *c)
 {
+	given_close(&c->given);
 	gradients_free(&c->reference);
 	weights_free(&c->weights);
 	token_batch_free(&c->batch);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "reference/reference.h"
+#include "check/given.h"
 #include "check/step_files.h"
 #include "check/vectors.h"
 
@@ -125,6 +126,7 @@ struct scale_check {
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
+	struct given_gradients given; /* --grads; n is 0 without it */
 	int n;
 	struct tensor_check *of;    /* [n] in the order of the files */
 	int *order;		    /* [n]: of the forward pass */
@@ -156,6 +158,8 @@ struct check_job {
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
 	struct open_how open;
+	const struct strs *
+		grads; /* files of gradients; NULL or empty: none. `after` may then be NULL */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -173,6 +177,13 @@ int add_finding(struct step_check *c, enum finding_kind kind,
 int judge_gradients(struct step_check *c, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
+/* Describes a factor of all gradients: "4.000 times", and what of the layout has this degree. */
+void say_times(const struct step_check *c, double factor, char *out, size_t room);
+/* given.c: compares the copies of the ranks, and the moments with the gradients that --grads has. */
+int judge_given_copies(struct step_check *c, struct err *e);
+int judge_witness(struct step_check *c, struct err *e);
+/* The scale of the gradients that --grads has. norm: theirs, of all tensors; of `common` times the reference's scale. */
+void judge_given_scale(struct step_check *c, double norm);
 /* causes.c: explains those that are wrong. */
 int find_causes(struct step_check *c, struct err *e);
 /* update.c: moments, and the update; needs no reference. */

@@ -88,7 +88,7 @@ static double common_factor(const struct step_check *c, const struct products *p
 }
 
 /* "4.000 times", and what of the layout has this degree. */
-static void say_times(const struct step_check *c, double factor, char *out, size_t room)
+void say_times(const struct step_check *c, double factor, char *out, size_t room)
 {
 	const struct {
 		int64_t n;
@@ -336,6 +336,8 @@ static int read_means(
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e)
 {
 	struct tensor_step t;
+	if (c->given.n)
+		return given_read(&c->given, tensor, &c->seen[tensor], lost, e);
 	int rc = tensor_step_read(&t, &c->files, tensor, STEP_MEANS, e);
 	if (!rc)
 		c->seen[tensor] = seen_gradient(&c->files, &t, lost);
@@ -352,6 +354,10 @@ static int multiply(struct step_check *c, struct products *p, double *lost, stru
 			return -1;
 		p[i] = products_of(
 			c->seen[i], c->reference.g[c->of[i].in_model], c->of[i].n);
+		c->of[i].norm = sqrt(p[i].aa);
+		if (c->given.n && !isfinite(p[i].aa))
+			add_finding(c, FINDING_NOT_FINITE, &c->of[i],
+				"the gradient is not finite");
 		free(c->seen[i]);
 		c->seen[i] = NULL;
 	}
@@ -431,7 +437,10 @@ int judge_gradients(struct step_check *c, struct err *e)
 		judge_scale_of_runs(c);
 	} else if (!rc) {
 		judge_loss(c);
-		judge_scale(c, p, lost);
+		if (c->given.n)
+			judge_given_scale(c, their_norm(c, p) * fabs(c->scale.common));
+		else
+			judge_scale(c, p, lost);
 	}
 	free(p);
 	free(lost);

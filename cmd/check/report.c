@@ -122,7 +122,13 @@ static void put_first(const struct check_report *r, struct str *out)
 
 static void put_second(const struct check_report *r, struct str *out)
 {
-	put_file(&r->c->files.after, r->c->files.m1 >= 0, out);
+	if (!r->c->files.no_after)
+		put_file(&r->c->files.after, r->c->files.m1 >= 0, out);
+}
+
+static void put_given(const struct check_report *r, struct str *out)
+{
+	given_names(&r->c->given, out);
 }
 
 static void put_batch(const struct check_report *r, struct str *out)
@@ -210,6 +216,7 @@ static const struct {
 	{"After", OF_STEP, put_second},
 	{"First run", OF_RUNS, put_first},
 	{"Second run", OF_RUNS, put_second},
+	{"Gradients from", OF_STEP, put_given},
 	{"Batch", OF_STEP, put_batch},
 	{"Reference", OF_STEP, put_reference},
 	{"The other run", OF_STEP | OF_RUNS, put_run},
