@@ -43,6 +43,9 @@ static const struct opt options[] = {
 		"it, clipping hides a wrong scale. Half a unit of its last digit is allowed for."},
 	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
 		"The loss that the run logged, the mean over all targets of the batch."},
+	{OPT_STR, 0, "divide-by", "counted | weights | NUMBER", "counted", O(how.divide_by), .help =
+		"What the sum of the losses of all targets, times their weights, is divided by. counted: "
+		"the number of targets that count. weights: the sum of their weights."},
 	{OPT_GROUP, .name = "The other run"},
 	{OPT_STR, 'c', "model-config", "FILE", NULL, O(open.config), .files = "", .help =
 		"What the tensors of a checkpoint of PyTorch do not tell, such as the number of heads: "
@@ -125,10 +128,11 @@ static int write_reports(const struct step_check *c, const struct opts *o, struc
 	return rc;
 }
 
-/* A number as it was logged, and half a unit of its last digit. */
-static int parse_logged(const char *text, double *x, double *half, struct err *e)
+/* A number as it was logged, and half a unit of its last digit. *x stays if there is none. */
+static int parse_logged(
+	const char *text, bool negative, double *x, double *half, struct err *e)
 {
-	*x = -1;
+	const double none = *x;
 	*half = 0;
 	if (!text)
 		return 0;
@@ -136,8 +140,11 @@ static int parse_logged(const char *text, double *x, double *half, struct err *e
 	size_t digits = point ? strspn(point + 1, "0123456789") : 0;
 	if (!strcasecmp(text, "nan") || !strcasecmp(text, "inf"))
 		return 0; /* which the files tell, too */
-	if (parse_double(text, x) || *x < 0)
-		return err_set(e, EX_USAGE, "'%s' is no number that is logged", text);
+	if (parse_double(text, x) || !isfinite(*x) || (*x < 0 && !negative)) {
+		*x = none;
+		return err_set(e, EX_USAGE, "'%s' is not a number that is logged%s", text,
+			negative ? "" : ": it is negative, or no number");
+	}
 	*half = 0.5 * pow(10, (exponent ? atoi(exponent + 1) : 0) - (double)digits);
 	return 0;
 }
@@ -149,13 +156,14 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 	struct str first = {0};
 	int rc = 0;
 	o->two_norms = comma;
+	o->grad_norm = o->first_norm = -1;
 	if (comma) {
 		str_printf(&first, "%.*s", (int)(comma - text), text);
-		rc = parse_logged(first.s, &o->first_norm, &o->first_norm_half, e);
+		rc = parse_logged(first.s, false, &o->first_norm, &o->first_norm_half, e);
 		str_free(&first);
 	}
 	return rc ? -1
-		  : parse_logged(comma ? comma + 1 : text, &o->grad_norm,
+		  : parse_logged(comma ? comma + 1 : text, false, &o->grad_norm,
 			    &o->grad_norm_half, e);
 }
 
@@ -182,8 +190,9 @@ int main(int argc, char **argv)
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
+	o.check.loss = (double)NAN;
 	if (parse_norms(o.grad_norm, &o.check, &e) ||
-		parse_logged(o.loss, &o.check.loss, &o.check.loss_half, &e))
+		parse_logged(o.loss, true, &o.check.loss, &o.check.loss_half, &e))
 		return err_say(&e);
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */

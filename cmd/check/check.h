@@ -22,7 +22,7 @@ struct check_opts {
 	double grad_norm; /* as logged; below 0: not known */
 	bool two_norms;	  /* --grad-norm X,Y: first_norm is X, grad_norm Y */
 	double first_norm;
-	double loss;
+	double loss; /* as logged; NAN: not known */
 	double grad_norm_half, first_norm_half,
 		loss_half; /* half a unit of the last digit that was logged */
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */

@@ -277,9 +277,9 @@ static void judge_loss(struct step_check *c)
 	bool all = true;
 	for (int i = 0; i < c->n; i++)
 		all &= !c->of[i].gradient.wrong;
-	if (!(logged >= 0))
+	if (isnan(logged))
 		return;
-	c->loss_right = fabs(logged - own) <= within * own + c->o.loss_half;
+	c->loss_right = fabs(logged - own) <= within * c->reference.size + c->o.loss_half;
 	if (c->loss_right)
 		return;
 	if (all && c->scale.n_right)

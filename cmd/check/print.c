@@ -54,11 +54,11 @@ static void put_batch(const struct step_check *c, struct str *out)
 {
 	const struct token_batch *b = &c->batch;
 	str_printf(out,
-		"batch   %lld sequence%s of %lld positions, %lld targets%s; loss %.6f",
+		"batch   %lld sequence%s of %lld positions, %lld targets%s%s; loss %.6f",
 		(long long)b->n, plural(b->n), (long long)b->length,
-		(long long)b->counted, b->documents ? ", attention within documents" : "",
-		c->reference.loss);
-	if (c->o.loss >= 0)
+		(long long)b->counted, b->weights ? " with weights" : "",
+		b->documents ? ", attention within documents" : "", c->reference.loss);
+	if (!isnan(c->o.loss))
 		str_printf(out, ", logged %.6g", c->o.loss);
 	str_printf(out, " (%s)\n", c->computed);
 }

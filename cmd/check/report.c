@@ -143,9 +143,10 @@ static void put_batch(const struct check_report *r, struct str *out)
 		str_printf(out, "%s%s", i ? ", " : "", r->batch->v[i]);
 	if (r->batch->n > MOST)
 		str_printf(out, " and %lld more", (long long)r->batch->n - MOST);
-	str_printf(out, ": %lld sequence%s of %lld positions, %lld targets%s%s",
+	str_printf(out, ": %lld sequence%s of %lld positions, %lld targets%s%s%s",
 		(long long)b->n, plural(b->n), (long long)b->length,
-		(long long)b->counted, b->masked ? ", others masked" : "",
+		(long long)b->counted, b->weights ? " with weights" : "",
+		b->masked ? ", others masked" : "",
 		b->documents ? ", attention within documents" : "");
 }
 
@@ -253,7 +254,7 @@ int report_scales(
 	int n = 0;
 	if (c->has_reference) {
 		s[n++] = (struct report_scale){"loss", c->reference.loss,
-			report_known(c->o.loss >= 0, c->o.loss)};
+			report_known(!isnan(c->o.loss), c->o.loss)};
 		s[n++] = (struct report_scale){"norm of the gradient (grad_norm)", norm,
 			report_known(c->o.grad_norm > 0, c->o.grad_norm)};
 		s[n++] = (struct report_scale){"factor of the gradient, by clipping",

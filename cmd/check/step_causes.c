@@ -394,7 +394,9 @@ struct guess {
 
 static bool nearer(const struct cause_search *s, const struct guess *t, double *nearest)
 {
-	if (!t->applies || distance_with(s, t->v, false) > 2 * *nearest)
+	/* (the weights of other targets are not known) */
+	if (!t->applies || (t->v.targets && s->c->batch.weights) ||
+		distance_with(s, t->v, false) > 2 * *nearest)
 		return false;
 	double far = distance_with(s, t->v, true);
 	bool yes = far <= *nearest;
@@ -534,6 +536,13 @@ bool by_function(struct cause_search *s)
 			text = tries[t].text;
 	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
 	return text;
+}
+
+bool by_unit_weights(struct cause_search *s)
+{
+	const struct variant v = {.unweighted = true};
+	return s->c->batch.weights && distance_with(s, v, false) <= s->near &&
+	       distance_with(s, v, true) <= s->near;
 }
 
 /* ---- layers and residuals ---------------------------------------------------------------------- */

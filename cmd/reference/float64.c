@@ -641,6 +641,23 @@ static void gather_logits(
 	}
 }
 
+/* Returns the loss of position i times its weight; the logits become their gradients. */
+static double weighted_loss(
+	const struct sequence_work *w, double *logits, double *slope, int64_t i)
+{
+	const struct sequence *s = w->s;
+	const double weight = s->weights ? s->weights[i] : 1;
+	if (s->targets[i] < 0) {
+		memset(logits, 0, (size_t)w->m->c.vocab * sizeof(*logits));
+		return 0;
+	}
+	double loss = weight * loss_of(&w->f->function, logits, slope, w->m->c.vocab,
+				       s->targets[i], weight * w->scale);
+	if (s->size)
+		*s->size += fabs(loss);
+	return loss;
+}
+
 /* Loss, and the gradient of the last sublayer's output. The logits of a band of positions are in memory at a
  * time. */
 static double head(const struct pass *p)
@@ -657,12 +674,7 @@ static double head(const struct pass *p)
 		int64_t n = min64(BAND, w->n - at);
 		gather_logits(p, logits, own, at, n);
 		for (int64_t i = 0; i < n; i++)
-			if (w->s->targets[at + i] < 0)
-				memset(logits + i * vocab, 0,
-					(size_t)vocab * sizeof(double));
-			else
-				loss += loss_of(&w->f->function, logits + i * vocab,
-					slope, vocab, w->s->targets[at + i], w->scale);
+			loss += weighted_loss(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
 			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}

@@ -17,6 +17,8 @@ struct sequence {
 	const int32_t *start; /* [n], the first position that each one attends to, */
 	const int32_t *last;  /* and the last one; NULL: itself */
 	int64_t chunk; /* of a chunk of this length each one sees no more positions than of its own; 0: all */
+	const double *weights; /* [n], of the losses; NULL: 1 */
+	double *size; /* the sum of |weight| times loss is added to it; NULL: it is not */
 };
 
 /*

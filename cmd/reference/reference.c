@@ -68,7 +68,7 @@ void gradients_free(struct gradients *g)
 bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
-	*why = NULL;
+	*why = b->weights ? "targets have weights" : NULL;
 	if (w->m.positions && b->length != w->m.c.context)
 		*why = "the sequences are shorter than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
@@ -169,7 +169,13 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	t.before_update = collect;
 	t.before_update_with = &c;
 	step_run_on(&t, windows, NULL, &r);
-	g->loss = (double)r.loss;
+	/* (the trainer divides by the targets that count) */
+	const double by = (double)b->counted / batch_divisor(b);
+	g->loss = by * (double)r.loss;
+	g->size = fabs(g->loss);
+	for (int i = 0; i < g->n; i++)
+		for (int64_t j = 0; j < tensor_size(&w->m.tensors[i]); j++)
+			g->g[i][j] = (float)(by * (double)g->g[i][j]);
 	set_norm(g, &w->m);
 	int rc = 0;
 	if (r.bad)
@@ -332,7 +338,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const bool many = how->part.kind == PART_RANKS ||
 			  (how->part.kind && how->part.i == EACH_PART);
 	const int ranks = many ? how->part.n : 1;
-	double **values = widen(w), loss = 0;
+	double **values = widen(w), loss = 0, size = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
 	const struct float64 f = {&m, values, how->function};
@@ -344,15 +350,17 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
-			b->pos + at, b->start + at, NULL, 0};
+			b->pos + at, b->start + at, NULL, 0,
+			b->weights && !how->unweighted ? b->weights + at : NULL, &size};
 		apply_variant(&s, numbers, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
-				&f, &s, 1 / (double)b->counted, &how->part, sums);
+				&f, &s, 1 / batch_divisor(b), &how->part, sums);
 	}
 	for (int r = 0; r < ranks; r++) {
 		put_sums(&g[r], &m, sums + r * m.n_tensors);
-		g[r].loss = loss / (double)b->counted;
+		g[r].loss = loss / batch_divisor(b);
+		g[r].size = size / fabs(batch_divisor(b));
 	}
 	for (int i = 0; i < m.n_tensors; i++)
 		free(values[i]);

@@ -18,9 +18,11 @@ struct weights {
 int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e);
 void weights_free(struct weights *w);
 
-/* Gradients of the mean loss over the targets that count. */
+/* Gradients of the mean loss over the targets that count; with weights, of the sum of weight times loss, divided by
+ * batch_divisor(). */
 struct gradients {
 	double loss, norm;
+	double size; /* the loss without the signs of weights and losses */
 	int n;
 	float **g; /* [n], whole tensors */
 };
@@ -66,6 +68,7 @@ struct variant {
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF
 	} targets;
+	bool unweighted; /* all weights are 1 */
 };
 /* With PART_RANKS and EACH_PART *g is an array [part.n]. */
 void reference_float64(const struct weights *w, const struct token_batch *b,

@@ -3,6 +3,7 @@
  * files with an index, with any pickles and any storage. What can be opened is read, and is a model, perhaps. */
 #include "base/file.h"
 #include "foreign/foreign.h"
+#include "engine/options.h"
 #include "tests/fuzz/fuzz.h"
 #include "archive/archive.h"
 
@@ -216,6 +217,33 @@ static void read_model(const char *path)
 	ckpt_view_close(&v);
 }
 
+/* As gradients of a small model, of which it may have some. */
+static void read_gradients(const char *path)
+{
+	struct err e = {0};
+	struct model_config c;
+	struct model m;
+	struct ckpt_view like, g;
+	FUZZ_ON(options_model(&c,
+			"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\ndim = 16\n"
+			"ffn-dim = 8\nvocab = 11\nvocab-multiple = 1\ncontext = 16\n",
+			&e) ||
+		model_init(&m, &c, 0, &e));
+	convert_view(&like, &m, "a model");
+	like.close = NULL;
+	scoped_ptr bool *found = xcalloc((size_t)m.n_tensors, sizeof(*found));
+	const struct open_how how = {.gradients_of = &like, .found = found};
+	const void *probed = convert_torch.probe(path);
+	if (probed) {
+		int rc = convert_torch.open(&g, path, probed, &how, &e);
+		FUZZ_ON((rc != 0) != (e.code != 0));
+		if (!rc)
+			ckpt_view_close(&g);
+	}
+	ckpt_view_close(&like);
+	model_free(&m);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	enum { MOST_ITEMS = 64 };
@@ -232,5 +260,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		read_item(&f, &f.items[i]);
 	torch_close(&f);
 	read_model(path);
+	read_gradients(path);
 	return 0;
 }
