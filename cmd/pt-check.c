@@ -18,7 +18,7 @@ struct opts {
 	struct adam adam;
 	int64_t threads;
 	struct open_how open;
-	const char *grad_norm, *loss;
+	const char *grad_norm, *loss, *base;
 	bool two_runs, json;
 };
 
@@ -51,6 +51,9 @@ static const struct opt options[] = {
 		"What the tensors of a checkpoint of PyTorch do not tell, such as the number of heads: "
 		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside "
 		"the checkpoint, if there is one."},
+	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
+		"The base model of adapters (LoRA) of PEFT, which BEFORE and AFTER then have. Without it, "
+		"the directory that adapter_config.json names."},
 	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS), .help =
 		"How it computed, which sets what rounding may explain. autocast: matmuls in bf16. bf16: "
 		"parameters and activations, too, as with mixed precision of FSDP."},
@@ -198,7 +201,7 @@ int main(int argc, char **argv)
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
 	const struct check_job job = {argv[0], n > 1 ? argv[1] : NULL, &o.batch, o.how,
-		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, &o.grads};
+		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, &o.grads, o.base};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);

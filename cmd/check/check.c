@@ -53,7 +53,8 @@ static int check_batch(const struct step_check *c, struct err *e)
 static int read_weights(struct step_check *c, struct err *e)
 {
 	const struct model *m = &c->weights.m;
-	if (weights_read(&c->weights, &c->files.before, e))
+	if (c->lora.used ? lora_weights(&c->weights, &c->lora, &c->files.before, e)
+			 : weights_read(&c->weights, &c->files.before, e))
 		return -1;
 	for (int i = 0; i < c->n; i++)
 		while (strcmp(m->tensors[c->of[i].in_model].name, c->of[i].name) != 0)
@@ -74,6 +75,8 @@ static void name_tensors(struct step_check *c)
 	}
 	c->order = convert_forward_order(
 		c->files.after.config.s, c->files.after.tensors, c->n);
+	for (int i = 0; i < c->n && c->lora.used; i++)
+		c->order[i] = i;
 }
 
 static void note_tested(struct step_check *c)
@@ -125,12 +128,17 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 	if (n && token_batch_read(&c->batch, n, job->batch->v, &job->how, e))
 		return -1;
 	enum whose_files whose = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
-	if (step_files_open(
-		    &c->files, job->before, job->after, &job->open, &job->adam, whose, e))
+	if (lora_open(&c->lora, job->before, job->base, &job->open, e))
+		return -1;
+	if (c->lora.used && job->freeze && job->freeze->n)
+		return err_set(e, EX_USAGE,
+			"--freeze is for models, and these files have adapters");
+	if (step_files_open(&c->files, job->before, job->after, &job->open, &job->adam,
+		    whose, c->lora.used ? &c->lora : NULL, e))
 		return -1;
 	name_tensors(c);
 	c->has_reference = n > 0;
-	if (job->grads && given_open(&c->given, job->grads, &c->files.after, e))
+	if (job->grads && given_open(&c->given, job->grads, &c->files.after, &c->lora, e))
 		return -1;
 	if (read_groups(c, job, e) || judge_copies(c, e) || judge_given_copies(c, e) ||
 		judge_witness(c, e))
@@ -171,6 +179,7 @@ static int check_with_batch(struct step_check *c, struct err *e)
 	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
 		return -1;
 	leave_out_frozen(c);
+	lora_examine(c);
 	if (judge_gradients(c, e))
 		return -1;
 	note_equal_sequences(c);
@@ -216,5 +225,6 @@ void step_check_close(struct step_check *c)
 	copies_free(&c->copies[0]);
 	copies_free(&c->copies[1]);
 	step_files_close(&c->files);
+	lora_close(&c->lora);
 	*c = (struct step_check){0};
 }

@@ -7,6 +7,7 @@
 
 #include "reference/reference.h"
 #include "check/given.h"
+#include "check/lora.h"
 #include "check/step_files.h"
 #include "check/vectors.h"
 
@@ -127,6 +128,7 @@ struct step_check {
 	struct check_opts o;
 	struct step_files files;
 	struct given_gradients given; /* --grads; n is 0 without it */
+	struct lora lora;	      /* the files have adapters of a base model */
 	int n;
 	struct tensor_check *of;    /* [n] in the order of the files */
 	int *order;		    /* [n]: of the forward pass */
@@ -158,8 +160,10 @@ struct check_job {
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
 	struct open_how open;
-	const struct strs *
-		grads; /* files of gradients; NULL or empty: none. `after` may then be NULL */
+	/* Files of gradients; NULL or empty: none. `after` may then be NULL. */
+	const struct strs *grads;
+	const char *
+		base; /* the model whose adapters the files have; NULL: as adapter_config.json says */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.

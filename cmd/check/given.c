@@ -11,7 +11,8 @@
 
 /* ---- files --------------------------------------------------------------------------------- */
 
-static int open_one(struct given_gradients *g, const char *path, struct err *e)
+static int open_one(struct given_gradients *g, const char *path, const struct lora *lora,
+	struct err *e)
 {
 	const struct container *c = text_ends(path, ".safetensors")
 					    ? &container_safetensors
@@ -28,18 +29,21 @@ static int open_one(struct given_gradients *g, const char *path, struct err *e)
 	g->found = xgrow(g->found, k, sizeof(*g->found));
 	g->found[k] = xcalloc((size_t)g->of->n_tensors + 1, sizeof(**g->found));
 	const struct open_how how = {.gradients_of = g->of, .found = g->found[k]};
-	if (convert_torch.open(&g->files[k], path, c, &how, e))
+	for (int i = 0; i < g->of->n_tensors && lora->used; i++)
+		g->found[k][i] = true; /* (all that the view has) */
+	if (lora->used ? lora_view(&g->files[k], lora, path, true, e)
+		       : convert_torch.open(&g->files[k], path, c, &how, e))
 		return free(g->found[k]), -1;
 	g->n++;
 	return 0;
 }
 
 int given_open(struct given_gradients *g, const struct strs *files,
-	const struct ckpt_view *of, struct err *e)
+	const struct ckpt_view *of, const struct lora *lora, struct err *e)
 {
 	*g = (struct given_gradients){.of = of, .loss_scale = 1};
 	for (int64_t i = 0; i < files->n; i++)
-		if (open_one(g, files->v[i], e))
+		if (open_one(g, files->v[i], lora, e))
 			return -1;
 	return 0;
 }

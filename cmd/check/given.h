@@ -6,6 +6,8 @@
 
 #include "foreign/foreign.h"
 
+struct lora;
+
 struct given_gradients {
 	struct ckpt_view *files; /* [n] */
 	bool **found;		 /* [n][tensors of files[k]] */
@@ -17,7 +19,7 @@ struct given_gradients {
 
 /* Opens the files, whose tensors are those of the view; no file: g->n is 0. given_close() in any case. */
 int given_open(struct given_gradients *g, const struct strs *files,
-	const struct ckpt_view *of, struct err *e);
+	const struct ckpt_view *of, const struct lora *lora, struct err *e);
 void given_close(struct given_gradients *g);
 /* Sets *x to the gradient of a tensor of g->of, allocated; zeros if no file has it. Sets *lost to what the type of the
  * file rounds, relative to its norm. */

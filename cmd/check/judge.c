@@ -112,6 +112,11 @@ void say_times(const struct step_check *c, double factor, char *out, size_t room
 				       : ": not divided",
 				(long long)of[i].n, of[i].what);
 		}
+	const char *adapters =
+		c->lora.is_zero ? lora_wrong_scale(&c->lora, factor) : NULL;
+	if (adapters && at < room)
+		snprintf(out + at, room - at, "%sis the scale of the adapters %s?",
+			said ? ", or " : ": ", adapters);
 }
 
 double clip_factor(double clip, double norm)
@@ -305,8 +310,8 @@ static int read_means(
 {
 	double squares = 0;
 	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
-	c->reference = (struct gradients){
-		.n = c->n, .g = xcalloc((size_t)c->n, sizeof(*c->reference.g))};
+	c->reference = (struct gradients){.n = c->weights.m.n_tensors,
+		.g = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*c->reference.g))};
 	for (int i = 0; i < c->n; i++) {
 		struct tensor_step t;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS, e);

@@ -328,6 +328,8 @@ bool by_missing_all_reduce(struct cause_search *s)
 		{MISSING_BOTH,
 			"went on with its own parts: no all-reduce of the outputs of attention and "
 			"FFN (wo, w2)"}};
+	if (s->c->lora.used) /* (how ranks divide adapters is not known) */
+		return false;
 	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
 	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
 		for (size_t k = 0; k < ARRAY_LEN(tries); k++)

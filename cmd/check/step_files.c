@@ -1,6 +1,7 @@
 /* Two checkpoints of one step. */
 #include "check/step_files.h"
 
+#include "check/lora.h"
 #include "foreign/foreign.h"
 #include "engine/options.h"
 
@@ -118,15 +119,21 @@ static int check_steps(struct step_files *s, enum whose_files whose, struct err 
 		s->before.name, s->after.name, s->from, s->step);
 }
 
+static int open_file(struct ckpt_view *v, const char *path, const struct open_how *how,
+	const struct lora *lora, struct err *e)
+{
+	return lora ? lora_view(v, lora, path, false, e) : convert_open(v, path, how, e);
+}
+
 int step_files_open(struct step_files *s, const char *before, const char *after,
 	const struct open_how *how, const struct adam *asked, enum whose_files whose,
-	struct err *e)
+	const struct lora *lora, struct err *e)
 {
 	*s = (struct step_files){0};
-	if (convert_open(&s->before, before, how, e))
+	if (open_file(&s->before, before, how, lora, e))
 		return -1;
 	s->n_open = 1;
-	if (convert_open(&s->after, after ? after : before, how, e))
+	if (open_file(&s->after, after ? after : before, how, lora, e))
 		return -1;
 	s->n_open = 2;
 	s->no_after = !after;

@@ -38,6 +38,7 @@ static void free_tensors(float **t, int n)
 void weights_free(struct weights *w)
 {
 	free_tensors(w->w, w->m.n_tensors);
+	free(w->adapters);
 	model_free(&w->m);
 	*w = (struct weights){0};
 }
@@ -61,6 +62,34 @@ void gradients_free(struct gradients *g)
 {
 	free_tensors(g->g, g->n);
 	*g = (struct gradients){0};
+}
+
+/* The first n of the tensors, in doubles; the others are NULL. */
+static double **widen(float *const *x, const struct model *m, int n_tensors)
+{
+	double **all = xcalloc((size_t)m->n_tensors, sizeof(*all));
+	for (int i = 0; i < n_tensors; i++) {
+		int64_t n = tensor_size(&m->tensors[i]);
+		all[i] = xmalloc((size_t)n * sizeof(**all));
+		for (int64_t j = 0; j < n; j++)
+			all[i][j] = (double)x[i][j];
+	}
+	return all;
+}
+
+/* Frees the sums. */
+static void put_sums(struct gradients *g, const struct model *m, double **sums)
+{
+	gradients_init(g, m);
+	for (int i = 0; i < m->n_tensors; i++) {
+		int64_t n = tensor_size(&m->tensors[i]);
+		if (sums[i])
+			g->g[i] = xmalloc((size_t)n * sizeof(float));
+		for (int64_t j = 0; sums[i] && j < n; j++)
+			g->g[i][j] = (float)sums[i][j];
+		free(sums[i]);
+	}
+	set_norm(g, m);
 }
 
 /* ---- by the trainer ------------------------------------------------------------------- */
@@ -142,10 +171,23 @@ static int32_t *windows_of(const struct token_batch *b)
 
 static void put_weights(struct trainer *t, const struct weights *w)
 {
-	for (int i = 0; i < w->m.n_tensors; i++)
+	for (int i = 0; i < own_tensors(w); i++)
 		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0],
 			w->w[i]);
 	store_updated(t->store, false);
+}
+
+/* The gradients of the matrices become those of the adapters. */
+static void replace_by_adapters(const struct weights *w, struct gradients *g)
+{
+	double **sums = widen(g->g, &w->m, own_tensors(w)), loss = g->loss,
+	       size = g->size;
+	free_tensors(g->g, g->n);
+	adapters_gradients(w, NULL, 1, sums);
+	put_sums(g, &w->m, sums);
+	free(sums);
+	g->loss = loss;
+	g->size = size;
 }
 
 int reference_trainer(const struct weights *w, const struct token_batch *b,
@@ -161,7 +203,7 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 		trainer_open(&t, &o, world, &data, NULL, e))
 		return -1;
 	gradients_init(g, &w->m);
-	for (int i = 0; i < g->n; i++)
+	for (int i = 0; i < own_tensors(w); i++)
 		g->g[i] = xcalloc((size_t)tensor_size(&w->m.tensors[i]), sizeof(float));
 	struct collecting c = {&t, g};
 	int32_t *windows = windows_of(b);
@@ -173,9 +215,11 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	const double by = (double)b->counted / batch_divisor(b);
 	g->loss = by * (double)r.loss;
 	g->size = fabs(g->loss);
-	for (int i = 0; i < g->n; i++)
+	for (int i = 0; i < own_tensors(w); i++)
 		for (int64_t j = 0; j < tensor_size(&w->m.tensors[i]); j++)
 			g->g[i][j] = (float)(by * (double)g->g[i][j]);
+	if (w->n_adapters)
+		replace_by_adapters(w, g);
 	set_norm(g, &w->m);
 	int rc = 0;
 	if (r.bad)
@@ -189,18 +233,6 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 }
 
 /* ---- in float64 ------------------------------------------------------------------------ */
-
-static double **widen(const struct weights *w)
-{
-	double **all = xcalloc((size_t)w->m.n_tensors, sizeof(*all));
-	for (int i = 0; i < w->m.n_tensors; i++) {
-		int64_t n = tensor_size(&w->m.tensors[i]);
-		all[i] = xmalloc((size_t)n * sizeof(**all));
-		for (int64_t j = 0; j < n; j++)
-			all[i][j] = (double)w->w[i][j];
-	}
-	return all;
-}
 
 /* The first position of the chunk, of n in a sequence, that has position t. */
 static int64_t chunk_begin(int64_t t, int64_t length, int n)
@@ -316,19 +348,15 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	return m;
 }
 
-/* Frees the sums. */
-static void put_sums(struct gradients *g, const struct model *m, double **sums)
+/* The tensors of the model whose gradients are computed. */
+static bool *list_wanted(const struct weights *w, const bool *wanted)
 {
-	gradients_init(g, m);
-	for (int i = 0; i < m->n_tensors; i++) {
-		int64_t n = tensor_size(&m->tensors[i]);
-		if (sums[i])
-			g->g[i] = xmalloc((size_t)n * sizeof(float));
-		for (int64_t j = 0; sums[i] && j < n; j++)
-			g->g[i][j] = (float)sums[i][j];
-		free(sums[i]);
-	}
-	set_norm(g, m);
+	bool *own = xcalloc((size_t)w->m.n_tensors, sizeof(*own));
+	if (w->n_adapters)
+		adapters_want(w, wanted, own);
+	for (int i = 0; i < w->m.n_tensors && !w->n_adapters; i++)
+		own[i] = !wanted || wanted[i];
+	return own;
 }
 
 void reference_float64(const struct weights *w, const struct token_batch *b,
@@ -338,15 +366,19 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const bool many = how->part.kind == PART_RANKS ||
 			  (how->part.kind && how->part.i == EACH_PART);
 	const int ranks = many ? how->part.n : 1;
-	double **values = widen(w), loss = 0, size = 0;
+	const double by = how->adapter_scale > 0 ? how->adapter_scale : 1;
+	double **values = widen(w->w, &w->m, own_tensors(w)), loss = 0, size = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
 	const struct float64 f = {&m, values, how->function};
+	bool *own = list_wanted(w, how->wanted);
 	for (int i = 0; i < ranks * m.n_tensors; i++)
-		if (!how->wanted || how->wanted[i % m.n_tensors])
+		if (own[i % m.n_tensors])
 			sums[i] =
 				xcalloc((size_t)tensor_size(&m.tensors[i % m.n_tensors]),
 					sizeof(**sums));
+	if (how->adapter_scale > 0)
+		adapters_rescale(w, by, values);
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
@@ -358,6 +390,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 				&f, &s, 1 / batch_divisor(b), &how->part, sums);
 	}
 	for (int r = 0; r < ranks; r++) {
+		adapters_gradients(w, how->wanted, by, sums + r * m.n_tensors);
 		put_sums(&g[r], &m, sums + r * m.n_tensors);
 		g[r].loss = loss / batch_divisor(b);
 		g[r].size = size / fabs(batch_divisor(b));
@@ -366,6 +399,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		free(values[i]);
 	if (m.blocks != w->m.blocks)
 		free(m.blocks);
+	free(own);
 	free(sums);
 	free(values);
 	free(numbers);

@@ -200,6 +200,10 @@ TEST(scales_of_gradients)
 		&(struct want){{sum}, .clip = -1,
 			.finding =
 				"scale: all gradients are 4 times: not divided by the 4 data-parallel"});
+	const char *eight = grads_file(&s, 8, NULL); /* of ranks that were not told */
+	expect(&s, &plain_check,
+		&(struct want){{eight}, .clip = -1,
+			.finding = "scale: all gradients are 8 times"});
 	const char *negative = grads_file(&s, -1, NULL);
 	expect(&s, &o,
 		&(struct want){{negative}, .clip = -1,
