@@ -31,6 +31,7 @@ CAUSE(TRY_TENSOR, IF_REFERENCE, by_decay,
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
 	"as if the moments of the step before were zero")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_targets, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_smoothing, "as if labels were smoothed by %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_z_loss,

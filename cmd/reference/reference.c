@@ -345,7 +345,14 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
-			b->pos + at, b->start + at, NULL, 0};
+			b->pos + at, b->start + at, NULL, 0,
+			how->weights ? how->weights + at : NULL, NULL};
+		struct target_rows rows;
+		if (how->rows) {
+			rows = (struct target_rows){how->rows->dy + at * m.c.dim,
+				how->rows->x + at * m.c.ffn_dim, how->rows->loss + at};
+			s.rows = &rows;
+		}
 		apply_variant(&s, numbers, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
