@@ -258,6 +258,36 @@ static bool begin_table(struct build *b, struct span line)
 	return true;
 }
 
+/* ---- what a table is about --------------------------------------------------------------- */
+
+static struct span next_line(struct span *rest)
+{
+	const char *stop = rest->n ? memchr(rest->p, '\n', rest->n) : NULL;
+	struct span line = {rest->p, stop ? (size_t)(stop - rest->p) : rest->n};
+	size_t n = line.n + (stop != NULL);
+	*rest = (struct span){rest->p + n, rest->n - n};
+	return line;
+}
+
+bool csv_columns(struct span sample, struct strs *names)
+{
+	enum { MOST = 200 };
+	struct span header = next_line(&sample), row = next_line(&sample);
+	char delimiter = find_delimiter(header);
+	bool numbers = false;
+	while (delimiter && header.p && row.p && names->n < MOST) {
+		double v;
+		struct span name = next_field(&header, delimiter);
+		scoped_str text = {0};
+		numbers |= is_number(next_field(&row, delimiter), &v);
+		if (!name.n || is_number(name, &v) || name.n > 80)
+			return false;
+		add_unquoted(name, &text);
+		strs_add(names, text.s);
+	}
+	return numbers && names->n > 1 && !header.p == !row.p;
+}
+
 /* ---- rows ------------------------------------------------------------------------ */
 
 static bool find_step_field(struct build *b, struct span line, int64_t *step)

@@ -117,6 +117,8 @@ struct line_reader {
 	struct str plain; /* a line without colours */
 };
 int format_line(void *to, const char *p, size_t len, struct err *e);
+/* Reads the lines of the beginning of a log. */
+void format_sample(struct build *b, const struct log_format *f, struct span sample);
 /* The format of a log that begins so; NULL: it is not known. */
 const struct log_format *format_detect(const struct log_how *how, struct span sample);
 const struct log_format *format_find(
