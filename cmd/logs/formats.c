@@ -22,6 +22,8 @@ static const struct log_code codes[] = {
 	{"trainer-state", .text = text_trainer_state, .detect = is_trainer_state},
 	{"tensorboard", .text = text_tensorboard, .detect = is_tensorboard},
 	{"json", .text = text_array, .detect = is_array},
+	{"keras", .line = line_keras},
+	{"yolo", .line = line_yolo},
 	{"csv", .line = line_csv},
 	{"jsonl", .line = line_jsonl},
 	{"plain", .line = line_plain},

@@ -44,6 +44,7 @@ struct series {
 enum { MAX_FIELDS = 1024 };
 struct table {
 	char delimiter; /* 0: no line was seen */
+	bool by_epoch;	/* of YOLO: a step is an epoch, and the loss is a sum */
 	int step;	/* the field of the steps; -1: rows are counted */
 	int64_t lines, rows;
 	int64_t json_row;  /* the number of the row of JSON that is read; 0: none */
@@ -235,7 +236,7 @@ typedef bool log_line_fn(struct build *b, struct span line);
 typedef int log_text_fn(struct build *b, struct span text, struct err *e);
 
 log_line_fn line_wordplay, line_lightning, line_losses, line_csv, line_jsonl,
-	line_trainer, line_mlflow, line_pattern, line_plain;
+	line_trainer, line_mlflow, line_pattern, line_plain, line_keras, line_yolo;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);

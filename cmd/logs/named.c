@@ -2,6 +2,7 @@
 #include "logs/named.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <strings.h>
 
 /* ---- words --------------------------------------------------------------------------- */
@@ -197,6 +198,16 @@ static void take_letter(struct search *s)
 	s->after = s->p = q > s->p ? q : s->p + 1;
 }
 
+/* Returns the byte after "(higher is better)", which may stand between a name and its number; or NULL. */
+static const char *after_direction(const struct search *s)
+{
+	const char *end = s->line.p + s->line.n;
+	struct span rest = {s->p, (size_t)(end - s->p)};
+	bool is = span_begins(rest, "(higher is better)") ||
+		  span_begins(rest, "(lower is better)");
+	return is && s->name ? (const char *)memchr(s->p, ')', rest.n) + 1 : NULL;
+}
+
 /* A bracket may stand between a name and a number: Step [100/600]. Other signs end the name. */
 static void take_sign(struct search *s)
 {
@@ -214,10 +225,11 @@ int find_named(struct span line, struct named *found)
 	const char *end = line.p + line.n;
 	while (s.p < end && s.n < MAX_NAMED) {
 		char c = *s.p;
-		const char *behind =
-			(is_digit(c) || strchr("+-.nNiIta", c)) && may_begin(line, s.p)
-				? take_number(&s, s.p)
-				: NULL;
+		bool number =
+			(is_digit(c) || strchr("+-.nNiIta", c)) && may_begin(line, s.p);
+		const char *behind = number	? take_number(&s, s.p)
+				     : c == '(' ? after_direction(&s)
+						: NULL;
 		if (behind)
 			s.p = behind;
 		else if (is_blank(c) || c == '#')
@@ -310,4 +322,72 @@ void begin_named_row(struct build *b, int64_t step)
 	bool repeats = step == b->line.trained;
 	build_row(b, step, true);
 	b->repeats = repeats;
+}
+
+/* ---- formats whose lines name their numbers ------------------------------------------------ */
+
+bool is_other_rank(const struct named *f, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (f[i].name.n == 4 && !strncasecmp(f[i].name.p, "rank", 4) &&
+			f[i].v > 0)
+			return true;
+	return false;
+}
+
+/* The label of a name; NULL: it has none. */
+static const struct label *label_of(const struct line_kind *k, struct span name)
+{
+	for (int i = 0; i < k->n_labels; i++)
+		if (k->label[i].len == name.n &&
+			!strncasecmp(k->label[i].text, name.p, name.n))
+			return &k->label[i];
+	return NULL;
+}
+
+/* Returns the step of the run, for a kind whose mark is before an epoch. *at: the number that is the step. */
+static int64_t step_after_epoch(
+	struct build *b, const struct named *f, int n, int64_t epoch, int *at)
+{
+	for (*at = 0; *at < n; ++*at) {
+		int64_t step = named_step(&f[*at]), total = f[*at].total;
+		if (step < 0 || (f[*at].name.n && !name_is_step(f[*at].name)))
+			continue;
+		bool counts =
+			total > 0 && epoch > 0 && epoch < (INT64_C(1) << 52) / total;
+		return counts ? (epoch - 1) * total + step
+			      : step_in_epochs(b, epoch, step, total);
+	}
+	return epoch;
+}
+
+bool take_named(struct build *b, struct span s, const struct line_kind *k, int64_t step)
+{
+	struct named f[MAX_NAMED];
+	int n = find_named(s, f), at = n;
+	bool any = false;
+	if (is_other_rank(f, n))
+		return false;
+	if (k->epoch)
+		step = step_after_epoch(b, f, n, step, &at);
+	for (int i = 0; i < n; i++) {
+		const struct label *l = label_of(k, f[i].name);
+		bool skipped = i == at || !f[i].name.n || name_is_step(f[i].name) ||
+			       (l && !strcmp(l->column, "-"));
+		if (skipped)
+			continue;
+		if (!any && k->training)
+			begin_named_row(b, step);
+		else if (!any)
+			build_row(b, step, false);
+		any = true;
+		if (!l)
+			set_named(b, step, &f[i]);
+		else if (f[i].unread &&
+			 build_unread(b, step, span_of(l->column), f[i].number))
+			continue;
+		else
+			build_set(b, step, span_of(l->column), scaled(f[i].v, l->scale));
+	}
+	return any;
 }

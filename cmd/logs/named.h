@@ -34,6 +34,8 @@ int64_t named_step(const struct named *f);
 /* Returns the step of the run for a step that may begin again in each epoch of `total` steps. The
  * steps after the first epoch show which of both it is. epoch, total: -1 if they are not known. */
 int64_t step_in_epochs(struct build *b, int64_t epoch, int64_t step, int64_t total);
+/* Returns true for a line of a rank other than 0. */
+bool is_other_rank(const struct named *f, int n);
 /* Begins a training row. Values that a line repeats with more digits or later replace silently. */
 void begin_named_row(struct build *b, int64_t step);
 

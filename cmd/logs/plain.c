@@ -160,7 +160,7 @@ bool line_plain(struct build *b, struct span line)
 	int64_t epoch = r.epoch < 0 ? b->plain.epoch : named_step(&f[r.epoch]);
 	if (r.loss < 0 && r.epoch >= 0)
 		b->plain.epoch = epoch; /* a line before those of the epoch */
-	if (r.loss < 0)
+	if (r.loss < 0 || is_other_rank(f, n))
 		return false;
 	bool has_step = r.step >= 0 || r.epoch >= 0;
 	if (!has_step && !(r.evaluation && b->line.trained >= 0))

@@ -11,11 +11,21 @@ enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, READERS = 4 /* threads */ };
 
 /* ---- files ----------------------------------------------------------------------- */
 
-/* The bytes of a line without its last word, which may be incomplete; a JSON object shows its end. */
+/* A text in quotes ends with one, and all of its quotes have a partner. */
+static bool ends_quoted(struct span line)
+{
+	size_t quotes = 0;
+	for (size_t i = 0; i < line.n; i++)
+		quotes += line.p[i] == '"';
+	return quotes && quotes % 2 == 0 && line.p[line.n - 1] == '"';
+}
+
+/* Returns the bytes of a line without its last word, which may be incomplete. A JSON object, a text in
+ * quotes, as in W&B's exports, and a progress bar show their end. */
 static size_t whole_words(struct span line)
 {
 	size_t n = line.n;
-	if (n && line.p[n - 1] == '}')
+	if (n && (line.p[n - 1] == '}' || line.p[n - 1] == '\r' || ends_quoted(line)))
 		return n;
 	while (n && !strchr(" \t,;", line.p[n - 1]))
 		n--;

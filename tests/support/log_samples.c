@@ -297,6 +297,9 @@ const struct log_sample log_samples[] = {
 		"(task, pid=6678) Epoch 0: :   0%|          | 5/300000 [02:16<2281:40:05, v_num=0, reduced_train_loss=11.00, global_step=4.000, "
 		"consumed_samples=960.0, train_step_timing in s=10.40, val_loss=11.50]Epoch 0, global step 5: 'val_loss' reached 11.5\n", 1, 2,
 		{{4, "loss", 11}, {4, "samples", 960}, {4, "dt", 10.4}, {4, "val_loss", 11.5}}, "", 0},
+	/* a loop of one's own counts the bar anew in each epoch */
+	{"lightning", "Epoch 1/3:  50%|##   | 2/4 [00:06<01:44,  2.50s/it, loss=2.5]\rEpoch 1/3: 100%|#####| 4/4 [00:09<00:00,  2.25s/it, loss=2.25]\n"
+		"Epoch 2/3:  50%|##   | 2/4 [00:06<01:44,  2.50s/it, loss=2, acc=0.5]\r", 3, 3, {{2, "loss", 2.5}, {4, "loss", 2.25}, {6, "loss", 2}, {6, "acc", 0.5}}, "", 0},
 	{"lightning", "Epoch 3/400:  1%|          | 3/400 [07:02<00:00, 1.06s/it, v_num=1, train_loss_step=827, train_loss_epoch=888]\n", 1, 3,
 		{{3, "loss", 827}, {3, "train_loss_epoch", 888}}, "", 0},
 	{"automodel",
@@ -377,6 +380,69 @@ const struct log_sample log_samples[] = {
 		{{1, "loss", 2.5}, {3, "loss", 2.25}}, "", 0},
 	{"csv", "epoch,lr-AdamW,step,train_loss_epoch,train_loss_step,val_loss\n0,,9,,2.5,\n0,,9,,,2.75\n0,,19,,2.25,\n0,,19,2.375,,\n", 2, 3,
 		{{9, "loss", 2.5}, {9, "val_loss", 2.75}, {19, "loss", 2.25}, {19, "train_loss_epoch", 2.375}}, "", 0},
+	{"mmengine",
+		"2026/01/01 10:00:01 - mmengine - INFO - Epoch(train) [1][ 50/200]  base_lr: 1.0000e-02 lr: 1.0000e-02  eta: 2 days, 7:32:05  time: 0.1285  data_time: 0.0040  "
+		"memory: 2560  loss: 0.7175  loss_cls: 0.3750  acc: 92.5000\n"
+		"2026/01/01 10:00:02 - mmengine - INFO - Epoch(train)  [2][100/200]  lr: 5.0000e-03  eta: 0:26:28  time: 0.1250  data_time: 0.0050  memory: 2560  grad_norm: nan  loss: 0.5625\n"
+		"2026/01/01 10:00:03 - mmengine - INFO - Epoch(val) [2][25/25]    accuracy/top1: 75.5000  accuracy/top5: 95.2500  data_time: 0.0052  time: 0.4238\n", 2, 4,
+		{{50, "loss", 0.7175}, {50, "lr", 0.01}, {50, "dt", 0.1285}, {50, "dt_data", 0.004}, {50, "mem", 2560 * 0x1p20}, {50, "acc", 92.5}, {300, "loss", 0.5625},
+		 {300, "grad_norm", NAN}, {300, "accuracy/top1", 75.5}, {300, "dt", 0.125}}, "", 0},
+	/* XTuner; MMCV */
+	{"mmengine",
+		"01/29 21:35:34 - mmengine - INFO - Iter(train) [ 10/720]  lr: 9.0000e-05  eta: 0:31:46  time: 2.6875  data_time: 0.0077  memory: 12762  loss: 2.6875\n"
+		"01/29 21:36:02 - mmengine - INFO - Iter(train) [ 20/720]  lr: 1.9000e-04  eta: 0:32:01  time: 2.8125  data_time: 0.0071  memory: 13969  loss: 2.5625  grad_norm: 0.9375\n", 2, 5,
+		{{10, "loss", 2.6875}, {20, "loss", 2.5625}, {20, "lr", 1.9e-4}, {20, "grad_norm", 0.9375}, {20, "dt", 2.8125}}, "steps = 720\n", 0},
+	{"mmengine", "2026-01-01 10:00:01,500 - mmdet - INFO - Epoch [2][50/100]\tlr: 1.250e-02, eta: 1 day, 0:26:28, time: 0.500, data_time: 0.125, memory: 3800, loss_cls: 0.5000, loss: 1.5000\n", 1, 2,
+		{{150, "loss", 1.5}, {150, "lr", 0.0125}, {150, "dt", 0.5}, {150, "loss_cls", 0.5}}, "", 0},
+	{"speechbrain",
+		"epoch: 1, lr: 1.00e-03, steps: 2500, optimizer: AdamW - train loss: 2.35 - valid loss: 2.10, valid PER: 41.25\n"
+		"epoch: 2, lr: 8.00e-04, steps: 5000, optimizer: AdamW - train loss: 1.55 - valid loss: 9.50e-01, valid PER: 30.25\n"
+		"Epoch loaded: 2 - test loss: 1.05, test PER: 31.50\n", 2, 3,
+		{{1, "loss", 2.35}, {1, "val_loss", 2.1}, {1, "valid PER", 41.25}, {2, "lr", 8e-4}, {2, "val_loss", 0.95}, {2, "test PER", 31.5}}, "", 0},
+	{"paddle",
+		"global step 10, epoch: 1, batch: 9, loss: 0.50125, accu: 0.75000, speed: 5.00 step/s\nglobal step 20, epoch: 1, batch: 19, loss: 0.43750, accu: 0.78125, speed: 4.00 step/s\n"
+		"eval loss: 0.46875, accu: 0.81250\n", 2, 5,
+		{{10, "loss", 0.50125}, {10, "dt", 0.2}, {20, "loss", 0.4375}, {20, "val_loss", 0.46875}, {20, "accu", 0.8125}, {20, "epoch", 1}}, "", 0},
+	{"paddle",
+		"[2026-01-01 10:00:16,008] [    INFO] - loss: 3.25806541, learning_rate: 2.9e-05, global_step: 10, interval_runtime: 2.25, interval_samples_per_second: 3.5, "
+		"interval_steps_per_second: 4.0, epoch: 0.0265\n"
+		"[2026-01-01 10:00:18,258] [    INFO] - loss: 2.78513584, learning_rate: 2.8e-05, global_step: 20, interval_runtime: 2.25, interval_samples_per_second: 3.5, "
+		"interval_steps_per_second: 4.0, progress_or_epoch: 0.053\n"
+		"[2026-01-01 10:00:19,000] [    INFO] - eval_loss: 2.5, eval_ppl: 12.25, eval_runtime: 0.5, epoch: 0.053\n", 2, 0,
+		{{10, "loss", 3.25806541}, {10, "dt", 0.25}, {10, "sps", 3.5}, {10, "lr", 2.9e-5}, {20, "elapsed", 2.25}, {20, "val_loss", 2.5}, {20, "eval_ppl", 12.25}}, "", 0},
+	{"deepspeed-chat",
+		"Epoch: 0, Step: 0, Rank: 0, loss = 2.5\nEpoch: 0, Step: 0, Rank: 1, loss = 7.5\nEpoch: 0, Step: 1, Rank: 0, loss = 2.375\n"
+		"[2026-01-01 10:00:00,819] [INFO] [logging.py:60:log_dist] [Rank 0] step=1, skipped=0, lr=[1.5e-06, 1.25e-06], mom=[[0.9, 0.95]]\n"
+		"***** Evaluating perplexity, Epoch 1/2 *****\nppl: 4.5, loss: 1.5\nEpoch: 1, Step: 0, Rank: 0, loss = 2.25\n", 3, 4,
+		{{0, "loss", 2.5}, {1, "loss", 2.375}, {1, "lr", 1.5e-6}, {1, "ppl", 4.5}, {1, "val_loss", 1.5}, {2, "loss", 2.25}}, "", 0},
+	{"deepspeed-chat",
+		"epoch: 0|step: 0|ppo_ep: 1|act_loss: 0.0125|cri_loss: 0.25|unsuper_loss: 0.0\naverage reward score: -2.5\n"
+		"epoch: 0|step: 1|ppo_ep: 1|act_loss: 0.0625|cri_loss: 0.125|unsuper_loss: 0.0\naverage reward score: -2.25\n", 2, 3,
+		{{0, "loss", 0.0125}, {0, "cri_loss", 0.25}, {0, "reward", -2.5}, {1, "loss", 0.0625}, {1, "reward", -2.25}}, "", 0},
+	{"deepspeed-chat",
+		"Epoch: 0 | Step: 4 | PPO Epoch: 1 | Actor Loss: 0.0125 | Critic Loss: 0.25 | Unsupervised Loss: 0.0\n"
+		"Average reward score: 2.5 | EMA reward score: 2.25\nchosen_last_scores (higher is better) : 2.75, acc (higher is better) : 0.625\n", 1, 3,
+		{{4, "loss", 0.0125}, {4, "Critic Loss", 0.25}, {4, "reward", 2.5}, {4, "EMA reward score", 2.25}, {4, "chosen_last_scores", 2.75}, {4, "acc", 0.625}}, "", 0},
+	/* Keras 3 in a terminal; Keras 2 with backspaces; verbose=2 */
+	{"keras",
+		"Epoch 1/2\n\r\x1b[1m 1/20\x1b[0m \x1b[37m\342\224\201\342\224\201\x1b[0m \x1b[1m9s\x1b[0m 500ms/step - accuracy: 0.1250 - loss: 2.5000"
+		"\r\x1b[1m20/20\x1b[0m \x1b[32m\342\224\201\342\224\201\x1b[0m\x1b[37m\x1b[0m \x1b[1m0s\x1b[0m 50ms/step - accuracy: 0.2500 - loss: 2.2500"
+		"\r\x1b[1m20/20\x1b[0m \x1b[32m\342\224\201\342\224\201\x1b[0m\x1b[37m\x1b[0m \x1b[1m2s\x1b[0m 75ms/step - accuracy: 0.2500 - loss: 2.2475 - val_accuracy: 0.3750 - val_loss: 2.1250\n"
+		"Epoch 2/2\n\r\x1b[1m20/20\x1b[0m \x1b[32m\342\224\201\342\224\201\x1b[0m\x1b[37m\x1b[0m \x1b[1m1s\x1b[0m 50ms/step - accuracy: 0.5000 - loss: 1.5000 - val_accuracy: 0.6250 - val_loss: 1.2500 - learning_rate: 5.0e-04\n", 2, 5,
+		{{1, "loss", 2.2475}, {1, "accuracy", 0.25}, {1, "val_loss", 2.125}, {1, "dt", 0.075}, {2, "loss", 1.5}, {2, "val_accuracy", 0.625}, {2, "lr", 5e-4}}, "steps = 2\n", 0},
+	{"keras",
+		"Train on 32 samples\nEpoch 1/2\n\r16/32 [=====>........] - ETA: 0s - loss: 2.5000\b\b\b\b\b\b\b\b\r32/32 [==============] - 0s 33us/step - loss: 2.3750 - val_loss: 2.2500\n"
+		"Epoch 00001: saving model to a.hdf5\nEpoch 2/2\n\r32/32 [==============] - 1s 2s/step - loss: 1.3750 - val_loss: nan\n", 2, 4,
+		{{1, "loss", 2.375}, {1, "dt", 33e-6}, {2, "loss", 1.375}, {2, "dt", 2}, {2, "val_loss", NAN}}, "steps = 2\n", 0},
+	{"keras", "Epoch 1/2\n - 7s - loss: 0.6250 - acc: 0.5\nEpoch 2/2\n100/100 - 4s - 40ms/step - loss: 0.5000 - acc: 0.75\n", 2, 3,
+		{{1, "loss", 0.625}, {1, "acc", 0.5}, {2, "loss", 0.5}, {2, "dt", 0.04}}, "steps = 2\n", 0},
+	{"yolo",
+		"                  epoch,         train/box_loss,         train/cls_loss,   metrics/precision(B),       val/box_loss,       val/cls_loss,                 lr/pg0\n"
+		"                      1,                 1.0245,                 1.9551,                0.63697,            0.97209,            1.44367,               0.067273\n"
+		"                      2,                 1.0125,                 1.5000,                0.75000,            0.87500,            1.25000,               0.033000\n", 2, 5,
+		{{1, "loss", 2.9796}, {1, "val_loss", 2.41576}, {1, "train/box_loss", 1.0245}, {2, "loss", 2.5125}, {2, "metrics/precision(B)", 0.75}, {2, "lr/pg0", 0.033}}, "", 0},
+	{"yolo", "epoch,time,train/loss,metrics/accuracy_top1,metrics/accuracy_top5,val/loss,lr/pg0\n1,2.5,0.625,0.5,0.75,0.5,0.1\n2,5.5,0.5,0.625,0.875,nan,0.05\n", 2, 3,
+		{{1, "loss", 0.625}, {1, "metrics/accuracy_top1", 0.5}, {2, "val_loss", NAN}}, "", 0},
 	/* programs that are not known: a step within an epoch, samples, a bar, a logger, words alone, an epoch */
 	{"plain",
 		"Epoch [1/3], Step [100/300], Loss: 2.3125\nEpoch [1/3], Step [200/300], Loss: 2.2500\nEpoch [1/3], Step [300/300], Loss: 2.1250\n"
