@@ -1,7 +1,7 @@
 /* Two checkpoints of one step. */
 #include "check/step_files.h"
 
-#include "check/lora.h"
+#include "lora/lora.h"
 #include "foreign/foreign.h"
 #include "engine/options.h"
 

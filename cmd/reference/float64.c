@@ -390,6 +390,16 @@ static void attention_backward64(const struct sequence_work *w,
 	acts_free64(&d);
 }
 
+/* Stores the rows of the last block's w2, if they are asked for. */
+static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
+{
+	const struct target_rows *to = w->s->rows;
+	if (!to || w->layer != w->m->c.layers - 1)
+		return;
+	memcpy(to->dy, dy, (size_t)(w->n * w->dim) * sizeof(*dy));
+	memcpy(to->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
+}
+
 static void feed_forward_backward(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *mine)
@@ -398,6 +408,7 @@ static void feed_forward_backward(const struct sequence_work *w,
 	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
+	store_rows(w, dx, a->y);
 	linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
 		(struct range){0, w->dim});
 	keep_own(w, d.y, w->ffn);
@@ -651,11 +662,13 @@ static double weighted_loss(
 		memset(logits, 0, (size_t)w->m->c.vocab * sizeof(*logits));
 		return 0;
 	}
-	double loss = weight * loss_of(&w->f->function, logits, slope, w->m->c.vocab,
-				       s->targets[i], weight * w->scale);
+	const double loss = loss_of(&w->f->function, logits, slope, w->m->c.vocab,
+		s->targets[i], weight * w->scale);
+	if (s->rows)
+		s->rows->loss[i] = loss;
 	if (s->size)
-		*s->size += fabs(loss);
-	return loss;
+		*s->size += fabs(weight * loss);
+	return weight * loss;
 }
 
 /* Loss, and the gradient of the last sublayer's output. The logits of a band of positions are in memory at a

@@ -98,8 +98,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = b->weights ? "targets have weights" : NULL;
-	if (w->m.positions && b->length != w->m.c.context)
-		*why = "the sequences are shorter than the table of positions";
+	if (w->m.positions && b->length > w->m.c.context)
+		*why = "the sequences are longer than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->pos[i] != i % b->length - b->start[i])
 			*why = "positions do not begin at 0 in each document";
@@ -169,6 +169,7 @@ static int32_t *windows_of(const struct token_batch *b)
 	return w;
 }
 
+/* Of a table of positions, the trainer has the rows of this length. */
 static void put_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < own_tensors(w); i++)
@@ -348,6 +349,18 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	return m;
 }
 
+/* The weights of the targets of the sequence at `at`: of the batch, times those of the variant; NULL: all are 1. both:
+ * [length], memory for them. */
+static const double *weights_of(
+	const struct token_batch *b, const struct variant *how, int64_t at, double *both)
+{
+	const double *own = b->weights && !how->unweighted ? b->weights + at : NULL;
+	const double *more = how->weights ? how->weights + at : NULL;
+	for (int64_t t = 0; t < b->length && own && more; t++)
+		both[t] = own[t] * more[t];
+	return own && more ? both : own ? own : more;
+}
+
 /* The tensors of the model whose gradients are computed. */
 static bool *list_wanted(const struct weights *w, const bool *wanted)
 {
@@ -370,6 +383,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	double **values = widen(w->w, &w->m, own_tensors(w)), loss = 0, size = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
+	double *both = xmalloc((size_t)b->length * sizeof(*both));
 	const struct float64 f = {&m, values, how->function};
 	bool *own = list_wanted(w, how->wanted);
 	for (int i = 0; i < ranks * m.n_tensors; i++)
@@ -382,8 +396,14 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
-			b->pos + at, b->start + at, NULL, 0,
-			b->weights && !how->unweighted ? b->weights + at : NULL, &size};
+			b->pos + at, b->start + at, NULL, 0, weights_of(b, how, at, both),
+			&size, NULL};
+		struct target_rows rows;
+		if (how->rows) {
+			rows = (struct target_rows){how->rows->dy + at * m.c.dim,
+				how->rows->x + at * m.c.ffn_dim, how->rows->loss + at};
+			s.rows = &rows;
+		}
 		apply_variant(&s, numbers, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
@@ -399,6 +419,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		free(values[i]);
 	if (m.blocks != w->m.blocks)
 		free(m.blocks);
+	free(both);
 	free(own);
 	free(sums);
 	free(values);

@@ -8,7 +8,7 @@ setup() {
 }
 
 @test "gradients of PyTorch are right, in a file, with weights of targets" {
-	reports 0 'verdict: the gradients are right; the update was not checked' \
+	reports 0 'verdict: the gradients are right, but the update was not checked' \
 		pt-check base --grads grads.pt --batch batch.pt
 	says 'given   grads.pt: gradients of 21 of 21 tensors'
 	reports 0 'targets with weights; loss ' pt-check base --grads weighted.safetensors --batch weighted.pt --divide-by 50

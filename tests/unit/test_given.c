@@ -91,7 +91,8 @@ static void expect(struct step *s, const struct check_opts *o, const struct want
 	strs_free(&grads);
 }
 
-#define GRADIENTS_RIGHT "verdict: the gradients are right; the update was not checked\n"
+#define GRADIENTS_RIGHT \
+	"verdict: the gradients are right, but the update was not checked\n"
 
 TEST(gradients_alone)
 {
@@ -184,7 +185,8 @@ TEST(scales_of_gradients)
 		&(struct want){{scaled}, .clip = -1,
 			.text = "as with a loss scale (GradScaler)"});
 	expect(&s, &o,
-		&(struct want){{scaled}, .clip = -1, .text = "nor was their scale"});
+		&(struct want){{scaled}, .clip = -1,
+			.text = "but the scale and the update were not checked"});
 	/* with moments of unscaled gradients it is known to be one */
 	struct step plain;
 	step_begin(&plain, LLAMA);

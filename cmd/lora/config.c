@@ -1,5 +1,5 @@
 /* What adapter_config.json says of an adapter of PEFT, and its base model. */
-#include "check/lora.h"
+#include "lora/lora.h"
 
 #include "base/file.h"
 #include "base/json.h"

@@ -41,10 +41,5 @@ int lora_weights(struct weights *w, const struct lora *l, const struct ckpt_view
 int lora_scale(const struct lora *l, const char *module, int64_t rank, double *scale,
 	struct err *e);
 
-struct step_check;
 /* Returns what a wrong scale has instead of the scale of the adapters if it is so many times it; NULL: nothing known. */
 const char *lora_wrong_scale(const struct lora *l, double times);
-/* Returns whether the tensor is the A of an adapter whose B was zero before the step: it has no gradient. */
-bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e);
-/* Sets c->lora.is_zero, and adds a note if an adapter is not zero before the first step. */
-void lora_examine(struct step_check *c);
