@@ -134,7 +134,9 @@ static int unchecked_moments(const struct step_check *c, struct str *why)
 		all += has;
 		hidden += has && !x->moments.tested;
 	}
-	if (c->files.v1 < 0)
+	if (c->files.no_after)
+		str_puts(why, "no file of after the step was given");
+	else if (c->files.v1 < 0)
 		str_puts(why, "the file after the step has no exp_avg_sq");
 	else if (hidden || !all)
 		str_printf(why, "rounding of the moments hides them (%d of %d tensors)",

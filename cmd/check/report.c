@@ -191,6 +191,8 @@ static void put_run(const struct check_report *r, struct str *out)
 static void put_adam(const struct check_report *r, struct str *out)
 {
 	const struct adam *a = &r->c->files.adam;
+	if (r->c->given.n && r->c->files.m1 < 0)
+		return; /* (another one, perhaps) */
 	str_printf(out, "AdamW, its step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
 		r->c->files.step, a->beta1, a->beta2, a->eps);
 	if (a->clip > 0)

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "foreign/foreign.h"
 #include "engine/options.h"
+#include "lora/lora.h"
 #include "tests/fuzz/fuzz.h"
 #include "archive/archive.h"
 
@@ -217,7 +218,36 @@ static void read_model(const char *path)
 	ckpt_view_close(&v);
 }
 
-/* As gradients of a small model, of which it may have some. */
+/* As adapters of a small model, with or without an optimizer, or their gradients. */
+static void read_adapters(const struct model *m, const char *path)
+{
+	struct err e = {0};
+	struct ckpt_view v;
+	struct lora l = {.used = true, .config = (char *)"", .alpha = 4, .m = *m};
+	l.n_list = foreign_list(&scheme_llama, m, m->c.vocab, &l.list, &e);
+	FUZZ_ON(l.n_list < 0);
+	for (int gradients = 0; gradients < 2; gradients++) {
+		e = (struct err){0};
+		int rc = lora_view(&v, &l, path, gradients, &e);
+		FUZZ_ON((rc != 0) != (e.code != 0));
+		for (int i = 0; !rc && i < v.n_tensors; i++)
+			for (int g = 0; g < v.groups.n; g++) {
+				const struct ckpt_rows rows = {g, i, 0, 1};
+				float *x =
+					xcalloc((size_t)ckpt_row_size(&v.tensors[i]) + 1,
+						sizeof(*x));
+				e = (struct err){0};
+				if (ckpt_row_size(&v.tensors[i]) < MOST_NUMBERS)
+					v.read(&v, &rows, x, &e);
+				free(x);
+			}
+		if (!rc)
+			ckpt_view_close(&v);
+	}
+	free(l.list);
+}
+
+/* As gradients of a small model, of which it may have some; and as adapters. */
 static void read_gradients(const char *path)
 {
 	struct err e = {0};
@@ -240,6 +270,7 @@ static void read_gradients(const char *path)
 		if (!rc)
 			ckpt_view_close(&g);
 	}
+	read_adapters(&m, path);
 	ckpt_view_close(&like);
 	model_free(&m);
 }
