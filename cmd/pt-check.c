@@ -168,6 +168,8 @@ int main(int argc, char **argv)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
 	o.open.copies_may_differ = true;
+	o.open.optimizer = true;
+	o.open.freeze = &o.freeze;
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
