@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen3Config, Qwen3ForCausalLM, Trainer, TrainingArguments, set_seed
 
-VOCAB, LENGTH = 64, 12
+VOCAB, LENGTH = 32, 12
 
 
 def keep(directory, names):
@@ -40,7 +40,7 @@ class Saving(Trainer):
 def make_trainer(out):
     set_seed(1)
     model = Qwen3ForCausalLM(Qwen3Config(
-        hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        hidden_size=16, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
         head_dim=8, vocab_size=VOCAB, max_position_embeddings=16, tie_word_embeddings=True))
     data = [{"input_ids": x, "labels": x} for x in torch.randint(VOCAB, (8, LENGTH))]
     trainer = Saving(model, TrainingArguments(
@@ -57,7 +57,7 @@ def make_trainer(out):
 def make_accelerate(out):
     set_seed(2)
     accelerator = Accelerator(cpu=True)
-    model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=VOCAB, n_positions=LENGTH,
+    model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=VOCAB, n_positions=LENGTH,
                                        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
     model.config.save_pretrained(out)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
