@@ -390,6 +390,16 @@ static void attention_backward64(const struct sequence_work *w,
 	acts_free64(&d);
 }
 
+/* Stores the rows of the last block's w2, if they are asked for. */
+static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
+{
+	const struct target_rows *to = w->s->rows;
+	if (!to || w->layer != w->m->c.layers - 1)
+		return;
+	memcpy(to->dy, dy, (size_t)(w->n * w->dim) * sizeof(*dy));
+	memcpy(to->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
+}
+
 static void feed_forward_backward(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *mine)
@@ -398,6 +408,7 @@ static void feed_forward_backward(const struct sequence_work *w,
 	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
+	store_rows(w, dx, a->y);
 	linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
 		(struct range){0, w->dim});
 	keep_own(w, d.y, w->ffn);
@@ -484,6 +495,18 @@ static double loss_of(const struct function *f, double *logits, double *slope,
 	return f->loss == LOSS_Z	 ? lse * lse
 	       : f->loss == LOSS_UNIFORM ? lse - sum / (double)vocab
 					 : loss;
+}
+
+/* Returns the loss at position i, times its weight. The logits become their gradients. */
+static double loss_at(
+	const struct sequence_work *w, double *logits, double *slope, int64_t i)
+{
+	double weight = w->s->weights ? w->s->weights[i] : 1;
+	double loss = loss_of(&w->f->function, logits, slope, w->m->c.vocab,
+		w->s->targets[i], weight * w->scale);
+	if (w->s->rows)
+		w->s->rows->loss[i] = loss;
+	return weight * loss;
 }
 
 /* ---- ranks ---------------------------------------------------------------------------- */
@@ -661,8 +684,7 @@ static double head(const struct pass *p)
 				memset(logits + i * vocab, 0,
 					(size_t)vocab * sizeof(double));
 			else
-				loss += loss_of(&w->f->function, logits + i * vocab,
-					slope, vocab, w->s->targets[at + i], w->scale);
+				loss += loss_at(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
 			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}

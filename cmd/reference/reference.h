@@ -53,7 +53,9 @@ struct variant {
 	} mask;
 	int mask_chunks;
 	struct grad_part part;
-	int sequence;	    /* only this one; -1: all */
+	int sequence;			/* only this one; -1: all */
+	const double *weights;		/* [sequences][length], of the targets; NULL: 1 */
+	const struct target_rows *rows; /* of all sequences; NULL: none */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
 	double norm_eps, rope_theta; /* 0: the model's */
 	double rope_factor; /* rotations as Llama 3.1 scales them by it; 1: not scaled; 0: the model's */
