@@ -243,6 +243,8 @@ bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 bool is_array(struct span first);
 /* Adds the names of the columns if the beginning of a log is a header and a row with numbers. */
 bool csv_columns(struct span sample, struct strs *names);
+/* Returns true for the beginning of a table with a row per run, such as the table of W&B's start page. */
+bool csv_is_runs(struct span sample);
 /* The names of the runs of a table like W&B's, whose header is given. */
 void csv_runs(struct span header, struct strs *runs);
 /* runs.c: tables and JSON lines of several runs, of which each row names its own. */
