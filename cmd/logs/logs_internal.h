@@ -119,6 +119,12 @@ struct pattern_state {
 	bool too_hard;	      /* a line took too many steps */
 };
 
+/* Lines that look like training rows and are none, since other output has cut them or is within them. */
+struct garbled {
+	int64_t n;
+	char first[41];
+};
+
 /* A log while it is read. */
 struct build {
 	const struct log_how *how;
@@ -134,6 +140,7 @@ struct build {
 	int64_t n_points, n_taken;  /* values, and rows that a parser recognised */
 	struct strs keys, settings; /* what the log states about the run */
 	struct unread unread;
+	struct garbled garbled;
 	struct known_names known;
 	struct line_state line;
 	struct pattern_state pattern;

@@ -45,10 +45,18 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 			warn("%s: the last line has no line break; its last word is "
 			     "ignored, which may be incomplete",
 				name);
+		struct garbled garbled = b->garbled;
 		rc = format_line(&r, rest.s, n, e);
+		b->garbled = garbled; /* a line that is still written is not */
 	}
 	if (!b->growing)
 		runs_say_others(&b->table, name);
+	if (b->garbled.n && !b->growing)
+		warn("%s: %lld %s left out, because other output cuts or mixes with %s; the "
+		     "first: '%s'",
+			name, (long long)b->garbled.n,
+			b->garbled.n == 1 ? "row is" : "rows are",
+			b->garbled.n == 1 ? "it" : "them", b->garbled.first);
 	if (!rc && !b->growing && f->line == line_plain &&
 		(!b->how->format || strcmp(b->how->format, f->name) != 0))
 		plain_say(b, name);

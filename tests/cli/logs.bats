@@ -301,6 +301,25 @@ by_proposal() { # LOG
 	reports 2 'run.h5.gz: compressed HDF5, which is not read' pt-compare titan run.h5.gz
 }
 
+@test "a row that is cut off or mixed with other output is counted" {
+	local i
+	for i in {1..9}; do
+		echo "step $i/9 | loss 8.${i}5125 (+nanz)| norm 1.5 (+nanz)| lr 3e-4 | 5.5 ms | 40.5% bf16 MFU | 12 tok/s"
+	done >llmc
+	pt-compare --export - llmc 2>&1 | grep -c , | grep -qx 10
+	sed '5s/^step/step/; 5s/| norm.*/| norm 1.5 (+nste/; 7s/^step 7/e: cannot open/' llmc >cut
+	pt-compare --export - cut >out 2>err
+	[ "$(cut -d, -f1 out | tr '\n' ' ')" = 'step 1 2 3 4 6 8 9 ' ]
+	[ "$(cat err)" = "pt-compare: warning: cut: 2 rows are left out, because other output cuts or mixes with them;\
+ the first: 'step 5/9 | loss 8.55125 (+nanz)| norm 1.'" ]
+	# two ranks print into each other
+	sed '5{N;s/| norm.*\n/| norm 1./}' llmc >mixed
+	pt-compare --export - mixed 2>&1 | grep -q "mixed: 1 row is left out, because other output cuts or mixes with it"
+	printf ' iteration %d/ 9 | consumed samples: 32 | learning rate: 1.5E-04 | lm loss: %d.5 | loss scale: 1.0 |\n' 1 8 2 7 3 6 >mega
+	sed -i '2s/.*samples/ples/' mega
+	pt-compare --export - mega 2>&1 | grep -q "mega: 1 row is left out"
+}
+
 lab_log() { # LOSS
 	printf '[gpu 0] round %d/3 nll %s gnorm 1.5 took 250 ms\n' 1 8.5 2 "$1" 3 7.5
 	echo '[gpu 0] dev round 3 nll 8'
