@@ -138,6 +138,7 @@ struct scale_check {
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 	int n;
 	struct tensor_check *of;    /* [n] in the order of the files */
 	int *order;		    /* [n]: of the forward pass */
@@ -172,6 +173,7 @@ struct check_job {
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
 	struct open_how open;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
