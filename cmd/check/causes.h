@@ -47,6 +47,9 @@ CAUSE(TRY_STEP, IF_FUNCTION, by_capped_logits, "as if logits were softly capped:
 CAUSE(TRY_STEP, IF_FUNCTION, by_no_window, "as if attention had no sliding window")
 CAUSE(TRY_STEP, IF_FUNCTION, by_window,
 	"as if attention had a sliding window of %s tokens, the own one included")
+CAUSE(TRY_STEP, IF_FUNCTION, by_stretch, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_window_of_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_swapped_layers, "as if layers %s were exchanged")
 CAUSE(TRY_STEP, IF_SEARCH, by_path, "as if %s")
 CAUSE(TRY_STEP, IF_SEARCH, by_sums, "")
 CAUSE(TRY_STEP, IF_SEARCH | IF_FEW, by_sequences, "sequences %s")
