@@ -21,6 +21,7 @@ CAUSE(TRY_TENSOR, 0, by_halves,
 CAUSE(TRY_TENSOR, 0, by_pairs,
 	"rows of heads in pairs instead of halves (rotary positions)")
 CAUSE(TRY_TENSOR, 0, by_exchange, "the gradient of %s")
+CAUSE(TRY_TENSOR, IF_SEARCH, by_embedding_rows, "%s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_order_of_slices, "dim %s, counted from 0")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_value, "as if each element were clipped to %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
@@ -59,6 +60,11 @@ CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_smoothing,
 CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_z_loss,
 	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
 
+CAUSE(TRY_STEP, 0, by_few, "")
+
+CAUSE(TRY_STEP, 0, are_rounded_norms,
+	"all norms, and nothing else, by up to %s: are their gradients computed or summed in "
+	"bf16?")
 CAUSE(TRY_STEP, 0, are_norms,
 	"all norms, and nothing else: with sequence parallelism each tensor-parallel rank "
 	"has a part of their gradients; is it not summed over the ranks?")

@@ -284,7 +284,7 @@ static void attention_backward64(const struct sequence_work *w,
 static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
 {
 	const struct target_rows *to = w->s->rows;
-	if (!to || w->layer != w->m->c.layers - 1)
+	if (!to || !to->dy || w->layer != w->m->c.layers - 1)
 		return;
 	memcpy(to->dy, dy, (size_t)(w->n * w->dim) * sizeof(*dy));
 	memcpy(to->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
@@ -347,6 +347,9 @@ static void embed_backward64(const struct sequence_work *w, const double *dx)
 	double *table = gradient(w, w->m->tokens), *pos = gradient(w, w->m->positions);
 	for (int64_t i = 0; i < w->n; i++) {
 		const double *row = dx + i * w->dim;
+		if (w->s->rows && w->s->rows->dx)
+			add_scaled(w->s->rows->dx + i * w->dim, embedding_scale(w), row,
+				w->dim);
 		if (table && in_part(w, i) && has_use(w, 0))
 			add_scaled(table + w->s->tokens[i] * w->dim, embedding_scale(w),
 				row, w->dim);
@@ -394,7 +397,7 @@ static double loss_at(
 	double weight = w->s->weights ? w->s->weights[i] : 1;
 	double loss = loss_of(&w->f->function, logits, slope, w->m->c.vocab,
 		w->s->targets[i], weight * w->scale);
-	if (w->s->rows)
+	if (w->s->rows && w->s->rows->loss)
 		w->s->rows->loss[i] = loss;
 	return weight * loss;
 }

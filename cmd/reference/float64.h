@@ -23,12 +23,13 @@ struct sequence {
 };
 
 /*
- * What each position has to do with the gradient of the last block's w2, which is the sum over the
+ * NULL: not stored. What each position has to do with the gradient of the last block's w2, which is the sum over the
  * positions of dy x^T: the position's own target alone, as no attention follows.
  */
 struct target_rows {
 	double *dy, *x; /* [n][dim], [n][ffn_dim] */
 	double *loss;	/* [n]; 0 without a target */
+	double *dx;	/* [n][dim]: of the embedding's rows */
 };
 
 /*

@@ -380,6 +380,15 @@ static void put_sums(struct gradients *g, const struct model *m,
 	set_norm(g, m);
 }
 
+/* The rows from position `at` of the batch on. */
+static struct target_rows rows_at(
+	const struct target_rows *r, int64_t at, const struct model *m)
+{
+	return (struct target_rows){r->dy ? r->dy + at * m->c.dim : NULL,
+		r->x ? r->x + at * m->c.ffn_dim : NULL, r->loss ? r->loss + at : NULL,
+		r->dx ? r->dx + at * m->c.dim : NULL};
+}
+
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g)
 {
@@ -403,8 +412,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 			how->weights ? how->weights + at : NULL, NULL};
 		struct target_rows rows;
 		if (how->rows) {
-			rows = (struct target_rows){how->rows->dy + at * m.c.dim,
-				how->rows->x + at * m.c.ffn_dim, how->rows->loss + at};
+			rows = rows_at(how->rows, at, &m);
 			s.rows = &rows;
 		}
 		apply_variant(&s, numbers, b, at, how);
