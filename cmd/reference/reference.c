@@ -69,8 +69,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = NULL;
-	if (w->m.positions && b->length != w->m.c.context)
-		*why = "the sequences are shorter than the table of positions";
+	if (w->m.positions && b->length > w->m.c.context)
+		*why = "the sequences are longer than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->pos[i] != i % b->length - b->start[i])
 			*why = "positions do not begin at 0 in each document";
@@ -140,6 +140,7 @@ static int32_t *windows_of(const struct token_batch *b)
 	return w;
 }
 
+/* Of a table of positions, the trainer has the rows of this length. */
 static void put_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < w->m.n_tensors; i++)
