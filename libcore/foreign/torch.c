@@ -406,16 +406,11 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
 		means[i] = source_of(&x->at, 1, i)->item;
-<<<<<<< HEAD
-	v->decays = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->decays));
-	rc = check_means(x, means, e) ||
-	     torch_group_decays(&x->file, &x->names, means, x->m.n_tensors, v->decays, e);
-=======
 	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
-	rc = torch_group_settings(
+	rc = check_means(x, means, e) ||
+	     torch_group_settings(
 		     &x->file, &x->names, means, x->m.n_tensors, v->settings, e) ||
 	     torch_group_optimizer(&x->file, &x->names, &v->optimizer, e);
->>>>>>> 06493656fddaa4c6dae5e736fc3020a442c28820
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1
