@@ -62,7 +62,9 @@ struct container {
 /* The first row that a path is in counts. */
 #define CONTAINERS(X) \
 	X(file)       \
-	X(dcp) X(dcp_pair) X(one_bin) X(universal) X(zero_model) X(nanotron) X(zero) X(bins) X(shards)
+	X(dcp)        \
+	X(dcp_pair)   \
+	X(one_bin) X(universal) X(zero_model) X(nanotron) X(zero) X(bins) X(shards)
 #define CONTAINER_ROW(name) extern const struct container container_##name;
 CONTAINERS(CONTAINER_ROW)
 #undef CONTAINER_ROW
