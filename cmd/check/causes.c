@@ -163,7 +163,7 @@ static void add_cause(struct cause_search *s, const struct cause *x)
 	snprintf(text, sizeof(text), x->text, s->detail);
 	if (x->scope == TRY_TENSOR)
 		explain(s, s->tensor, text);
-	else if (x->scope == TRY_STEP)
+	else if (x->scope == TRY_STEP || x->scope == TRY_FIRST)
 		explain_all(s, text);
 	else
 		add_finding(
@@ -235,12 +235,15 @@ int find_causes(struct step_check *c, struct err *e)
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	s.has = needs_of(&s);
 	if (!rc && (s.has & IF_SEARCH) && s.n_wrong && work > 5e9)
-		info("%d tensors are wrong: to find a cause, the step is computed 50 times and more; "
+		info("%d tensors are wrong: to find a cause, the step is computed 100 times and more; "
 		     "with fewer layers or sequences it takes less",
 			s.n_wrong);
+	if (!rc && s.n_wrong)
+		try_causes(&s, TRY_FIRST);
 	for (int k = 0; k < s.n_wrong && !rc; k++) {
 		s.tensor = s.wrong[k];
-		try_causes(&s, TRY_TENSOR);
+		if (c->of[s.tensor].cause < 0)
+			try_causes(&s, TRY_TENSOR);
 	}
 	if (c->has_reference && !rc)
 		need_near(&s);

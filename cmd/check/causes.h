@@ -6,6 +6,12 @@
 #include "check/search.h"
 
 #ifdef CAUSE
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_tensors,
+	"each tensor is clipped by itself, to the norm %s, and not all by the norm of all")
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_shards,
+	"each shard is clipped by its own norm, which is not summed over the ranks; shards of "
+	"the rows, of %s")
+
 CAUSE(TRY_TENSOR, 0, by_untying,
 	"no gradient, and the numbers of the embedding: does the run tie them "
 	"(tie_word_embeddings)?")

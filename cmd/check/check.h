@@ -187,6 +187,12 @@ void step_check_close(struct step_check *c);
 int add_finding(struct step_check *c, enum finding_kind kind,
 	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
 
+/* names.c: appends ": 368/370, ..." if the batch has counts whose ratio is the factor. */
+void add_count_names(
+	const struct step_check *c, double factor, char *out, size_t capacity);
+/* Returns what else than the norm of the reference's gradient this number is; NULL: not known. */
+const char *name_of_norm(const struct step_check *c, double norm);
+
 /* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */

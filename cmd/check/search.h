@@ -24,6 +24,7 @@ struct cause_search {
 };
 
 enum cause_scope {
+	TRY_FIRST,   /* on all tensors with a wrong gradient, before each by itself */
 	TRY_TENSOR,  /* on each tensor with a wrong gradient, by itself */
 	TRY_STEP,    /* on all of these tensors that are left */
 	TRY_UPDATES, /* on the updates of all tensors */
