@@ -69,6 +69,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = NULL;
+	if (model_lacks_kernels(&w->m))
+		*why = "pt-train has no kernels for this model";
 	if (w->m.positions && b->length != w->m.c.context)
 		*why = "the sequences are shorter than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
@@ -290,8 +292,8 @@ static void change_layers(struct model *m, const struct path *path)
 static struct model model_of(const struct weights *w, const struct variant *how)
 {
 	struct model m = w->m;
-	if (how->window) /* instead of its own */
-		m.c.window = 0;
+	if (how->window && m.c.window) /* instead of its own, in the same layers */
+		m.c.window = INT32_MAX;
 	if (how->norm_eps > 0)
 		m.c.norm_eps = how->norm_eps;
 	if (how->other_gelu)

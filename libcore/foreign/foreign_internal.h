@@ -50,6 +50,8 @@ int convert_open_own(struct ckpt **c, const char *path, struct err *e);
  * rotated together are neighbours. */
 int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, const char *given, struct err *e);
+/* Rejects a checkpoint whose config.json is of another class than the ones that are read, whatever its tensors are. */
+int torch_config_class(const char *checkpoint, const char *given, struct err *e);
 /* The options of AdamW that the checkpoint has. */
 int torch_config_optimizer(struct str *out, struct torch_file *f,
 	const struct torch_names *x, struct err *e);

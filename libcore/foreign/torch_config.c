@@ -115,6 +115,16 @@ static char *find_config(const char *path, const char *given)
 	return NULL;
 }
 
+int torch_config_class(const char *checkpoint, const char *given, struct err *e)
+{
+	scoped_ptr char *path = find_config(checkpoint, given);
+	struct hf_config h;
+	if (!path || !text_ends(path, ".json"))
+		return 0;
+	return (!given && file_check_regular(path, e)) || hf_config_read(&h, path, e) ? -1
+										      : 0;
+}
+
 static int disagree(
 	const char *path, const char *what, int64_t says, int64_t is, struct err *e)
 {
