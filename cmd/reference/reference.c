@@ -186,14 +186,22 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 
 /* ---- in float64 ------------------------------------------------------------------------ */
 
-static double **widen(const struct weights *w)
+/* A number from -1 to 1 for element j of tensor i. */
+static double noise_of(int i, int64_t j)
+{
+	const int64_t at[2] = {i, j};
+	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
+}
+
+static double **widen(const struct weights *w, double noise)
 {
 	double **all = xcalloc((size_t)w->m.n_tensors, sizeof(*all));
 	for (int i = 0; i < w->m.n_tensors; i++) {
 		int64_t n = tensor_size(&w->m.tensors[i]);
 		all[i] = xmalloc((size_t)n * sizeof(**all));
 		for (int64_t j = 0; j < n; j++)
-			all[i][j] = (double)w->w[i][j];
+			all[i][j] = (double)w->w[i][j] *
+				    (noise > 0 ? 1 + noise * noise_of(i, j) : 1);
 	}
 	return all;
 }
@@ -334,7 +342,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const bool many = how->part.kind == PART_RANKS ||
 			  (how->part.kind && how->part.i == EACH_PART);
 	const int ranks = many ? how->part.n : 1;
-	double **values = widen(w), loss = 0;
+	double **values = widen(w, how->noise), loss = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
 	const struct float64 f = {&m, values, how->function};

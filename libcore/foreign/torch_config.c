@@ -167,12 +167,14 @@ static int read_config(struct model_config *c, bool *pairs,
 		*c = h.c;
 		*pairs = h.rope_interleaved;
 		c->bias = shape->bias;
+		if (check_shapes(c, shape, path, e))
+			return -1;
 		if (c->qk_norm != shape->qk_norm)
 			return err_set(e, EX_DATAERR,
 				"%s: the model has %s of queries and keys, and its tensors %s",
 				path, c->qk_norm ? "norms" : "no norms",
 				shape->qk_norm ? "have" : "have not");
-		return check_shapes(c, shape, path, e);
+		return 0;
 	}
 	if (read_options(c, path, context, e))
 		return -1;

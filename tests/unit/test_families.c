@@ -153,6 +153,14 @@ TEST(gradients_of_transformers)
 
 /* ---- steps ------------------------------------------------------------------------------ */
 
+static double least_bound(const struct step_check *c)
+{
+	double least = INFINITY;
+	for (int i = 0; i < c->n; i++)
+		least = fmin(least, c->of[i].gradient.bound);
+	return least;
+}
+
 /* Judges the step of a family. `config`: a file for its config.json; NULL: its own. */
 static bool is_right(const char *family, const char *config)
 {
@@ -177,6 +185,8 @@ static bool is_right(const char *family, const char *config)
 	if (step_check_run(&c, &o, &job, &e))
 		fail_msg("%s: %s", family, e.msg);
 	bool right = c.tested && !c.wrong;
+	/* (bounds are measured, also without kernels: 2e-5 is taken where they are not) */
+	assert_true(least_bound(&c) < 1.9e-5);
 	for (int i = 0; i < c.n && right; i++)
 		right = c.of[i].gradient.tested && c.of[i].moments.tested &&
 			c.of[i].update.tested;
