@@ -55,7 +55,7 @@ struct variant {
 	struct grad_part part;
 	int sequence;	    /* only this one; -1: all */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
-	double noise; /* each weight has a random relative error up to this */
+	double noise;	    /* each weight has a random relative error up to this */
 	double norm_eps, rope_theta; /* 0: the model's */
 	double rope_factor; /* rotations as Llama 3.1 scales them by it; 1: not scaled; 0: the model's */
 	enum targets {
