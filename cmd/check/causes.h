@@ -31,6 +31,7 @@ CAUSE(TRY_TENSOR, IF_REFERENCE, by_decay,
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
 	"as if the moments of the step before were zero")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_targets, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_smoothing, "as if labels were smoothed by %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_z_loss,
@@ -81,6 +82,15 @@ CAUSE(TRY_UPDATES, IF_ALSO, by_standstill,
 CAUSE(TRY_UPDATES, IF_ALSO, by_no_rate,
 	"no parameter changed: a learning rate of 0, as at the begin of a warm-up, or no update",
 	FINDING_NOTE)
+CAUSE(TRY_UPDATES, IF_ALSO, by_decay_alone,
+	"update: missing: the parameters only became smaller, %s, as by weight decay",
+	FINDING_STEP)
+CAUSE(TRY_UPDATES, 0, by_no_update,
+	"update: missing: no tensor moved along it, and the learning rate is %s",
+	FINDING_STEP)
+CAUSE(TRY_UPDATES, IF_ALSO, by_ascent,
+	"update: it has the wrong sign: the learning rate that explains it is %s",
+	FINDING_STEP)
 CAUSE(TRY_UPDATES, IF_ALSO, by_other_rate, "learning rate %s", FINDING_STEP)
 
 CAUSE(TRY_UPDATE, 0, is_not_finite, "not finite", FINDING_NOT_FINITE)
@@ -98,7 +108,13 @@ CAUSE(TRY_UPDATE, 0, is_unchanged, "has a gradient, and did not change", FINDING
 CAUSE(TRY_UPDATE, 0, by_slices_of_update, "update: dim %s", FINDING_UPDATE)
 CAUSE(TRY_UPDATE, 0, has_other_update, "the update is not AdamW's from these moments",
 	FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_no_update,
+	"has a gradient, and no update: it did not change, or by weight decay alone",
+	FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_opposite_update,
+	"update: it has the opposite sign: learning rate %s", FINDING_UPDATE)
 CAUSE(TRY_UPDATE, 0, has_wrong_rate, "learning rate %s", FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, lacks_own_rate, "learning rate %s", FINDING_UPDATE)
 CAUSE(TRY_UPDATE, 0, has_own_rate, "learning rate %s", FINDING_NOTE)
 CAUSE(TRY_UPDATE, IF_ALSO, has_wrong_decay, "weight decay %s", FINDING_UPDATE)
 

@@ -61,14 +61,17 @@ struct tensor_check {
 	double norm;  /* of the gradient that the optimizer saw */
 	double factor; /* its projection on the reference's, after the common factor */
 	struct distance gradient, moments, update;
-	bool frozen;	  /* the run does not train it */
-	double lr_scale;  /* of the run's learning rate, as it was told */
-	double lr, decay; /* that explain the update */
+	double factor_bound; /* how far factor may be from 1 */
+	bool frozen;	     /* the run does not train it */
+	bool zero;	     /* its gradient should be zero, except for rounding */
+	double lr_scale;     /* of the run's learning rate, as it was told */
+	double lr, decay;    /* that explain the update */
 	struct update_sums {
 		double uu, pp,
 			left; /* squares: its direction, parameters, what is not explained */
-		double round; /* of the parameters, and of the moments */
-		double fine;
+		double round; /* of the parameters */
+		double fine,
+			shrink; /* of the moments; the part of the parameters that is lost */
 		/* By how much rate and decay are confounded: 1 or more. If `along` > 0, they cannot be told apart at all,
 		 * and a decay of 1 looks like so large a relative change of the rate. */
 		double unclear, along;
@@ -100,6 +103,16 @@ static inline const struct distance *distance_in(
 	       : t == TEST_MOMENTS ? &x->moments
 				   : &x->update;
 }
+
+/* The parts of a check, each of which may be left out. */
+enum check_part {
+	CHECK_GRADIENTS,
+	CHECK_SCALE,
+	CHECK_MOMENTS,
+	CHECK_UPDATE,
+	N_CHECK_PARTS
+};
+extern const char *const check_part_names[N_CHECK_PARTS];
 
 /* What the files have twice. */
 struct copy_check {
@@ -137,9 +150,12 @@ struct step_check {
 	struct gradients reference;
 	float **seen; /* [n]: gradients that the optimizer saw, of wrong tensors */
 	struct scale_check scale;
-	bool loss_right; /* it was logged, and is the reference's */
+	double loss_bound; /* what rounding makes of the loss, relative to it */
+	bool loss_right;   /* it was logged, and is the reference's within this bound */
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
+	char update_unchecked[120]; /* why updates were not checked; "": all were */
+	int n_updates_unchecked;    /* of so many tensors; 0: of all */
 	bool lr_scaled;		    /* scales of the learning rate are known */
 	struct finding findings[MAX_FINDINGS];
 	int n_findings;
@@ -186,6 +202,9 @@ int judge_copies(struct step_check *c, struct err *e);
 void copies_free(struct copy_list *l);
 /* "34 of 34 are the same"; nothing if there are none. */
 void step_check_copies(const struct step_check *c, struct str *out);
+/* findings.c: sets why a part was not checked, or not for all tensors; "": it was, or this check does not have it.
+ * Returns for how many tensors; 0: for all. */
+int find_unchecked(const struct step_check *c, enum check_part part, struct str *why);
 /* print.c */
 void step_check_print(const struct step_check *c, struct str *out);
 /* Its last line. */

@@ -1,4 +1,5 @@
 /* What the files say without a model: the moments against each other, and the update against AdamW's. */
+#include "check/rates.h"
 #include "check/search.h"
 
 #include "stats/stats.h"
@@ -109,6 +110,7 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
 		.round = round,
 		.fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n),
+		.shrink = k,
 		.unclear = both ? sqrt(uu * pp / det) : 1,
 		.along = !both && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
@@ -128,39 +130,14 @@ static void judge_tensor_update(struct tensor_check *x, double lr)
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
 
-/* The learning rate of most tensors: the median of those that rounding disturbs least. */
-static double common_lr(struct step_check *c)
-{
-	double *lr = xcalloc((size_t)c->n + 1, sizeof(*lr));
-	double *noise = xcalloc((size_t)c->n + 1, sizeof(*noise));
-	int n = 0, kept = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct update_sums *s = &c->of[i].sums;
-		if (s->uu > 0 && c->of[i].lr > 0)
-			noise[n++] = s->round * sqrt(s->pp / s->uu);
-	}
-	double most = n ? 4 * median(noise, n) : 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct update_sums *s = &c->of[i].sums;
-		if (s->uu > 0 && c->of[i].lr > 0 &&
-			s->round * sqrt(s->pp / s->uu) <= most)
-			lr[kept++] = c->of[i].lr / c->of[i].lr_scale;
-	}
-	double middle = kept ? median(lr, kept) : 0;
-	c->lr_bound = middle > 0 ? fmax(1e-3, most / middle) : 0;
-	free(lr);
-	free(noise);
-	return middle;
-}
-
 static void judge_updates(struct step_check *c)
 {
 	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
 	int n = 0;
-	c->lr = common_lr(c);
-	for (int i = 0; i < c->n && c->lr > 0; i++) {
+	find_rate(c);
+	for (int i = 0; i < c->n && fabs(c->lr) > 0; i++) {
 		struct tensor_check *x = &c->of[i];
-		judge_tensor_update(x, c->lr);
+		judge_tensor_update(x, fabs(c->lr));
 		if (x->update.tested && !x->update.wrong && x->decays && x->decay > 0.004)
 			decay[n++] = x->decay;
 	}
@@ -204,7 +181,8 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	x->norm = sqrt(products_of(g, g, t->n).aa);
 	if (t->v1) {
 		test_moments(c, x, t, g, lost, sums);
-		test_update(c, r, x, t);
+		if (has_adamw_update(c))
+			test_update(c, r, x, t);
 	}
 	free(g);
 }
@@ -236,7 +214,8 @@ static bool is_decay(const struct tensor_check *x, double decay)
 /* The decay that the optimizer's group of a tensor has in the file; -1: not known. */
 static double decay_of_group(const struct step_check *c, const struct tensor_check *x)
 {
-	return c->files.after.decays ? c->files.after.decays[x - c->of] : -1;
+	const struct ckpt_settings *s = c->files.after.settings;
+	return s ? s[x - c->of].decay : -1;
 }
 
 /* A decay that is neither the run's nor none, or not that of the tensor's group. (None at all is another
@@ -249,22 +228,6 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 		return false;
 	return (decay >= 0 && !is_decay(x, decay) && !none) ||
 	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
-}
-
-/* (A norm's weights that are all 1, and whose gradients all have one sign, as with many positions, have an update
- * along them: decay of them looks like another rate.) */
-static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
-{
-	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.along;
-	return x->update.tested && !x->update.wrong && !x->unchanged &&
-	       fabs(x->lr / (c->lr * x->lr_scale) - 1) >
-		       decay + fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
-}
-
-static bool lr_is_wrong(const struct step_check *c)
-{
-	double asked = c->files.adam.lr;
-	return asked > 0 && fabs(c->lr / asked - 1) > c->lr_bound;
 }
 
 /* How many tensors a rule leaves unexplained. */
@@ -433,37 +396,6 @@ bool has_frozen_update(struct cause_search *s)
 	return frozen_changed(s, &decays) && !decays;
 }
 
-/* Tensors that a group has in common have one rate, but for rounding: that of the first. */
-static double rate_of_group(const struct step_check *c, const struct tensor_check *x)
-{
-	for (int k = 0; c->order[k] != x - c->of; k++) {
-		const struct tensor_check *y = &c->of[c->order[k]];
-		if (has_other_lr(c, y) && fabs(y->lr / x->lr - 1) < 3e-3)
-			return y->lr;
-	}
-	return x->lr;
-}
-
-bool has_wrong_rate(struct cause_search *s)
-{
-	const struct tensor_check *x = &s->c->of[s->tensor];
-	if (!s->c->lr_scaled || !has_other_lr(s->c, x))
-		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.4g instead of %.4g",
-		rate_of_group(s->c, x), s->c->lr * x->lr_scale);
-	return true;
-}
-
-bool has_own_rate(struct cause_search *s)
-{
-	const struct tensor_check *x = &s->c->of[s->tensor];
-	if (s->c->lr_scaled || !has_other_lr(s->c, x))
-		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.4g, and most have %.4g",
-		rate_of_group(s->c, x), s->c->lr);
-	return true;
-}
-
 bool has_wrong_decay(struct cause_search *s)
 {
 	const struct tensor_check *x = &s->c->of[s->tensor];
@@ -479,39 +411,6 @@ bool by_rule(struct cause_search *s)
 {
 	snprintf(s->detail, sizeof(s->detail), "%s", s->rule ? s->rule : "");
 	return s->rule;
-}
-
-static bool nothing_moved(const struct step_check *c)
-{
-	int still = 0, moved = 0;
-	for (int i = 0; i < c->n; i++) {
-		still += c->of[i].sums.uu > 0 && c->of[i].unchanged;
-		moved += !c->of[i].unchanged;
-	}
-	return still && !moved;
-}
-
-bool by_standstill(struct cause_search *s)
-{
-	double lr = s->c->files.adam.lr;
-	snprintf(s->detail, sizeof(s->detail), "%.6g", lr);
-	return lr > 0 && nothing_moved(s->c);
-}
-
-bool by_no_rate(struct cause_search *s)
-{
-	return !(s->c->files.adam.lr > 0) && nothing_moved(s->c);
-}
-
-bool by_other_rate(struct cause_search *s)
-{
-	const struct step_check *c = s->c;
-	int wrong = 0;
-	for (int i = 0; i < c->n; i++)
-		wrong += c->of[i].update.wrong;
-	snprintf(s->detail, sizeof(s->detail), "%.6g instead of %.6g", c->lr,
-		c->files.adam.lr);
-	return lr_is_wrong(c) && c->lr > 0 && 4 * wrong <= c->n;
 }
 
 bool by_no_decay(struct cause_search *s)
@@ -537,5 +436,6 @@ int judge_update(struct step_check *c, struct err *e)
 	if (test_all(c, best, &sums, e) || judge_moments(c, &sums, e) ||
 		choose_rule(c, &best, e))
 		return -1;
+	find_unchecked_updates(c);
 	return find_update_causes(c, best->text, e);
 }

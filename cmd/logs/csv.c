@@ -144,6 +144,8 @@ static struct span column_of(const struct table *t, const char *only, struct spa
 /* The first field that is one, but LitGPT's iter counts micro-batches, and evaluations have only a step. */
 static bool is_better_step(const struct table *t, struct span name)
 {
+	if (t->by_epoch)
+		return t->step < 0 && name.n == 5 && span_begins(name, "epoch");
 	if (t->step < 0)
 		return name_is_step(name);
 	return !strcmp(t->names.v[t->step], "iter") && name.n == 4 &&
@@ -258,6 +260,36 @@ static bool begin_table(struct build *b, struct span line)
 	return true;
 }
 
+/* ---- what a table is about --------------------------------------------------------------- */
+
+static struct span next_line(struct span *rest)
+{
+	const char *stop = rest->n ? memchr(rest->p, '\n', rest->n) : NULL;
+	struct span line = {rest->p, stop ? (size_t)(stop - rest->p) : rest->n};
+	size_t n = line.n + (stop != NULL);
+	*rest = (struct span){rest->p + n, rest->n - n};
+	return line;
+}
+
+bool csv_columns(struct span sample, struct strs *names)
+{
+	enum { MOST = 200 };
+	struct span header = next_line(&sample), row = next_line(&sample);
+	char delimiter = find_delimiter(header);
+	bool numbers = false;
+	while (delimiter && header.p && row.p && names->n < MOST) {
+		double v;
+		struct span name = next_field(&header, delimiter);
+		scoped_str text = {0};
+		numbers |= is_number(next_field(&row, delimiter), &v);
+		if (!name.n || is_number(name, &v) || name.n > 80)
+			return false;
+		add_unquoted(name, &text);
+		strs_add(names, text.s);
+	}
+	return numbers && names->n > 1 && !header.p == !row.p;
+}
+
 /* ---- rows ------------------------------------------------------------------------ */
 
 static bool find_step_field(struct build *b, struct span line, int64_t *step)
@@ -309,6 +341,39 @@ static bool has_more_fields(const struct table *t, struct span line)
 	return false;
 }
 
+/* A header with epoch, train/box_loss or train/loss, and metrics/... */
+static bool is_yolo(struct span header)
+{
+	char delimiter = find_delimiter(header);
+	bool epoch = false, loss = false, metrics = false;
+	while (header.p && delimiter) {
+		struct span name = next_field(&header, delimiter);
+		epoch |= name.n == 5 && span_begins(name, "epoch");
+		loss |= span_begins(name, "train/") && span_ends(name, "loss");
+		metrics |= span_begins(name, "metrics/");
+	}
+	return epoch && loss && metrics;
+}
+
+/* Adds train/box_loss and such to the first sum, val/box_loss and such to the second. */
+static void add_part(double sums[static 2], struct span name, double v)
+{
+	double *sum = span_begins(name, "train/") ? &sums[0] : &sums[1];
+	bool part = sum == &sums[0] || span_begins(name, "val/");
+	if (part && span_ends(name, "_loss"))
+		*sum = isnan(*sum) ? v : *sum + v;
+}
+
+/* The sums are rounded to the digits of their parts, of which files have five. */
+static void set_sums(struct build *b, int64_t step, const double sums[static 2])
+{
+	static const double digits = 1e6;
+	for (int i = 0; i < 2; i++)
+		if (!isnan(sums[i]))
+			build_set(b, step, i ? SPAN("val_loss") : SPAN("loss"),
+				round(sums[i] * digits) / digits);
+}
+
 bool line_csv(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
@@ -320,6 +385,7 @@ bool line_csv(struct build *b, struct span line)
 		!find_step_field(b, line, &step))
 		return false;
 	t->rows++;
+	double sums[2] = {NAN, NAN}; /* of YOLO: training, validation */
 	if (has_more_fields(t, line)) {
 		build_lost_row(b, line);
 		return false;
@@ -339,8 +405,20 @@ bool line_csv(struct build *b, struct span line)
 			build_clock(b, step, v);
 		else if (number)
 			build_set(b, step, name, v);
+		if (number && t->by_epoch)
+			add_part(sums, name, v);
 	}
+	if (t->by_epoch)
+		set_sums(b, step, sums);
 	return any;
+}
+
+/* YOLO's results.csv has a row per epoch, and the parts of its loss. */
+bool line_yolo(struct build *b, struct span line)
+{
+	struct table *t = &b->table;
+	t->by_epoch |= !t->delimiter && is_yolo(line);
+	return t->by_epoch && line_csv(b, line);
 }
 
 /* "10 6.154908657073975" */

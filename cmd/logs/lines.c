@@ -138,6 +138,7 @@ static const struct {
 	{"m", 60},
 	{"%", 1e-2},
 	{"GiB", 0x1p30},
+	{"MiB", 0x1p20},
 	{"G", 1e9},
 	{"k", 1e3},
 	{"K", 1e3},
@@ -290,7 +291,12 @@ static bool take_kind(
 	int64_t step;
 	if (!p)
 		return false;
-	p += strlen(k->mark);
+	size_t n = strlen(k->mark);
+	if (k->last)
+		return take_named(b,
+			k->whole ? line : (struct span){p + n, (size_t)(end - p) - n}, k,
+			b->line.step);
+	p += n;
 	struct span number = {p, (size_t)(end - p)};
 	p = scan_step(number, &step);
 	if (!p || goes_on((struct span){p, (size_t)(end - p)})) {
@@ -306,10 +312,11 @@ static bool take_kind(
 	rest.n = (size_t)(end - rest.p);
 	if (k->whole)
 		rest = line;
-	if (k->fields.is ? !take_fields(b, rest, k, step)
-			 : !take_labels(b, rest, k, step))
+	if (k->fields.is   ? !take_fields(b, rest, k, step)
+		: k->named ? !take_named(b, rest, k, step)
+			   : !take_labels(b, rest, k, step))
 		return false;
-	build_clock(b, step, time_of_line(line));
+	build_clock(b, b->line.step, time_of_line(line));
 	take_before(b, line, k);
 	return true;
 }

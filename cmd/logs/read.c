@@ -1,6 +1,6 @@
 /* Reading a log from a file, a stream, or a directory of event files. */
 #include "base/file.h"
-#include "logs/formats.h"
+#include "logs/named.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,11 +11,21 @@ enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, READERS = 4 /* threads */ };
 
 /* ---- files ----------------------------------------------------------------------- */
 
-/* The bytes of a line without its last word, which may be incomplete; a JSON object shows its end. */
+/* A text in quotes ends with one, and all of its quotes have a partner. */
+static bool ends_quoted(struct span line)
+{
+	size_t quotes = 0;
+	for (size_t i = 0; i < line.n; i++)
+		quotes += line.p[i] == '"';
+	return quotes && quotes % 2 == 0 && line.p[line.n - 1] == '"';
+}
+
+/* Returns the bytes of a line without its last word, which may be incomplete. A JSON object, a text in
+ * quotes, as in W&B's exports, and a progress bar show their end. */
 static size_t whole_words(struct span line)
 {
 	size_t n = line.n;
-	if (n && line.p[n - 1] == '}')
+	if (n && (line.p[n - 1] == '}' || line.p[n - 1] == '\r' || ends_quoted(line)))
 		return n;
 	while (n && !strchr(" \t,;", line.p[n - 1]))
 		n--;
@@ -38,6 +48,9 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 	}
 	if (!b->growing)
 		runs_say_others(&b->table, name);
+	if (!rc && !b->growing && f->line == line_plain &&
+		(!b->how->format || strcmp(b->how->format, f->name) != 0))
+		plain_say(b, name);
 	if (rc && b->pattern.too_hard)
 		rc = err_prefix(e, "%s: ", name);
 	if (b->pattern.n_long && !b->growing)
@@ -59,16 +72,6 @@ static int read_text(struct build *b, const struct log_format *f, int fd,
 	if (!rc && f->text(b, (struct span){text.s, text.len}, e))
 		rc = err_prefix(e, "%s: ", name);
 	return rc;
-}
-
-static int not_a_log(const char *name, const char *first, size_t n, struct err *e)
-{
-	if (file_refuse_foreign(name, first, n, FOREIGN_LOG, e))
-		return -1;
-	return err_set(e, EX_DATAERR,
-		"%s: neither a log of pt-train nor of another known format; --pattern "
-		"reads lines of any form",
-		name);
 }
 
 struct reading {
@@ -95,7 +98,7 @@ static const struct log_format *format_of(
 		err_set(e, EX_DATAERR, "%s: no line is in a format of %s", name,
 			r->b.how->format);
 	else if (!f && n >= 0)
-		not_a_log(name, sample, (size_t)n, e);
+		hint_unknown(r->b.how, name, (struct span){sample, (size_t)n}, e);
 	return f;
 }
 
@@ -137,7 +140,7 @@ static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 	*most = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && !is_tensorboard((struct span){s->first, s->n}) &&
 			       memchr(s->first, '\0', s->n)
-		       ? not_a_log(s->name, s->first, s->n, e)
+		       ? hint_unknown(NULL, s->name, (struct span){s->first, s->n}, e)
 		       : 0;
 }
 

@@ -188,82 +188,6 @@ static void head_norm_backward(const struct sequence_work *w, const struct tenso
 	}
 }
 
-/* ---- activation functions ------------------------------------------------------------ */
-
-static const double pi = 3.14159265358979323846;
-
-static double gelu_tanh(double x)
-{
-	return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
-}
-
-static double gelu_tanh_slope(double x)
-{
-	double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
-	return 0.5 * (1 + t) +
-	       0.5 * x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
-}
-
-static double gelu(double x)
-{
-	return x * 0.5 * erfc(-x / sqrt(2));
-}
-
-static double gelu_slope(double x)
-{
-	return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
-}
-
-static double swiglu(double x, double gate)
-{
-	return x / (1 + exp(-x)) * gate;
-}
-
-static double swiglu_slope(double x, double gate, double *dgate)
-{
-	double s = 1 / (1 + exp(-x));
-	*dgate = x * s;
-	return gate * s * (1 + x * (1 - s));
-}
-
-static double geglu_tanh(double x, double gate)
-{
-	return gelu_tanh(x) * gate;
-}
-
-static double geglu_tanh_slope(double x, double gate, double *dgate)
-{
-	*dgate = gelu_tanh(x);
-	return gelu_tanh_slope(x) * gate;
-}
-
-#define PLAIN_CALL(f, x, ...) f(x)
-#define GATED_CALL(f, ...) f(__VA_ARGS__)
-
-static double act(enum act_kind kind, double x, double gate)
-{
-	switch (kind) {
-#define ACT(id, name, kind, ...) \
-	case ACT_##id:           \
-		return kind##_CALL(name, x, gate);
-#include "kernels/acts.h"
-	}
-	bug(__FILE__, __LINE__, "an activation function");
-}
-
-/* Returns the derivative by x. Sets the derivative by the gate, if there is one. */
-static double act_slope(enum act_kind kind, double x, double gate, double *dgate)
-{
-	*dgate = 0;
-	switch (kind) {
-#define ACT(id, name, kind, ...) \
-	case ACT_##id:           \
-		return kind##_CALL(name##_slope, x, gate, dgate);
-#include "kernels/acts.h"
-	}
-	bug(__FILE__, __LINE__, "an activation function");
-}
-
 /* ---- sublayers ---------------------------------------------------------------------- */
 
 static void acts_alloc64(const struct sequence_work *w, struct float64_acts *a)
@@ -316,8 +240,8 @@ static double *feed_forward(const struct sequence_work *w,
 			w->n, w->dim, w->ffn);
 	for (int64_t i = 0; i < w->n * w->ffn; i++)
 		a->y[i] = w->f->function.gate_exchanged
-				  ? act(w->m->act, a->b[i], a->a[i])
-				  : act(w->m->act, a->a[i], a->b[i]);
+				  ? float64_act(w->m->act, a->b[i], a->a[i])
+				  : float64_act(w->m->act, a->a[i], a->b[i]);
 	keep_own(w, a->y, w->ffn);
 	return a->y;
 }
@@ -368,6 +292,16 @@ static void attention_backward64(const struct sequence_work *w,
 	acts_free64(&d);
 }
 
+/* Stores the rows of the last block's w2, if they are asked for. */
+static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
+{
+	const struct target_rows *to = w->s->rows;
+	if (!to || w->layer != w->m->c.layers - 1)
+		return;
+	memcpy(to->dy, dy, (size_t)(w->n * w->dim) * sizeof(*dy));
+	memcpy(to->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
+}
+
 static void feed_forward_backward(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *mine)
@@ -376,15 +310,16 @@ static void feed_forward_backward(const struct sequence_work *w,
 	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
+	store_rows(w, dx, a->y);
 	float64_linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
 		(struct range){0, w->dim});
 	keep_own(w, d.y, w->ffn);
 	for (int64_t i = 0; i < w->n * w->ffn; i++) {
 		double da, db;
 		if (w->f->function.gate_exchanged)
-			db = act_slope(w->m->act, a->b[i], a->a[i], &da);
+			db = float64_act_slope(w->m->act, a->b[i], a->a[i], &da);
 		else
-			da = act_slope(w->m->act, a->a[i], a->b[i], &db);
+			da = float64_act_slope(w->m->act, a->a[i], a->b[i], &db);
 		d.a[i] = d.y[i] * da;
 		d.b[i] = d.y[i] * db;
 	}
@@ -445,9 +380,10 @@ static double log_sum_exp(const double *x, int64_t n)
 
 /* Of one position: the loss; the logits become their gradients. slope[vocab] is scratch. */
 static double loss_of(const struct sequence_work *w, double *logits, double *slope,
-	int64_t vocab, int32_t target)
+	int32_t target, double scale)
 {
 	const struct function *f = &w->f->function;
+	const int64_t vocab = w->m->c.vocab;
 	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
 	double cap = either_factor(f->logit_cap, w->m->c.logit_cap);
 	by *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
@@ -460,12 +396,23 @@ static double loss_of(const struct sequence_work *w, double *logits, double *slo
 		double p = exp(logits[j] - lse), wanted = j == target;
 		if (f->loss == LOSS_UNIFORM)
 			wanted = 1 / (double)vocab;
-		logits[j] = w->scale * slope[j] *
-			    (f->loss == LOSS_Z ? 2 * lse * p : p - wanted);
+		logits[j] =
+			scale * slope[j] * (f->loss == LOSS_Z ? 2 * lse * p : p - wanted);
 	}
 	return f->loss == LOSS_Z	 ? lse * lse
 	       : f->loss == LOSS_UNIFORM ? lse - sum / (double)vocab
 					 : loss;
+}
+
+/* Returns the loss at position i, times its weight. The logits become their gradients. */
+static double loss_at(
+	const struct sequence_work *w, double *logits, double *slope, int64_t i)
+{
+	double weight = w->s->weights ? w->s->weights[i] : 1;
+	double loss = loss_of(w, logits, slope, w->s->targets[i], weight * w->scale);
+	if (w->s->rows)
+		w->s->rows->loss[i] = loss;
+	return weight * loss;
 }
 
 /* ---- ranks ---------------------------------------------------------------------------- */
@@ -688,8 +635,7 @@ static double head(const struct pass *p)
 				memset(logits + i * vocab, 0,
 					(size_t)vocab * sizeof(double));
 			else
-				loss += loss_of(w, logits + i * vocab, slope, vocab,
-					w->s->targets[at + i]);
+				loss += loss_at(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
 			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}

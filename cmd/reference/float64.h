@@ -17,6 +17,18 @@ struct sequence {
 	const int32_t *start; /* [n], the first position that each one attends to, */
 	const int32_t *last;  /* and the last one; NULL: itself */
 	int64_t chunk; /* of a chunk of this length each one sees no more positions than of its own; 0: all */
+	const double *weights; /* [n], of the targets; NULL: 1 */
+	/* Where a pass stores rows; NULL: nowhere. */
+	const struct target_rows *rows;
+};
+
+/*
+ * What each position has to do with the gradient of the last block's w2, which is the sum over the
+ * positions of dy x^T: the position's own target alone, as no attention follows.
+ */
+struct target_rows {
+	double *dy, *x; /* [n][dim], [n][ffn_dim] */
+	double *loss;	/* [n]; 0 without a target */
 };
 
 /*

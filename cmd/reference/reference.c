@@ -71,8 +71,8 @@ bool reference_can_train(
 	*why = NULL;
 	if (model_lacks_kernels(&w->m))
 		*why = "pt-train has no kernels for this model";
-	if (w->m.positions && b->length != w->m.c.context)
-		*why = "the sequences are shorter than the table of positions";
+	if (w->m.positions && b->length > w->m.c.context)
+		*why = "the sequences are longer than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->pos[i] != i % b->length - b->start[i])
 			*why = "positions do not begin at 0 in each document";
@@ -142,6 +142,7 @@ static int32_t *windows_of(const struct token_batch *b)
 	return w;
 }
 
+/* Of a table of positions, the trainer has the rows of this length. */
 static void put_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < w->m.n_tensors; i++)
@@ -354,7 +355,14 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
-			b->pos + at, b->start + at, NULL, 0};
+			b->pos + at, b->start + at, NULL, 0,
+			how->weights ? how->weights + at : NULL, NULL};
+		struct target_rows rows;
+		if (how->rows) {
+			rows = (struct target_rows){how->rows->dy + at * m.c.dim,
+				how->rows->x + at * m.c.ffn_dim, how->rows->loss + at};
+			s.rows = &rows;
+		}
 		apply_variant(&s, numbers, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(

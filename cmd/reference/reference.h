@@ -53,7 +53,9 @@ struct variant {
 	} mask;
 	int mask_chunks;
 	struct grad_part part;
-	int sequence;	    /* only this one; -1: all */
+	int sequence;			/* only this one; -1: all */
+	const double *weights;		/* [sequences][length], of the targets; NULL: 1 */
+	const struct target_rows *rows; /* of all sequences; NULL: none */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
 	double noise;	    /* each weight has a random relative error up to this */
 	double norm_eps, rope_theta; /* 0: the model's */

@@ -40,7 +40,7 @@ void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
 	*v = *of;
 	v->config = v->origin = (struct str){0};
 	v->groups = (struct strs){0};
-	v->decays = NULL;
+	v->settings = NULL;
 	v->copies = NULL;
 	v->close = NULL;
 	str_puts(&v->config, of->config.s);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "archive/archive.h"
+#include "ckpt/view.h"
 #include "model/model.h"
 
 /* ---- names.c: which item is which tensor -------------------------------------------------- */
@@ -182,9 +183,13 @@ int fused_find(struct placement *x, int group, struct err *e);
 
 /* ---- groups.c -------------------------------------------------------------------------- */
 
-/* Sets the weight decay of the optimizer's group that each parameter is in, by the item of its exp_avg; -1: not known. */
-int torch_group_decays(struct torch_file *f, const struct torch_names *x,
-	const struct torch_item *const *means, int64_t n, double *decays, struct err *e);
+/* Sets the settings of the optimizer's group that each of n parameters is in, by the item of its exp_avg. */
+int torch_group_settings(struct torch_file *f, const struct torch_names *x,
+	const struct torch_item *const *means, int64_t n, struct ckpt_settings *out,
+	struct err *e);
+/* Sets CKPT_MAXIMIZES, ..., by the settings of any group. */
+int torch_group_optimizer(struct torch_file *f, const struct torch_names *x,
+	unsigned *optimizer, struct err *e);
 
 /* ---- the table ---------------------------------------------------------------------------- */
 

@@ -32,7 +32,7 @@ struct torch_view {
 static void close_torch(struct ckpt_view *v)
 {
 	struct torch_view *x = v->with;
-	free(v->decays);
+	free(v->settings);
 	torch_names_close(&x->names);
 	torch_close(&x->file);
 	model_free(&x->m);
@@ -335,8 +335,10 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
 		means[i] = source_of(&x->at, 1, i)->item;
-	v->decays = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->decays));
-	rc = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors, v->decays, e);
+	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
+	rc = torch_group_settings(
+		     &x->file, &x->names, means, x->m.n_tensors, v->settings, e) ||
+	     torch_group_optimizer(&x->file, &x->names, &v->optimizer, e);
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1

@@ -211,6 +211,54 @@ in_formats() { # STEP LOSS
 	says 'a transaction log of W&B, which is not read; give files/output.log, which is beside it'
 }
 
+@test "lines of a program that is not known: what was read as step and loss" {
+	local e i
+	for e in 1 2; do
+		for i in 100 200 300; do echo "Epoch [$e/2], Step [$i/300], Loss: $((9 - e)).$i"; done
+	done >loop
+	pt-compare --export - loop >out 2>err
+	printf '%s\n' step,loss,epoch 100,8.1,1 200,8.2,1 300,8.3,1 400,7.1,2 500,7.2,2 600,7.3,2 | diff - out
+	[ "$(cat err)" = "pt-compare: warning: loop: the format is not known: the step is 'Step', which begins again in each\
+ epoch of 300, and the loss is 'Loss'; --pattern or --format can read it otherwise" ]
+	# not of a format that was asked for, nor where a known format has a row
+	pt-compare --format plain --export - loop 2>&1 | diff - out
+	echo '[x] - step=5 loss=2.5 dt=0.5 mfu=40' >>loop
+	pt-compare --export - loop 2>&1 | grep -v 'dt,\|5,2.5' | diff - /dev/null
+}
+
+@test "prose and lines without a rising step are no log" {
+	cat >prose <<-'EOF'
+		In step 1 we minimise the loss, which is 2.5 at first.
+		Step 2: lower the learning rate to 0.1, until a loss 2.4 is reached.
+		In step 3 there is nothing to see, loss 9 of them.
+		Then at step 4, loss: 3 of the customers, and 5 more.
+		Epoch 5 had a loss 12, nobody knows why 3
+	EOF
+	reports 2 'prose: neither a log of pt-train nor of another known format' pt-compare prose prose
+	printf 'step %d loss %s\n' 1 2.5 2 2.25 1 2 2 1.75 1 1.5 2 1.25 >again
+	reports 2 "such as --pattern 'loss\\s*(?<loss>\\S+)'" pt-compare again again
+	printf 'step %d loss %s\n' 1 2.5 2 2.25 3 2 >few
+	reports 2 "such as --pattern 'step\\s*(?<step>\\d+).*?loss\\s*(?<loss>\\S+)'" pt-compare few few
+}
+
+# Reads a log by the pattern that the message proposes.
+by_proposal() { # LOG
+	local pattern
+	pattern=$(pt-compare --export - "$1" 2>&1 | sed -n "s/.*such as --pattern '\(.*\)'$/\1/p")
+	pt-compare --pattern "$pattern" --export - "$1"
+}
+
+@test "a log that is not read: a pattern that reads it, or the columns of a table" {
+	printf '[gpu 0] round %d/3 (it'"'"'s) nll %s gnorm 1.5 took 250 ms\n' 1 8.5 2 8.25 3 7.5 >nll
+	by_proposal nll | diff - <(printf '%s\n' step,loss 1,8.5 2,8.25 3,7.5)
+	printf '{%s} after [ %d] steps, $cost: %s\n' a 8 8.5 b 9 8.25 c 10 7.5 >cost
+	by_proposal cost | diff - <(printf '%s\n' step,loss 8,8.5 9,8.25 10,7.5)
+	printf 'epoch,  train/x, val/x,a,b,c,d,e\n0, 2.5, 3,,,,,\n1, 2, 2,,,,,\n' >table.csv
+	reports 2 'table.csv: a table of epoch, train/x, val/x, a, b, c and 2 more: none is known as a loss; name it: --column loss=NAME' \
+		pt-compare table.csv table.csv
+	pt-compare --column loss=train/x --export - table.csv | grep -q '^1,2'
+}
+
 lab_log() { # LOSS
 	printf '[gpu 0] round %d/3 nll %s gnorm 1.5 took 250 ms\n' 1 8.5 2 "$1" 3 7.5
 	echo '[gpu 0] dev round 3 nll 8'

@@ -152,11 +152,11 @@ TEST(decays_of_groups)
 {
 	static const struct {
 		const char *path;
-		double matrices, vectors;
-	} cases[] = {{GOLDEN "titan", -1, 0.05}, {GOLDEN "nested", 0.1, 0},
-		{GOLDEN "nanogpt.pt", 0.05, 0}, {GOLDEN "ddp.pt", 0.05, 0.05},
-		{GOLDEN "stage0-bf16", 0.05, 0}, {GOLDEN "nanotron", 0.05, 0},
-		{GOLDEN "nanotron-zero", 0.05, 0}};
+		double matrices, vectors, lr;
+	} cases[] = {{GOLDEN "titan", -1, 0.05, 5e-4}, {GOLDEN "nested", 0.1, 0, -1},
+		{GOLDEN "nanogpt.pt", 0.05, 0, 5e-4}, {GOLDEN "ddp.pt", 0.05, 0.05, 5e-4},
+		{GOLDEN "stage0-bf16", 0.05, 0, 5e-4}, {GOLDEN "nanotron", 0.05, 0, -1},
+		{GOLDEN "nanotron-zero", 0.05, 0, -1}};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		how.config =
@@ -169,9 +169,14 @@ TEST(decays_of_groups)
 				      : i || !strcmp(name, "norm.weight")
 					      ? cases[i].vectors
 					      : -1;
-			if (v.decays[k] != want)
+			if (v.settings[k].decay != want)
 				fail_msg("%s: %s has %g", cases[i].path, name,
-					v.decays[k]);
+					v.settings[k].decay);
+			/* (their learning rate, where a file has it) */
+			double lr = want < 0 ? -1 : cases[i].lr;
+			if (fabs(v.settings[k].lr - lr) > 1e-12)
+				fail_msg("%s: %s has lr %g", cases[i].path, name,
+					v.settings[k].lr);
 		}
 		ckpt_view_close(&v);
 	}
