@@ -125,6 +125,15 @@ static int read_hf(
 	return n ? torch_read(&h->files, h->theirs[at], first, n, out, e) : 0;
 }
 
+static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+{
+	const struct hf *h = v->with;
+	int at = h->at[tensor];
+	if (h->theirs[at])
+		item_name(h->theirs[at], h->first[tensor], v->tensors[tensor].dims[0],
+			h->list[at].transposed, out);
+}
+
 /* A tensor by its name, or without the name of the outer module, as the files of the bare model have
  * it. */
 static const struct torch_item *look_up(const struct hf *h, const char *name)
@@ -313,6 +322,7 @@ static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	} else
 		*v = (struct ckpt_view){0};
 	v->read = read_hf;
+	v->file_name = name_in_file;
 	v->close = close_hf;
 	v->with = h;
 	if (rc)

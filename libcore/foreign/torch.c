@@ -123,6 +123,28 @@ static int read_torch(
 	return 0;
 }
 
+void item_name(const struct torch_item *t, int64_t first, int64_t n, bool columns,
+	struct str *out)
+{
+	str_puts(out, t->name);
+	if (t->ndim && n < t->dims[columns])
+		str_printf(out, "[%s%lld:%lld]", columns ? ":, " : "", (long long)first,
+			(long long)(first + n));
+}
+
+static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+{
+	const struct torch_view *x = v->with;
+	const struct tensor_source *s = source_of(&x->at, CKPT_MODEL, tensor);
+	int64_t rows = x->m.tensors[tensor].dims[0];
+	if (!s->item)
+		return;
+	if (s->fused != NOT_FUSED || s->layer >= 0) /* its rows are not one range */
+		str_puts(out, s->item->name);
+	else
+		item_name(s->item, s->first, rows, s->transposed, out);
+}
+
 /* ---- what must not be lost ------------------------------------------------------------------- */
 
 static int by_place(const void *a, const void *b)
@@ -384,6 +406,7 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	int rc = load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;
+	v->file_name = name_in_file;
 	v->close = close_torch;
 	v->with = x;
 	if (rc)

@@ -79,3 +79,17 @@ sixteen() { # a shard whose vocabulary has 16 tokens
 	grep -q '"rope_type": "yarn"' out/config.json
 	pt-ckpt diff --no-optimizer out llama-yarn
 }
+
+@test "a wrong tensor is named as in the file, too, with its rows in a fused tensor" {
+	sed 's/"partial_rotary_factor": 0.75/"partial_rotary_factor": 1.0/' "$golden/phi3/config.json" >config.json
+	cp "$golden/phi3/before.pt" "$golden/phi3/after.pt" .
+	code_of 1 pt-check --clip 0 before.pt after.pt --batch "$golden/phi3/batch.npy"
+	says 'first   wrong in backward order: output.weight (model.lm_head.weight), residual'
+	pt-check -j --clip 0 before.pt after.pt --batch "$golden/phi3/batch.npy" >json || true
+	name() { # TENSOR
+		jq -r ".tensors[] | select(.name == \"layers.1.$1.weight\") | .file_name" json
+	}
+	[ "$(name attention.wk)" = 'model.model.layers.1.self_attn.qkv_proj.weight[16:24]' ]
+	[ "$(name feed_forward.w3)" = 'model.model.layers.1.mlp.gate_up_proj.weight[8:16]' ]
+	[ "$(name ffn_norm)" = model.model.layers.1.post_attention_layernorm.weight ]
+}
