@@ -61,6 +61,15 @@ static int read_weights(struct step_check *c, struct err *e)
 	return 0;
 }
 
+static void set_file_name(struct tensor_check *x, const struct ckpt_view *v, int tensor)
+{
+	scoped_str name = {0};
+	if (v->file_name)
+		v->file_name(v, tensor, &name);
+	if (name.len && strcmp(name.s, x->name) != 0)
+		snprintf(x->file_name, sizeof(x->file_name), "%s", name.s);
+}
+
 static void name_tensors(struct step_check *c)
 {
 	c->n = (int)c->files.n_tensors;
@@ -68,6 +77,7 @@ static void name_tensors(struct step_check *c)
 	for (int i = 0; i < c->n; i++) {
 		snprintf(c->of[i].name, sizeof(c->of[i].name), "%s",
 			c->files.after.tensors[i].name);
+		set_file_name(&c->of[i], &c->files.after, i);
 		c->of[i].n = step_files_size(&c->files, i);
 		c->of[i].cause = -1;
 		c->of[i].lr_scale = 1;

@@ -59,6 +59,7 @@ struct distance {
 
 struct tensor_check {
 	char name[64];
+	char file_name[128]; /* in the checkpoint; "": the same */
 	int64_t n;
 	int in_model; /* its number among the model's tensors, where the model is known */
 	double norm;  /* of the gradient that the optimizer saw */

@@ -69,6 +69,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = NULL;
+	if (model_lacks_kernels(&w->m))
+		*why = "pt-train has no kernels for this model";
 	if (w->m.positions && b->length > w->m.c.context)
 		*why = "the sequences are longer than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
@@ -200,6 +202,13 @@ static double scale_of(const struct tensor *t, const struct variant *how)
 	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
 }
 
+/* A number from -1 to 1 for element j of tensor i. */
+static double noise_of(int i, int64_t j)
+{
+	const int64_t at[2] = {i, j};
+	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
+}
+
 static double **widen(const struct weights *w, const struct variant *how)
 {
 	double **all = xcalloc((size_t)w->m.n_tensors, sizeof(*all));
@@ -209,7 +218,11 @@ static double **widen(const struct weights *w, const struct variant *how)
 		double scale = scale_of(&w->m.tensors[i], how);
 		double offset = is_norm(&w->m.tensors[i]) ? how->norm_offset : 0;
 		for (int64_t j = 0; j < n; j++)
-			all[i][j] = scale * (double)w->w[i][j] + offset;
+			all[i][j] =
+				scale * (double)w->w[i][j] *
+					(how->noise > 0 ? 1 + how->noise * noise_of(i, j)
+							: 1) +
+				offset;
 	}
 	return all;
 }
@@ -331,8 +344,8 @@ static void change_layers(struct model *m, const struct path *path)
 static struct model model_of(const struct weights *w, const struct variant *how)
 {
 	struct model m = w->m;
-	if (how->window) /* instead of its own */
-		m.c.window = 0;
+	if (how->window && m.c.window) /* instead of its own, in the same layers */
+		m.c.window = INT32_MAX;
 	if (how->act)
 		m.act = (enum act_kind)how->act;
 	if (how->rope_linear > 0) {

@@ -68,6 +68,7 @@ struct variant {
 	const double *weights;		/* [sequences][length], of the targets; NULL: 1 */
 	const struct target_rows *rows; /* of all sequences; NULL: none */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
+	double noise;	    /* each weight has a random relative error up to this */
 	double norm_eps, rope_theta; /* 0: the model's */
 	int act; /* an activation function of ACT_OF_BUG and more; 0: the model's */
 	double rope_linear; /* positions are divided by this; 0: as the model's */

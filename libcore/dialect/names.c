@@ -104,17 +104,32 @@ static int refuse(const struct torch_names *x, struct err *e)
 	}
 	scoped_str tables = {0};
 	for (int k = 0; dialects[k]; k++)
-		str_printf(&tables, "%s%s (%s)",
-			!k		  ? ""
-			: dialects[k + 1] ? ", "
-					  : " or ",
-			dialects[k]->table, dialects[k]->name);
+		if (!dialects[k]->marks[0]) /* else the table is that of another row */
+			str_printf(&tables, "%s%s (%s)",
+				!k		  ? ""
+				: dialects[k + 1] ? ", "
+						  : " or ",
+				dialects[k]->table, dialects[k]->name);
 	return err_set(e, EX_UNAVAILABLE,
 		"%s: its tensors are of no model that is known: one has %s, perhaps "
-		"after model.; %s%.100s. Of transformers, GPT2LMHeadModel and "
-		"LlamaForCausalLM can be read",
+		"after model.; %s%.100s. pt-ckpt(1) lists the classes of "
+		"transformers",
 		path, tables.s, *name ? "its first is " : "its only one has no name",
 		name);
+}
+
+/* Has the first layer what only this dialect has? */
+static bool has_marks(const struct torch_names *x, const struct dialect *d)
+{
+	bool all = true;
+	for (size_t k = 0; k < ARRAY_LEN(d->marks) && d->marks[k]; k++) {
+		scoped_ptr char *end = text_printf("layers.0.%s", d->marks[k]);
+		int64_t i = 0;
+		while (i < x->n && !text_ends(x->v[i].text, end))
+			i++;
+		all &= i < x->n;
+	}
+	return all;
 }
 
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
@@ -131,7 +146,8 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 			if (x->v[i].item->kind != TORCH_TENSOR ||
 				!text_ends(text, table) || n > MAX_PREFIX ||
 				!are_keys_of_model(text, n) ||
-				(x->table && n >= x->prefix.len))
+				(x->table && n >= x->prefix.len) ||
+				!has_marks(x, dialects[k]))
 				continue;
 			str_clear(&x->prefix);
 			str_add(&x->prefix, text, n);

@@ -49,8 +49,8 @@ static int64_t row_of(
 {
 	const struct model_config *c = &x->m.c;
 	int64_t width = x->m.head_dim, head = row / width, at = row % width;
-	if (s->pairs)
-		at = at < width / 2 ? 2 * at : 2 * (at - width / 2) + 1;
+	if (s->pairs || s->partly)
+		at = channel_of_source(&x->m, s, at);
 	if (s->fused != NOT_FUSED) { /* [key head][queries, key, value][width] */
 		int64_t queries = c->heads / c->kv_heads, key = head, place = queries;
 		if (s->fused == FUSED_Q) {
@@ -95,7 +95,7 @@ static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t width, float *out, struct err *e)
 {
-	bool moved = s->pairs || s->fused != NOT_FUSED;
+	bool moved = s->pairs || s->partly || s->fused != NOT_FUSED;
 	int64_t at = moved ? row_of(x, s, row) : s->first + row;
 	if (s->layer < 0)
 		return torch_read(&x->file, s->item, at, 1, out, e);
@@ -117,12 +117,34 @@ static int read_torch(
 	}
 	if (s->transposed)
 		return read_transposed(x, s, r->row, r->n, out, e);
-	if (!s->pairs && s->fused == NOT_FUSED && s->layer < 0)
+	if (!s->pairs && !s->partly && s->fused == NOT_FUSED && s->layer < 0)
 		return torch_read(&x->file, s->item, s->first + r->row, r->n, out, e);
 	for (int64_t i = 0; i < r->n; i++)
 		if (read_row(x, s, r->row + i, width, out + i * width, e))
 			return -1;
 	return 0;
+}
+
+void item_name(const struct torch_item *t, int64_t first, int64_t n, bool columns,
+	struct str *out)
+{
+	str_puts(out, t->name);
+	if (t->ndim && n < t->dims[columns])
+		str_printf(out, "[%s%lld:%lld]", columns ? ":, " : "", (long long)first,
+			(long long)(first + n));
+}
+
+static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+{
+	const struct torch_view *x = v->with;
+	const struct tensor_source *s = source_of(&x->at, CKPT_MODEL, tensor);
+	int64_t rows = x->m.tensors[tensor].dims[0];
+	if (!s->item)
+		return;
+	if (s->fused != NOT_FUSED || s->layer >= 0) /* its rows are not one range */
+		str_puts(out, s->item->name);
+	else
+		item_name(s->item, s->first, rows, s->transposed, out);
 }
 
 /* ---- what must not be lost ------------------------------------------------------------------- */
@@ -430,6 +452,7 @@ static int load(
 {
 	struct model_config c;
 	if (torch_open_as(&x->file, x->container, path, e) ||
+		torch_config_class(x->file.path, x->how->config, e) ||
 		torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
 		torch_config(&c, &x->at.pairs, &x->file, &x->names, x->how->config, e))
@@ -464,6 +487,7 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	int rc = load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;
+	v->file_name = name_in_file;
 	v->close = close_torch;
 	v->with = x;
 	if (rc)
