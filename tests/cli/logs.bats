@@ -111,7 +111,7 @@ in_formats() { # STEP LOSS
 			says "warning: $log: 1 value or row cannot be read and is left out, the first: loss '"
 			says "$bad"
 			says '1 of the control and 1 of the test cannot be read, the first at step 2'
-			says 'verdict: they differ: '
+			says 'verdict: different: '
 			code_of 0 pt-compare -q --common "$log" "$log"
 			reports 1 '"unread": 2' pt-compare --json "$log" "$log"
 		done
