@@ -5,57 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- matrices ---------------------------------------------------------------------- */
-
-/* A range of rows or columns. */
-struct range {
-	int64_t from, to;
-};
-
-enum { ROWS = 4 }; /* that a row of weights is multiplied with at a time */
-
-/* sum[r] = the product of row r of x with v; `to`: how many rows. */
-static void dots(double *sum, const double *x, const double *v, int64_t n, int64_t to)
-{
-	const double *a = x, *b = x + (to > 1) * n, *c = x + (to > 2) * 2 * n,
-		     *d = x + (to > 3) * 3 * n;
-	double p = 0, q = 0, r = 0, s = 0;
-#pragma omp simd reduction(+ : p, q, r, s)
-	for (int64_t j = 0; j < n; j++) {
-		p += a[j] * v[j];
-		q += b[j] * v[j];
-		r += c[j] * v[j];
-		s += d[j] * v[j];
-	}
-	sum[0] = p, sum[1] = q, sum[2] = r, sum[3] = s;
-}
-
-/* y[n][out] = x[n][in] w[out][in]^T + bias */
-static void linear(double *y, const double *x, const double *w, const double *bias,
-	int64_t n, int64_t in, int64_t out)
-{
-#pragma omp parallel for
-	for (int64_t i = 0; i < n; i += ROWS) {
-		int64_t rows = min64(ROWS, n - i);
-		for (int64_t o = 0; o < out; o++) {
-			double sum[ROWS];
-			dots(sum, x + i * in, w + o * in, in, rows);
-			for (int64_t r = 0; r < rows; r++)
-				y[(i + r) * out + o] = sum[r] + (bias ? bias[o] : 0);
-		}
-	}
-}
-
-/* dx += dy w, of the outputs in the range */
-static void linear_dx(double *dx, const double *dy, const double *w, int64_t n,
-	int64_t in, int64_t out, struct range of)
-{
-#pragma omp parallel for
-	for (int64_t i = 0; i < n; i++)
-		for (int64_t o = of.from; o < of.to; o++)
-			add_scaled(dx + i * in, dy[i * out + o], w + o * in, in);
-}
-
 /* ---- a pass over one sequence ------------------------------------------------------- */
 
 static double *weight(const struct sequence_work *w, const struct tensor *t)
@@ -140,7 +89,9 @@ static void norm(const struct sequence_work *w, const struct tensor *gamma,
 	const struct tensor *beta, double *y, const double *x)
 {
 	const double *g = weight(w, gamma), *b = weight(w, beta);
-	for (int64_t i = 0; i < w->n; i++) {
+	if (!g)
+		memcpy(y, x, (size_t)(w->n * w->dim) * sizeof(*y));
+	for (int64_t i = 0; i < w->n && g; i++) {
 		double *row = y + i * w->dim;
 		normalize(w, row, x + i * w->dim);
 		for (int64_t j = 0; j < w->dim; j++)
@@ -157,7 +108,9 @@ static void norm_backward(const struct sequence_work *w, const struct tensor *ga
 	const double *g = weight(w, gamma);
 	double *dg = gradient(w, gamma), *db = gradient(w, beta), *h = doubles(w->dim);
 	double n = (double)w->dim, centre = w->m->arch->norm == NORM_LAYER ? 1 : 0;
-	for (int64_t i = 0; i < w->n; i++) {
+	if (!g)
+		add_scaled(dx, 1, dy, w->n * w->dim);
+	for (int64_t i = 0; i < w->n && g; i++) {
 		const double *up = dy + i * w->dim, *mine = for_weights + i * w->dim;
 		double rstd = normalize(w, h, x + i * w->dim), mean = 0, along = 0;
 		for (int64_t j = 0; j < w->dim; j++) {
@@ -221,71 +174,6 @@ static void head_norm_backward(const struct sequence_work *w, const struct tenso
 	}
 }
 
-/* ---- activation functions ------------------------------------------------------------ */
-
-static const double pi = 3.14159265358979323846;
-
-static double gelu_tanh(double x)
-{
-	return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
-}
-
-static double gelu_tanh_slope(double x)
-{
-	double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
-	return 0.5 * (1 + t) +
-	       0.5 * x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
-}
-
-static double gelu(double x)
-{
-	return x * 0.5 * erfc(-x / sqrt(2));
-}
-
-static double gelu_slope(double x)
-{
-	return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
-}
-
-static double swiglu(double x, double gate)
-{
-	return x / (1 + exp(-x)) * gate;
-}
-
-static double swiglu_slope(double x, double gate, double *dgate)
-{
-	double s = 1 / (1 + exp(-x));
-	*dgate = x * s;
-	return gate * s * (1 + x * (1 - s));
-}
-
-#define PLAIN_CALL(f, x, ...) f(x)
-#define GATED_CALL(f, ...) f(__VA_ARGS__)
-
-static double act(enum act_kind kind, double x, double gate)
-{
-	switch (kind) {
-#define ACT(id, name, kind, ...) \
-	case ACT_##id:           \
-		return kind##_CALL(name, x, gate);
-#include "kernels/acts.h"
-	}
-	bug(__FILE__, __LINE__, "an activation function");
-}
-
-/* Returns the derivative by x. Sets the derivative by the gate, if there is one. */
-static double act_slope(enum act_kind kind, double x, double gate, double *dgate)
-{
-	*dgate = 0;
-	switch (kind) {
-#define ACT(id, name, kind, ...) \
-	case ACT_##id:           \
-		return kind##_CALL(name##_slope, x, gate, dgate);
-#include "kernels/acts.h"
-	}
-	bug(__FILE__, __LINE__, "an activation function");
-}
-
 /* ---- sublayers ---------------------------------------------------------------------- */
 
 static void acts_alloc64(const struct sequence_work *w, struct float64_acts *a)
@@ -315,8 +203,8 @@ static double *attention(const struct sequence_work *w, const struct sublayer_te
 	double *const qkv[] = {norms ? a->q0 : a->q, norms ? a->k0 : a->k, a->v};
 	norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 3; i++)
-		linear(qkv[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
-			w->dim, i ? w->kv : w->q);
+		float64_linear(qkv[i], a->h, weight(w, t->in[i]),
+			weight(w, t->in_bias[i]), w->n, w->dim, i ? w->kv : w->q);
 	if (norms) {
 		head_norm(w, t->in_norm[0], a->q, a->q0, w->q);
 		head_norm(w, t->in_norm[1], a->k, a->k0, w->kv);
@@ -334,12 +222,14 @@ static double *feed_forward(const struct sequence_work *w,
 	double *const ab[] = {a->a, a->b};
 	norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 2 && t->in[i]; i++)
-		linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
-			w->dim, w->ffn);
+		float64_linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]),
+			w->n, w->dim, w->ffn);
+	for (int64_t i = 0; i < w->n * w->ffn && !t->in[1]; i++)
+		a->b[i] = 1;
 	for (int64_t i = 0; i < w->n * w->ffn; i++)
 		a->y[i] = w->f->function.gate_exchanged
-				  ? act(w->m->act, a->b[i], a->a[i])
-				  : act(w->m->act, a->a[i], a->b[i]);
+				  ? float64_act(w->m->act, a->b[i], a->a[i])
+				  : float64_act(w->m->act, a->a[i], a->b[i]);
 	keep_own(w, a->y, w->ffn);
 	return a->y;
 }
@@ -360,10 +250,10 @@ static void enter_backward(const struct sequence_work *w,
 {
 	for (int i = 0; i < SUBLAYER_INPUTS && t->in[i]; i++) {
 		linear_dw(w, t->in[i], t->in_bias[i], dy[i], h, w->dim, widths[i]);
-		linear_dx(dh, dy[i], weight(w, t->in[i]), w->n, w->dim, widths[i],
+		float64_linear_dx(dh, dy[i], weight(w, t->in[i]), w->n, w->dim, widths[i],
 			(struct range){0, widths[i]});
 		if (mine != dh)
-			linear_dx(mine, dy[i], weight(w, t->in[i]), w->n, w->dim,
+			float64_linear_dx(mine, dy[i], weight(w, t->in[i]), w->n, w->dim,
 				widths[i], outputs_of(w, PART_SLICE, widths[i]));
 	}
 }
@@ -376,7 +266,7 @@ static void attention_backward64(const struct sequence_work *w,
 	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->o, w->q, w->dim);
-	linear_dx(d.o, dx, weight(w, t->out), w->n, w->q, w->dim,
+	float64_linear_dx(d.o, dx, weight(w, t->out), w->n, w->q, w->dim,
 		(struct range){0, w->dim});
 	keep_own(w, d.o, w->q);
 	float64_attend_backward(w, a, &d);
@@ -390,6 +280,16 @@ static void attention_backward64(const struct sequence_work *w,
 	acts_free64(&d);
 }
 
+/* Stores the rows of the last block's w2, if they are asked for. */
+static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
+{
+	const struct target_rows *to = w->s->rows;
+	if (!to || !to->dy || w->layer != w->m->c.layers - 1)
+		return;
+	memcpy(to->dy, dy, (size_t)(w->n * w->dim) * sizeof(*dy));
+	memcpy(to->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
+}
+
 static void feed_forward_backward(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *mine)
@@ -398,15 +298,16 @@ static void feed_forward_backward(const struct sequence_work *w,
 	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
-	linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
+	store_rows(w, dx, a->y);
+	float64_linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
 		(struct range){0, w->dim});
 	keep_own(w, d.y, w->ffn);
 	for (int64_t i = 0; i < w->n * w->ffn; i++) {
 		double da, db;
 		if (w->f->function.gate_exchanged)
-			db = act_slope(w->m->act, a->b[i], a->a[i], &da);
+			db = float64_act_slope(w->m->act, a->b[i], a->a[i], &da);
 		else
-			da = act_slope(w->m->act, a->a[i], a->b[i], &db);
+			da = float64_act_slope(w->m->act, a->a[i], a->b[i], &db);
 		d.a[i] = d.y[i] * da;
 		d.b[i] = d.y[i] * db;
 	}
@@ -446,6 +347,9 @@ static void embed_backward64(const struct sequence_work *w, const double *dx)
 	double *table = gradient(w, w->m->tokens), *pos = gradient(w, w->m->positions);
 	for (int64_t i = 0; i < w->n; i++) {
 		const double *row = dx + i * w->dim;
+		if (w->s->rows && w->s->rows->dx)
+			add_scaled(w->s->rows->dx + i * w->dim, embedding_scale(w), row,
+				w->dim);
 		if (table && in_part(w, i) && has_use(w, 0))
 			add_scaled(table + w->s->tokens[i] * w->dim, embedding_scale(w),
 				row, w->dim);
@@ -486,16 +390,29 @@ static double loss_of(const struct function *f, double *logits, double *slope,
 					 : loss;
 }
 
+/* Returns the loss at position i, times its weight. The logits become their gradients. */
+static double loss_at(
+	const struct sequence_work *w, double *logits, double *slope, int64_t i)
+{
+	double weight = w->s->weights ? w->s->weights[i] : 1;
+	double loss = loss_of(&w->f->function, logits, slope, w->m->c.vocab,
+		w->s->targets[i], weight * w->scale);
+	if (w->s->rows && w->s->rows->loss)
+		w->s->rows->loss[i] = loss;
+	return weight * loss;
+}
+
 /* ---- ranks ---------------------------------------------------------------------------- */
 
 /* A tensor-parallel rank, or the only one. */
 struct rank {
 	struct sequence_work w;
 	double *x; /* [2 layers + 1][n][dim]: the input of each sublayer, and the last one's output */
-	double *y;    /* [n][dim]: what a sublayer adds to it */
-	double *dx;   /* of x */
-	double *dh;   /* of the output of a norm, */
-	double *mine; /* through which its weights' gradients are computed; else dh */
+	double *y;	/* [n][dim]: what a sublayer adds to it */
+	double *dx;	/* of x */
+	double *beside; /* of the input of attention, by an FFN that has it, too */
+	double *dh;	/* of the output of a norm, */
+	double *mine;	/* through which its weights' gradients are computed; else dh */
 	struct float64_acts a;
 };
 
@@ -515,10 +432,27 @@ static bool is_cut(const struct pass *p, int64_t k, bool backward)
 	       of->sublayer == k % 2 && (of->layer < 0 || of->layer == k / 2);
 }
 
+static bool is_parallel(const struct pass *p)
+{
+	return p->of->w.f->function.path.kind == PATH_PARALLEL;
+}
+
+/* Returns the index in x of the input of sublayer k, or with p->last of the final norm. */
+static int64_t input_of(const struct pass *p, int64_t k)
+{
+	return k - (is_parallel(p) && k < p->last && k % 2 == FFN);
+}
+
+static double often(double times)
+{
+	return times > 0 ? times : 1;
+}
+
 /* Behind the row-parallel layer of sublayer k: its sum over the ranks, and the residual. */
 static void leave(const struct pass *p, int64_t k)
 {
 	const struct sequence_work *w = &p->of->w;
+	const struct function *f = &w->f->function;
 	const double *bias = weight(w, w->m->blocks[k / 2].sub[k % 2].bias);
 	bool alone =
 		p->missing == (k % 2 == ATTENTION ? MISSING_ATTENTION : MISSING_FFN) ||
@@ -530,10 +464,18 @@ static void leave(const struct pass *p, int64_t k)
 			memcpy(to, x, (size_t)p->size * sizeof(*to));
 		for (int q = 0; q < p->n; q++)
 			if (q == r || !alone)
-				add_scaled(to, 1, p->of[q].y, p->size);
+				add_scaled(
+					to, often(f->times[k % 2]), p->of[q].y, p->size);
 		for (int64_t i = 0; i < w->n && bias; i++)
-			add_scaled(to + i * w->dim, 1, bias, w->dim);
+			add_scaled(to + i * w->dim, often(f->bias_times[k % 2]), bias,
+				w->dim);
 	}
+}
+
+/* Where the gradient of the input of sublayer k is summed. */
+static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
+{
+	return input_of(p, k) == k ? me->dx : me->beside;
 }
 
 /* Before column-parallel layers: the sum over the ranks, and from there to the norm's weights and to dx. */
@@ -547,8 +489,9 @@ static void norms_backward(const struct pass *p, const struct tensor *gamma,
 	for (int r = 0; r < p->n; r++) {
 		const struct rank *me = &p->of[r];
 		const double *up = alone ? me->dh : sum;
-		norm_backward(&me->w, gamma, beta, me->dx, up,
-			me->mine == me->dh ? up : me->mine, me->x + k * p->size);
+		norm_backward(&me->w, gamma, beta, gradient_of_input(p, me, k), up,
+			me->mine == me->dh ? up : me->mine,
+			me->x + input_of(p, k) * p->size);
 	}
 	for (int r = 0; r < p->n; r++) {
 		memset(p->of[r].dh, 0, (size_t)p->size * sizeof(double));
@@ -564,9 +507,9 @@ static void forward(const struct pass *p)
 			const struct sequence_work *w = &me->w;
 			const struct sublayer_tensors *t =
 				&w->m->blocks[k / 2].sub[k % 2];
-			const double *in =
-				sublayer(&me->w, k, &me->a, me->x + k * p->size);
-			linear(me->y, in, weight(w, t->out), NULL, w->n,
+			const double *in = sublayer(
+				&me->w, k, &me->a, me->x + input_of(p, k) * p->size);
+			float64_linear(me->y, in, weight(w, t->out), NULL, w->n,
 				k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
 		}
 		leave(p, k);
@@ -593,7 +536,7 @@ static void backward(const struct pass *p)
 		const struct sublayer_tensors *t = &p->of->w.m->blocks[k / 2].sub[k % 2];
 		for (int r = 0; r < p->n; r++) {
 			struct rank *me = &p->of[r];
-			sublayer(&me->w, k, &me->a, me->x + k * p->size);
+			sublayer(&me->w, k, &me->a, me->x + input_of(p, k) * p->size);
 			(k % 2 == ATTENTION ? attention_backward64
 					    : feed_forward_backward)(
 				&me->w, t, &me->a, me->dx, me->dh, me->mine);
@@ -601,6 +544,10 @@ static void backward(const struct pass *p)
 				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
+		for (int r = 0; r < p->n && is_parallel(p) && k % 2 == ATTENTION; r++) {
+			add_scaled(p->of[r].dx, 1, p->of[r].beside, p->size);
+			memset(p->of[r].beside, 0, (size_t)p->size * sizeof(double));
+		}
 	}
 }
 
@@ -612,11 +559,11 @@ static void head_backward(const struct rank *me, const double *h, const double *
 	const struct tensor *out = w->m->output;
 	int64_t dim = w->dim, vocab = w->m->c.vocab;
 	double *dw = has_use(w, 1) ? gradient(w, out) : NULL;
-	linear_dx(me->dh + at * dim, dlogits, weight(w, out), n, dim, vocab,
+	float64_linear_dx(me->dh + at * dim, dlogits, weight(w, out), n, dim, vocab,
 		outputs_of(w, PART_RANKS, vocab));
 	if (me->mine != me->dh)
-		linear_dx(me->mine + at * dim, dlogits, weight(w, out), n, dim, vocab,
-			outputs_of(w, PART_SLICE, vocab));
+		float64_linear_dx(me->mine + at * dim, dlogits, weight(w, out), n, dim,
+			vocab, outputs_of(w, PART_SLICE, vocab));
 #pragma omp parallel for
 	for (int64_t o = 0; o < vocab; o++)
 		for (int64_t i = 0; i < n && dw; i++)
@@ -633,8 +580,8 @@ static void gather_logits(
 	int64_t vocab = w->m->c.vocab;
 	for (int r = 0; r < p->n; r++) {
 		const struct range of = outputs_of(&p->of[r].w, PART_RANKS, vocab);
-		linear(own, p->of[r].a.h + at * w->dim, weight(w, w->m->output), NULL, n,
-			w->dim, vocab);
+		float64_linear(own, p->of[r].a.h + at * w->dim, weight(w, w->m->output),
+			NULL, n, w->dim, vocab);
 		for (int64_t i = 0; i < n; i++)
 			memcpy(logits + i * vocab + of.from, own + i * vocab + of.from,
 				(size_t)(of.to - of.from) * sizeof(*own));
@@ -661,8 +608,7 @@ static double head(const struct pass *p)
 				memset(logits + i * vocab, 0,
 					(size_t)vocab * sizeof(double));
 			else
-				loss += loss_of(&w->f->function, logits + i * vocab,
-					slope, vocab, w->s->targets[at + i], w->scale);
+				loss += loss_at(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
 			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}
@@ -680,6 +626,7 @@ static void rank_open(struct rank *me, const struct pass *p)
 	me->x = doubles((p->last + 1) * p->size);
 	me->y = doubles(p->size);
 	me->dx = doubles(p->size);
+	me->beside = doubles(p->size);
 	me->dh = doubles(p->size);
 	me->mine = me->w.part.kind == PART_SLICE ? doubles(p->size) : me->dh;
 	acts_alloc64(&me->w, &me->a);
@@ -691,6 +638,7 @@ static void rank_close(struct rank *me)
 	free(me->x);
 	free(me->y);
 	free(me->dx);
+	free(me->beside);
 	if (me->mine != me->dh)
 		free(me->mine);
 	free(me->dh);

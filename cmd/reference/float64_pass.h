@@ -45,6 +45,24 @@ static inline double capped(double x, double cap, double *slope)
 	return cap > 0 ? cap * t : x;
 }
 
+/* A range of rows or columns. */
+struct range {
+	int64_t from, to;
+};
+
+/* float64_matrix.c */
+/* y[n][out] = x[n][in] w[out][in]^T + bias */
+void float64_linear(double *y, const double *x, const double *w, const double *bias,
+	int64_t n, int64_t in, int64_t out);
+/* dx += dy w, of the outputs in the range */
+void float64_linear_dx(double *dx, const double *dy, const double *w, int64_t n,
+	int64_t in, int64_t out, struct range of);
+
+/* float64_act.c: activation functions of models, or of bugs (ACT_OF_BUG). */
+double float64_act(enum act_kind kind, double x, double gate);
+/* Returns the derivative by x. Sets the derivative by the gate, if there is one. */
+double float64_act_slope(enum act_kind kind, double x, double gate, double *dgate);
+
 /* float64_attn.c */
 /* Of rotary positions, for sequence_work.table; the caller frees it. */
 double *float64_rotations(const struct sequence_work *w);
