@@ -200,7 +200,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	if (one_step && nothing_changed(c, &same, e))
 		return -1;
 	if (same) {
-		c->tested = true;
+		c->tested = c->nothing_changed = true;
 		c->has_reference = false; /* none is computed */
 		add_finding(c, FINDING_STEP, NULL,
 			"nothing changed, neither parameters nor moments: the step was skipped, "

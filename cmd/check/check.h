@@ -165,7 +165,8 @@ struct step_check {
 	bool lr_scaled;		    /* scales of the learning rate are known */
 	struct finding findings[MAX_FINDINGS];
 	int n_findings;
-	bool tested, wrong; /* anything */
+	bool nothing_changed; /* neither parameters nor moments */
+	bool tested, wrong;   /* anything */
 };
 
 /* What is checked. */

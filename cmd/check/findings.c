@@ -189,6 +189,10 @@ int find_unchecked(const struct step_check *c, enum check_part part, struct str 
 {
 	const bool two = c->files.two_runs;
 	str_clear(why);
+	if (c->nothing_changed) {
+		str_puts(why, "neither parameters nor moments changed");
+		return 0;
+	}
 	switch (part) {
 	case CHECK_GRADIENTS:
 		return unchecked_gradients(c, why);
