@@ -137,6 +137,12 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 			c->o.two_norms
 				? "--grad-norm X,Y is of two runs, and these files are of one"
 				: "of two runs, --grad-norm is X,Y: the norms of both");
+	const struct str *state = &c->files.after.other_state;
+	if (state->len)
+		return err_set(e, EX_TROUBLE,
+			"%s: moments not found: each trained tensor needs exp_avg and exp_avg_sq "
+			"of AdamW under optimizer.state, and the file has %s",
+			job->after, state->s);
 	if (n && !step_files_have_moments(&c->files))
 		return err_set(e, EX_TROUBLE,
 			"%s has no moments of AdamW, from which the gradient follows: save "
@@ -177,7 +183,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	bool same = false;
-	*c = (struct step_check){.o = *o};
+	*c = (struct step_check){.o = *o, .told = job->told};
 	if (open_job(c, job, e))
 		return -1;
 	const bool one_step = !c->files.two_runs && c->files.from == c->files.step;
@@ -195,6 +201,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		 : c->has_reference ? check_with_batch(c, e)
 				    : check_without_batch(c, e);
 	note_tested(c);
+	order_findings(c);
 	return rc;
 }
 

@@ -48,6 +48,9 @@ enum finding_kind {
 
 enum { FINDING_TEXT = 300, MAX_FINDINGS = 64 };
 
+/* What files store of a tensor after the step. */
+enum { STORED_PARAMETERS, STORED_MEANS, STORED_SQUARES, N_STORED };
+
 /* The result of one test of a tensor: a distance, and the largest that rounding explains. */
 struct distance {
 	double value, bound;
@@ -76,6 +79,7 @@ struct tensor_check {
 		 * and a decay of 1 looks like so large a relative change of the rate. */
 		double unclear, along;
 	} sums;
+	double stored[N_STORED]; /* rounding_of() */
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
 	bool dead;	/* neither moment gained anything */
@@ -138,6 +142,7 @@ struct scale_check {
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 	int n;
 	struct tensor_check *of;    /* [n] in the order of the files */
 	int *order;		    /* [n]: of the forward pass */
@@ -172,6 +177,7 @@ struct check_job {
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
 	struct open_how open;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -190,9 +196,15 @@ void add_count_names(
 	const struct step_check *c, double factor, char *out, size_t capacity);
 /* Returns what else than the norm of the reference's gradient this number is; NULL: not known. */
 const char *name_of_norm(const struct step_check *c, double norm);
+/* Puts what other findings may follow from first. */
+void order_findings(struct step_check *c);
 
 /* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
+/* Returns the bounds that gradients in bf16 would have, allocated; NULL with *e set. */
+double *bounds_in_bf16(const struct step_check *c, struct err *e);
+/* betas.c: if another beta1 explains exp_avg, adds a finding and sets it. Needs the reference. */
+int solve_betas(struct step_check *c, bool *solved, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 /* causes.c: explains those that are wrong. */

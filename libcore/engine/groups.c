@@ -57,7 +57,7 @@ static void scale(struct tensor *t, double x)
 	t->lr_scale = (float)x;
 }
 
-static int freeze_all(struct model *m, const struct strs *list, struct err *e)
+int options_freeze(struct model *m, const struct strs *list, struct err *e)
 {
 	int n_trained = 0;
 	for (int64_t i = 0; i < list->n; i++)
@@ -98,7 +98,7 @@ int options_model_init(
 {
 	if (model_init(m, &o->model, vocab, e))
 		return -1;
-	if (!freeze_all(m, &o->freeze, e) && !scale_all(m, &o->lr_scale_of, e))
+	if (!options_freeze(m, &o->freeze, e) && !scale_all(m, &o->lr_scale_of, e))
 		return 0;
 	model_free(m);
 	return -1;
