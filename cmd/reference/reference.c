@@ -237,9 +237,11 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 	int64_t at, enum targets which)
 {
 	const int32_t *tokens = b->tokens + at, *targets = b->targets + at;
-	int64_t n = b->length;
+	int64_t n = b->length, end = 0;
 	if (!which)
 		return;
+	for (int64_t i = 0; i < b->n * n; i++) /* (the last inputs may have no labels) */
+		end = b->targets[i] >= 0 ? max64(end, i % n + 1) : end;
 	for (int64_t t = 0; t < n; t++) {
 		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
 		int64_t from = which == TARGETS_WITHOUT_FIRST	 ? 1
@@ -250,7 +252,7 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 			 : which == TARGETS_UNSHIFTED ? tokens[t]
 			 : which == TARGETS_UNMASKED  ? next
 			 : which == TARGETS_MASKED_ARE_ZERO
-				 ? (targets[t] < 0 ? 0 : targets[t])
+				 ? (targets[t] < 0 && t < end ? 0 : targets[t])
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
 							 : targets[t + 1];
