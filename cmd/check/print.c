@@ -65,11 +65,11 @@ static void put_batch(const struct step_check *c, struct str *out)
 {
 	const struct token_batch *b = &c->batch;
 	str_printf(out,
-		"batch   %lld sequence%s of %lld positions, %lld targets%s; loss %.6f",
+		"batch   %lld sequence%s of %lld positions, %lld targets%s%s; loss %.6f",
 		(long long)b->n, plural(b->n), (long long)b->length,
-		(long long)b->counted, b->documents ? ", attention within documents" : "",
-		c->reference.loss);
-	if (c->o.loss >= 0)
+		(long long)b->counted, b->weights ? " with weights" : "",
+		b->documents ? ", attention within documents" : "", c->reference.loss);
+	if (!isnan(c->o.loss))
 		str_printf(out, ", logged %.6g", c->o.loss);
 	str_printf(out, " (%s)\n", c->computed);
 }
@@ -90,7 +90,10 @@ static void put_scale(const struct step_check *c, struct str *out)
 	if (!c->scale.n_right)
 		str_puts(out, "; not checked: the gradients are others");
 	else if (!c->scale.checked)
-		str_puts(out, "; NOT checked: clipping hides it, --grad-norm would tell");
+		str_puts(out,
+			c->given.loss_scale > 1
+				? "; NOT checked: a loss scale may be in them"
+				: "; NOT checked: clipping hides it, --grad-norm would tell");
 	str_putc(out, '\n');
 }
 
@@ -201,9 +204,12 @@ void step_check_print(const struct step_check *c, struct str *out)
 {
 	bool two = c->files.two_runs;
 	put_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
-	put_file(two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
+	if (!c->files.no_after)
+		put_file(
+			two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
 	if (c->told)
 		str_printf(out, "run     %s, from the files of Trainer\n", c->told);
+	given_print(&c->given, c->n, out);
 	if (two)
 		str_printf(out, "        of one step, %.0f: their exp_avg are compared\n",
 			c->files.step);
@@ -303,9 +309,12 @@ void step_check_json(const struct step_check *c, struct str *out)
 {
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
 	put_json(j, "before", text_json(c->files.before.name));
-	put_json(j, "after", text_json(c->files.after.name));
+	put_json(j, "after",
+		c->files.no_after ? json_null() : text_json(c->files.after.name));
 	if (c->told)
 		put_json(j, "from_files", json_string(c->told));
+	if (c->given.n)
+		put_json(j, "gradients_given", json_boolean(true));
 	put_json(j, "verdict", json_string(verdict_of(c)->word));
 	put_json(j, "optimizer_step", number_json(c->files.step));
 	put_json(j, "learning_rate", number_json(c->lr));

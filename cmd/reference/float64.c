@@ -409,17 +409,6 @@ static double loss_of(const struct sequence_work *w, double *logits, double *slo
 					 : loss;
 }
 
-/* Returns the loss at position i, times its weight. The logits become their gradients. */
-static double loss_at(
-	const struct sequence_work *w, double *logits, double *slope, int64_t i)
-{
-	double weight = w->s->weights ? w->s->weights[i] : 1;
-	double loss = loss_of(w, logits, slope, w->s->targets[i], weight * w->scale);
-	if (w->s->rows && w->s->rows->loss)
-		w->s->rows->loss[i] = loss;
-	return weight * loss;
-}
-
 /* ---- ranks ---------------------------------------------------------------------------- */
 
 /* A tensor-parallel rank, or the only one. */
@@ -651,6 +640,24 @@ static void gather_logits(
 	}
 }
 
+/* Returns the loss of position i times its weight; the logits become their gradients. */
+static double weighted_loss(
+	const struct sequence_work *w, double *logits, double *slope, int64_t i)
+{
+	const struct sequence *s = w->s;
+	const double weight = s->weights ? s->weights[i] : 1;
+	if (s->targets[i] < 0) {
+		memset(logits, 0, (size_t)w->m->c.vocab * sizeof(*logits));
+		return 0;
+	}
+	const double loss = loss_of(w, logits, slope, s->targets[i], weight * w->scale);
+	if (s->rows && s->rows->loss)
+		s->rows->loss[i] = loss;
+	if (s->size)
+		*s->size += fabs(weight * loss);
+	return weight * loss;
+}
+
 /* Loss, and the gradient of the last sublayer's output. The logits of a band of positions are in memory at a
  * time. */
 static double head(const struct pass *p)
@@ -667,11 +674,7 @@ static double head(const struct pass *p)
 		int64_t n = min64(BAND, w->n - at);
 		gather_logits(p, logits, own, at, n);
 		for (int64_t i = 0; i < n; i++)
-			if (w->s->targets[at + i] < 0)
-				memset(logits + i * vocab, 0,
-					(size_t)vocab * sizeof(double));
-			else
-				loss += loss_at(w, logits + i * vocab, slope, at + i);
+			loss += weighted_loss(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
 			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}

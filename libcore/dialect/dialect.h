@@ -30,6 +30,9 @@ struct torch_names {
 
 /* Finds the token embedding, and by its name whose the names are. */
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e);
+/* Finds whose the names are even if the embedding is missing: most tensors of the model have a name of that dialect. */
+int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
+	const struct model *m, struct err *e);
 void torch_names_close(struct torch_names *x);
 /* The item of a parameter by the name that its model has for it; NULL: there is none. */
 const struct torch_item *torch_names_find(const struct torch_names *x, const char *name);
@@ -100,6 +103,7 @@ struct placement {
 	const struct torch_names *names;
 	const struct model *m;
 	bool pairs;		  /* config.json has rope_interleaved */
+	bool some;		  /* tensors may be missing, in any group: zeros */
 	struct tensor_source *of; /* [group][tensor] */
 };
 

@@ -132,12 +132,10 @@ static bool has_marks(const struct torch_names *x, const struct dialect *d)
 	return all;
 }
 
-int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
+/* Finds the token embedding; false: there is none. */
+static bool find_table(struct torch_names *x)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
-	*x = (struct torch_names){.file = f};
-	if (list_names(x, e))
-		return -1;
 	for (int64_t i = 0; i < x->n; i++)
 		for (int k = 0; dialects[k]; k++) {
 			const char *text = x->v[i].text, *table = dialects[k]->table;
@@ -154,9 +152,38 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 			x->dialect = dialects[k];
 			x->table = x->v[i].item;
 		}
-	if (x->table && x->table->ndim == 2)
+	return x->table && x->table->ndim == 2;
+}
+
+int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
+{
+	*x = (struct torch_names){.file = f};
+	if (list_names(x, e))
+		return -1;
+	return find_table(x) ? 0 : refuse(x, e);
+}
+
+int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
+	const struct model *m, struct err *e)
+{
+	const struct dialect *best = NULL;
+	int most = 0;
+	*x = (struct torch_names){.file = f};
+	if (list_names(x, e))
+		return -1;
+	if (find_table(x))
 		return 0;
-	return refuse(x, e);
+	x->table = NULL;
+	for (int k = 0; dialects[k]; k++) {
+		int n = 0;
+		x->dialect = dialects[k];
+		for (int i = 0; i < m->n_tensors && !dialects[k]->fused; i++)
+			n += stems_item(x, m->tensors[i].name) != NULL;
+		best = n > most ? dialects[k] : best;
+		most = n > most ? n : most;
+	}
+	x->dialect = best;
+	return best ? 0 : refuse(x, e);
 }
 
 void torch_names_close(struct torch_names *x)

@@ -175,7 +175,7 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 {
 	const struct torch_item *table = x->names.table;
 	struct torch_difference d;
-	if (!source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
+	if (!table || !source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
 		return source_wrong_shape(&x->at, copy, e);
 	if (torch_same(&x->file, copy, table))
 		return 0;
@@ -472,6 +472,59 @@ static int load(
 										     : 0;
 }
 
+/* A gradient may be None. Anything else that is not a tensor, such as a shard of one, is not read. */
+static int check_values(const struct torch_view *x, struct err *e)
+{
+	const char *prefix = x->names.prefix.s ? x->names.prefix.s : "";
+	for (int64_t i = 0; i < x->names.n; i++) {
+		const struct torch_item *t = x->names.v[i].item;
+		const char *name = x->names.v[i].text;
+		scoped_str what = {0};
+		name += strncmp(name, prefix, strlen(prefix)) ? 0 : strlen(prefix);
+		if (t->kind == TORCH_TENSOR || !is_of_model(name))
+			continue;
+		torch_describe(&x->file, t, &what);
+		/* (what a DCP has of None is "a value") */
+		if (strcmp(what.s, "None") != 0 && strcmp(what.s, "a value") != 0)
+			return err_set(e, EX_UNAVAILABLE,
+				"%s: the gradient of %s is %s, not a tensor; save "
+				"p.grad.full_tensor() of a DTensor, or save the dictionary with "
+				"torch.distributed.checkpoint",
+				x->file.path, t->name, what.s);
+	}
+	return 0;
+}
+
+/* Opens gradients of a model that another file specifies. */
+static int load_gradients(
+	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
+{
+	if (convert_model(x->how->gradients_of, &x->m, e) ||
+		torch_open_as(&x->file, x->container, path, e))
+		return -1;
+	struct err other = {0};
+	int rc = torch_names_open_some(&x->names, &x->file, &x->m, e);
+	if (check_values(x, &other))
+		*e = other;
+	if (rc || e->code)
+		return -1;
+	if (x->names.dialect->fused)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: gradients with the names of %s are not supported", path,
+			x->names.dialect->name);
+	x->at = (struct placement){.names = &x->names, .m = &x->m, .some = true};
+	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
+	convert_view(v, &x->m, path);
+	scoped_ptr const struct torch_item **used =
+		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
+	if (x->names.dialect->find(&x->at, CKPT_MODEL, e) ||
+		check_all_used(x, used, list_used(x, used), e))
+		return -1;
+	for (int i = 0; i < x->m.n_tensors; i++)
+		x->how->found[i] = source_of(&x->at, CKPT_MODEL, i)->item != NULL;
+	return 0;
+}
+
 static const void *probe_torch(const char *path)
 {
 	return container_of(path);
@@ -484,7 +537,7 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	*v = (struct ckpt_view){0};
 	x->how = how;
 	x->container = probed;
-	int rc = load(x, v, path, e);
+	int rc = how->gradients_of ? load_gradients(x, v, path, e) : load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;
 	v->file_name = name_in_file;
