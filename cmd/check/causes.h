@@ -6,6 +6,12 @@
 #include "check/search.h"
 
 #ifdef CAUSE
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_tensors,
+	"each tensor is clipped by itself, to the norm %s, and not all by the norm of all")
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_shards,
+	"each shard is clipped by its own norm, which is not summed over the ranks; shards of "
+	"the rows, of %s")
+
 CAUSE(TRY_TENSOR, 0, by_untying,
 	"no gradient, and the numbers of the embedding: does the run tie them "
 	"(tie_word_embeddings)?")
@@ -21,16 +27,21 @@ CAUSE(TRY_TENSOR, 0, by_halves,
 CAUSE(TRY_TENSOR, 0, by_pairs,
 	"rows of heads in pairs instead of halves (rotary positions)")
 CAUSE(TRY_TENSOR, 0, by_exchange, "the gradient of %s")
+CAUSE(TRY_TENSOR, IF_SEARCH, by_embedding_rows, "%s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_order_of_slices, "dim %s, counted from 0")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_value, "as if each element were clipped to %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
 	"its moments of the step before were those of %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_decay,
-	"the gradient plus %s times the parameter: weight decay before the moments (L2)")
+	"the gradient plus %s: weight decay before the moments (L2)")
 
+CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_kept_gradients,
+	"the gradients of the step before were not set to zero (zero_grad): what is seen is "
+	"their sum with this step's")
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
 	"as if the moments of the step before were zero")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_targets, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_smoothing, "as if labels were smoothed by %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_z_loss,
@@ -46,6 +57,9 @@ CAUSE(TRY_STEP, IF_FUNCTION, by_capped_logits, "as if logits were softly capped:
 CAUSE(TRY_STEP, IF_FUNCTION, by_no_window, "as if attention had no sliding window")
 CAUSE(TRY_STEP, IF_FUNCTION, by_window,
 	"as if attention had a sliding window of %s tokens, the own one included")
+CAUSE(TRY_STEP, IF_FUNCTION, by_stretch, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_window_of_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_swapped_layers, "as if layers %s were exchanged")
 CAUSE(TRY_STEP, IF_SEARCH, by_path, "as if %s")
 CAUSE(TRY_STEP, IF_SEARCH, by_sums, "")
 CAUSE(TRY_STEP, IF_SEARCH | IF_FEW, by_sequences, "sequences %s")
@@ -55,6 +69,11 @@ CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_smoothing,
 CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_z_loss,
 	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
 
+CAUSE(TRY_STEP, 0, by_few, "")
+
+CAUSE(TRY_STEP, 0, are_rounded_norms,
+	"all norms, and nothing else, by up to %s: are their gradients computed or summed in "
+	"bf16?")
 CAUSE(TRY_STEP, 0, are_norms,
 	"all norms, and nothing else: with sequence parallelism each tensor-parallel rank "
 	"has a part of their gradients; is it not summed over the ranks?")
@@ -81,6 +100,15 @@ CAUSE(TRY_UPDATES, IF_ALSO, by_standstill,
 CAUSE(TRY_UPDATES, IF_ALSO, by_no_rate,
 	"no parameter changed: a learning rate of 0, as at the begin of a warm-up, or no update",
 	FINDING_NOTE)
+CAUSE(TRY_UPDATES, IF_ALSO, by_decay_alone,
+	"update: missing: the parameters only became smaller, %s, as by weight decay",
+	FINDING_STEP)
+CAUSE(TRY_UPDATES, 0, by_no_update,
+	"update: missing: no tensor moved along it, and the learning rate is %s",
+	FINDING_STEP)
+CAUSE(TRY_UPDATES, IF_ALSO, by_ascent,
+	"update: it has the wrong sign: the learning rate that explains it is %s",
+	FINDING_STEP)
 CAUSE(TRY_UPDATES, IF_ALSO, by_other_rate, "learning rate %s", FINDING_STEP)
 
 CAUSE(TRY_UPDATE, 0, is_not_finite, "not finite", FINDING_NOT_FINITE)
@@ -95,10 +123,20 @@ CAUSE(TRY_UPDATE, IF_NO_REFERENCE, is_dead,
 	"no gradient: it is not trained (--freeze), or the backward does not reach it",
 	FINDING_NO_GRADIENT)
 CAUSE(TRY_UPDATE, 0, is_unchanged, "has a gradient, and did not change", FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_stochastic_rounding,
+	"update: its parameters are rounded to bf16 stochastically: each is one of the two "
+	"bf16 numbers beside AdamW's",
+	FINDING_NOTE)
 CAUSE(TRY_UPDATE, 0, by_slices_of_update, "update: dim %s", FINDING_UPDATE)
 CAUSE(TRY_UPDATE, 0, has_other_update, "the update is not AdamW's from these moments",
 	FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_no_update,
+	"has a gradient, and no update: it did not change, or by weight decay alone",
+	FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_opposite_update,
+	"update: it has the opposite sign: learning rate %s", FINDING_UPDATE)
 CAUSE(TRY_UPDATE, 0, has_wrong_rate, "learning rate %s", FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, lacks_own_rate, "learning rate %s", FINDING_UPDATE)
 CAUSE(TRY_UPDATE, 0, has_own_rate, "learning rate %s", FINDING_NOTE)
 CAUSE(TRY_UPDATE, IF_ALSO, has_wrong_decay, "weight decay %s", FINDING_UPDATE)
 

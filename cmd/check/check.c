@@ -61,6 +61,15 @@ static int read_weights(struct step_check *c, struct err *e)
 	return 0;
 }
 
+static void set_file_name(struct tensor_check *x, const struct ckpt_view *v, int tensor)
+{
+	scoped_str name = {0};
+	if (v->file_name)
+		v->file_name(v, tensor, &name);
+	if (name.len && strcmp(name.s, x->name) != 0)
+		snprintf(x->file_name, sizeof(x->file_name), "%s", name.s);
+}
+
 static void name_tensors(struct step_check *c)
 {
 	c->n = (int)c->files.n_tensors;
@@ -68,6 +77,7 @@ static void name_tensors(struct step_check *c)
 	for (int i = 0; i < c->n; i++) {
 		snprintf(c->of[i].name, sizeof(c->of[i].name), "%s",
 			c->files.after.tensors[i].name);
+		set_file_name(&c->of[i], &c->files.after, i);
 		c->of[i].n = step_files_size(&c->files, i);
 		c->of[i].cause = -1;
 		c->of[i].lr_scale = 1;
@@ -137,6 +147,12 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 			c->o.two_norms
 				? "--grad-norm X,Y is of two runs, and these files are of one"
 				: "of two runs, --grad-norm is X,Y: the norms of both");
+	const struct str *state = &c->files.after.other_state;
+	if (state->len)
+		return err_set(e, EX_TROUBLE,
+			"%s: moments not found: each trained tensor needs exp_avg and exp_avg_sq "
+			"of AdamW under optimizer.state, and the file has %s",
+			job->after, state->s);
 	if (n && !step_files_have_moments(&c->files))
 		return err_set(e, EX_TROUBLE,
 			"%s has no moments of AdamW, from which the gradient follows: save "
@@ -177,14 +193,14 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	bool same = false;
-	*c = (struct step_check){.o = *o};
+	*c = (struct step_check){.o = *o, .told = job->told};
 	if (open_job(c, job, e))
 		return -1;
 	const bool one_step = !c->files.two_runs && c->files.from == c->files.step;
 	if (one_step && nothing_changed(c, &same, e))
 		return -1;
 	if (same) {
-		c->tested = true;
+		c->tested = c->nothing_changed = true;
 		c->has_reference = false; /* none is computed */
 		add_finding(c, FINDING_STEP, NULL,
 			"nothing changed, neither parameters nor moments: the step was skipped, "
@@ -195,6 +211,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		 : c->has_reference ? check_with_batch(c, e)
 				    : check_without_batch(c, e);
 	note_tested(c);
+	order_findings(c);
 	return rc;
 }
 

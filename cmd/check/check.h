@@ -48,6 +48,9 @@ enum finding_kind {
 
 enum { FINDING_TEXT = 300, MAX_FINDINGS = 64 };
 
+/* What files store of a tensor after the step. */
+enum { STORED_PARAMETERS, STORED_MEANS, STORED_SQUARES, N_STORED };
+
 /* The result of one test of a tensor: a distance, and the largest that rounding explains. */
 struct distance {
 	double value, bound;
@@ -56,23 +59,28 @@ struct distance {
 
 struct tensor_check {
 	char name[64];
+	char file_name[128]; /* in the checkpoint; "": the same */
 	int64_t n;
 	int in_model; /* its number among the model's tensors, where the model is known */
 	double norm;  /* of the gradient that the optimizer saw */
 	double factor; /* its projection on the reference's, after the common factor */
 	struct distance gradient, moments, update;
-	bool frozen;	  /* the run does not train it */
-	double lr_scale;  /* of the run's learning rate, as it was told */
-	double lr, decay; /* that explain the update */
+	double factor_bound; /* how far factor may be from 1 */
+	bool frozen;	     /* the run does not train it */
+	bool zero;	     /* its gradient should be zero, except for rounding */
+	double lr_scale;     /* of the run's learning rate, as it was told */
+	double lr, decay;    /* that explain the update */
 	struct update_sums {
 		double uu, pp,
 			left; /* squares: its direction, parameters, what is not explained */
-		double round; /* of the parameters, and of the moments */
-		double fine;
+		double round; /* of the parameters */
+		double fine,
+			shrink; /* of the moments; the part of the parameters that is lost */
 		/* By how much rate and decay are confounded: 1 or more. If `along` > 0, they cannot be told apart at all,
 		 * and a decay of 1 looks like so large a relative change of the rate. */
 		double unclear, along;
 	} sums;
+	double stored[N_STORED]; /* rounding_of() */
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
 	bool dead;	/* neither moment gained anything */
@@ -101,6 +109,16 @@ static inline const struct distance *distance_in(
 				   : &x->update;
 }
 
+/* The parts of a check, each of which may be left out. */
+enum check_part {
+	CHECK_GRADIENTS,
+	CHECK_SCALE,
+	CHECK_MOMENTS,
+	CHECK_UPDATE,
+	N_CHECK_PARTS
+};
+extern const char *const check_part_names[N_CHECK_PARTS];
+
 /* What the files have twice. */
 struct copy_check {
 	char *name, *whose, *first;
@@ -125,6 +143,7 @@ struct scale_check {
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 	int n;
 	struct tensor_check *of;    /* [n] in the order of the files */
 	int *order;		    /* [n]: of the forward pass */
@@ -137,13 +156,17 @@ struct step_check {
 	struct gradients reference;
 	float **seen; /* [n]: gradients that the optimizer saw, of wrong tensors */
 	struct scale_check scale;
-	bool loss_right; /* it was logged, and is the reference's */
+	double loss_bound; /* what rounding makes of the loss, relative to it */
+	bool loss_right;   /* it was logged, and is the reference's within this bound */
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
+	char update_unchecked[120]; /* why updates were not checked; "": all were */
+	int n_updates_unchecked;    /* of so many tensors; 0: of all */
 	bool lr_scaled;		    /* scales of the learning rate are known */
 	struct finding findings[MAX_FINDINGS];
 	int n_findings;
-	bool tested, wrong; /* anything */
+	bool nothing_changed; /* neither parameters nor moments */
+	bool tested, wrong;   /* anything */
 };
 
 /* What is checked. */
@@ -156,6 +179,7 @@ struct check_job {
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
 	struct open_how open;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -169,8 +193,20 @@ void step_check_close(struct step_check *c);
 int add_finding(struct step_check *c, enum finding_kind kind,
 	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
 
+/* names.c: appends ": 368/370, ..." if the batch has counts whose ratio is the factor. */
+void add_count_names(
+	const struct step_check *c, double factor, char *out, size_t capacity);
+/* Returns what else than the norm of the reference's gradient this number is; NULL: not known. */
+const char *name_of_norm(const struct step_check *c, double norm);
+/* Puts what other findings may follow from first. */
+void order_findings(struct step_check *c);
+
 /* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
+/* Returns the bounds that gradients in bf16 would have, allocated; NULL with *e set. */
+double *bounds_in_bf16(const struct step_check *c, struct err *e);
+/* betas.c: if another beta1 explains exp_avg, adds a finding and sets it. Needs the reference. */
+int solve_betas(struct step_check *c, bool *solved, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 /* causes.c: explains those that are wrong. */
@@ -186,6 +222,9 @@ int judge_copies(struct step_check *c, struct err *e);
 void copies_free(struct copy_list *l);
 /* "34 of 34 are the same"; nothing if there are none. */
 void step_check_copies(const struct step_check *c, struct str *out);
+/* findings.c: sets why a part was not checked, or not for all tensors; "": it was, or this check does not have it.
+ * Returns for how many tensors; 0: for all. */
+int find_unchecked(const struct step_check *c, enum check_part part, struct str *why);
 /* print.c */
 void step_check_print(const struct step_check *c, struct str *out);
 /* Its last line. */

@@ -93,12 +93,126 @@ int add_finding(struct step_check *c, enum finding_kind kind,
 	return found(c, x, c->n_findings++);
 }
 
+/* A scale that is off may follow from wrong gradients, and so may moments and updates. */
+static int rank_of(enum finding_kind kind)
+{
+	switch (kind) {
+	case FINDING_GRADIENT:
+	case FINDING_ZERO:
+	case FINDING_NO_GRADIENT:
+		return 1;
+	case FINDING_SCALE:
+	case FINDING_CLIP:
+	case FINDING_MOMENTS:
+	case FINDING_UPDATE:
+		return 2;
+	case FINDING_NOTE:
+		return 3;
+	default:
+		return 0;
+	}
+}
+
+void order_findings(struct step_check *c)
+{
+	struct finding sorted[MAX_FINDINGS];
+	int to[MAX_FINDINGS], n = 0;
+	if (c->n_findings == MAX_FINDINGS) /* (the last one is for all others) */
+		return;
+	for (int rank = 0; rank < 4; rank++)
+		for (int k = 0; k < c->n_findings; k++)
+			if (rank_of(c->findings[k].kind) == rank) {
+				sorted[n] = c->findings[k];
+				to[k] = n++;
+			}
+	memcpy(c->findings, sorted, (size_t)n * sizeof(*sorted));
+	for (int i = 0; i < c->n; i++) {
+		struct tensor_check *x = &c->of[i];
+		uint64_t found = 0;
+		for (int k = 0; k < n; k++)
+			found |= (x->found >> k & 1) << to[k];
+		x->found = found;
+		x->cause = x->cause < 0 ? -1 : to[x->cause];
+	}
+}
+
 int count_findings(const struct step_check *c, bool notes)
 {
 	int n = 0;
 	for (int k = 0; k < c->n_findings; k++)
 		n += is_note(&c->findings[k]) == notes;
 	return n;
+}
+
+/* ---- what was not checked --------------------------------------------------------------- */
+
+const char *const check_part_names[] = {"gradients", "scale", "moments", "update"};
+
+static int unchecked_gradients(const struct step_check *c, struct str *why)
+{
+	int hidden = 0, all = 0;
+	if (!c->has_reference && !c->files.two_runs) {
+		str_puts(why, "no batch was given (--batch)");
+		return 0;
+	}
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		bool has = !x->frozen && !x->zero && !x->nonfinite;
+		all += has;
+		hidden += has && !x->gradient.tested;
+	}
+	if (hidden)
+		str_printf(why,
+			"rounding may be as large as the gradients of %d of %d tensors",
+			hidden, all);
+	return hidden < all ? hidden : 0;
+}
+
+static int unchecked_moments(const struct step_check *c, struct str *why)
+{
+	int hidden = 0, all = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		bool has = !x->frozen && !x->nonfinite && x->norm > 0;
+		all += has;
+		hidden += has && !x->moments.tested;
+	}
+	if (c->files.v1 < 0)
+		str_puts(why, "the file after the step has no exp_avg_sq");
+	else if (hidden || !all)
+		str_printf(why, "rounding of the moments hides them (%d of %d tensors)",
+			hidden, all);
+	return c->files.v1 >= 0 && hidden < all ? hidden : 0;
+}
+
+int find_unchecked(const struct step_check *c, enum check_part part, struct str *why)
+{
+	const bool two = c->files.two_runs;
+	str_clear(why);
+	if (c->nothing_changed) {
+		str_puts(why, "neither parameters nor moments changed");
+		return 0;
+	}
+	switch (part) {
+	case CHECK_GRADIENTS:
+		return unchecked_gradients(c, why);
+	case CHECK_SCALE:
+		if (!c->has_reference && !two)
+			str_puts(why, "no batch was given (--batch)");
+		else if (!c->scale.n_right && !two)
+			str_puts(why, "the gradients differ");
+		else if (!c->scale.checked)
+			str_printf(why, "clipping may hide it; %s tells",
+				two ? "--grad-norm X,Y" : "--grad-norm");
+		return 0;
+	case CHECK_MOMENTS:
+		return two ? 0 : unchecked_moments(c, why);
+	case CHECK_UPDATE:
+		str_puts(why, two ? "" : c->update_unchecked);
+		return two ? 0 : c->n_updates_unchecked;
+	default:
+		return 0;
+	}
 }
 
 /* ---- the verdict ------------------------------------------------------------------------ */
@@ -108,19 +222,50 @@ const struct check_verdict *verdict_of(const struct step_check *c)
 	static const struct check_verdict
 		wrong = {"wrong", REPORT_BAD},
 		unchecked = {"not checked", REPORT_UNCLEAR, "nothing could be checked",
-			"", "the files have nothing that could be"},
+			"the files have nothing that could be"},
 		same = {"right", REPORT_GOOD, "the gradients of both runs are the same",
-			", but for a scale that clipping would hide",
 			"the gradients of both runs are the same"},
 		right = {"right", REPORT_GOOD, "the step is right",
-			", but for its scale, which was not checked",
-			"gradients, moments and update are within bounds"},
+			"what was checked is within bounds"},
 		in_part = {"right", REPORT_GOOD,
-			"nothing is wrong that shows without a batch", "",
+			"nothing is wrong that shows without a batch",
 			"as far as it shows without a batch"};
 	return c->wrong		   ? &wrong
 	       : !c->tested	   ? &unchecked
 	       : c->files.two_runs ? &same
 	       : c->has_reference  ? &right
 				   : &in_part;
+}
+
+/* "its scale", or "the update of 3 tensors" */
+static void put_part(
+	const struct step_check *c, enum check_part part, int n, struct str *out)
+{
+	if (n)
+		str_printf(out, "the %s of %d tensor%s", check_part_names[part], n,
+			plural(n));
+	else
+		str_printf(out, "%s %s", c->files.two_runs ? "their" : "its",
+			check_part_names[part]);
+}
+
+void verdict_exceptions(const struct step_check *c, struct str *out)
+{
+	const bool batch = c->has_reference || c->files.two_runs;
+	scoped_str why = {0};
+	struct str parts[N_CHECK_PARTS] = {{0}};
+	int n = 0;
+	for (enum check_part p = 0; p < N_CHECK_PARTS && c->tested; p++) {
+		int tensors = find_unchecked(c, p, &why);
+		/* (the verdict without a batch has no part in these) */
+		if (!why.len || (!batch && (p == CHECK_GRADIENTS || p == CHECK_SCALE)))
+			continue;
+		put_part(c, p, tensors, &parts[n++]);
+	}
+	for (int i = 0; i < n; i++) {
+		str_printf(out, "%s%s", !i ? "" : i + 1 < n ? ", " : " and ", parts[i].s);
+		str_free(&parts[i]);
+	}
+	if (n)
+		str_printf(out, " %s not checked", n > 1 ? "were" : "was");
 }

@@ -43,6 +43,17 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 	str_putc(out, '\n');
 }
 
+/* A part that was not checked; the scale has its own line. */
+static void put_unchecked(
+	const struct step_check *c, enum check_part part, struct str *out)
+{
+	static const char *const names[] = {"grads", "scale", "moments", "update"};
+	scoped_str why = {0};
+	find_unchecked(c, part, &why);
+	if (why.len && (part != CHECK_GRADIENTS || c->has_reference))
+		str_printf(out, "%-8sNOT checked: %s\n", names[part], why.s);
+}
+
 static void put_file(
 	const char *what, const struct ckpt_view *v, bool moments, struct str *out)
 {
@@ -122,23 +133,48 @@ static void put_names(const struct check_report *r, int cause, struct str *out)
 	str_free(&others);
 }
 
+enum { FILE_NAME_TEXT = 140 };
+
+/* Returns " (NAME)", the name of a tensor in the checkpoint, if that is another one; else "". x may be NULL. */
+static const char *in_file(const struct tensor_check *x, char text[static FILE_NAME_TEXT])
+{
+	text[0] = '\0';
+	if (x && *x->file_name)
+		snprintf(text, FILE_NAME_TEXT, " (%s)", x->file_name);
+	return text;
+}
+
+static const struct tensor_check *tensor_named(
+	const struct step_check *c, const char *name)
+{
+	int i = 0;
+	while (i < c->n && strcmp(c->of[i].name, name) != 0)
+		i++;
+	return i < c->n ? &c->of[i] : NULL;
+}
+
 static void put_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
+	char name[FILE_NAME_TEXT];
 	const struct tensor_check *first = report_first(c);
 	if (first)
 		str_printf(out,
-			"first   wrong in backward order: %s, residual %.2g, bound %.1g\n",
-			first->name, first->gradient.value, first->gradient.bound);
+			"first   wrong in backward order: %s%s, residual %.2g, bound %.1g\n",
+			first->name, in_file(first, name), first->gradient.value,
+			first->gradient.bound);
 	map_init(&r, c, NULL);
 	for (int k = 0; k < c->n_findings; k++) {
 		const struct finding *f = &c->findings[k];
 		str_puts(out, is_note(f) ? "note    " : "finding ");
 		if (f->kind == FINDING_GRADIENT) {
 			put_names(&r, k, out);
+			if (f->n == 1)
+				str_puts(out, in_file(tensor_named(c, f->first), name));
 			str_printf(out, " (%d): ", f->n);
 		} else if (*f->first) {
-			str_puts(out, f->first);
+			str_printf(out, "%s%s", f->first,
+				in_file(tensor_named(c, f->first), name));
 			if (f->n > 1)
 				str_printf(out, " and %d more", f->n - 1);
 			str_puts(out, ": ");
@@ -151,12 +187,14 @@ static void put_findings(const struct step_check *c, struct str *out)
 void step_check_print_verdict(const struct step_check *c, struct str *out)
 {
 	const struct check_verdict *v = verdict_of(c);
+	scoped_str except = {0};
 	int n = count_findings(c, false);
+	verdict_exceptions(c, &except);
 	if (c->wrong)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
 	else
-		str_printf(out, "verdict: %s%s\n", v->line,
-			c->scale.checked ? "" : v->unscaled);
+		str_printf(out, "verdict: %s%s%s\n", v->line, except.len ? ", but " : "",
+			except.len ? except.s : "");
 }
 
 void step_check_print(const struct step_check *c, struct str *out)
@@ -164,6 +202,8 @@ void step_check_print(const struct step_check *c, struct str *out)
 	bool two = c->files.two_runs;
 	put_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
 	put_file(two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
+	if (c->told)
+		str_printf(out, "run     %s, from the files of Trainer\n", c->told);
 	if (two)
 		str_printf(out, "        of one step, %.0f: their exp_avg are compared\n",
 			c->files.step);
@@ -173,8 +213,13 @@ void step_check_print(const struct step_check *c, struct str *out)
 	} else if (two && !c->scale.checked)
 		str_puts(out,
 			"scale   NOT checked: clipping may hide it, --grad-norm X,Y would tell\n");
-	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
+	for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
+		static const enum check_part parts[] = {
+			CHECK_GRADIENTS, CHECK_MOMENTS, CHECK_UPDATE};
 		put_tally(c, t, out);
+		if (c->tested)
+			put_unchecked(c, parts[t], out);
+	}
 	put_update(c, out);
 	if (c->copies[1].n) {
 		str_puts(out, "copies  ");
@@ -222,6 +267,7 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 {
 	json_t *j = json_object();
 	put_json(j, "name", json_string(x->name));
+	put_json(j, "file_name", text_json(*x->file_name ? x->file_name : x->name));
 	put_json(j, "elements", json_integer(x->n));
 	put_json(j, "gradient_norm", number_json(x->norm));
 	put_json(j, "factor", c->has_reference ? number_json(x->factor) : json_null());
@@ -239,11 +285,27 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 	return j;
 }
 
+static json_t *of_part(const struct step_check *c, enum check_part part)
+{
+	const bool of_step = part == CHECK_MOMENTS || part == CHECK_UPDATE;
+	scoped_str why = {0};
+	if (of_step && c->files.two_runs)
+		return json_null();
+	json_t *j = json_object();
+	int n = find_unchecked(c, part, &why);
+	put_json(j, "checked", json_boolean(!why.len));
+	put_json(j, "reason", why.len ? text_json(why.s) : json_null());
+	put_json(j, "tensors_not_checked", n ? json_integer(n) : json_null());
+	return j;
+}
+
 void step_check_json(const struct step_check *c, struct str *out)
 {
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
 	put_json(j, "before", text_json(c->files.before.name));
 	put_json(j, "after", text_json(c->files.after.name));
+	if (c->told)
+		put_json(j, "from_files", json_string(c->told));
 	put_json(j, "verdict", json_string(verdict_of(c)->word));
 	put_json(j, "optimizer_step", number_json(c->files.step));
 	put_json(j, "learning_rate", number_json(c->lr));
@@ -255,6 +317,8 @@ void step_check_json(const struct step_check *c, struct str *out)
 	}
 	if (c->has_reference || c->files.two_runs)
 		put_json(j, "scale_checked", json_boolean(c->scale.checked));
+	for (enum check_part p = 0; p < N_CHECK_PARTS; p++)
+		put_json(j, check_part_names[p], of_part(c, p));
 	for (int k = 0; k < c->n_findings; k++) {
 		json_t *f = json_object();
 		put_json(f, "text", json_string(c->findings[k].text));

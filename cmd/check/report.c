@@ -76,13 +76,22 @@ void report_tensors(const struct check_report *r, int finding, struct str *out)
 		report_row_tensors(r, &r->rows[k], finding, out);
 }
 
+static void put_right(const struct step_check *c, struct str *out)
+{
+	scoped_str except = {0};
+	verdict_exceptions(c, &except);
+	str_puts(out, verdict_of(c)->reason);
+	if (except.len)
+		str_printf(out, "; %s", except.s);
+}
+
 void report_reason(const struct step_check *c, struct str *out)
 {
 	int n = count_findings(c, false), notes = count_findings(c, true);
 	if (c->wrong)
 		str_printf(out, "%d finding%s", n, plural(n));
 	else
-		str_puts(out, verdict_of(c)->reason);
+		put_right(c, out);
 	if (notes)
 		str_printf(out, "; %d note%s", notes, plural(notes));
 }
@@ -94,7 +103,14 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 	const struct tally t = tally(c, test);
 	char low[NUM_TEXT], high[NUM_TEXT];
 	if (!t.tested) {
-		str_puts(out, "not tested");
+		scoped_str why = {0};
+		find_unchecked(c,
+			test == TEST_GRADIENT  ? CHECK_GRADIENTS
+			: test == TEST_MOMENTS ? CHECK_MOMENTS
+					       : CHECK_UPDATE,
+			&why);
+		str_printf(
+			out, "not tested%s%s", why.len ? ": " : "", why.len ? why.s : "");
 		return;
 	}
 	report_number(low, 2, t.least);

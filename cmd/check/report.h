@@ -50,11 +50,13 @@ int count_findings(const struct step_check *c, bool notes);
 struct check_verdict {
 	const char *word;
 	enum report_tone tone;
-	const char *line, *unscaled; /* and what follows if the scale is not checked */
+	const char *line;
 	const char *reason;
 };
 /* A wrong step has no line and no reason: these are the number of its findings. */
 const struct check_verdict *verdict_of(const struct step_check *c);
+/* Appends "its scale and its update were not checked"; nothing if all parts were. */
+void verdict_exceptions(const struct step_check *c, struct str *out);
 
 /* ---- print.c ------------------------------------------------------------------------------ */
 

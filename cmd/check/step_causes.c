@@ -134,7 +134,16 @@ static bool are_few(const double *x, int n, char *out, size_t room, double *time
 	}
 	*times = 1 / least;
 	put_sequences(out, room, x, n, 1);
-	return few + others == n && others > few;
+	return few + others == n && others > few && least > 0.02;
+}
+
+/* Are all weights that are not 0 equal? */
+static bool has_equal_others(const double *x, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (fabs(x[i]) >= 0.02 && fabs(x[i] - 1) >= 0.02)
+			return false;
+	return true;
 }
 
 /* x: the weights, the largest of which is 1, and most before. */
@@ -144,14 +153,17 @@ static void describe_sequences(
 	const struct step_check *c = s->c;
 	char list[100], *text = s->detail;
 	const size_t size = sizeof(s->detail);
-	put_sequences(list, sizeof(list), x, n, 0);
+	/* (a zero among other weights hides them) */
+	*list = '\0';
+	if (has_equal_others(x, n))
+		put_sequences(list, sizeof(list), x, n, 0);
 	double times = shown(c, most / c->scale.run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
 		snprintf(text, size,
 			"%s of %d do not count, in norms alone, of whose gradients each "
 			"tensor-parallel rank has a part with sequence parallelism: not summed "
-			"over the ranks",
-			list, n);
+			"over the ranks%s",
+			list, n, question(c));
 	else if (*list && c->scale.run_clip > 0 && fabs(times - 1) > 0.02)
 		snprintf(text, size, "%s of %d do not count, and the others %.3g times",
 			list, n, times);
@@ -176,6 +188,17 @@ static double largest_bound(const struct step_check *c, const bool *wanted)
 	return bound;
 }
 
+/* The elements of the wrong tensors that are wanted. */
+static int64_t count_elements(const struct cause_search *s, const bool *wanted)
+{
+	int64_t n = 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *x = &s->c->of[s->wrong[k]];
+		n += wanted[x->in_model] ? x->n : 0;
+	}
+	return n;
+}
+
 /* Leaves at most so many elements wanted, or one tensor. */
 static void limit_wanted(const struct model *m, bool *wanted)
 {
@@ -195,6 +218,9 @@ static bool fit_sequences(
 {
 	const struct step_check *c = s->c;
 	double bound = largest_bound(c, wanted), one[MAX_PARTS];
+	/* (as many weights as elements explain anything) */
+	if (count_elements(s, wanted) < 4 * n)
+		return false;
 	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
 	for (int j = 0; j < n; j++) {
 		const struct variant v = {.sequence = j, .wanted = wanted};
@@ -329,14 +355,14 @@ bool by_missing_all_reduce(struct cause_search *s)
 			"went on with its own parts: no all-reduce of the outputs of attention and "
 			"FFN (wo, w2)"}};
 	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
-	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
+	for (size_t i = 0; i < ARRAY_LEN(degrees) && may_have(s->c, tp); i++)
 		for (size_t k = 0; k < ARRAY_LEN(tries); k++)
 			if (degrees[i] && degrees[i] <= MAX_PARTS &&
 				(tries[k].which == MISSING_ENTER || !s->forward_right) &&
 				misses(s, (int)degrees[i], tries[k].which, false) &&
 				misses(s, (int)degrees[i], tries[k].which, true)) {
-				snprintf(s->detail, sizeof(s->detail), "%s",
-					tries[k].text);
+				snprintf(s->detail, sizeof(s->detail), "%s%s",
+					tries[k].text, question(s->c));
 				return true;
 			}
 	return false;
@@ -381,159 +407,6 @@ bool by_z_loss(struct cause_search *s)
 		return false;
 	snprintf(s->detail, sizeof(s->detail), "%.3g", x[0] / x[1]);
 	return true;
-}
-
-/* ---- another function -------------------------------------------------------------------------- */
-
-enum { MAX_TRIES = 40 };
-struct guess {
-	struct variant v;
-	const char *text;
-	bool applies;
-};
-
-static bool nearer(const struct cause_search *s, const struct guess *t, double *nearest)
-{
-	if (!t->applies || distance_with(s, t->v, false) > 2 * *nearest)
-		return false;
-	double far = distance_with(s, t->v, true);
-	bool yes = far <= *nearest;
-	*nearest = yes ? far : *nearest;
-	return yes;
-}
-
-/* Appends n guesses; n_out: how many there are. */
-static void add_guesses(struct guess *out, int *n_out, const struct guess *from, size_t n)
-{
-	BUG_ON((size_t)*n_out + n > MAX_TRIES);
-	memcpy(out + *n_out, from, n * sizeof(*from));
-	*n_out += (int)n;
-}
-
-/* What attention sees, and what is to be predicted: chunks, documents, masks, targets. */
-static void add_views(const struct step_check *c, struct guess *out, int *n_out)
-{
-	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
-	const struct tensor *positions = c->weights.m.positions;
-	const bool masked = c->batch.masked;
-	const bool room = !positions || c->batch.length <= positions->dims[0];
-	const struct guess tries[] = {
-		{{.restart = chunks},
-			"positions began again in each chunk (context parallelism)",
-			true},
-		{{.restart = 4}, "positions began again in each of 4 chunks", true},
-		{{.unseen = chunks},
-			"attention did not see the chunks before (context parallelism)",
-			true},
-		{{.unseen = chunks, .before = 1},
-			"attention saw one chunk before only (context parallelism)",
-			chunks > 2},
-		{{.unseen = chunks, .before = chunks - 2},
-			"the last chunk did not see the first: the ring ends one early "
-			"(context parallelism)",
-			chunks > 3},
-		{{.mask = MASK_BORDER, .mask_chunks = chunks},
-			"the last token of a chunk saw the first one of the next: its "
-			"mask is not causal at the border (context parallelism)",
-			true},
-		{{.mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = chunks},
-			"the chunks before were masked as the own one is: token i of a "
-			"chunk sees i tokens of each (context parallelism)",
-			c->batch.length % chunks == 0},
-		{{.mask = MASK_ONE_LATER}, "attention saw the next token, too",
-			!c->batch.documents},
-		{{.targets = TARGETS_UNSHIFTED},
-			"the inputs were their own targets: labels are not shifted",
-			true},
-		{{.targets = TARGETS_SHIFTED_TWICE},
-			"the targets were the tokens after the next: labels are shifted twice",
-			true},
-		{{.targets = TARGETS_UNMASKED},
-			"the targets that do not count did: the mask is ignored", masked},
-		{{.one_document = true}, "attention saw all documents of a sequence",
-			c->batch.documents},
-		{{.run_on = true}, "positions did not begin again in each document",
-			c->batch.documents && room},
-		{{.one_document = true, .run_on = true},
-			"a sequence were one document, in attention and positions",
-			c->batch.documents && room},
-		{{.targets = TARGETS_WITHOUT_LAST},
-			"the last target of each sequence did not count", true},
-		{{.targets = TARGETS_WITHOUT_FIRST},
-			"the first target of each sequence did not count", true},
-		{{.targets = TARGETS_OF_SECOND_HALF},
-			"the targets of the first half of each sequence did not count: "
-			"a mask of the loss that the batch lacks?",
-			c->batch.length > 2},
-		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
-			!c->batch.documents},
-	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
-}
-
-/* Functions that bugs have made of the model's. */
-static void add_functions(const struct step_check *c, struct guess *out, int *n_out)
-{
-	const struct model *m = &c->weights.m;
-	const bool rope = m->arch->rope;
-	const bool scaled = rope && m->c.rope_scaling != ROPE_PLAIN;
-	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
-	const double width = (double)m->head_dim, dim = (double)m->c.dim;
-	const struct guess tries[] = {
-		{{.function = {.rope = ROPE_PAIRS}},
-			"queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
-			"instead of halves",
-			rope},
-		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
-			"queries and keys were rotated in halves, of rows that are in pairs",
-			rope},
-		{{.other_gelu = true},
-			m->act == ACT_GELU ? "GELU were approximated by tanh"
-					   : "GELU were exact, not approximated by tanh",
-			m->act != ACT_SWIGLU},
-		{{.function = {.gate_exchanged = true}},
-			"SwiGLU's activation were of w3 (up), not of w1 (gate)",
-			m->act == ACT_SWIGLU},
-		{{.rope_factor = 1}, "rotations were not scaled (rope_scaling)", scaled},
-		{{.rope_factor = 8},
-			"rotations were scaled as in Llama 3.1 (rope_scaling, factor 8)",
-			rope},
-		{{.rope_factor = 32},
-			"rotations were scaled as in Llama 3.2 (rope_scaling, factor 32)",
-			rope},
-		{{.function = {.heads_in_turn = true}},
-			"query heads were assigned to key heads in turn, not in groups",
-			grouped},
-		{{.function = {.softmax_scale = 1 / width}},
-			"scores were divided by the width of a head, not by its root",
-			true},
-		{{.function = {.softmax_scale = 1}}, "scores were not scaled", true},
-		{{.function = {.embedding_scale = sqrt(dim)}},
-			"the embedding were multiplied by the root of the width", true},
-		{{.norm_eps = 1e-6}, "the norms had eps 1e-6", true},
-		{{.norm_eps = 1e-5}, "the norms had eps 1e-5", true},
-		{{.norm_eps = 1e-8}, "the norms had eps 1e-8", true},
-		{{.rope_theta = 1e4}, "rope theta were 10000", rope},
-		{{.rope_theta = 5e5}, "rope theta were 500000", rope},
-		{{.rope_theta = 1e6}, "rope theta were 1000000", rope},
-	};
-	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
-}
-
-/* Another function than the model's options say. */
-bool by_function(struct cause_search *s)
-{
-	struct guess tries[MAX_TRIES];
-	int n = 0;
-	add_functions(s->c, tries, &n);
-	add_views(s->c, tries, &n);
-	double nearest = s->near;
-	const char *text = NULL;
-	for (int t = 0; t < n; t++)
-		if (nearer(s, &tries[t], &nearest))
-			text = tries[t].text;
-	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
-	return text;
 }
 
 /* ---- layers and residuals ---------------------------------------------------------------------- */
@@ -618,7 +491,7 @@ bool by_path(struct cause_search *s)
 						forward &&
 							(layer < 0 ||
 								layers <= MOST_LAYERS))};
-				if (nearer(s, &g, &nearest))
+				if (is_nearer(s, &g, &nearest))
 					best = p;
 			}
 	describe_path(s, &best);

@@ -1,4 +1,5 @@
 /* What the files say without a model: the moments against each other, and the update against AdamW's. */
+#include "check/rates.h"
 #include "check/search.h"
 
 #include "stats/stats.h"
@@ -49,15 +50,22 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 struct rule {
 	const char *text; /* NULL: as it should be */
 	double later;	  /* steps more than the file says */
-	bool uncorrected, eps_inside;
+	bool mean_uncorrected, square_uncorrected, eps_inside;
+	bool eps_corrected; /* eps is divided by the root of exp_avg_sq's correction, too */
 };
 
 static const struct rule rules[] = {
 	{0},
 	{.text = "the optimizer's step is one more than the file says", .later = 1},
 	{.text = "the optimizer's step is one less than the file says", .later = -1},
-	{.text = "the moments' bias is not corrected", .uncorrected = true},
+	{.text = "the moments' bias is not corrected",
+		.mean_uncorrected = true,
+		.square_uncorrected = true},
+	{.text = "the bias of exp_avg is not corrected", .mean_uncorrected = true},
+	{.text = "the bias of exp_avg_sq is not corrected", .square_uncorrected = true},
 	{.text = "eps is added inside the square root", .eps_inside = true},
+	{.text = "eps is added before the bias of exp_avg_sq is corrected",
+		.eps_corrected = true},
 };
 
 /* What all elements of an update have in common. */
@@ -71,9 +79,11 @@ static struct direction direction_of(const struct step_check *c, const struct ru
 {
 	const struct adam *a = &c->files.adam;
 	double step = fmax(1, c->files.step + r->later);
-	return (struct direction){.mean = r->uncorrected ? 1 : 1 - pow(a->beta1, step),
-		.square = r->uncorrected ? 1 : 1 - pow(a->beta2, step),
-		.eps = a->eps,
+	double square = 1 - pow(a->beta2, step);
+	return (struct direction){
+		.mean = r->mean_uncorrected ? 1 : 1 - pow(a->beta1, step),
+		.square = r->square_uncorrected ? 1 : square,
+		.eps = r->eps_corrected ? a->eps / sqrt(square) : a->eps,
 		.eps_inside = r->eps_inside};
 }
 
@@ -97,7 +107,8 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		uu += u * u, up += u * p, pp += p * p;
 		ud += u * d, pd += p * d, dd += d * d;
 	}
-	double det = uu * pp - up * up, round = rounding_of(t->p1, t->n), k = 0;
+	double det = uu * pp - up * up, round = x->stored[STORED_PARAMETERS], k = 0;
+	double fine = x->stored[STORED_MEANS] + x->stored[STORED_SQUARES];
 	bool both = det > 1e-6 * uu * pp;
 	x->lr = uu > 0 ? ud / uu : 0;
 	if (both) {
@@ -108,13 +119,16 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		.pp = pp,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
 		.round = round,
-		.fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n),
+		.fine = fine,
+		.shrink = k,
 		.unclear = both ? sqrt(uu * pp / det) : 1,
 		.along = !both && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	/* (parameters that are small beside their update, as biases of the first steps, tell no decay) */
 	x->decays = both && x->lr > 0 && 3 * round / sqrt((double)t->n) < 0.01 * x->lr &&
 		    1e-5 * sqrt(uu / pp) < 0.003;
+	/* (nor do moments whose rounding looks like one) */
+	x->decays &= 3 * fine * x->sums.unclear * sqrt(uu / pp / (double)t->n) < 0.003;
 }
 
 /* With the learning rate of the run: the distance, and what the rounding of the new parameters explains. */
@@ -128,39 +142,14 @@ static void judge_tensor_update(struct tensor_check *x, double lr)
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
 
-/* The learning rate of most tensors: the median of those that rounding disturbs least. */
-static double common_lr(struct step_check *c)
-{
-	double *lr = xcalloc((size_t)c->n + 1, sizeof(*lr));
-	double *noise = xcalloc((size_t)c->n + 1, sizeof(*noise));
-	int n = 0, kept = 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct update_sums *s = &c->of[i].sums;
-		if (s->uu > 0 && c->of[i].lr > 0)
-			noise[n++] = s->round * sqrt(s->pp / s->uu);
-	}
-	double most = n ? 4 * median(noise, n) : 0;
-	for (int i = 0; i < c->n; i++) {
-		const struct update_sums *s = &c->of[i].sums;
-		if (s->uu > 0 && c->of[i].lr > 0 &&
-			s->round * sqrt(s->pp / s->uu) <= most)
-			lr[kept++] = c->of[i].lr / c->of[i].lr_scale;
-	}
-	double middle = kept ? median(lr, kept) : 0;
-	c->lr_bound = middle > 0 ? fmax(1e-3, most / middle) : 0;
-	free(lr);
-	free(noise);
-	return middle;
-}
-
 static void judge_updates(struct step_check *c)
 {
 	double *decay = xcalloc((size_t)c->n + 1, sizeof(*decay));
 	int n = 0;
-	c->lr = common_lr(c);
-	for (int i = 0; i < c->n && c->lr > 0; i++) {
+	find_rate(c);
+	for (int i = 0; i < c->n && fabs(c->lr) > 0; i++) {
 		struct tensor_check *x = &c->of[i];
-		judge_tensor_update(x, c->lr);
+		judge_tensor_update(x, fabs(c->lr));
 		if (x->update.tested && !x->update.wrong && x->decays && x->decay > 0.004)
 			decay[n++] = x->decay;
 	}
@@ -195,6 +184,9 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	double lost;
 	x->nonfinite = !all_finite(t->p1, t->n) || !all_finite(t->m1, t->n) ||
 		       !all_finite(t->v1, t->n);
+	x->stored[STORED_PARAMETERS] = rounding_of(t->p1, t->n);
+	x->stored[STORED_MEANS] = rounding_of(t->m1, t->n);
+	x->stored[STORED_SQUARES] = rounding_of(t->v1, t->n);
 	x->unchanged = !memcmp(t->p0, t->p1, (size_t)t->n * sizeof(float));
 	x->dead = t->m1 && only_decays(t->m1, t->m0, c->files.adam.beta1, t->n) &&
 		  (!t->v1 || only_decays(t->v1, t->v0, c->files.adam.beta2, t->n));
@@ -204,7 +196,8 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	x->norm = sqrt(products_of(g, g, t->n).aa);
 	if (t->v1) {
 		test_moments(c, x, t, g, lost, sums);
-		test_update(c, r, x, t);
+		if (has_adamw_update(c))
+			test_update(c, r, x, t);
 	}
 	free(g);
 }
@@ -236,7 +229,8 @@ static bool is_decay(const struct tensor_check *x, double decay)
 /* The decay that the optimizer's group of a tensor has in the file; -1: not known. */
 static double decay_of_group(const struct step_check *c, const struct tensor_check *x)
 {
-	return c->files.after.decays ? c->files.after.decays[x - c->of] : -1;
+	const struct ckpt_settings *s = c->files.after.settings;
+	return s ? s[x - c->of].decay : -1;
 }
 
 /* A decay that is neither the run's nor none, or not that of the tensor's group. (None at all is another
@@ -251,20 +245,12 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
 }
 
-/* (A norm's weights that are all 1, and whose gradients all have one sign, as with many positions, have an update
- * along them: decay of them looks like another rate.) */
-static bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
+/* Does a tensor that should decay not do so? A rule that makes the rate many times larger hides its decay. */
+static bool lacks_decay(const struct step_check *c, const struct tensor_check *x)
 {
-	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.along;
-	return x->update.tested && !x->update.wrong && !x->unchanged &&
-	       fabs(x->lr / (c->lr * x->lr_scale) - 1) >
-		       decay + fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
-}
-
-static bool lr_is_wrong(const struct step_check *c)
-{
-	double asked = c->files.adam.lr;
-	return asked > 0 && fabs(c->lr / asked - 1) > c->lr_bound;
+	double own = decay_of_group(c, x);
+	return x->decays && x->update.tested && !x->update.wrong && is_decay(x, 0) &&
+	       (own >= 0 ? own : c->files.adam.decay) > 0.02;
 }
 
 /* How many tensors a rule leaves unexplained. */
@@ -272,7 +258,8 @@ static int count_unexplained(const struct step_check *c)
 {
 	int n = lr_is_wrong(c) ? c->n : 0;
 	for (int i = 0; i < c->n; i++)
-		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]);
+		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]) ||
+		     lacks_decay(c, &c->of[i]);
 	return n;
 }
 
@@ -315,8 +302,11 @@ static int judge_moments(
 			left += c->of[i].moments.wrong;
 		if (2 * left <= tested) {
 			add_finding(c, FINDING_BETA2, NULL,
-				"exp_avg_sq: as if beta2 were %.4g instead of %.4g",
-				other, beta);
+				"exp_avg_sq: as if beta2 were %.4g instead of %.4g%s",
+				other, beta,
+				fabs(c->files.adam.beta1 - beta) < 1e-3
+					? ": are the betas exchanged?"
+					: "");
 			wrong = left;
 		} else {
 			c->files.adam.beta2 = beta;
@@ -336,12 +326,12 @@ static int judge_moments(
 
 /* ---- updates that are wrong ---------------------------------------------------------------- */
 
-/* The change of each element, and the update by a learning rate of 1 with decay. Allocated. */
-static void compute_updates(const struct step_check *c, const struct tensor_step *t,
-	float **change, float **update)
+void compute_updates(const struct step_check *c, const struct tensor_step *t,
+	double decay, float **change, float **update)
 {
 	const struct direction of = direction_of(c, &rules[0]);
-	double decay = c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay;
+	if (decay < 0)
+		decay = c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay;
 	*change = xmalloc((size_t)max64(1, t->n) * sizeof(**change));
 	*update = xmalloc((size_t)max64(1, t->n) * sizeof(**update));
 	for (int64_t i = 0; i < t->n; i++) {
@@ -379,7 +369,7 @@ bool by_slices_of_update(struct cause_search *s)
 	bool yes = false;
 	if (c->of[s->tensor].update.wrong &&
 		!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
-		compute_updates(c, &t, &s->change, &s->update);
+		compute_updates(c, &t, -1, &s->change, &s->update);
 		yes = try_slices(
 			s, (const int64_t[]){c->o.fsdp, c->o.tp}, slices_of_update);
 		free(s->change);
@@ -433,37 +423,6 @@ bool has_frozen_update(struct cause_search *s)
 	return frozen_changed(s, &decays) && !decays;
 }
 
-/* Tensors that a group has in common have one rate, but for rounding: that of the first. */
-static double rate_of_group(const struct step_check *c, const struct tensor_check *x)
-{
-	for (int k = 0; c->order[k] != x - c->of; k++) {
-		const struct tensor_check *y = &c->of[c->order[k]];
-		if (has_other_lr(c, y) && fabs(y->lr / x->lr - 1) < 3e-3)
-			return y->lr;
-	}
-	return x->lr;
-}
-
-bool has_wrong_rate(struct cause_search *s)
-{
-	const struct tensor_check *x = &s->c->of[s->tensor];
-	if (!s->c->lr_scaled || !has_other_lr(s->c, x))
-		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.4g instead of %.4g",
-		rate_of_group(s->c, x), s->c->lr * x->lr_scale);
-	return true;
-}
-
-bool has_own_rate(struct cause_search *s)
-{
-	const struct tensor_check *x = &s->c->of[s->tensor];
-	if (s->c->lr_scaled || !has_other_lr(s->c, x))
-		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.4g, and most have %.4g",
-		rate_of_group(s->c, x), s->c->lr);
-	return true;
-}
-
 bool has_wrong_decay(struct cause_search *s)
 {
 	const struct tensor_check *x = &s->c->of[s->tensor];
@@ -479,39 +438,6 @@ bool by_rule(struct cause_search *s)
 {
 	snprintf(s->detail, sizeof(s->detail), "%s", s->rule ? s->rule : "");
 	return s->rule;
-}
-
-static bool nothing_moved(const struct step_check *c)
-{
-	int still = 0, moved = 0;
-	for (int i = 0; i < c->n; i++) {
-		still += c->of[i].sums.uu > 0 && c->of[i].unchanged;
-		moved += !c->of[i].unchanged;
-	}
-	return still && !moved;
-}
-
-bool by_standstill(struct cause_search *s)
-{
-	double lr = s->c->files.adam.lr;
-	snprintf(s->detail, sizeof(s->detail), "%.6g", lr);
-	return lr > 0 && nothing_moved(s->c);
-}
-
-bool by_no_rate(struct cause_search *s)
-{
-	return !(s->c->files.adam.lr > 0) && nothing_moved(s->c);
-}
-
-bool by_other_rate(struct cause_search *s)
-{
-	const struct step_check *c = s->c;
-	int wrong = 0;
-	for (int i = 0; i < c->n; i++)
-		wrong += c->of[i].update.wrong;
-	snprintf(s->detail, sizeof(s->detail), "%.6g instead of %.6g", c->lr,
-		c->files.adam.lr);
-	return lr_is_wrong(c) && c->lr > 0 && 4 * wrong <= c->n;
 }
 
 bool by_no_decay(struct cause_search *s)
@@ -537,5 +463,7 @@ int judge_update(struct step_check *c, struct err *e)
 	if (test_all(c, best, &sums, e) || judge_moments(c, &sums, e) ||
 		choose_rule(c, &best, e))
 		return -1;
+	find_unchecked_updates(c);
+	note_storage(c);
 	return find_update_causes(c, best->text, e);
 }

@@ -8,8 +8,9 @@ enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
 void build_begin(struct build *b, const struct log_how *how)
 {
-	*b = (struct build){
-		.how = how, .line = {.trained = -1, .total = -1, .clocked = -1}};
+	*b = (struct build){.how = how,
+		.line = {.trained = -1, .total = -1, .clocked = -1},
+		.plain = {.epoch = -1}};
 	b->series = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->series));
 	b->known.v = xcalloc(MAX_LOG_COLUMNS, sizeof(*b->known.v));
 }
@@ -103,7 +104,7 @@ static void pop_from(struct build *b, struct series *s, int64_t step)
 {
 	while (s->n && s->p[s->n - 1].step >= step) {
 		s->n--;
-		s->n_replaced++;
+		s->n_replaced += !b->repeats;
 		b->n_points--;
 	}
 }
@@ -221,6 +222,7 @@ void build_row(struct build *b, int64_t step, bool training)
 {
 	if (training && step < b->line.trained && !b->is_table)
 		build_rewind(b, step + 1);
+	b->repeats = false;
 	if (training)
 		b->line.trained = step;
 	b->line.step = step;

@@ -1,6 +1,8 @@
 /* Tables: CSV and TSV, with a header or without, and torchtitan's files of losses. */
 #include "logs/logs_internal.h"
 
+#include <strings.h>
+
 /* The next field of a line; *rest is behind its delimiter, or its p is NULL after the last field. A
  * field may stand in quotes. */
 static struct span next_field(struct span *rest, char delimiter)
@@ -144,6 +146,8 @@ static struct span column_of(const struct table *t, const char *only, struct spa
 /* The first field that is one, but LitGPT's iter counts micro-batches, and evaluations have only a step. */
 static bool is_better_step(const struct table *t, struct span name)
 {
+	if (t->by_epoch)
+		return t->step < 0 && name.n == 5 && span_begins(name, "epoch");
 	if (t->step < 0)
 		return name_is_step(name);
 	return !strcmp(t->names.v[t->step], "iter") && name.n == 4 &&
@@ -258,6 +262,91 @@ static bool begin_table(struct build *b, struct span line)
 	return true;
 }
 
+/* ---- what a table is about --------------------------------------------------------------- */
+
+static struct span next_line(struct span *rest)
+{
+	const char *stop = rest->n ? memchr(rest->p, '\n', rest->n) : NULL;
+	struct span line = {rest->p, stop ? (size_t)(stop - rest->p) : rest->n};
+	size_t n = line.n + (stop != NULL);
+	*rest = (struct span){rest->p + n, rest->n - n};
+	return line;
+}
+
+bool csv_columns(struct span sample, struct strs *names)
+{
+	enum { MOST = 200 };
+	struct span header = next_line(&sample), row = next_line(&sample);
+	char delimiter = find_delimiter(header);
+	bool numbers = false;
+	while (delimiter && header.p && row.p && names->n < MOST) {
+		double v;
+		struct span name = next_field(&header, delimiter);
+		scoped_str text = {0};
+		numbers |= is_number(next_field(&row, delimiter), &v);
+		if (!name.n || is_number(name, &v) || name.n > 80)
+			return false;
+		add_unquoted(name, &text);
+		strs_add(names, text.s);
+	}
+	return numbers && names->n > 1 && !header.p == !row.p;
+}
+
+/* Returns true for the header of W&B's table of runs. *has_steps: it has steps or epochs. */
+static bool is_runs_header(struct span header, char delimiter, bool *has_steps)
+{
+	static const char *const marks[] = {"Name", "State", "Created"};
+	size_t found = 0;
+	*has_steps = false;
+	while (header.p) {
+		struct span f = next_field(&header, delimiter);
+		for (size_t i = 0; i < ARRAY_LEN(marks); i++)
+			found += f.n == strlen(marks[i]) && span_begins(f, marks[i]);
+		*has_steps |=
+			name_is_step(f) || (f.n == 5 && !strncasecmp(f.p, "epoch", 5));
+	}
+	return found >= ARRAY_LEN(marks);
+}
+
+/* Returns true if a field has another text in each row, which is no number or date. */
+static bool names_rows(struct span rows, char delimiter, int field)
+{
+	enum { MOST = 50 };
+	scoped_strs seen = {0};
+	scoped_str text = {0};
+	while (rows.n && seen.n < MOST) {
+		struct span line = next_line(&rows);
+		if (!span_trim(line).n)
+			continue;
+		csv_field(line, delimiter, field, &text);
+		if (!text.len || begins_as_number(text.s, text.s + text.len) ||
+			strs_find(&seen, text.s) >= 0)
+			return false;
+		strs_add(&seen, text.s);
+	}
+	return seen.n > 1;
+}
+
+bool csv_is_runs(struct span sample)
+{
+	enum { FIELDS = 32 };
+	bool has_steps;
+	scoped_strs names = {0};
+	bool is_table = csv_columns(sample, &names);
+	struct span header = next_line(&sample);
+	char delimiter = find_delimiter(header);
+	if (!delimiter)
+		return false;
+	if (is_runs_header(header, delimiter, &has_steps))
+		return true;
+	for (int i = 0; i < FIELDS && header.p && is_table && !has_steps; i++) {
+		next_field(&header, delimiter);
+		if (names_rows(sample, delimiter, i))
+			return true;
+	}
+	return false;
+}
+
 /* ---- rows ------------------------------------------------------------------------ */
 
 static bool find_step_field(struct build *b, struct span line, int64_t *step)
@@ -309,6 +398,39 @@ static bool has_more_fields(const struct table *t, struct span line)
 	return false;
 }
 
+/* A header with epoch, train/box_loss or train/loss, and metrics/... */
+static bool is_yolo(struct span header)
+{
+	char delimiter = find_delimiter(header);
+	bool epoch = false, loss = false, metrics = false;
+	while (header.p && delimiter) {
+		struct span name = next_field(&header, delimiter);
+		epoch |= name.n == 5 && span_begins(name, "epoch");
+		loss |= span_begins(name, "train/") && span_ends(name, "loss");
+		metrics |= span_begins(name, "metrics/");
+	}
+	return epoch && loss && metrics;
+}
+
+/* Adds train/box_loss and such to the first sum, val/box_loss and such to the second. */
+static void add_part(double sums[static 2], struct span name, double v)
+{
+	double *sum = span_begins(name, "train/") ? &sums[0] : &sums[1];
+	bool part = sum == &sums[0] || span_begins(name, "val/");
+	if (part && span_ends(name, "_loss"))
+		*sum = isnan(*sum) ? v : *sum + v;
+}
+
+/* The sums are rounded to the digits of their parts, of which files have five. */
+static void set_sums(struct build *b, int64_t step, const double sums[static 2])
+{
+	static const double digits = 1e6;
+	for (int i = 0; i < 2; i++)
+		if (!isnan(sums[i]))
+			build_set(b, step, i ? SPAN("val_loss") : SPAN("loss"),
+				round(sums[i] * digits) / digits);
+}
+
 bool line_csv(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
@@ -320,6 +442,7 @@ bool line_csv(struct build *b, struct span line)
 		!find_step_field(b, line, &step))
 		return false;
 	t->rows++;
+	double sums[2] = {NAN, NAN}; /* of YOLO: training, validation */
 	if (has_more_fields(t, line)) {
 		build_lost_row(b, line);
 		return false;
@@ -339,8 +462,20 @@ bool line_csv(struct build *b, struct span line)
 			build_clock(b, step, v);
 		else if (number)
 			build_set(b, step, name, v);
+		if (number && t->by_epoch)
+			add_part(sums, name, v);
 	}
+	if (t->by_epoch)
+		set_sums(b, step, sums);
 	return any;
+}
+
+/* YOLO's results.csv has a row per epoch, and the parts of its loss. */
+bool line_yolo(struct build *b, struct span line)
+{
+	struct table *t = &b->table;
+	t->by_epoch |= !t->delimiter && is_yolo(line);
+	return t->by_epoch && line_csv(b, line);
 }
 
 /* "10 6.154908657073975" */

@@ -96,6 +96,12 @@ void format_free(struct log_format *f)
 
 static bool is_complete(const struct line_kind *k)
 {
+	return k->n_labels || k->fields.is || k->named;
+}
+
+/* The numbers below belong to a kind and those directly before it. */
+static bool ends_group(const struct line_kind *k)
+{
 	return k->n_labels || k->fields.is;
 }
 
@@ -166,8 +172,8 @@ static bool add_kind(struct parsing *p, struct line_kind k)
 {
 	struct log_format *f = p->open;
 	if (f->n_kinds == MAX_KINDS)
-		return wrong(p, k.mark, "a format has at most 8 kinds of lines");
-	if (!f->n_kinds || is_complete(&f->kinds[f->n_kinds - 1]))
+		return wrong(p, k.mark, "a format has at most 12 kinds of lines");
+	if (!f->n_kinds || ends_group(&f->kinds[f->n_kinds - 1]))
 		p->group = f->n_kinds;
 	f->kinds = xgrow(f->kinds, f->n_kinds, sizeof(*f->kinds));
 	f->kinds[f->n_kinds++] = k;
@@ -181,7 +187,12 @@ static bool take_kind(struct parsing *p)
 	if (!k.mark || (next_is(p, "needs") && !(k.needs = next(p, TEXT))))
 		return false;
 	k.whole = next_is(p, "whole");
-	if (next_is(p, "pairs")) {
+	k.epoch = next_is(p, "epoch");
+	k.last = next_is(p, "last");
+	k.named = next_is(p, "named");
+	if ((k.epoch || k.last) && !k.named)
+		return false;
+	if (!k.named && next_is(p, "pairs")) {
 		const char *is = next(p, TEXT), *between = next(p, TEXT);
 		if (!is || is[1] || (between && between[1]))
 			return false;
@@ -263,8 +274,9 @@ static bool take_names(struct parsing *p)
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-#define LINE_FORM \
-	"\"TEXT\" [needs \"TEXT\"] [whole] [pairs \":\" [\"|\"] [suffix] [loss \"NAME\"]]"
+#define LINE_FORM                                                    \
+	"\"TEXT\" [needs \"TEXT\"] [whole] [[epoch | last] named | " \
+	"pairs \":\" [\"|\"] [suffix] [loss \"NAME\"]]"
 
 static const struct directive {
 	const char *word, *form;

@@ -2,7 +2,7 @@
 #include "base/file.h"
 #include "options/options.h"
 #include "draw/page.h"
-#include "logs/formats.h"
+#include "logs/named.h"
 
 #include <dirent.h>
 
@@ -22,8 +22,11 @@ static const struct log_code codes[] = {
 	{"trainer-state", .text = text_trainer_state, .detect = is_trainer_state},
 	{"tensorboard", .text = text_tensorboard, .detect = is_tensorboard},
 	{"json", .text = text_array, .detect = is_array},
+	{"keras", .line = line_keras},
+	{"yolo", .line = line_yolo},
 	{"csv", .line = line_csv},
 	{"jsonl", .line = line_jsonl},
+	{"plain", .line = line_plain},
 };
 
 const struct log_code *log_code_find(const char *name)
@@ -217,14 +220,10 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 
 /* ---- detection ------------------------------------------------------------------- */
 
-/* The rows that a format takes of a sample. */
-static int64_t count_rows(
-	const struct log_how *how, const struct log_format *f, struct span sample)
+void format_sample(struct build *b, const struct log_format *f, struct span sample)
 {
-	struct build b;
-	struct line_reader r = {&b, f, {0}};
+	struct line_reader r = {b, f, {0}};
 	struct err e;
-	build_begin(&b, how);
 	while (sample.n) {
 		const char *stop = memchr(sample.p, '\n', sample.n);
 		size_t n = stop ? (size_t)(stop - sample.p) : sample.n;
@@ -232,8 +231,17 @@ static int64_t count_rows(
 		n += stop != NULL;
 		sample = (struct span){sample.p + n, sample.n - n};
 	}
-	int64_t rows = b.n_points ? b.n_taken : 0;
 	str_free(&r.plain);
+}
+
+/* Returns the rows that a format takes of a sample. */
+static int64_t count_rows(
+	const struct log_how *how, const struct log_format *f, struct span sample)
+{
+	struct build b;
+	build_begin(&b, how);
+	format_sample(&b, f, sample);
+	int64_t rows = b.n_points ? b.n_taken : 0;
 	build_free(&b);
 	return rows;
 }
@@ -271,7 +279,7 @@ static const struct log_format *detect_lines(
 	for (int i = 0; i < (all->n_given ? all->n_given : all->n); i++) {
 		const struct log_format *f = &all->v[i];
 		bool general = f->line == line_csv || f->line == line_jsonl;
-		if (!(f->line || f->kinds) || (general && *most))
+		if (!(f->line || f->kinds) || f->line == line_plain || (general && *most))
 			continue;
 		int64_t n = count_rows(how, f, sample);
 		if (n > *most)
@@ -295,8 +303,11 @@ const struct log_format *format_detect(const struct log_how *how, struct span sa
 		if (all->v[i].detect && all->v[i].detect(sample))
 			return &all->v[i];
 	const struct log_format *f = detect_lines(how, beginning, &most);
-	return most < FEW && sample.n > beginning.n ? detect_lines(how, sample, &most)
-						    : f;
+	if (most < FEW && sample.n > beginning.n)
+		f = detect_lines(how, sample, &most);
+	if (!f && !all->n_given && plain_detect(how, sample))
+		f = format_find(all, "plain");
+	return f;
 }
 
 bool format_is_pt(const struct log_format *f)

@@ -5,7 +5,7 @@
 
 /* ---- lines.c: formats of lines ---------------------------------------------------- */
 
-enum { MAX_LABELS = 16, MAX_KINDS = 8, MAX_HEADS = 4 };
+enum { MAX_LABELS = 16, MAX_KINDS = 12, MAX_HEADS = 4 };
 
 /* A number next to a text of a line. */
 struct label {
@@ -30,6 +30,9 @@ struct line_kind {
 	bool training;	   /* and not an evaluation */
 	bool whole;	   /* labels, fields and `needs` are before the mark, too */
 	bool alone; /* no step: a line of the mark and a number belongs to the last training row */
+	bool last;  /* no step: the line belongs to the last row */
+	bool epoch; /* the mark is before an epoch, and the step in it follows */
+	bool named; /* all numbers with names, of which labels may name the columns; "-": none */
 	struct fields fields;
 	struct label label[MAX_LABELS];
 	int n_labels;
@@ -41,6 +44,8 @@ struct log_format;
 bool take_kinds(struct build *b, const struct log_format *f, struct span line);
 /* Takes the fields of a text (pairs.c). Returns true if there is one. */
 bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step);
+/* Takes the numbers of a text that have names (named.c). `step`: or the epoch. */
+bool take_named(struct build *b, struct span s, const struct line_kind *k, int64_t step);
 /* Takes a line of a format whose step stands in a line of its own (pairs.c). */
 bool take_block(struct build *b, const struct log_format *f, struct span line);
 
@@ -117,6 +122,8 @@ struct line_reader {
 	struct str plain; /* a line without colours */
 };
 int format_line(void *to, const char *p, size_t len, struct err *e);
+/* Reads the lines of the beginning of a log. */
+void format_sample(struct build *b, const struct log_format *f, struct span sample);
 /* The format of a log that begins so; NULL: it is not known. */
 const struct log_format *format_detect(const struct log_how *how, struct span sample);
 const struct log_format *format_find(

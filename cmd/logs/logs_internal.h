@@ -44,6 +44,7 @@ struct series {
 enum { MAX_FIELDS = 1024 };
 struct table {
 	char delimiter; /* 0: no line was seen */
+	bool by_epoch;	/* of YOLO: a step is an epoch, and the loss is a sum */
 	int step;	/* the field of the steps; -1: rows are counted */
 	int64_t lines, rows;
 	int64_t json_row;  /* the number of the row of JSON that is read; 0: none */
@@ -86,11 +87,42 @@ struct line_state {
 	bool open;	       /* the next line may continue the row */
 };
 
+/* Epochs of lines whose steps may begin again in each (named.c). */
+struct epochs {
+	bool begun;
+	int64_t first, epoch, step; /* of the first line; of the last one */
+	int64_t gap;		    /* between the last two steps of an epoch */
+	int64_t length;		    /* steps of an epoch; 0: steps do not begin again */
+};
+
+/* What the lines of a program that is not known have (plain.c). */
+enum { MAX_FORMS = 64 };
+/* Lines whose numbers have the same names. */
+struct form_count {
+	uint64_t hash;
+	int64_t n;
+};
+
+struct plain {
+	int64_t epoch; /* of a line before; -1: none */
+	int64_t rows, falls,
+		last; /* training rows, those whose step fell, and the last step */
+	struct form_count forms[MAX_FORMS];
+	bool by_epoch;		 /* a step is an epoch */
+	char step[32], loss[32]; /* the names that the first row had */
+};
+
 /* What reading by a pattern has cost. */
 struct pattern_state {
 	int64_t lines, steps; /* that were tried */
 	int64_t n_long;	      /* lines that were not tried */
 	bool too_hard;	      /* a line took too many steps */
+};
+
+/* Training rows that are left out, because other output cuts them or is within them. */
+struct garbled {
+	int64_t n;
+	char first[41];
 };
 
 /* A log while it is read. */
@@ -108,9 +140,14 @@ struct build {
 	int64_t n_points, n_taken;  /* values, and rows that a parser recognised */
 	struct strs keys, settings; /* what the log states about the run */
 	struct unread unread;
+	struct garbled garbled;
 	struct known_names known;
 	struct line_state line;
 	struct pattern_state pattern;
+	struct epochs epochs;
+	struct plain plain;
+	/* The row repeats the last step, as progress bars do: what it replaces is not counted. */
+	bool repeats;
 	struct table table;
 };
 
@@ -206,11 +243,15 @@ typedef bool log_line_fn(struct build *b, struct span line);
 typedef int log_text_fn(struct build *b, struct span text, struct err *e);
 
 log_line_fn line_wordplay, line_lightning, line_losses, line_csv, line_jsonl,
-	line_trainer, line_mlflow, line_pattern;
+	line_trainer, line_mlflow, line_pattern, line_plain, line_keras, line_yolo;
 log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text_array;
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 bool is_array(struct span first);
+/* Adds the names of the columns if the beginning of a log is a header and a row with numbers. */
+bool csv_columns(struct span sample, struct strs *names);
+/* Returns true for the beginning of a table with a row per run, such as W&B's table of runs. */
+bool csv_is_runs(struct span sample);
 /* The names of the runs of a table like W&B's, whose header is given. */
 void csv_runs(struct span header, struct strs *runs);
 /* runs.c: tables and JSON lines of several runs, of which each row names its own. */

@@ -320,7 +320,10 @@ bool line_lightning(struct build *b, struct span line)
 	const char *bar = bracket ? memrchr(p, '|', (size_t)(bracket - p)) : NULL;
 	if (!bar || (*p != ':' && *p != '/'))
 		return false;
-	bool whole = *p == '/'; /* "Epoch 3/400": the bar counts epochs */
+	bool of_total = *p == '/'; /* "Epoch 3/400" */
+	int64_t epochs = 0;
+	if (of_total)
+		scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &epochs);
 	p = scan_step((struct span){bar + 1, (size_t)(bracket - bar - 1)}, &n);
 	if (!p || *p != '/')
 		return false;
@@ -328,6 +331,9 @@ bool line_lightning(struct build *b, struct span line)
 		b->line.batches = total;
 	else if (!epoch)
 		b->line.batches = n; /* "20/?" */
+	/* the bar counts epochs, or the batches of an epoch, of which the first is 1 */
+	bool whole = of_total && total == epochs && (n == epoch || n + 1 == epoch);
+	epoch -= of_total && !whole && epoch > 0;
 	if (!whole && b->line.batches > 0 && epoch < (INT64_C(1) << 53) / b->line.batches)
 		from = epoch * b->line.batches, n += from;
 	struct span rest = {bracket + 1, (size_t)(end - bracket - 1)};

@@ -5,57 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- matrices ---------------------------------------------------------------------- */
-
-/* A range of rows or columns. */
-struct range {
-	int64_t from, to;
-};
-
-enum { ROWS = 4 }; /* that a row of weights is multiplied with at a time */
-
-/* sum[r] = the product of row r of x with v; `to`: how many rows. */
-static void dots(double *sum, const double *x, const double *v, int64_t n, int64_t to)
-{
-	const double *a = x, *b = x + (to > 1) * n, *c = x + (to > 2) * 2 * n,
-		     *d = x + (to > 3) * 3 * n;
-	double p = 0, q = 0, r = 0, s = 0;
-#pragma omp simd reduction(+ : p, q, r, s)
-	for (int64_t j = 0; j < n; j++) {
-		p += a[j] * v[j];
-		q += b[j] * v[j];
-		r += c[j] * v[j];
-		s += d[j] * v[j];
-	}
-	sum[0] = p, sum[1] = q, sum[2] = r, sum[3] = s;
-}
-
-/* y[n][out] = x[n][in] w[out][in]^T + bias */
-static void linear(double *y, const double *x, const double *w, const double *bias,
-	int64_t n, int64_t in, int64_t out)
-{
-#pragma omp parallel for
-	for (int64_t i = 0; i < n; i += ROWS) {
-		int64_t rows = min64(ROWS, n - i);
-		for (int64_t o = 0; o < out; o++) {
-			double sum[ROWS];
-			dots(sum, x + i * in, w + o * in, in, rows);
-			for (int64_t r = 0; r < rows; r++)
-				y[(i + r) * out + o] = sum[r] + (bias ? bias[o] : 0);
-		}
-	}
-}
-
-/* dx += dy w, of the outputs in the range */
-static void linear_dx(double *dx, const double *dy, const double *w, int64_t n,
-	int64_t in, int64_t out, struct range of)
-{
-#pragma omp parallel for
-	for (int64_t i = 0; i < n; i++)
-		for (int64_t o = of.from; o < of.to; o++)
-			add_scaled(dx + i * in, dy[i * out + o], w + o * in, in);
-}
-
 /* ---- a pass over one sequence ------------------------------------------------------- */
 
 static double *weight(const struct sequence_work *w, const struct tensor *t)
@@ -136,15 +85,24 @@ static double normalize(const struct sequence_work *w, double *h, const double *
 	return rstd;
 }
 
+/* What is added to weights of norms. */
+static double one(const struct sequence_work *w)
+{
+	return w->m->arch->norm_adds_one ? 1 : 0;
+}
+
+/* y = norm of x; without weights y = x */
 static void norm(const struct sequence_work *w, const struct tensor *gamma,
 	const struct tensor *beta, double *y, const double *x)
 {
 	const double *g = weight(w, gamma), *b = weight(w, beta);
-	for (int64_t i = 0; i < w->n; i++) {
+	if (!g)
+		memcpy(y, x, (size_t)(w->n * w->dim) * sizeof(*y));
+	for (int64_t i = 0; i < w->n && g; i++) {
 		double *row = y + i * w->dim;
 		normalize(w, row, x + i * w->dim);
 		for (int64_t j = 0; j < w->dim; j++)
-			row[j] = row[j] * g[j] + (b ? b[j] : 0);
+			row[j] = row[j] * (g[j] + one(w)) + (b ? b[j] : 0);
 	}
 }
 
@@ -157,15 +115,18 @@ static void norm_backward(const struct sequence_work *w, const struct tensor *ga
 	const double *g = weight(w, gamma);
 	double *dg = gradient(w, gamma), *db = gradient(w, beta), *h = doubles(w->dim);
 	double n = (double)w->dim, centre = w->m->arch->norm == NORM_LAYER ? 1 : 0;
-	for (int64_t i = 0; i < w->n; i++) {
+	if (!g)
+		add_scaled(dx, 1, dy, w->n * w->dim);
+	for (int64_t i = 0; i < w->n && g; i++) {
 		const double *up = dy + i * w->dim, *mine = for_weights + i * w->dim;
 		double rstd = normalize(w, h, x + i * w->dim), mean = 0, along = 0;
 		for (int64_t j = 0; j < w->dim; j++) {
-			mean += centre * up[j] * g[j] / n;
-			along += up[j] * g[j] * h[j] / n;
+			mean += centre * up[j] * (g[j] + one(w)) / n;
+			along += up[j] * (g[j] + one(w)) * h[j] / n;
 		}
 		for (int64_t j = 0; j < w->dim; j++)
-			dx[i * w->dim + j] += rstd * (up[j] * g[j] - mean - h[j] * along);
+			dx[i * w->dim + j] +=
+				rstd * (up[j] * (g[j] + one(w)) - mean - h[j] * along);
 		for (int64_t j = 0; j < w->dim && in_part(w, i); j++) {
 			if (dg)
 				dg[j] += mine[j] * h[j];
@@ -184,16 +145,22 @@ static double rstd_of(const double *x, int64_t n, double eps)
 	return 1 / sqrt(square + eps);
 }
 
-/* y = RMSNorm of each head of x [n][width] */
+/* The channels that a norm of queries or keys is of. */
+static int64_t qk_norm_width(const struct sequence_work *w, int64_t width)
+{
+	return w->m->arch->wide_qk_norm ? width : w->m->head_dim;
+}
+
+/* y = RMSNorm of each head of x [n][width], or of all heads at once */
 static void head_norm(const struct sequence_work *w, const struct tensor *gamma,
 	double *y, const double *x, int64_t width)
 {
-	int64_t dim = w->m->head_dim;
+	int64_t dim = qk_norm_width(w, width);
 	const double *g = weight(w, gamma);
 	for (int64_t at = 0; at < w->n * width; at += dim) {
 		double rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
 		for (int64_t j = 0; j < dim; j++)
-			y[at + j] = x[at + j] * rstd * g[j];
+			y[at + j] = x[at + j] * rstd * (g[j] + one(w));
 	}
 }
 
@@ -201,89 +168,24 @@ static void head_norm(const struct sequence_work *w, const struct tensor *gamma,
 static void head_norm_backward(const struct sequence_work *w, const struct tensor *gamma,
 	double *dy, const double *x, int64_t width)
 {
-	int64_t dim = w->m->head_dim;
+	int64_t dim = qk_norm_width(w, width);
 	const double *g = weight(w, gamma);
 	double *dg = gradient(w, gamma);
 	const struct range of = outputs_of(w, PART_SLICE, width);
 	for (int64_t at = 0; at < w->n * width; at += dim) {
 		double *up = dy + at, along = 0, rstd;
-		bool mine = in_part(w, at / width) && at % width >= of.from &&
-			    at % width < of.to;
+		bool mine = in_part(w, at / width);
 		rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
 		for (int64_t j = 0; j < dim; j++)
-			along += up[j] * g[j] * x[at + j] * rstd / (double)dim;
+			along += up[j] * (g[j] + one(w)) * x[at + j] * rstd / (double)dim;
 		for (int64_t j = 0; j < dim; j++) {
 			double h = x[at + j] * rstd;
-			if (dg && mine)
+			int64_t channel = (at + j) % width;
+			if (dg && mine && channel >= of.from && channel < of.to)
 				dg[j] += up[j] * h;
-			up[j] = rstd * (up[j] * g[j] - h * along);
+			up[j] = rstd * (up[j] * (g[j] + one(w)) - h * along);
 		}
 	}
-}
-
-/* ---- activation functions ------------------------------------------------------------ */
-
-static const double pi = 3.14159265358979323846;
-
-static double gelu_tanh(double x)
-{
-	return 0.5 * x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x)));
-}
-
-static double gelu_tanh_slope(double x)
-{
-	double t = tanh(sqrt(2 / pi) * (x + 0.044715 * x * x * x));
-	return 0.5 * (1 + t) +
-	       0.5 * x * (1 - t * t) * sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x);
-}
-
-static double gelu(double x)
-{
-	return x * 0.5 * erfc(-x / sqrt(2));
-}
-
-static double gelu_slope(double x)
-{
-	return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
-}
-
-static double swiglu(double x, double gate)
-{
-	return x / (1 + exp(-x)) * gate;
-}
-
-static double swiglu_slope(double x, double gate, double *dgate)
-{
-	double s = 1 / (1 + exp(-x));
-	*dgate = x * s;
-	return gate * s * (1 + x * (1 - s));
-}
-
-#define PLAIN_CALL(f, x, ...) f(x)
-#define GATED_CALL(f, ...) f(__VA_ARGS__)
-
-static double act(enum act_kind kind, double x, double gate)
-{
-	switch (kind) {
-#define ACT(id, name, kind, ...) \
-	case ACT_##id:           \
-		return kind##_CALL(name, x, gate);
-#include "kernels/acts.h"
-	}
-	bug(__FILE__, __LINE__, "an activation function");
-}
-
-/* Returns the derivative by x. Sets the derivative by the gate, if there is one. */
-static double act_slope(enum act_kind kind, double x, double gate, double *dgate)
-{
-	*dgate = 0;
-	switch (kind) {
-#define ACT(id, name, kind, ...) \
-	case ACT_##id:           \
-		return kind##_CALL(name##_slope, x, gate, dgate);
-#include "kernels/acts.h"
-	}
-	bug(__FILE__, __LINE__, "an activation function");
 }
 
 /* ---- sublayers ---------------------------------------------------------------------- */
@@ -315,8 +217,8 @@ static double *attention(const struct sequence_work *w, const struct sublayer_te
 	double *const qkv[] = {norms ? a->q0 : a->q, norms ? a->k0 : a->k, a->v};
 	norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 3; i++)
-		linear(qkv[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
-			w->dim, i ? w->kv : w->q);
+		float64_linear(qkv[i], a->h, weight(w, t->in[i]),
+			weight(w, t->in_bias[i]), w->n, w->dim, i ? w->kv : w->q);
 	if (norms) {
 		head_norm(w, t->in_norm[0], a->q, a->q0, w->q);
 		head_norm(w, t->in_norm[1], a->k, a->k0, w->kv);
@@ -334,12 +236,14 @@ static double *feed_forward(const struct sequence_work *w,
 	double *const ab[] = {a->a, a->b};
 	norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 2 && t->in[i]; i++)
-		linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]), w->n,
-			w->dim, w->ffn);
+		float64_linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]),
+			w->n, w->dim, w->ffn);
+	for (int64_t i = 0; i < w->n * w->ffn && !t->in[1]; i++)
+		a->b[i] = 1;
 	for (int64_t i = 0; i < w->n * w->ffn; i++)
 		a->y[i] = w->f->function.gate_exchanged
-				  ? act(w->m->act, a->b[i], a->a[i])
-				  : act(w->m->act, a->a[i], a->b[i]);
+				  ? float64_act(w->m->act, a->b[i], a->a[i])
+				  : float64_act(w->m->act, a->a[i], a->b[i]);
 	keep_own(w, a->y, w->ffn);
 	return a->y;
 }
@@ -348,7 +252,7 @@ static double *sublayer(
 	struct sequence_work *w, int64_t k, struct float64_acts *a, const double *x)
 {
 	const struct sublayer_tensors *t = &w->m->blocks[k / 2].sub[k % 2];
-	w->layer = t->norm->unit - 1; /* (one that is computed twice is one) */
+	w->layer = t->out->unit - 1; /* (one that is computed twice is one) */
 	return k % 2 == ATTENTION ? attention(w, t, a, x) : feed_forward(w, t, a, x);
 }
 
@@ -360,10 +264,10 @@ static void enter_backward(const struct sequence_work *w,
 {
 	for (int i = 0; i < SUBLAYER_INPUTS && t->in[i]; i++) {
 		linear_dw(w, t->in[i], t->in_bias[i], dy[i], h, w->dim, widths[i]);
-		linear_dx(dh, dy[i], weight(w, t->in[i]), w->n, w->dim, widths[i],
+		float64_linear_dx(dh, dy[i], weight(w, t->in[i]), w->n, w->dim, widths[i],
 			(struct range){0, widths[i]});
 		if (mine != dh)
-			linear_dx(mine, dy[i], weight(w, t->in[i]), w->n, w->dim,
+			float64_linear_dx(mine, dy[i], weight(w, t->in[i]), w->n, w->dim,
 				widths[i], outputs_of(w, PART_SLICE, widths[i]));
 	}
 }
@@ -376,7 +280,7 @@ static void attention_backward64(const struct sequence_work *w,
 	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->o, w->q, w->dim);
-	linear_dx(d.o, dx, weight(w, t->out), w->n, w->q, w->dim,
+	float64_linear_dx(d.o, dx, weight(w, t->out), w->n, w->q, w->dim,
 		(struct range){0, w->dim});
 	keep_own(w, d.o, w->q);
 	float64_attend_backward(w, a, &d);
@@ -390,6 +294,16 @@ static void attention_backward64(const struct sequence_work *w,
 	acts_free64(&d);
 }
 
+/* Stores the rows of the last block's w2, if they are asked for. */
+static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
+{
+	const struct target_rows *to = w->s->rows;
+	if (!to || !to->dy || w->layer != w->m->c.layers - 1)
+		return;
+	memcpy(to->dy, dy, (size_t)(w->n * w->dim) * sizeof(*dy));
+	memcpy(to->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
+}
+
 static void feed_forward_backward(const struct sequence_work *w,
 	const struct sublayer_tensors *t, const struct float64_acts *a, const double *dx,
 	double *dh, double *mine)
@@ -398,15 +312,16 @@ static void feed_forward_backward(const struct sequence_work *w,
 	struct float64_acts d;
 	acts_alloc64(w, &d);
 	linear_dw(w, t->out, t->bias, dx, a->y, w->ffn, w->dim);
-	linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
+	store_rows(w, dx, a->y);
+	float64_linear_dx(d.y, dx, weight(w, t->out), w->n, w->ffn, w->dim,
 		(struct range){0, w->dim});
 	keep_own(w, d.y, w->ffn);
 	for (int64_t i = 0; i < w->n * w->ffn; i++) {
 		double da, db;
 		if (w->f->function.gate_exchanged)
-			db = act_slope(w->m->act, a->b[i], a->a[i], &da);
+			db = float64_act_slope(w->m->act, a->b[i], a->a[i], &da);
 		else
-			da = act_slope(w->m->act, a->a[i], a->b[i], &db);
+			da = float64_act_slope(w->m->act, a->a[i], a->b[i], &db);
 		d.a[i] = d.y[i] * da;
 		d.b[i] = d.y[i] * db;
 	}
@@ -418,8 +333,9 @@ static void feed_forward_backward(const struct sequence_work *w,
 
 static double embedding_scale(const struct sequence_work *w)
 {
-	double scale = w->f->function.embedding_scale;
-	return scale > 0 ? scale : 1;
+	double scale =
+		either_factor(w->f->function.embedding_scale, w->m->c.embedding_scale);
+	return scale > 0 ? scale : w->m->arch->root_embedding ? sqrt((double)w->dim) : 1;
 }
 
 static void embed(const struct sequence_work *w, double *x)
@@ -446,6 +362,9 @@ static void embed_backward64(const struct sequence_work *w, const double *dx)
 	double *table = gradient(w, w->m->tokens), *pos = gradient(w, w->m->positions);
 	for (int64_t i = 0; i < w->n; i++) {
 		const double *row = dx + i * w->dim;
+		if (w->s->rows && w->s->rows->dx)
+			add_scaled(w->s->rows->dx + i * w->dim, embedding_scale(w), row,
+				w->dim);
 		if (table && in_part(w, i) && has_use(w, 0))
 			add_scaled(table + w->s->tokens[i] * w->dim, embedding_scale(w),
 				row, w->dim);
@@ -465,12 +384,16 @@ static double log_sum_exp(const double *x, int64_t n)
 }
 
 /* Of one position: the loss; the logits become their gradients. slope[vocab] is scratch. */
-static double loss_of(const struct function *f, double *logits, double *slope,
-	int64_t vocab, int32_t target, double scale)
+static double loss_of(const struct sequence_work *w, double *logits, double *slope,
+	int32_t target, double scale)
 {
+	const struct function *f = &w->f->function;
+	const int64_t vocab = w->m->c.vocab;
 	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
+	double cap = either_factor(f->logit_cap, w->m->c.logit_cap);
+	by *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
 	for (int64_t j = 0; j < vocab; j++) {
-		sum += logits[j] = capped(by * logits[j], f->logit_cap, &slope[j]);
+		sum += logits[j] = capped(by * logits[j], cap, &slope[j]);
 		slope[j] *= by;
 	}
 	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
@@ -486,16 +409,30 @@ static double loss_of(const struct function *f, double *logits, double *slope,
 					 : loss;
 }
 
+/* Returns the loss at position i, times its weight. The logits become their gradients. */
+static double loss_at(
+	const struct sequence_work *w, double *logits, double *slope, int64_t i)
+{
+	double weight = w->s->weights ? w->s->weights[i] : 1;
+	double loss = loss_of(w, logits, slope, w->s->targets[i], weight * w->scale);
+	if (w->s->rows && w->s->rows->loss)
+		w->s->rows->loss[i] = loss;
+	return weight * loss;
+}
+
 /* ---- ranks ---------------------------------------------------------------------------- */
 
 /* A tensor-parallel rank, or the only one. */
 struct rank {
 	struct sequence_work w;
 	double *x; /* [2 layers + 1][n][dim]: the input of each sublayer, and the last one's output */
-	double *y;    /* [n][dim]: what a sublayer adds to it */
-	double *dx;   /* of x */
-	double *dh;   /* of the output of a norm, */
-	double *mine; /* through which its weights' gradients are computed; else dh */
+	double *y;	/* [n][dim]: the rank's part of a sublayer's output, */
+	double *sum;	/* the sum over ranks, */
+	double *dy;	/* and its gradient */
+	double *dx;	/* of x */
+	double *beside; /* of the input of attention, by an FFN that has it, too */
+	double *dh;	/* of the output of a norm, */
+	double *mine;	/* through which its weights' gradients are computed; else dh */
 	struct float64_acts a;
 };
 
@@ -515,24 +452,89 @@ static bool is_cut(const struct pass *p, int64_t k, bool backward)
 	       of->sublayer == k % 2 && (of->layer < 0 || of->layer == k / 2);
 }
 
-/* Behind the row-parallel layer of sublayer k: its sum over the ranks, and the residual. */
-static void leave(const struct pass *p, int64_t k)
+static bool is_parallel(const struct pass *p)
+{
+	return p->of->w.f->function.path.kind == PATH_PARALLEL;
+}
+
+/* Returns the index in x of the input of sublayer k, or with p->last of the final norm. */
+static int64_t input_of(const struct pass *p, int64_t k)
+{
+	return k - (is_parallel(p) && k < p->last && k % 2 == FFN);
+}
+
+static double often(double times)
+{
+	return times > 0 ? times : 1;
+}
+
+static const struct sublayer_tensors *tensors_of(const struct pass *p, int64_t k)
+{
+	return &p->of->w.m->blocks[k / 2].sub[k % 2];
+}
+
+static double residual_scale(const struct pass *p)
+{
+	double scale = p->of->w.m->c.residual_scale;
+	return scale > 0 ? scale : 1;
+}
+
+/* From each rank's part of the output of sublayer k to the sums over the ranks, with the bias. */
+static void sum_outputs(const struct pass *p, int64_t k)
 {
 	const struct sequence_work *w = &p->of->w;
-	const double *bias = weight(w, w->m->blocks[k / 2].sub[k % 2].bias);
+	const struct function *f = &w->f->function;
+	const double *bias = weight(w, tensors_of(p, k)->bias);
 	bool alone =
 		p->missing == (k % 2 == ATTENTION ? MISSING_ATTENTION : MISSING_FFN) ||
 		p->missing == MISSING_BOTH;
 	for (int r = 0; r < p->n; r++) {
-		const double *x = p->of[r].x + k * p->size;
-		double *to = p->of[r].x + (k + 1) * p->size;
-		if (!is_cut(p, k, false))
-			memcpy(to, x, (size_t)p->size * sizeof(*to));
+		double *to = p->of[r].sum;
+		memset(to, 0, (size_t)p->size * sizeof(*to));
 		for (int q = 0; q < p->n; q++)
 			if (q == r || !alone)
-				add_scaled(to, 1, p->of[q].y, p->size);
+				add_scaled(
+					to, often(f->times[k % 2]), p->of[q].y, p->size);
 		for (int64_t i = 0; i < w->n && bias; i++)
-			add_scaled(to + i * w->dim, 1, bias, w->dim);
+			add_scaled(to + i * w->dim, often(f->bias_times[k % 2]), bias,
+				w->dim);
+	}
+}
+
+/* Where the gradient of the input of sublayer k is summed. */
+static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
+{
+	return input_of(p, k) == k ? me->dx : me->beside;
+}
+
+/* After the row-parallel layer of sublayer k: the norm of its output, and the residual. */
+static void leave(const struct pass *p, int64_t k)
+{
+	sum_outputs(p, k);
+	for (int r = 0; r < p->n; r++) {
+		struct rank *me = &p->of[r];
+		const double *x = me->x + k * p->size;
+		double *to = me->x + (k + 1) * p->size;
+		norm(&me->w, tensors_of(p, k)->post_norm, NULL, me->y, me->sum);
+		if (!is_cut(p, k, false))
+			memcpy(to, x, (size_t)p->size * sizeof(*to));
+		add_scaled(to, residual_scale(p), me->y, p->size);
+	}
+}
+
+/* Sets dy of each rank, from the gradient of the stream after sublayer k. */
+static void leave_backward64(const struct pass *p, int64_t k)
+{
+	const struct tensor *post = tensors_of(p, k)->post_norm;
+	if (post)
+		sum_outputs(p, k);
+	for (int r = 0; r < p->n; r++) {
+		struct rank *me = &p->of[r];
+		double *dz = me->y; /* (its values are no longer needed) */
+		memset(dz, 0, (size_t)p->size * sizeof(*dz));
+		memset(me->dy, 0, (size_t)p->size * sizeof(*me->dy));
+		add_scaled(dz, residual_scale(p), me->dx, p->size);
+		norm_backward(&me->w, post, NULL, me->dy, dz, dz, me->sum);
 	}
 }
 
@@ -547,8 +549,9 @@ static void norms_backward(const struct pass *p, const struct tensor *gamma,
 	for (int r = 0; r < p->n; r++) {
 		const struct rank *me = &p->of[r];
 		const double *up = alone ? me->dh : sum;
-		norm_backward(&me->w, gamma, beta, me->dx, up,
-			me->mine == me->dh ? up : me->mine, me->x + k * p->size);
+		norm_backward(&me->w, gamma, beta, gradient_of_input(p, me, k), up,
+			me->mine == me->dh ? up : me->mine,
+			me->x + input_of(p, k) * p->size);
 	}
 	for (int r = 0; r < p->n; r++) {
 		memset(p->of[r].dh, 0, (size_t)p->size * sizeof(double));
@@ -556,19 +559,20 @@ static void norms_backward(const struct pass *p, const struct tensor *gamma,
 	}
 }
 
+/* The part of a rank of the output of sublayer k. */
+static void compute_part(const struct pass *p, struct rank *me, int64_t k)
+{
+	const struct sequence_work *w = &me->w;
+	const double *in = sublayer(&me->w, k, &me->a, me->x + input_of(p, k) * p->size);
+	float64_linear(me->y, in, weight(w, tensors_of(p, k)->out), NULL, w->n,
+		k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
+}
+
 static void forward(const struct pass *p)
 {
 	for (int64_t k = 0; k < p->last; k++) {
-		for (int r = 0; r < p->n; r++) {
-			struct rank *me = &p->of[r];
-			const struct sequence_work *w = &me->w;
-			const struct sublayer_tensors *t =
-				&w->m->blocks[k / 2].sub[k % 2];
-			const double *in =
-				sublayer(&me->w, k, &me->a, me->x + k * p->size);
-			linear(me->y, in, weight(w, t->out), NULL, w->n,
-				k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
-		}
+		for (int r = 0; r < p->n; r++)
+			compute_part(p, &p->of[r], k);
 		leave(p, k);
 	}
 }
@@ -581,7 +585,7 @@ static int64_t first_wanted(const struct pass *p)
 	for (int i = 0; i < w->m->n_tensors; i++)
 		if (w->grad[i])
 			unit = min64(unit, w->m->tensors[i].unit);
-	while (k < p->last && w->m->blocks[k / 2].sub->norm->unit < unit)
+	while (k < p->last && w->m->blocks[k / 2].sub->out->unit < unit)
 		k += 2;
 	return k;
 }
@@ -590,17 +594,23 @@ static int64_t first_wanted(const struct pass *p)
 static void backward(const struct pass *p)
 {
 	for (int64_t k = p->last - 1, first = first_wanted(p); k >= first; k--) {
-		const struct sublayer_tensors *t = &p->of->w.m->blocks[k / 2].sub[k % 2];
+		const struct sublayer_tensors *t = tensors_of(p, k);
+		for (int r = 0; r < p->n; r++)
+			compute_part(p, &p->of[r], k);
+		leave_backward64(p, k);
 		for (int r = 0; r < p->n; r++) {
 			struct rank *me = &p->of[r];
-			sublayer(&me->w, k, &me->a, me->x + k * p->size);
 			(k % 2 == ATTENTION ? attention_backward64
 					    : feed_forward_backward)(
-				&me->w, t, &me->a, me->dx, me->dh, me->mine);
+				&me->w, t, &me->a, me->dy, me->dh, me->mine);
 			if (is_cut(p, k, true))
 				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
+		for (int r = 0; r < p->n && is_parallel(p) && k % 2 == ATTENTION; r++) {
+			add_scaled(p->of[r].dx, 1, p->of[r].beside, p->size);
+			memset(p->of[r].beside, 0, (size_t)p->size * sizeof(double));
+		}
 	}
 }
 
@@ -612,11 +622,11 @@ static void head_backward(const struct rank *me, const double *h, const double *
 	const struct tensor *out = w->m->output;
 	int64_t dim = w->dim, vocab = w->m->c.vocab;
 	double *dw = has_use(w, 1) ? gradient(w, out) : NULL;
-	linear_dx(me->dh + at * dim, dlogits, weight(w, out), n, dim, vocab,
+	float64_linear_dx(me->dh + at * dim, dlogits, weight(w, out), n, dim, vocab,
 		outputs_of(w, PART_RANKS, vocab));
 	if (me->mine != me->dh)
-		linear_dx(me->mine + at * dim, dlogits, weight(w, out), n, dim, vocab,
-			outputs_of(w, PART_SLICE, vocab));
+		float64_linear_dx(me->mine + at * dim, dlogits, weight(w, out), n, dim,
+			vocab, outputs_of(w, PART_SLICE, vocab));
 #pragma omp parallel for
 	for (int64_t o = 0; o < vocab; o++)
 		for (int64_t i = 0; i < n && dw; i++)
@@ -633,8 +643,8 @@ static void gather_logits(
 	int64_t vocab = w->m->c.vocab;
 	for (int r = 0; r < p->n; r++) {
 		const struct range of = outputs_of(&p->of[r].w, PART_RANKS, vocab);
-		linear(own, p->of[r].a.h + at * w->dim, weight(w, w->m->output), NULL, n,
-			w->dim, vocab);
+		float64_linear(own, p->of[r].a.h + at * w->dim, weight(w, w->m->output),
+			NULL, n, w->dim, vocab);
 		for (int64_t i = 0; i < n; i++)
 			memcpy(logits + i * vocab + of.from, own + i * vocab + of.from,
 				(size_t)(of.to - of.from) * sizeof(*own));
@@ -661,8 +671,7 @@ static double head(const struct pass *p)
 				memset(logits + i * vocab, 0,
 					(size_t)vocab * sizeof(double));
 			else
-				loss += loss_of(&w->f->function, logits + i * vocab,
-					slope, vocab, w->s->targets[at + i], w->scale);
+				loss += loss_at(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
 			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}
@@ -679,7 +688,10 @@ static void rank_open(struct rank *me, const struct pass *p)
 {
 	me->x = doubles((p->last + 1) * p->size);
 	me->y = doubles(p->size);
+	me->sum = doubles(p->size);
+	me->dy = doubles(p->size);
 	me->dx = doubles(p->size);
+	me->beside = doubles(p->size);
 	me->dh = doubles(p->size);
 	me->mine = me->w.part.kind == PART_SLICE ? doubles(p->size) : me->dh;
 	acts_alloc64(&me->w, &me->a);
@@ -690,7 +702,10 @@ static void rank_close(struct rank *me)
 {
 	free(me->x);
 	free(me->y);
+	free(me->sum);
+	free(me->dy);
 	free(me->dx);
+	free(me->beside);
 	if (me->mine != me->dh)
 		free(me->mine);
 	free(me->dh);

@@ -15,7 +15,7 @@ struct sequence_work {
 	double scale;
 	struct grad_part part;
 	double **grad;
-	double *table; /* of rotations, [n][head_dim]: cosines, then sines */
+	double *table; /* of rotations, [2][n][head_dim]: cosines, then sines; second: of layers with a window */
 };
 
 /* The activations of a sublayer: behind the norm; of attention, and of the FFN. */
@@ -23,6 +23,12 @@ struct float64_acts {
 	double *h, *q, *k, *v, *o, *a, *b, *y;
 	double *q0, *k0; /* queries and keys before their norms */
 };
+
+/* A factor of a variant, or else of the model; 0: neither has one. */
+static inline double either_factor(double of_variant, double of_model)
+{
+	return of_variant != 0 ? of_variant : of_model;
+}
 
 /* Zeros; the caller frees them. */
 static inline double *doubles(int64_t n)
@@ -44,6 +50,24 @@ static inline double capped(double x, double cap, double *slope)
 	*slope = 1 - t * t;
 	return cap > 0 ? cap * t : x;
 }
+
+/* A range of rows or columns. */
+struct range {
+	int64_t from, to;
+};
+
+/* float64_matrix.c */
+/* y[n][out] = x[n][in] w[out][in]^T + bias */
+void float64_linear(double *y, const double *x, const double *w, const double *bias,
+	int64_t n, int64_t in, int64_t out);
+/* dx += dy w, of the outputs in the range */
+void float64_linear_dx(double *dx, const double *dy, const double *w, int64_t n,
+	int64_t in, int64_t out, struct range of);
+
+/* float64_act.c: activation functions of models, or of bugs (ACT_OF_BUG). */
+double float64_act(enum act_kind kind, double x, double gate);
+/* Returns the derivative by x. Sets the derivative by the gate, if there is one. */
+double float64_act_slope(enum act_kind kind, double x, double gate, double *dgate);
 
 /* float64_attn.c */
 /* Of rotary positions, for sequence_work.table; the caller frees it. */

@@ -26,6 +26,15 @@ struct ckpt_copy {
 };
 typedef void ckpt_see_copy(void *with, const struct ckpt_copy *copy);
 
+/* The settings of the optimizer's group that a tensor is in; below 0: not known. */
+struct ckpt_settings {
+	double decay, lr;
+	int64_t group; /* its number */
+};
+
+/* What a file reports of its optimizer beyond AdamW. */
+enum { CKPT_MAXIMIZES = 1, CKPT_AMSGRAD = 2, CKPT_NADAM = 4 };
+
 struct ckpt_view {
 	const char *name;      /* in messages */
 	const char *format;    /* of the file that was opened: its name in foreign.h */
@@ -36,9 +45,11 @@ struct ckpt_view {
 	struct ckpt_tensor *tensors;
 	int n_tensors;
 	struct strs groups; /* the first is "model" */
-	/* [n_tensors]: the weight decay that the optimizer's settings have for each, -1 if it is not known;
-	 * NULL: of none. close() frees it. */
-	double *decays;
+	struct ckpt_settings
+		*settings;  /* [n_tensors], which close() frees; NULL: not known */
+	unsigned optimizer; /* CKPT_MAXIMIZES, ... */
+	/* What the optimizer has for tensors without moments: "momentum_buffer (optimizer.muon)". */
+	struct str other_state;
 	const double *numbers;
 	int64_t n_numbers;
 	/* Reads the rows in fp32, and reports damage. */
@@ -47,6 +58,9 @@ struct ckpt_view {
 	/* Compares all copies with what is read; NULL: there are none. */
 	int (*copies)(
 		const struct ckpt_view *v, ckpt_see_copy *see, void *with, struct err *e);
+	/* Appends the name that a tensor of the parameters has in the file, and which of its rows are read; NULL: the
+	 * names are the same. */
+	void (*file_name)(const struct ckpt_view *v, int tensor, struct str *out);
 	void (*close)(struct ckpt_view *v); /* frees *with; may be NULL */
 	void *with;			    /* state of read() */
 };

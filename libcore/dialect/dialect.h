@@ -5,6 +5,7 @@
 #pragma once
 
 #include "archive/archive.h"
+#include "ckpt/view.h"
 #include "model/model.h"
 
 /* ---- names.c: which item is which tensor -------------------------------------------------- */
@@ -22,7 +23,7 @@ struct torch_names {
 	const struct dialect *dialect;
 	const struct torch_item *table; /* the token embedding */
 	struct str prefix;		/* in front of its name */
-	/* The optimizer has numbers instead of names: the parameters in the order of the numbers; else NULL. */
+	/* The optimizer has numbers instead of names: [number] parameter; else NULL. */
 	const struct torch_item **order;
 	int64_t n_order;
 };
@@ -36,15 +37,19 @@ const struct torch_item *torch_names_find(const struct torch_names *x, const cha
  * parameter, or NULL if only the optimizer has it under this name. */
 const struct torch_item *torch_names_state(const struct torch_names *x, const char *name,
 	const struct torch_item *item, const char *what);
+/* Returns whether an optimizer has a state of a parameter, with or without moments. */
+bool torch_names_has_state(
+	const struct torch_names *x, const struct torch_item *parameter);
+/* Appends the keys of the states of all optimizers, except their steps: "momentum_buffer (optimizer.muon)". */
+void torch_names_describe_state(const struct torch_names *x, struct str *out);
 /* 1: it has moments; 0: none; -1: some that cannot be read. */
 int torch_names_has_moments(const struct torch_names *x, struct err *e);
 /* The item BEGIN PREFIX NAME END, where the prefix of the token embedding may lack parts at its end, and if
  * `shorter` at its begin; NULL: there is none. */
 const struct torch_item *torch_names_look_up(const struct torch_names *x,
 	const char *begin, const char *name, const char *end, bool shorter);
-/* Sets the order of the numbers that an optimizer has instead of names. `used`: the parameters. */
-int torch_names_order(struct torch_names *x, struct torch_file *f,
-	const struct torch_item *const *used, int64_t n, struct err *e);
+/* The name without the names of wrappers, allocated. */
+char *torch_names_plain(const char *name);
 /* DeepSpeed without ZeRO: the fp32 parameters of a model in 16 bits, in that order, as far as they are there; NULL behind
  * them. Allocated. */
 const struct torch_item **torch_names_masters(const struct torch_names *x);
@@ -56,6 +61,17 @@ const struct torch_item *torch_names_numbered(
 	const struct torch_names *x, const char *kind, int64_t n, const char *what);
 /* The first item whose whole name is this one. */
 const struct torch_item *torch_names_exact(const struct torch_names *x, const char *name);
+
+/* ---- order.c: optimizers that number their parameters ------------------------------------------ */
+
+struct torch_parameter {
+	const struct torch_item *item;
+	bool frozen; /* the caller knows that it is not trained */
+};
+/* Finds which parameter each number of the optimizer is, by param_names, else by the order of the parameters, the sizes
+ * of the groups and the shapes of the moments. `list`: all parameters in the order of the model. */
+int torch_names_order(struct torch_names *x, struct torch_file *f,
+	const struct torch_parameter *list, int64_t n, struct err *e);
 
 /* ---- sources.c: where our tensors are --------------------------------------------------------- */
 
@@ -69,8 +85,15 @@ struct tensor_source {
 	int64_t layer;		       /* of all layers in one tensor; -1: it has one */
 	bool transposed;
 	int fused; /* rows are [key head][queries, key, value][width], and this is the part */
-	bool pairs; /* channels that are rotated together are neighbours */
+	/* Of rows of queries and keys: channels that are rotated together are neighbours; only some are rotated. */
+	bool pairs, partly;
 };
+
+/* Returns where a channel of a head is in a tensor whose rows are in such an order. */
+int64_t channel_of_source(
+	const struct model *m, const struct tensor_source *s, int64_t channel);
+/* Are the rows of this tensor rotated? */
+bool has_rotated_rows(const struct tensor *t);
 
 /* A model, and where its tensors are. */
 struct placement {
@@ -115,9 +138,12 @@ struct stem {
 struct scheme {
 	const char *layers; /* in front of the names of a layer; with its number */
 	bool biases;	    /* all modules have one, except no_bias */
-	struct stem stems[16];
+	struct stem stems[18];
+	/* Their modules in the order in which the class registers them, which an optimizer numbers; the last is NULL. */
+	const char *const *modules;
 };
-extern const struct scheme scheme_llama, scheme_gpt2;
+extern const struct scheme scheme_llama, scheme_gpt2, scheme_phi3, scheme_olmo2,
+	scheme_gemma, scheme_glm4;
 extern const struct scheme
 	*const hf_schemes[ARCHS]; /* of Hugging Face, per architecture */
 
@@ -141,6 +167,9 @@ struct foreign {
 int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign **list, struct err *e);
 
+/* Lists the items of the parameters, each once, in the order of scheme.modules. Returns their number, or -1. */
+int64_t stems_in_order(
+	const struct placement *x, const struct torch_item **out, struct err *e);
 /* Returns the item of one of our tensors, by the scheme of the dialect; NULL: there is none. */
 const struct torch_item *stems_item(const struct torch_names *x, const char *ours);
 /* As dialect.find, of a dialect with a scheme. */
@@ -174,9 +203,13 @@ int fused_find(struct placement *x, int group, struct err *e);
 
 /* ---- groups.c -------------------------------------------------------------------------- */
 
-/* Sets the weight decay of the optimizer's group that each parameter is in, by the item of its exp_avg; -1: not known. */
-int torch_group_decays(struct torch_file *f, const struct torch_names *x,
-	const struct torch_item *const *means, int64_t n, double *decays, struct err *e);
+/* Sets the settings of the optimizer's group that each of n parameters is in, by the item of its exp_avg. */
+int torch_group_settings(struct torch_file *f, const struct torch_names *x,
+	const struct torch_item *const *means, int64_t n, struct ckpt_settings *out,
+	struct err *e);
+/* Sets CKPT_MAXIMIZES, ..., by the settings of any group. */
+int torch_group_optimizer(struct torch_file *f, const struct torch_names *x,
+	unsigned *optimizer, struct err *e);
 
 /* ---- the table ---------------------------------------------------------------------------- */
 
@@ -184,6 +217,9 @@ struct dialect {
 	const char *name; /* of the program, in messages */
 	const char *
 		table; /* the end of the name of the token embedding, which only this dialect has */
+	/* Ends of names of the first layer that only this one has of dialects with this table; the first row with all of
+	 * them is taken. NULL: none. */
+	const char *marks[2];
 	int arch;
 	/* Lists that end with NULL: how names of tensors of the model begin; modules that wrap others, whose names are
 	 * dropped. */
@@ -207,7 +243,10 @@ struct dialect {
 	bool (*is_copy)(const struct torch_names *x, const char *name);
 };
 
-#define DIALECTS(X) X(meta) X(llama) X(gpt2) X(megatron) X(nanotron)
+#define DIALECTS(X) \
+	X(meta)     \
+	X(phi3)     \
+	X(glm4) X(gemma3) X(gemma2) X(olmo2) X(llama) X(gpt2) X(megatron) X(nanotron)
 #define DIALECT_ROW(name) extern const struct dialect dialect_##name;
 DIALECTS(DIALECT_ROW)
 #undef DIALECT_ROW

@@ -1,4 +1,4 @@
-/* The weight decay of each parameter, by the group of the optimizer that it is in. */
+/* The weight decay and learning rate of each parameter, by the group of the optimizer that it is in. */
 #include "dialect/dialect.h"
 
 #include <ctype.h>
@@ -6,7 +6,8 @@
 /* A parameter that a group has, by its name or its number. */
 struct member {
 	char *name; /* NULL: by its number */
-	double id, decay;
+	double id;
+	struct ckpt_settings is;
 	int64_t order; /* the first of equal ones counts */
 };
 
@@ -27,16 +28,18 @@ static int read_number(
 	return rc;
 }
 
-static void add_member(struct members *m, const char *name, double id, double decay)
+static void add_member(
+	struct members *m, const char *name, double id, const struct ckpt_settings *is)
 {
 	m->v = xgrow(m->v, m->n, sizeof(*m->v));
-	m->v[m->n] = (struct member){name ? xstrdup(name) : NULL, id, decay, m->n};
+	m->v[m->n] = (struct member){name ? xstrdup(name) : NULL, id, *is, m->n};
 	m->n++;
 }
 
 /* Adds the parameters of a group. */
 static int read_group(struct members *m, struct torch_file *f,
-	const struct torch_item *params, double decay, int64_t n_tensors, struct err *e)
+	const struct torch_item *params, const struct ckpt_settings *is,
+	int64_t n_tensors, struct err *e)
 {
 	scoped_strs names = {0};
 	scoped_ptr double *ids = xcalloc((size_t)n_tensors + 1, sizeof(*ids));
@@ -44,9 +47,9 @@ static int read_group(struct members *m, struct torch_file *f,
 	int rc = torch_texts(f, params, &names, e) ||
 		 (!names.n && torch_numbers(f, params, n_tensors, ids, &n, e));
 	for (int64_t i = 0; i < names.n && !rc; i++)
-		add_member(m, names.v[i], 0, decay);
+		add_member(m, names.v[i], 0, is);
 	for (int64_t i = 0; i < n && !rc; i++)
-		add_member(m, NULL, ids[i], decay);
+		add_member(m, NULL, ids[i], is);
 	return rc;
 }
 
@@ -72,11 +75,13 @@ static int read_groups(struct members *m, struct torch_file *f,
 	const struct torch_item *params;
 	for (int64_t g = 0;
 		(params = torch_names_numbered(x, "param_groups", g, "params")); g++) {
-		double decay = -1;
+		struct ckpt_settings is = {-1, -1, g};
 		if (read_number(f,
 			    torch_names_numbered(x, "param_groups", g, "weight_decay"),
-			    &decay, e) ||
-			read_group(m, f, params, decay, n_tensors, e))
+			    &is.decay, e) ||
+			read_number(f, torch_names_numbered(x, "param_groups", g, "lr"),
+				&is.lr, e) ||
+			read_group(m, f, params, &is, n_tensors, e))
 			return -1;
 	}
 	if (m->n)
@@ -98,51 +103,82 @@ static const struct member *find_member(const struct members *m, struct member k
 	return low < m->n && !compare_keys(&m->v[low], &key) ? &m->v[low] : NULL;
 }
 
-/* By the name, or the number that it is. */
-static double decay_of(const struct members *m, const char *name)
+/* By the name, or the number that it is; NULL: there is none. */
+static const struct member *member_of(const struct members *m, const char *name)
 {
 	char *end;
 	double id = (double)strtoll(name, &end, 10);
 	const struct member *x = find_member(m, (struct member){.name = (char *)name});
 	if (!x && !*end)
 		x = find_member(m, (struct member){.id = id});
-	return x ? x->decay : -1;
+	return x;
 }
 
-static int set_decay(struct torch_file *f, const struct members *m, const char *mean,
-	double *decay, struct err *e)
+static int set_settings(struct torch_file *f, const struct members *m, const char *mean,
+	struct ckpt_settings *out, struct err *e)
 {
 	static const char state[] = "state.", end[] = ".exp_avg";
+	static const char *const keys[] = {"weight_decay", "lr"};
+	double *const values[] = {&out->decay, &out->lr};
 	const char *from = strstr(mean, state);
 	scoped_str own = {0};
+	*out = (struct ckpt_settings){-1, -1, -1};
 	if (!from || !text_ends(from, end))
 		return 0;
 	int before = (int)(from - mean);
 	from += strlen(state);
 	int n = (int)(strlen(from) - strlen(end));
 	/* (flattened: each parameter has the settings of its group) */
-	str_printf(&own, "%.*sparam_groups.%.*s.weight_decay", before, mean, n, from);
-	if (!isdigit((unsigned char)*from) &&
-		read_number(f, torch_find(f, own.s), decay, e))
-		return -1;
+	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
+		str_clear(&own);
+		str_printf(
+			&own, "%.*sparam_groups.%.*s.%s", before, mean, n, from, keys[k]);
+		if (!isdigit((unsigned char)*from) &&
+			read_number(f, torch_find(f, own.s), values[k], e))
+			return -1;
+	}
 	str_clear(&own);
 	str_printf(&own, "%.*s", n, from);
-	if (*decay < 0)
-		*decay = decay_of(m, own.s);
+	const struct member *x = member_of(m, own.s);
+	if (out->decay < 0 && out->lr < 0 && x)
+		*out = x->is;
 	return 0;
 }
 
-int torch_group_decays(struct torch_file *f, const struct torch_names *x,
-	const struct torch_item *const *means, int64_t n, double *decays, struct err *e)
+int torch_group_settings(struct torch_file *f, const struct torch_names *x,
+	const struct torch_item *const *means, int64_t n, struct ckpt_settings *out,
+	struct err *e)
 {
 	struct members m = {0};
 	int rc = read_groups(&m, f, x, n, e);
 	for (int64_t i = 0; i < n && !rc; i++) {
-		decays[i] = -1;
-		rc = means[i] ? set_decay(f, &m, means[i]->name, &decays[i], e) : 0;
+		out[i] = (struct ckpt_settings){-1, -1, -1};
+		rc = means[i] ? set_settings(f, &m, means[i]->name, &out[i], e) : 0;
 	}
 	for (int64_t i = 0; i < m.n; i++)
 		free(m.v[i].name);
 	free(m.v);
 	return rc;
+}
+
+int torch_group_optimizer(struct torch_file *f, const struct torch_names *x,
+	unsigned *optimizer, struct err *e)
+{
+	static const struct {
+		const char *key;
+		unsigned is;
+		bool any; /* whatever its value */
+	} keys[] = {{"maximize", CKPT_MAXIMIZES, false}, {"amsgrad", CKPT_AMSGRAD, false},
+		{"momentum_decay", CKPT_NADAM, true}};
+	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
+		const struct torch_item *item;
+		int64_t at = 0;
+		while ((item = torch_names_group(x, keys[k].key, &at))) {
+			double value = 0;
+			if (read_number(f, item, &value, e))
+				return -1;
+			*optimizer |= value != 0 || keys[k].any ? keys[k].is : 0;
+		}
+	}
+	return 0;
 }

@@ -5,6 +5,8 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
+#include "engine/options.h"
+
 #include <math.h>
 
 /* ---- where our tensors are --------------------------------------------------------------- */
@@ -32,7 +34,7 @@ struct torch_view {
 static void close_torch(struct ckpt_view *v)
 {
 	struct torch_view *x = v->with;
-	free(v->decays);
+	free(v->settings);
 	torch_names_close(&x->names);
 	torch_close(&x->file);
 	model_free(&x->m);
@@ -47,8 +49,8 @@ static int64_t row_of(
 {
 	const struct model_config *c = &x->m.c;
 	int64_t width = x->m.head_dim, head = row / width, at = row % width;
-	if (s->pairs)
-		at = at < width / 2 ? 2 * at : 2 * (at - width / 2) + 1;
+	if (s->pairs || s->partly)
+		at = channel_of_source(&x->m, s, at);
 	if (s->fused != NOT_FUSED) { /* [key head][queries, key, value][width] */
 		int64_t queries = c->heads / c->kv_heads, key = head, place = queries;
 		if (s->fused == FUSED_Q) {
@@ -93,7 +95,7 @@ static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t width, float *out, struct err *e)
 {
-	bool moved = s->pairs || s->fused != NOT_FUSED;
+	bool moved = s->pairs || s->partly || s->fused != NOT_FUSED;
 	int64_t at = moved ? row_of(x, s, row) : s->first + row;
 	if (s->layer < 0)
 		return torch_read(&x->file, s->item, at, 1, out, e);
@@ -115,12 +117,34 @@ static int read_torch(
 	}
 	if (s->transposed)
 		return read_transposed(x, s, r->row, r->n, out, e);
-	if (!s->pairs && s->fused == NOT_FUSED && s->layer < 0)
+	if (!s->pairs && !s->partly && s->fused == NOT_FUSED && s->layer < 0)
 		return torch_read(&x->file, s->item, s->first + r->row, r->n, out, e);
 	for (int64_t i = 0; i < r->n; i++)
 		if (read_row(x, s, r->row + i, width, out + i * width, e))
 			return -1;
 	return 0;
+}
+
+void item_name(const struct torch_item *t, int64_t first, int64_t n, bool columns,
+	struct str *out)
+{
+	str_puts(out, t->name);
+	if (t->ndim && n < t->dims[columns])
+		str_printf(out, "[%s%lld:%lld]", columns ? ":, " : "", (long long)first,
+			(long long)(first + n));
+}
+
+static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+{
+	const struct torch_view *x = v->with;
+	const struct tensor_source *s = source_of(&x->at, CKPT_MODEL, tensor);
+	int64_t rows = x->m.tensors[tensor].dims[0];
+	if (!s->item)
+		return;
+	if (s->fused != NOT_FUSED || s->layer >= 0) /* its rows are not one range */
+		str_puts(out, s->item->name);
+	else
+		item_name(s->item, s->first, rows, s->transposed, out);
 }
 
 /* ---- what must not be lost ------------------------------------------------------------------- */
@@ -314,18 +338,89 @@ static int use_masters(struct torch_view *x, struct err *e)
 	return rc;
 }
 
+static int by_order(const void *a, const void *b)
+{
+	const struct torch_item *x = *(const struct torch_item *const *)a,
+				*y = *(const struct torch_item *const *)b;
+	return (x->order > y->order) - (x->order < y->order);
+}
+
+/* Sets which items hold no tensor that is trained. */
+static void set_frozen(
+	const struct torch_view *x, struct torch_parameter *list, int64_t n)
+{
+	for (int64_t k = 0; k < n; k++)
+		list[k].frozen = true;
+	for (int i = 0; i < x->m.n_tensors; i++)
+		for (int64_t k = 0; k < n && !x->m.tensors[i].frozen; k++)
+			if (source_of(&x->at, CKPT_MODEL, i)->item == list[k].item)
+				list[k].frozen = false;
+}
+
+/* Finds the parameters that an optimizer has numbered. `used`: their items. */
+static int order_numbers(
+	struct torch_view *x, const struct torch_item **used, int64_t n, struct err *e)
+{
+	if (!x->moments)
+		return 0;
+	bool by_name = false, numbered = false;
+	for (int64_t i = 0; i < n; i++) {
+		by_name = by_name || used[i]->order < 0;
+		numbered = numbered ||
+			   torch_names_numbered(&x->names, "state", i, "exp_avg");
+	}
+	if (!numbered)
+		return 0;
+	if (!by_name)
+		qsort(used, (size_t)n, sizeof(*used), by_order);
+	else if ((n = stems_in_order(&x->at, used, e)) < 0)
+		return -1;
+	struct torch_parameter *list = xcalloc((size_t)n + 1, sizeof(*list));
+	for (int64_t i = 0; i < n; i++)
+		list[i].item = used[i];
+	if (x->how->freeze && x->how->freeze->n)
+		set_frozen(x, list, n);
+	int rc = torch_names_order(&x->names, &x->file, list, n, e);
+	free(list);
+	return rc;
+}
+
+/* Reports the tensors without moments, which are taken as zeros, except those that --freeze names. */
+static int check_means(
+	const struct torch_view *x, const struct torch_item *const *means, struct err *e)
+{
+	int n_missing = 0, n_frozen = 0, first = -1;
+	for (int i = 0; i < x->m.n_tensors; i++) {
+		n_missing += !means[i];
+		n_frozen += !means[i] && x->m.tensors[i].frozen;
+		if (!means[i] && !x->m.tensors[i].frozen && first < 0)
+			first = i;
+	}
+	if (n_missing == x->m.n_tensors)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: has moments of AdamW, and none under the names of the model's tensors",
+			x->file.path);
+	if (first >= 0)
+		warn("%s: has no exp_avg of %d of %d tensors, such as %s, as of parameters that are "
+		     "not trained: zeros",
+			x->file.path, n_missing - n_frozen, x->m.n_tensors,
+			x->m.tensors[first].name);
+	return 0;
+}
+
 /* The moments, if there are any. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
 	int64_t n = list_used(x, used);
-	int rc = check_all_used(x, used, n, e) ||
-		 torch_names_order(&x->names, &x->file, used, n, e);
+	int rc = check_all_used(x, used, n, e) || order_numbers(x, used, n, e);
 	if (rc)
 		return -1;
-	if (!x->moments)
+	if (!x->moments) {
+		torch_names_describe_state(&x->names, &v->other_state);
 		return 0;
+	}
 	for (int g = 1; g < SOURCE_GROUPS; g++) {
 		if (x->names.dialect->find(&x->at, g, e))
 			return -1;
@@ -335,8 +430,15 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
 		means[i] = source_of(&x->at, 1, i)->item;
-	v->decays = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->decays));
-	rc = torch_group_decays(&x->file, &x->names, means, x->m.n_tensors, v->decays, e);
+	for (int i = 0; i < x->m.n_tensors && !v->other_state.len; i++)
+		if (!means[i] && torch_names_has_state(&x->names,
+					 source_of(&x->at, CKPT_MODEL, i)->item))
+			torch_names_describe_state(&x->names, &v->other_state);
+	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
+	rc = check_means(x, means, e) ||
+	     torch_group_settings(
+		     &x->file, &x->names, means, x->m.n_tensors, v->settings, e) ||
+	     torch_group_optimizer(&x->file, &x->names, &v->optimizer, e);
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1
@@ -350,6 +452,7 @@ static int load(
 {
 	struct model_config c;
 	if (torch_open_as(&x->file, x->container, path, e) ||
+		torch_config_class(x->file.path, x->how->config, e) ||
 		torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
 		torch_config(&c, &x->at.pairs, &x->file, &x->names, x->how->config, e))
@@ -358,6 +461,9 @@ static int load(
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
 	}
+	if (x->how->freeze && x->how->freeze->n &&
+		options_freeze(&x->m, x->how->freeze, e))
+		return -1;
 	x->at.names = &x->names;
 	x->at.m = &x->m;
 	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
@@ -381,6 +487,7 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	int rc = load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;
+	v->file_name = name_in_file;
 	v->close = close_torch;
 	v->with = x;
 	if (rc)

@@ -216,7 +216,7 @@ logged() { # COLUMN STEP RUN
 	jq -e '.verdict == "wrong" and (.findings | length) == 1 and .findings[0].tensors == 0 and
 		(.findings[0].text | startswith("scale: grad_norm 50 was logged"))' <<<"$output"
 	code_of 0 check -q --batch batch.u16
-	[ "$output" = 'verdict: the step is right, but for its scale, which was not checked' ]
+	[ "$output" = 'verdict: the step is right, but its scale was not checked' ]
 	code_of 1 check -q --batch batch.u16 --grad-norm 50
 	[ "$output" = 'verdict: wrong: 1 finding' ]
 }
@@ -375,7 +375,7 @@ logged() { # COLUMN STEP RUN
 		reports 0 'verdict: ' pt-check "$(at run 2)" "$(at $other 2)"
 	done
 	reports 1 'verdict: wrong: ' pt-check "$(at run 2)" "$(at theta 2)"
-	reports 0 'the same, but for a scale that clipping would hide' pt-check --two-runs "$(at run 1)" "$(at ranks 1)"
+	reports 0 'the same, but their scale was not checked' pt-check --two-runs "$(at run 1)" "$(at ranks 1)"
 	norm=$(logged grad_norm 1 run)
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm "$norm,$norm"
 	[[ $output == *'of both runs are the same' ]]

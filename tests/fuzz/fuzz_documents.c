@@ -98,7 +98,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		.out = out,
 		.overwrite = true};
 	int rc = prepare(&p, path, &got);
-	if (!p.strict && !p.dedup && !p.shuffle && p.as_is && p.format == FORMAT_JSONL) {
+	struct err known = {
+		0}; /* a file that begins like a database or an archive is rejected */
+	bool is_text = !file_refuse_foreign(
+		"lines", (const char *)b.p, b.n, FOREIGN_TEXT, &known);
+	if (is_text && !p.strict && !p.dedup && !p.shuffle && p.as_is &&
+		p.format == FORMAT_JSONL) {
 		expect((const char *)b.p, b.n, &want);
 		FUZZ_ON((rc == 0) != (want.len > 0));
 		FUZZ_ON(want.len != got.len ||

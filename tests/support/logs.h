@@ -10,6 +10,18 @@ struct want {
 	double v;
 };
 
+/* The beginning of a log, which its format is detected from, and what it must have. */
+struct log_sample {
+	const char *format, *text;
+	int64_t n_rows;
+	int digits;
+	struct want want[16];
+	const char *config;
+	int64_t ranks;
+};
+extern const struct log_sample log_samples[];
+extern const size_t n_log_samples;
+
 /* Fails the test if the log does not have it; a NAN must be NaN, and not absent. */
 void assert_value(const struct run_log *l, const struct want *w);
 /* How logs of a format are read; NULL: it is detected. It stays until the test ends. */

@@ -575,7 +575,7 @@ TEST(parameters_gathered_early)
 }
 
 /* In bf16 a function that hardly differs from the model's comes within the bounds of gradients that are a little
- * wrong: here by noise, and factors of 0.9785, 1 and 1.0215. The norms' eps is 1e-5 already. */
+ * wrong: here by noise, and factors of 0.971, 1 and 1.029. The norms' eps is 1e-5 already. */
 TEST(near_in_bf16)
 {
 	struct check_opts o = plain_check;
@@ -585,13 +585,13 @@ TEST(near_in_bf16)
 	for (int i = 0; i < s.g.n; i++) {
 		int64_t n = tensor_size(&s.w.m.tensors[i]);
 		double rms = sqrt(products_of(s.g.g[i], s.g.g[i], n).aa / (double)n);
-		double by = 0.9785 + 0.0215 * (i % 3);
+		double by = 0.971 + 0.029 * (i % 3);
 		if (!strstr(s.w.m.tensors[i].name, "layers."))
 			continue;
 		for (int64_t j = 0; j < n; j++) {
 			double noise = test_normal(81 + (uint64_t)i, j);
 			s.g.g[i][j] = (float)(by * ((double)s.g.g[i][j] +
-							   0.0135 * rms * noise));
+							   0.0175 * rms * noise));
 		}
 	}
 	step_train(&s);

@@ -70,6 +70,23 @@ TEST(pairs_and_heads)
 	run_log_free(&l);
 }
 
+TEST(named_numbers_epochs_and_lines_without_a_step)
+{
+	struct run_log l = read_by(
+		"format a\ntrain 'turn ' needs 'nll' epoch named\n'nll' loss\n'ram' mem MiB\n'left' -\n"
+		"eval 'dev:' whole last named\n'score' val_loss %\n",
+		"turn 1 step 5 nll 2.5, ram: 2, left: 7, x=1\nturn 1 step 9 nll 2.25\ndev: score 50\n"
+		"turn 2 step 5 nll=2\nturn 2 step 9 rank 3 nll=9\n");
+	assert_int_equal(l.n_rows, 3);
+	assert_value(&l, &(struct want){5, "loss", 2.5});
+	assert_value(&l, &(struct want){5, "mem", 0x1p21});
+	assert_value(&l, &(struct want){5, "x", 1});
+	assert_value(&l, &(struct want){9, "val_loss", 0.5});
+	assert_value(&l, &(struct want){18, "loss", 2}); /* an epoch has 9 + 4 steps */
+	assert_true(run_log_find(&l, "left") < 0);
+	run_log_free(&l);
+}
+
 /* Of a file with several formats the one of the log is detected, and no other one is tried. */
 TEST(formats_of_a_file)
 {
@@ -157,6 +174,9 @@ TEST(what_is_no_format)
 		{"format a\neval 'x' pairs '=' '||'\n", "line 2: the form is eval"},
 		{"format a\neval 'x' suffix\n", "line 2: the form is eval"},
 		{"format a\neval 'x' 'y'\n", "line 2: the form is eval"},
+		{"format a\neval 'x' epoch\n", "line 2: the form is eval"},
+		{"format a\neval 'x' last pairs '='\n", "line 2: the form is eval"},
+		{"format a\neval 'x' named pairs '='\n", "line 2: the form is eval"},
 		{"format a\ntrain \"x\n", "line 2: 'x': the text has no closing quote"},
 		{"format a\ntrain ''\n", "line 2: '': a text has 1 to 255 bytes"},
 		{"format a\ntrain 'x'\n'y' loss mss\n",
@@ -225,8 +245,8 @@ TEST(limits)
 		const char *each, *after, *why;
 	} rows[] = {
 		{one, 16, "'y@' y@\n", "", "a line has at most 16 numbers"},
-		{"format a\n", 8, "train 'x@'\n'y' y\n", "",
-			"a format has at most 8 kinds"},
+		{"format a\n", 12, "train 'x@'\n'y' y\n", "",
+			"a format has at most 12 kinds"},
 		{"format a\nalone 'x' x\ncolumn loss", 30, " 'x@'", "\n",
 			"a line has at most 32 words"},
 		{"format a\nalone '", 255, "x", "' x\n", "a text has 1 to 255 bytes"},

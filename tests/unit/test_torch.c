@@ -82,6 +82,7 @@ TEST(numbers_are_those_of_the_model)
 	same_as(GOLDEN "ddp.pt", GOLDEN "hf", NULL);
 	same_as(GOLDEN "titan", GOLDEN "hf", NULL);
 	same_as(GOLDEN "nested", GOLDEN "hf", half);
+	same_as(GOLDEN "fsdp", GOLDEN "hf", NULL);
 	same_as(GOLDEN "shards", GOLDEN "hf", NULL);
 	same_as(GOLDEN "universal", GOLDEN "hf", NULL);
 	same_as(GOLDEN "zero1", GOLDEN "hf", NULL);
@@ -111,6 +112,7 @@ TEST(groups_and_options)
 		const char *options[3];
 	} cases[] = {
 		{GOLDEN "ddp.pt", 3, 7, {"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
+		{GOLDEN "fsdp", 3, 7, {"weight-decay = 0.05\n"}},
 		{GOLDEN "titan", 3, 7, {"eps = 1e-09\n", "weight-decay = 0.05\n"}},
 		{GOLDEN "universal", 3, 7,
 			{"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
@@ -152,11 +154,11 @@ TEST(decays_of_groups)
 {
 	static const struct {
 		const char *path;
-		double matrices, vectors;
-	} cases[] = {{GOLDEN "titan", -1, 0.05}, {GOLDEN "nested", 0.1, 0},
-		{GOLDEN "nanogpt.pt", 0.05, 0}, {GOLDEN "ddp.pt", 0.05, 0.05},
-		{GOLDEN "stage0-bf16", 0.05, 0}, {GOLDEN "nanotron", 0.05, 0},
-		{GOLDEN "nanotron-zero", 0.05, 0}};
+		double matrices, vectors, lr;
+	} cases[] = {{GOLDEN "titan", -1, 0.05, 5e-4}, {GOLDEN "nested", 0.1, 0, -1},
+		{GOLDEN "nanogpt.pt", 0.05, 0, 5e-4}, {GOLDEN "ddp.pt", 0.05, 0.05, 5e-4},
+		{GOLDEN "stage0-bf16", 0.05, 0, 5e-4}, {GOLDEN "nanotron", 0.05, 0, -1},
+		{GOLDEN "nanotron-zero", 0.05, 0, -1}};
 	for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
 		struct ckpt_view v;
 		how.config =
@@ -169,9 +171,14 @@ TEST(decays_of_groups)
 				      : i || !strcmp(name, "norm.weight")
 					      ? cases[i].vectors
 					      : -1;
-			if (v.decays[k] != want)
+			if (v.settings[k].decay != want)
 				fail_msg("%s: %s has %g", cases[i].path, name,
-					v.decays[k]);
+					v.settings[k].decay);
+			/* (their learning rate, where a file has it) */
+			double lr = want < 0 ? -1 : cases[i].lr;
+			if (fabs(v.settings[k].lr - lr) > 1e-12)
+				fail_msg("%s: %s has lr %g", cases[i].path, name,
+					v.settings[k].lr);
 		}
 		ckpt_view_close(&v);
 	}

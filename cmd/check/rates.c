@@ -1,0 +1,334 @@
+/* The learning rates that explain the updates; see rates.h. */
+#include "check/rates.h"
+#include "check/search.h"
+
+#include "stats/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- the rate of most tensors ------------------------------------------------------------ */
+
+double rate_noise(const struct tensor_check *x)
+{
+	const struct update_sums *s = &x->sums;
+	return s->uu > 0 ? s->unclear * s->round * sqrt(s->pp / s->uu) : INFINITY;
+}
+
+void find_rate(struct step_check *c)
+{
+	double *noise = xcalloc((size_t)c->n + 1, sizeof(*noise));
+	double *rates[2]; /* above and below 0 */
+	int n = 0, kept[2] = {0};
+	for (int k = 0; k < 2; k++)
+		rates[k] = xcalloc((size_t)c->n + 1, sizeof(**rates));
+	for (int i = 0; i < c->n; i++)
+		if (c->of[i].sums.uu > 0)
+			noise[n++] = rate_noise(&c->of[i]);
+	double most = n ? 4 * median(noise, n) : 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		bool down = x->lr < 0;
+		if (x->sums.uu > 0 && rate_noise(x) <= most &&
+			fabs(x->lr) > rate_noise(x))
+			rates[down][kept[down]++] = x->lr / x->lr_scale;
+	}
+	bool down = kept[1] > kept[0];
+	c->lr = kept[down] ? median(rates[down], kept[down]) : 0;
+	c->lr_bound = kept[down] ? fmax(1e-3, most / fabs(c->lr)) : 0;
+	free(rates[0]);
+	free(rates[1]);
+	free(noise);
+}
+
+bool lr_is_wrong(const struct step_check *c)
+{
+	double asked = c->files.adam.lr;
+	return asked > 0 && fabs(c->lr / asked - 1) > c->lr_bound;
+}
+
+static int count_still(const struct step_check *c, int *moved)
+{
+	int still = 0;
+	*moved = 0;
+	for (int i = 0; i < c->n; i++) {
+		still += c->of[i].sums.uu > 0 && c->of[i].unchanged;
+		*moved += !c->of[i].unchanged;
+	}
+	return still;
+}
+
+static bool nothing_moved(const struct step_check *c)
+{
+	int moved;
+	return count_still(c, &moved) && !moved;
+}
+
+/* Returns whether a rate of this size would show in some tensor. */
+static bool would_show(const struct step_check *c, double rate)
+{
+	for (int i = 0; i < c->n; i++)
+		if (rate_noise(&c->of[i]) < 0.1 * rate)
+			return true;
+	return false;
+}
+
+bool by_standstill(struct cause_search *s)
+{
+	double lr = s->c->files.adam.lr;
+	snprintf(s->detail, sizeof(s->detail), "%.6g", lr);
+	return lr > 0 && nothing_moved(s->c) && would_show(s->c, lr);
+}
+
+bool by_no_rate(struct cause_search *s)
+{
+	return nothing_moved(s->c) &&
+	       !(s->c->files.adam.lr > 0 && would_show(s->c, s->c->files.adam.lr));
+}
+
+/* AdamW makes parameters smaller by lr times decay, which is at most lr: without an update, the rate is above 0. */
+bool by_decay_alone(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	double part = 0;
+	int n = 0;
+	for (int i = 0; i < c->n && !(fabs(c->lr) > 0); i++) {
+		const struct tensor_check *x = &c->of[i];
+		double shrink = x->sums.shrink;
+		if (x->frozen || x->unchanged || !(shrink > 4 * x->sums.round) ||
+			rate_noise(x) > 0.1 * shrink)
+			continue;
+		part = fmax(part, shrink);
+		n++;
+	}
+	snprintf(s->detail, sizeof(s->detail), "by %.3g of themselves (%d tensor%s)",
+		part, n, plural(n));
+	return n;
+}
+
+bool by_no_update(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	double asked = c->files.adam.lr;
+	snprintf(s->detail, sizeof(s->detail), "%.6g", asked);
+	return asked > 0 && !(fabs(c->lr) > 0) && !nothing_moved(c) &&
+	       would_show(c, asked);
+}
+
+bool by_ascent(struct cause_search *s)
+{
+	snprintf(s->detail, sizeof(s->detail), "%.6g", s->c->lr);
+	return s->c->lr < 0;
+}
+
+bool by_other_rate(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	int wrong = 0;
+	for (int i = 0; i < c->n; i++)
+		wrong += c->of[i].update.wrong;
+	snprintf(s->detail, sizeof(s->detail), "%.6g instead of %.6g", c->lr,
+		c->files.adam.lr);
+	return lr_is_wrong(c) && c->lr > 0 && 4 * wrong <= c->n;
+}
+
+/* ---- tensors with another rate --------------------------------------------------------------- */
+
+/* How far the rate of a tensor may be from what it should be, relative to this. (A norm's weights that are all 1, and
+ * whose gradients all have one sign, as with many positions, have an update along them: decay of them looks like
+ * another rate.) */
+static double rate_bound(const struct step_check *c, const struct tensor_check *x)
+{
+	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.along;
+	return decay + fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
+}
+
+/* Returns whether the rate of a tensor is so many times the rate of most. */
+static bool has_rate(
+	const struct step_check *c, const struct tensor_check *x, double times)
+{
+	return fabs(x->lr / c->lr - times) <= rate_bound(c, x) * fmax(1, fabs(times));
+}
+
+bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
+{
+	return x->update.tested && !x->update.wrong && !x->unchanged &&
+	       !has_rate(c, x, x->lr_scale);
+}
+
+/* Returns the settings of a tensor's group in a file; NULL: not known. */
+static const struct ckpt_settings *settings_of(
+	const struct step_check *c, const struct tensor_check *x, bool before)
+{
+	const struct step_files *f = &c->files;
+	const struct ckpt_view *v = before ? &f->before : &f->after;
+	int i = ckpt_view_find(v, x->name);
+	return v->settings && i >= 0 && v->settings[i].lr >= 0 ? &v->settings[i] : NULL;
+}
+
+/* Returns a tensor with the rate of most that has settings, too; NULL: there is none. */
+static const struct tensor_check *one_of_most(const struct step_check *c)
+{
+	for (int k = 0; k < c->n; k++) {
+		const struct tensor_check *x = &c->of[c->order[k]];
+		if (x->update.tested && !x->update.wrong && !x->unchanged &&
+			has_rate(c, x, 1) && settings_of(c, x, false))
+			return x;
+	}
+	return NULL;
+}
+
+enum group_rate {
+	RATE_UNKNOWN,	/* the files do not tell */
+	RATE_EXPLAINED, /* a file has this rate, or this multiple of the rate of most */
+	RATE_UNSURE,	/* the file after the step may have the rates of the next one */
+	RATE_REFUTED
+};
+
+/* What the optimizer's groups in the files tell of a tensor's rate. Schedules change the rates of a file before or after
+ * it is written, so the file before the step may have those of this step, or the file after it. */
+static enum group_rate rate_of_group(
+	const struct step_check *c, const struct tensor_check *x)
+{
+	const struct tensor_check *most = one_of_most(c);
+	bool both = most && settings_of(c, x, true) && settings_of(c, most, true);
+	if (!most || !settings_of(c, x, false))
+		return RATE_UNKNOWN;
+	for (int before = both; before >= 0; before--) {
+		double own = settings_of(c, x, before)->lr;
+		double other = settings_of(c, most, before)->lr;
+		if (has_rate(c, x, own / c->lr) ||
+			(other > 0 && has_rate(c, x, own / other)))
+			return RATE_EXPLAINED;
+	}
+	const struct ckpt_settings *a = settings_of(c, x, false),
+				   *b = settings_of(c, most, false);
+	bool one =
+		a->group >= 0 && b->group >= 0
+			? a->group == b->group
+			: !(fabs(a->lr - b->lr) > 0) && !(fabs(a->decay - b->decay) > 0);
+	return one || both ? RATE_REFUTED : RATE_UNSURE;
+}
+
+/* Is a rate that differs from the rate of most tensors wrong? */
+static bool rate_is_wrong(const struct step_check *c, const struct tensor_check *x)
+{
+	enum group_rate is = rate_of_group(c, x);
+	if (c->lr_scaled || is == RATE_REFUTED)
+		return true;
+	return is != RATE_EXPLAINED && c->files.adam.lr > 0;
+}
+
+/* Tensors that a group has in common have one rate, but for rounding: that of the first. */
+static double shown_rate(const struct step_check *c, const struct tensor_check *x)
+{
+	for (int k = 0; c->order[k] != x - c->of; k++) {
+		const struct tensor_check *y = &c->of[c->order[k]];
+		if (has_other_lr(c, y) && fabs(y->lr / x->lr - 1) < 3e-3)
+			return y->lr;
+	}
+	return has_rate(c, x, 0) ? 0 : x->lr;
+}
+
+bool has_no_update(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const struct tensor_check *x = &c->of[s->tensor];
+	return has_other_lr(c, x) && has_rate(c, x, 0) &&
+	       rate_of_group(c, x) != RATE_EXPLAINED;
+}
+
+bool has_opposite_update(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const struct tensor_check *x = &c->of[s->tensor];
+	snprintf(s->detail, sizeof(s->detail), "%.4g, and most have %.4g",
+		shown_rate(c, x), c->lr);
+	return has_other_lr(c, x) && x->lr / c->lr < 0 && !has_rate(c, x, 0);
+}
+
+bool has_wrong_rate(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const struct tensor_check *x = &c->of[s->tensor];
+	if (!has_other_lr(c, x) || !rate_is_wrong(c, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.4g instead of %.4g", shown_rate(c, x),
+		c->lr * x->lr_scale);
+	return true;
+}
+
+bool has_own_rate(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const struct tensor_check *x = &c->of[s->tensor];
+	if (!has_other_lr(c, x) || rate_is_wrong(c, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.4g, and most have %.4g",
+		shown_rate(c, x), c->lr);
+	return true;
+}
+
+/* The rate of most, though the file has another one for its group, and no file has this one. */
+bool lacks_own_rate(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const struct tensor_check *x = &c->of[s->tensor];
+	const struct ckpt_settings *before = settings_of(c, x, true);
+	if (!before || !x->update.tested || x->update.wrong || x->unchanged ||
+		has_other_lr(c, x) || c->lr_scaled || rate_of_group(c, x) != RATE_REFUTED)
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.4g, and its group in the file has %.4g",
+		c->lr, before->lr);
+	return true;
+}
+
+/* ---- what was not checked ----------------------------------------------------------------- */
+
+/* Returns the name of the optimizer if its update is not AdamW's; or NULL. */
+static const char *other_optimizer(const struct step_check *c)
+{
+	unsigned is = c->files.after.optimizer;
+	return is & CKPT_NADAM				  ? "NAdam"
+	       : (is & CKPT_AMSGRAD) && c->files.step > 1 ? "AMSGrad"
+							  : NULL;
+}
+
+bool has_adamw_update(const struct step_check *c)
+{
+	return !other_optimizer(c);
+}
+
+void find_unchecked_updates(struct step_check *c)
+{
+	const char *other = other_optimizer(c);
+	const char *why = NULL;
+	int has = 0, tested = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		bool has_update = x->sums.uu > 0 && !x->zero;
+		has += has_update;
+		tested += has_update && x->update.tested;
+	}
+	if (!step_files_have_moments(&c->files) || c->files.v1 < 0)
+		why = "the file after the step has no exp_avg and exp_avg_sq";
+	else if (!has)
+		why = "no tensor has a moment that is not zero";
+	else if (nothing_moved(c))
+		why = "no parameter changed";
+	else if (!(fabs(c->lr) > 0))
+		why = "its learning rate is 0, or less than the rounding of the parameters shows";
+	else if (!tested)
+		why = "the rounding of the parameters hides it";
+	snprintf(c->update_unchecked, sizeof(c->update_unchecked), "%s", why ? why : "");
+	c->n_updates_unchecked = 0;
+	if (other)
+		snprintf(c->update_unchecked, sizeof(c->update_unchecked),
+			"the optimizer is %s, whose update differs from AdamW's", other);
+	else if (!why && tested < has) {
+		c->n_updates_unchecked = has - tested;
+		snprintf(c->update_unchecked, sizeof(c->update_unchecked),
+			"the rounding of the parameters hides it (%d of %d tensors)",
+			has - tested, has);
+	}
+}

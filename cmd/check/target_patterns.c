@@ -1,0 +1,424 @@
+/* What known bugs make of the weights of targets; see targets.h. */
+#include "check/targets.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- groups of targets ---------------------------------------------------------------------- */
+
+/* Each target is in a group: of its position, token, chunk or sequence. */
+struct groups {
+	int64_t n, *of; /* groups; [targets] */
+	int64_t *count; /* [n]: targets */
+	double *mean;	/* [n]: of the solved weights; 1 without a target */
+};
+
+static int64_t position_of(const struct target_fit *t, int64_t i)
+{
+	return t->at[i] % t->c->batch.length;
+}
+
+static int64_t sequence_of(const struct target_fit *t, int64_t i)
+{
+	return t->at[i] / t->c->batch.length;
+}
+
+static int64_t label_of(const struct target_fit *t, int64_t i)
+{
+	return t->c->batch.targets[t->at[i]];
+}
+
+static void groups_init(struct groups *g, const struct target_fit *t, int64_t n)
+{
+	*g = (struct groups){.n = n};
+	g->of = xcalloc((size_t)t->n, sizeof(*g->of));
+	g->count = xcalloc((size_t)n, sizeof(*g->count));
+	g->mean = xcalloc((size_t)n, sizeof(*g->mean));
+}
+
+/* Sets counts and means, after the group of each target has been set. */
+static void groups_sum(struct groups *g, const struct target_fit *t)
+{
+	for (int64_t i = 0; i < t->n; i++) {
+		g->count[g->of[i]]++;
+		g->mean[g->of[i]] += t->w[i];
+	}
+	for (int64_t k = 0; k < g->n; k++)
+		g->mean[k] = g->count[k] ? g->mean[k] / (double)g->count[k] : 1;
+}
+
+static void groups_release(struct groups *g)
+{
+	free(g->of);
+	free(g->count);
+	free(g->mean);
+}
+
+static void group_positions(struct groups *g, const struct target_fit *t)
+{
+	groups_init(g, t, t->length);
+	for (int64_t i = 0; i < t->n; i++)
+		g->of[i] = position_of(t, i);
+	groups_sum(g, t);
+}
+
+static void group_labels(struct groups *g, const struct target_fit *t)
+{
+	groups_init(g, t, t->c->weights.m.c.vocab);
+	for (int64_t i = 0; i < t->n; i++)
+		g->of[i] = label_of(t, i);
+	groups_sum(g, t);
+}
+
+/* Chunks of the positions: each of all sequences together, or of a sequence by itself. */
+static void group_chunks(
+	struct groups *g, const struct target_fit *t, int64_t chunks, bool by_sequence)
+{
+	const struct token_batch *b = &t->c->batch;
+	groups_init(g, t, by_sequence ? b->n * chunks : chunks);
+	for (int64_t i = 0; i < t->n; i++) {
+		int64_t chunk = position_of(t, i) * chunks / t->length;
+		g->of[i] = by_sequence ? sequence_of(t, i) * chunks + chunk : chunk;
+	}
+	groups_sum(g, t);
+}
+
+/* ---- masks of positions ----------------------------------------------------------------------- */
+
+/* Does no target of the group count? */
+static bool is_off(const struct groups *g, int64_t k)
+{
+	return g->count[k] && g->mean[k] < 0.5;
+}
+
+/* Sets w to 0 for the groups that are off; returns the number of these groups. */
+static int64_t set_mask(const struct groups *g, const struct target_fit *t, double *w)
+{
+	int64_t n = 0;
+	for (int64_t k = 0; k < g->n; k++)
+		n += is_off(g, k);
+	for (int64_t i = 0; i < t->n; i++)
+		w[i] = !is_off(g, g->of[i]);
+	return n;
+}
+
+/* Are the groups off at the end of each period, and nowhere else? Returns how many of a period: of its begin
+ * if `first`; 0: not so. */
+static int64_t length_of_mask(const struct groups *g, int64_t period, bool first)
+{
+	int64_t n = 0;
+	for (int64_t k = 0; k < g->n; k++) {
+		int64_t r = first ? k % period : period - 1 - k % period;
+		if (is_off(g, k))
+			n = max64(n, r + 1);
+	}
+	for (int64_t k = 0; k < g->n; k++) {
+		int64_t r = first ? k % period : period - 1 - k % period;
+		if (r < n && g->count[k] && !is_off(g, k))
+			return 0;
+	}
+	return n;
+}
+
+static void describe_end(char *text, size_t capacity, int64_t n, int64_t period,
+	int64_t length, bool first)
+{
+	const char *which = first ? "first" : "last";
+	char of[60] = "sequence";
+	if (period < length)
+		snprintf(of, sizeof(of), "chunk of %lld positions", (long long)period);
+	if (first && period == length && n == length / 2)
+		snprintf(text, capacity,
+			"the targets of the first half of each sequence did not count: a "
+			"mask of the loss that the batch lacks?");
+	else if (n == 1)
+		snprintf(text, capacity, "the %s target of each %s did not count", which,
+			of);
+	else
+		snprintf(text, capacity, "the %s %lld targets of each %s did not count",
+			which, (long long)n, of);
+}
+
+/* Appends " 3 5": the groups that are off, as far as there is space. */
+static void list_off(const struct groups *g, char *text, size_t capacity)
+{
+	size_t at = strlen(text);
+	for (int64_t k = 0; k < g->n && at + 30 < capacity; k++)
+		if (is_off(g, k))
+			at += (size_t)snprintf(
+				text + at, capacity - at, " %lld", (long long)k);
+}
+
+bool by_places(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	struct groups g;
+	const int64_t length = t->length;
+	group_positions(&g, t);
+	int64_t off = set_mask(&g, t, w), n = 0;
+	for (int64_t period = length; period > 1 && off && !n; period--)
+		for (int first = 1; first >= 0 && !n; first--)
+			if (length % period == 0 &&
+				(n = length_of_mask(&g, period, first)) > 0 && n < period)
+				describe_end(text, capacity, n, period, length, first);
+			else
+				n = 0;
+	if (!n) {
+		snprintf(text, capacity,
+			"in each sequence, the targets at these positions "
+			"did not count (the first is 0):");
+		list_off(&g, text, capacity);
+	}
+	groups_release(&g);
+	return off && off < length;
+}
+
+/* ---- means of means ---------------------------------------------------------------------------- */
+
+/* Sets w to what a mean of the groups' means gives. */
+static void set_means(const struct groups *g, const struct target_fit *t, double *w)
+{
+	for (int64_t i = 0; i < t->n; i++)
+		w[i] = 1 / (double)g->count[g->of[i]];
+}
+
+bool by_means(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	const int64_t tries[] = {
+		t->c->o.cp, 2 * t->c->o.cp, 1, 2, 3, 4, 6, 8, 12, 16, 32};
+	for (size_t k = 0; k < ARRAY_LEN(tries); k++)
+		for (int by_sequence = 0; by_sequence < 2; by_sequence++) {
+			struct groups g;
+			if (tries[k] < 2 - by_sequence || tries[k] > t->length)
+				continue;
+			group_chunks(&g, t, tries[k], by_sequence);
+			set_means(&g, t, w);
+			groups_release(&g);
+			if (are_equal(w, (int)t->n, 1e-6) ||
+				targets_left(t, w) > t->bound)
+				continue;
+			if (tries[k] == 1)
+				snprintf(text, capacity,
+					"the loss were the mean of each sequence's own mean");
+			else
+				snprintf(text, capacity,
+					"the loss were the mean of the means of %lld chunks of the "
+					"positions%s",
+					(long long)tries[k],
+					by_sequence ? " of each sequence" : "");
+			return true;
+		}
+	return false;
+}
+
+/* ---- tokens -------------------------------------------------------------------------------------- */
+
+/* How many groups have a target? */
+static int64_t count_used(const struct groups *g)
+{
+	int64_t n = 0;
+	for (int64_t k = 0; k < g->n; k++)
+		n += g->count[k] > 0;
+	return n;
+}
+
+/* (A token that is one target's only may be a place as well.) */
+bool by_labels(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	struct groups g;
+	group_labels(&g, t);
+	int64_t off = set_mask(&g, t, w), used = count_used(&g), lost = 0;
+	for (int64_t i = 0; i < t->n; i++)
+		lost += !(w[i] > 0);
+	snprintf(text, capacity, "targets that are token%s", plural(off));
+	list_off(&g, text, capacity);
+	snprintf(text + strlen(text), capacity - strlen(text), " did not count");
+	groups_release(&g);
+	return off && 2 * off < used && off <= 8 && lost >= 2 * off;
+}
+
+/* Appends ", 7: 2 times" for the tokens whose weight is not 1. */
+static void list_weights(
+	const struct target_fit *t, const struct groups *g, char *text, size_t capacity)
+{
+	int64_t others = 0;
+	size_t at = strlen(text);
+	for (int64_t k = 0; k < g->n; k++)
+		if (g->count[k] && fabs(g->mean[k] - 1) > 0.02 && others++ < 6)
+			at += (size_t)snprintf(text + at, capacity - at,
+				"%s token %lld %.4g times", others > 1 ? "," : "",
+				(long long)k, shown(t->c, g->mean[k]));
+	if (others > 6)
+		snprintf(text + at, capacity - at, ", and %lld more",
+			(long long)others - 6);
+}
+
+bool by_label_weights(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	struct groups g;
+	bool found = false;
+	group_labels(&g, t);
+	const int64_t used = count_used(&g);
+	for (int root = 0; root < 2 && !found; root++) {
+		for (int64_t i = 0; i < t->n; i++)
+			w[i] = pow((double)g.count[g.of[i]], root ? -0.5 : -1);
+		found = !are_equal(w, (int)t->n, 1e-6) && targets_left(t, w) <= t->bound;
+		snprintf(text, capacity,
+			"the weight of a target were 1 / %sn, where n targets are its token",
+			root ? "root of " : "");
+	}
+	if (!found && used > 1 && 2 * used <= t->n) {
+		for (int64_t i = 0; i < t->n; i++)
+			w[i] = g.mean[g.of[i]];
+		snprintf(text, capacity, "targets counted by their tokens:");
+		list_weights(t, &g, text, capacity);
+		found = !are_equal(w, (int)t->n, 0.01);
+	}
+	groups_release(&g);
+	return found;
+}
+
+/* ---- the probability of the target ---------------------------------------------------------------- */
+
+enum confidence { FOCAL, DETACHED_FOCAL, DETACHED_POWER, CONFIDENCES };
+
+/* The factor of the gradient of -log p, with exponent x. */
+static double confidence_weight(enum confidence kind, double p, double x)
+{
+	double q = fmax(1 - p, 1e-300);
+	switch (kind) {
+	case FOCAL: /* of -(1 - p)^x log p */
+		return pow(q, x) - x * p * log(fmax(p, 1e-300)) * pow(q, x - 1);
+	case DETACHED_FOCAL:
+		return pow(q, x);
+	default:
+		return pow(p, x);
+	}
+}
+
+static double left_with(
+	const struct target_fit *t, enum confidence kind, double x, double *w)
+{
+	for (int64_t i = 0; i < t->n; i++)
+		w[i] = confidence_weight(kind, t->p[i], x);
+	return targets_left(t, w);
+}
+
+/* Returns the exponent that leaves least. */
+static double best_exponent(const struct target_fit *t, enum confidence kind, double *w)
+{
+	double best = 0, least = INFINITY;
+	for (double x = 0.25; x <= 8; x += 0.25) {
+		double left = left_with(t, kind, x, w);
+		best = left < least ? x : best;
+		least = fmin(least, left);
+	}
+	for (double step = 0.125; step > 1e-6; step /= 2)
+		for (int side = -1; side <= 1; side += 2) {
+			double left = left_with(t, kind, best + side * step, w);
+			if (left < least) {
+				least = left;
+				best += side * step;
+				break;
+			}
+		}
+	return best;
+}
+
+bool by_probability(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	static const char *const texts[][2] = {
+		{"the loss were focal: -(1 - p)^",
+			" log p, p the probability of the target"},
+		{"each target had the weight (1 - p)^",
+			", which is detached, p the probability of the target"},
+		{"each target had the weight p^",
+			", which is detached, p the probability of the target"}};
+	for (int kind = 0; kind < CONFIDENCES; kind++) {
+		double x = best_exponent(t, (enum confidence)kind, w);
+		double round_x = round(x * 100) / 100;
+		if (left_with(t, (enum confidence)kind, round_x, w) <= t->bound)
+			x = round_x;
+		if (left_with(t, (enum confidence)kind, x, w) > t->bound)
+			continue;
+		snprintf(text, capacity, "%s%.3g%s", texts[kind][0], x, texts[kind][1]);
+		return true;
+	}
+	return false;
+}
+
+/* ---- positions, and no pattern --------------------------------------------------------------------- */
+
+/* Are there few chunks of the positions that have each one weight? */
+static bool has_chunks(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	char list[120];
+	for (int64_t n = 2; n <= 16 && 2 * n <= t->length; n++) {
+		struct groups g;
+		group_chunks(&g, t, n, false);
+		for (int64_t i = 0; i < t->n; i++)
+			w[i] = g.mean[g.of[i]];
+		put_factors(t->c, list, sizeof(list), g.mean, (int)n);
+		groups_release(&g);
+		snprintf(text, capacity,
+			"targets of %lld chunks of the positions had the weights %s",
+			(long long)n, list);
+		if (targets_left(t, w) <= t->bound)
+			return true;
+	}
+	return false;
+}
+
+bool by_positions(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	struct groups g;
+	char list[120];
+	if (has_chunks(t, w, text, capacity))
+		return true;
+	group_positions(&g, t);
+	bool tells = 2 * count_used(&g) <= t->n;
+	for (int64_t i = 0; i < t->n; i++)
+		w[i] = g.mean[g.of[i]];
+	put_factors(t->c, list, sizeof(list), g.mean, (int)min64(g.n, 10));
+	snprintf(text, capacity, "the weight of a target depended on its position: %s%s",
+		list, g.n > 10 ? " ..." : "");
+	groups_release(&g);
+	return tells && !are_equal(w, (int)t->n, 0.01);
+}
+
+bool by_mask(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	int64_t off = 0;
+	for (int64_t i = 0; i < t->n; i++) {
+		w[i] = t->w[i] >= 0.5;
+		off += t->w[i] < 0.5;
+		if (fabs(t->w[i] - w[i]) > 0.25)
+			return false;
+	}
+	snprintf(text, capacity,
+		"%lld of %lld targets did not count (sequence:position, from 0):",
+		(long long)off, (long long)t->n);
+	size_t at = strlen(text);
+	for (int64_t i = 0; i < t->n && at + 40 < capacity; i++)
+		if (w[i] < 0.5)
+			at += (size_t)snprintf(text + at, capacity - at, " %lld:%lld",
+				(long long)sequence_of(t, i),
+				(long long)position_of(t, i));
+	return off && off < t->n;
+}
+
+bool by_any_weights(const struct target_fit *t, double *w, char *text, size_t capacity)
+{
+	double least = INFINITY, most = -INFINITY;
+	char list[120];
+	for (int64_t i = 0; i < t->n; i++) {
+		w[i] = t->w[i];
+		least = fmin(least, w[i]);
+		most = fmax(most, w[i]);
+	}
+	put_factors(t->c, list, sizeof(list), w, (int)min64(t->n, 8));
+	snprintf(text, capacity,
+		"each target had a weight of its own, from %.3g to %.3g: %s%s",
+		shown(t->c, least), shown(t->c, most), list, t->n > 8 ? " ..." : "");
+	return most - least > 0.02 * fmax(fabs(most), fabs(least));
+}

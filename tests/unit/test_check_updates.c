@@ -1,0 +1,204 @@
+/* pt-check: updates of right moments, which are missing, have the wrong sign or another learning rate. */
+#include "tests/support/check_step.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct err e;
+
+/* Parameters of tensor i after the step: so many times the update, and so many times the decay. */
+static void move(struct step *s, int i, double update, double decay)
+{
+	const struct adam *a = &s->adam;
+	for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++) {
+		double p = (double)s->of[0][MODEL][i][j];
+		double shrink = a->lr * a->decay * p;
+		double d = p - shrink - (double)s->of[1][MODEL][i][j];
+		s->of[1][MODEL][i][j] = (float)(p - decay * shrink - update * d);
+	}
+}
+
+static void move_all(struct step *s, int every, double update, double decay)
+{
+	for (int i = 0; i < s->w.m.n_tensors; i += every)
+		move(s, i, update, decay);
+}
+
+/* Checks the step without a batch; returns what is printed, and JSON. */
+static char *check_printed(struct step *s, bool *wrong, struct str *json)
+{
+	const struct strs none = {0};
+	struct step_check c;
+	struct str out = {0};
+	const struct check_job job = {
+		step_file(s, 0), step_file(s, 1), &none, {.end = -1}, s->adam};
+	if (step_check_run(&c, &plain_check, &job, &e))
+		fail_msg("%s", e.msg);
+	step_check_print(&c, &out);
+	step_check_json(&c, json);
+	*wrong = c.wrong;
+	step_check_close(&c);
+	return out.s;
+}
+
+static void expect_printed(struct step *s, bool is_wrong, const char *text)
+{
+	struct str json = {0};
+	bool wrong;
+	char *out = check_printed(s, &wrong, &json);
+	if (wrong != is_wrong || !strstr(out, text))
+		fail_msg("wanted: %s\n%s", text, out);
+	free(out);
+	str_free(&json);
+}
+
+/* With --lr and without. */
+TEST(wrong_sign)
+{
+	for (int k = 0; k < 4; k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.no_batch = k < 2;
+		s.warm = k & 1;
+		step_train(&s);
+		move_all(&s, 1, -1, 1);
+		step_expect(&s, &plain_check, "update: it has the wrong sign");
+		s.adam.lr = -1;
+		step_expect(&s, &plain_check,
+			"update: it has the wrong sign: the learning rate that explains it is "
+			"-0.001");
+		step_end(&s);
+	}
+}
+
+TEST(missing_updates)
+{
+	for (int k = 0; k < 4; k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.no_batch = k < 2;
+		step_train(&s);
+		move_all(&s, 1, 0, 1);
+		s.adam.lr = k & 1 ? 1e-3 : -1;
+		step_expect(&s, &plain_check,
+			"update: missing: the parameters only became smaller, by 0.0001 of "
+			"themselves");
+		step_end(&s);
+	}
+}
+
+/* Of half of the tensors, with decay and without; one with the opposite sign. */
+TEST(half_of_updates)
+{
+	for (int decay = 0; decay < 2; decay++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		step_train(&s);
+		move_all(&s, 2, 0, decay);
+		s.adam.lr = -1;
+		step_expect(&s, &plain_check,
+			decay ? "tok_embeddings.weight and 10 more: has a gradient, and no "
+				"update: it did not change, or by weight decay alone\n"
+			      : "tok_embeddings.weight and 10 more: has a gradient, and did "
+				"not change\n");
+		step_end(&s);
+	}
+	struct step s;
+	step_begin(&s, LLAMA);
+	step_train(&s);
+	move(&s, step_tensor(&s, "layers.0.attention.wo.weight"), -1, 1);
+	step_expect(&s, &plain_check,
+		"wo.weight: update: it has the opposite sign: learning rate -0.001");
+	step_end(&s);
+}
+
+/* Twice the rate is wrong if --lr has another one, and a note if nothing tells. */
+TEST(rates_of_their_own)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.no_batch = true;
+	step_train(&s);
+	move(&s, step_tensor(&s, "layers.0.attention.wo.weight"), 2, 2);
+	expect_printed(&s, true, "wo.weight: learning rate 0.002 instead of 0.001");
+	s.adam.lr = -1;
+	expect_printed(
+		&s, false, "note    layers.0.attention.wo.weight: learning rate 0.002");
+	step_end(&s);
+}
+
+/* Corrections of the bias that are missing: what they leave of the update; decay tells them from another rate. */
+TEST(bias_of_one_moment)
+{
+	static const struct {
+		double times;
+		const char *text;
+	} cases[] = {{0.1, "update: as if the bias of exp_avg is not corrected"},
+		{4.47213595, "update: as if the bias of exp_avg_sq is not corrected"},
+		{0.447213595, "update: as if the moments' bias is not corrected"}};
+	for (size_t k = 0; k < 2 * ARRAY_LEN(cases); k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.no_batch = k & 1;
+		s.adam.eps = 1e-14;
+		step_train(&s);
+		move_all(&s, 1, cases[k / 2].times, 1);
+		s.adam.lr = k & 1 ? 1e-3 : -1;
+		step_expect(&s, &plain_check, cases[k / 2].text);
+		step_end(&s);
+	}
+}
+
+/* Large enough to tell where eps is. */
+TEST(place_of_eps)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	step_train(&s);
+	s.adam.eps = 1e-3;
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++) {
+			double m = (double)s.of[1][EXP_AVG][i][j] / 0.1;
+			double v = (double)s.of[1][EXP_AVG_SQ][i][j];
+			double p = (double)s.of[0][MODEL][i][j];
+			s.of[1][MODEL][i][j] =
+				(float)(p * (1 - 1e-4) -
+					1e-3 * m / ((sqrt(v) + 1e-3) / sqrt(0.05)));
+		}
+	step_expect(&s, &plain_check,
+		"update: as if eps is added before the bias of exp_avg_sq is corrected");
+	step_end(&s);
+}
+
+/* Parameters so large that their rounding hides the update; and of some tensors. */
+TEST(hidden_updates)
+{
+	for (int some = 0; some < 2; some++) {
+		struct step s;
+		struct str json = {0};
+		bool wrong;
+		step_begin(&s, LLAMA);
+		s.no_batch = true;
+		s.adam.decay = 0;
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			for (int64_t j = 0;
+				(!some || i < 3) && j < tensor_size(&s.w.m.tensors[i]);
+				j++)
+				s.w.w[i][j] = 30000;
+		step_train(&s);
+		s.adam.lr = -1;
+		char *out = check_printed(&s, &wrong, &json);
+		assert_false(wrong);
+		assert_non_null(strstr(out, "update  NOT checked: "));
+		assert_non_null(strstr(out,
+			some ? "without a batch, but the update of 3 tensors was not checked"
+			     : "without a batch, but its update was not checked"));
+		assert_non_null(strstr(json.s, "\"update\": {\n  \"checked\": false"));
+		assert_non_null(strstr(json.s, "\"moments\": {\n  \"checked\": true"));
+		free(out);
+		str_free(&json);
+		step_end(&s);
+	}
+}
