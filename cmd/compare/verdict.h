@@ -128,12 +128,6 @@ void judge(const struct run_log *const *control, int n_control,
 	struct verdict_result *r);
 void verdict_result_free(struct verdict_result *r);
 
-/* ---- direction.c ----------------------------------------------------------------- */
-
-/* Returns 1 if higher values of the column are better, such as an accuracy; -1 if lower ones are, such as a
- * loss; 0 if the name does not imply either. */
-int column_sense(const char *name);
-
 /* ---- comparable.c ---------------------------------------------------------------- */
 
 /* Whether the logs allow a comparison: equal tokens per step, data, warm-up and model, as far as

@@ -289,7 +289,9 @@ static void take_alone(struct build *b, struct span line, const struct line_kind
 static bool has_second_row(struct span rest, const struct line_kind *k)
 {
 	const char *end = rest.p + rest.n;
-	const char *p = k->training && !k->whole ? span_find_word(rest, k->mark) : NULL;
+	const char *p = k->training && !k->whole && !k->named
+				? span_find_word(rest, k->mark)
+				: NULL;
 	int64_t step;
 	p = p ? p + strlen(k->mark) : NULL;
 	return p && scan_step((struct span){p, (size_t)(end - p)}, &step);

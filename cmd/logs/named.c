@@ -114,13 +114,14 @@ static const char *scan_total(struct span s, const char *p, int64_t *total)
 	return p;
 }
 
-/* "[640/60000 (1%)]" and "| 12/100 [": progress, and no month and day. */
+/* "[640/60000 (1%)]", "| 12/100" and "12/100 [00:01": progress, and no month and day. */
 static bool is_progress(struct span s, const char *number, const char *behind)
 {
 	while (number > s.p && is_blank(number[-1]))
 		number--;
 	char before = number > s.p ? number[-1] : '\0';
-	return (before == '[' || before == '|') &&
+	return (before == '[' || before == '|' ||
+		       byte_at(s, after_blanks(s, behind)) == '[') &&
 	       !(is_blank(byte_at(s, behind)) && is_digit(byte_at(s, behind + 1)));
 }
 
@@ -198,7 +199,7 @@ static void take_letter(struct search *s)
 	s->after = s->p = q > s->p ? q : s->p + 1;
 }
 
-/* Returns the byte after "(higher is better)", which may stand between a name and its number; or NULL. */
+/* Returns the byte after "(higher is better)" between a name and its number; or NULL. */
 static const char *after_direction(const struct search *s)
 {
 	const char *end = s->line.p + s->line.n;
@@ -345,7 +346,7 @@ static const struct label *label_of(const struct line_kind *k, struct span name)
 	return NULL;
 }
 
-/* Returns the step of the run, for a kind whose mark is before an epoch. *at: the number that is the step. */
+/* Returns the step of the run in a line with an epoch. *at: the index of the number that is the step. */
 static int64_t step_after_epoch(
 	struct build *b, const struct named *f, int n, int64_t epoch, int *at)
 {

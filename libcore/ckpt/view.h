@@ -48,6 +48,8 @@ struct ckpt_view {
 	struct ckpt_settings
 		*settings;  /* [n_tensors], which close() frees; NULL: not known */
 	unsigned optimizer; /* CKPT_MAXIMIZES, ... */
+	/* What the optimizer has for tensors without moments: "momentum_buffer (optimizer.muon)". */
+	struct str other_state;
 	const double *numbers;
 	int64_t n_numbers;
 	/* Reads the rows in fp32, and reports damage. */
@@ -56,6 +58,9 @@ struct ckpt_view {
 	/* Compares all copies with what is read; NULL: there are none. */
 	int (*copies)(
 		const struct ckpt_view *v, ckpt_see_copy *see, void *with, struct err *e);
+	/* Appends the name that a tensor of the parameters has in the file, and which of its rows are read; NULL: the
+	 * names are the same. */
+	void (*file_name)(const struct ckpt_view *v, int tensor, struct str *out);
 	void (*close)(struct ckpt_view *v); /* frees *with; may be NULL */
 	void *with;			    /* state of read() */
 };

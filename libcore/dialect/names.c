@@ -104,25 +104,38 @@ static int refuse(const struct torch_names *x, struct err *e)
 	}
 	scoped_str tables = {0};
 	for (int k = 0; dialects[k]; k++)
-		str_printf(&tables, "%s%s (%s)",
-			!k		  ? ""
-			: dialects[k + 1] ? ", "
-					  : " or ",
-			dialects[k]->table, dialects[k]->name);
+		if (!dialects[k]->marks[0]) /* else the table is that of another row */
+			str_printf(&tables, "%s%s (%s)",
+				!k		  ? ""
+				: dialects[k + 1] ? ", "
+						  : " or ",
+				dialects[k]->table, dialects[k]->name);
 	return err_set(e, EX_UNAVAILABLE,
 		"%s: its tensors are of no model that is known: one has %s, perhaps "
-		"after model.; %s%.100s. Of transformers, GPT2LMHeadModel and "
-		"LlamaForCausalLM can be read",
+		"after model.; %s%.100s. pt-ckpt(1) lists the classes of "
+		"transformers",
 		path, tables.s, *name ? "its first is " : "its only one has no name",
 		name);
 }
 
-int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
+/* Has the first layer what only this dialect has? */
+static bool has_marks(const struct torch_names *x, const struct dialect *d)
+{
+	bool all = true;
+	for (size_t k = 0; k < ARRAY_LEN(d->marks) && d->marks[k]; k++) {
+		scoped_ptr char *end = text_printf("layers.0.%s", d->marks[k]);
+		int64_t i = 0;
+		while (i < x->n && !text_ends(x->v[i].text, end))
+			i++;
+		all &= i < x->n;
+	}
+	return all;
+}
+
+/* Finds the token embedding; false: there is none. */
+static bool find_table(struct torch_names *x)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
-	*x = (struct torch_names){.file = f};
-	if (list_names(x, e))
-		return -1;
 	for (int64_t i = 0; i < x->n; i++)
 		for (int k = 0; dialects[k]; k++) {
 			const char *text = x->v[i].text, *table = dialects[k]->table;
@@ -131,16 +144,46 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 			if (x->v[i].item->kind != TORCH_TENSOR ||
 				!text_ends(text, table) || n > MAX_PREFIX ||
 				!are_keys_of_model(text, n) ||
-				(x->table && n >= x->prefix.len))
+				(x->table && n >= x->prefix.len) ||
+				!has_marks(x, dialects[k]))
 				continue;
 			str_clear(&x->prefix);
 			str_add(&x->prefix, text, n);
 			x->dialect = dialects[k];
 			x->table = x->v[i].item;
 		}
-	if (x->table && x->table->ndim == 2)
+	return x->table && x->table->ndim == 2;
+}
+
+int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
+{
+	*x = (struct torch_names){.file = f};
+	if (list_names(x, e))
+		return -1;
+	return find_table(x) ? 0 : refuse(x, e);
+}
+
+int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
+	const struct model *m, struct err *e)
+{
+	const struct dialect *best = NULL;
+	int most = 0;
+	*x = (struct torch_names){.file = f};
+	if (list_names(x, e))
+		return -1;
+	if (find_table(x))
 		return 0;
-	return refuse(x, e);
+	x->table = NULL;
+	for (int k = 0; dialects[k]; k++) {
+		int n = 0;
+		x->dialect = dialects[k];
+		for (int i = 0; i < m->n_tensors && !dialects[k]->fused; i++)
+			n += stems_item(x, m->tensors[i].name) != NULL;
+		best = n > most ? dialects[k] : best;
+		most = n > most ? n : most;
+	}
+	x->dialect = best;
+	return best ? 0 : refuse(x, e);
 }
 
 void torch_names_close(struct torch_names *x)
@@ -237,6 +280,74 @@ const struct torch_item *torch_names_state(const struct torch_names *x, const ch
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
+/* Is there a tensor whose name begins so, and is no step? */
+static bool has_state_below(const struct torch_names *x, const char *begin)
+{
+	int64_t low = 0, high = x->n;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		if (strcmp(x->v[middle].text, begin) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < x->n && !strncmp(x->v[low].text, begin, strlen(begin)); low++)
+		if (x->v[low].item->kind == TORCH_TENSOR &&
+			!text_ends(x->v[low].text, ".step"))
+			return true;
+	return false;
+}
+
+/* The name that the state of a parameter has, which is a number where there are numbers; "": not known. */
+static void name_of_state(
+	const struct torch_names *x, const struct torch_item *parameter, struct str *out)
+{
+	scoped_ptr char *name = torch_names_plain(parameter->name);
+	str_puts(out, "");
+	if (!x->order)
+		str_puts(out, name + (strncmp(name, "model.", 6) ? 0 : 6));
+	for (int64_t i = 0; i < x->n_order; i++)
+		if (x->order[i] == parameter)
+			str_printf(out, "%lld", (long long)i);
+}
+
+bool torch_names_has_state(
+	const struct torch_names *x, const struct torch_item *parameter)
+{
+	scoped_str name = {0}, begin = {0};
+	bool found = false;
+	if (parameter)
+		name_of_state(x, parameter, &name);
+	for (size_t k = 0; k < ARRAY_LEN(optimizers) && name.len && !found; k++) {
+		str_clear(&begin);
+		str_printf(&begin, "%sstate.%s.", optimizers[k], name.s);
+		found = has_state_below(x, begin.s);
+	}
+	return found;
+}
+
+void torch_names_describe_state(const struct torch_names *x, struct str *out)
+{
+	enum { MOST = 6 };
+	scoped_strs seen = {0};
+	for (int64_t i = 0; i < x->n && seen.n < MOST; i++) {
+		const char *text = x->v[i].text, *state = strstr(text, ".state.");
+		const char *key = strrchr(text, '.');
+		if (strncmp(text, "optim", 5) != 0 || !state || key < state + 6 ||
+			x->v[i].item->kind != TORCH_TENSOR || !strcmp(key, ".step"))
+			continue;
+		scoped_ptr char *what = text_printf(
+			"%.60s (%.*s)", key + 1, (int)min64(60, state - text), text);
+		bool is_new = true;
+		for (int64_t k = 0; k < seen.n; k++)
+			is_new &= strcmp(seen.v[k], what) != 0;
+		if (is_new)
+			strs_add(&seen, what);
+	}
+	for (int64_t k = 0; k < seen.n; k++)
+		str_printf(out, "%s%s", k ? ", " : "", seen.v[k]);
+}
+
 /* Parameters in fp32, one after the other without their names. */
 static bool has_flat_groups(const struct torch_names *x)
 {
@@ -283,6 +394,8 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 			if (x->v[i].item->kind == TORCH_TENSOR &&
 				!strncmp(x->v[i].text, optimizers[k],
 					strlen(optimizers[k])) &&
+				!strncmp(x->v[i].text + strlen(optimizers[k]), "state.",
+					6) &&
 				text_ends(x->v[i].text, ".exp_avg"))
 				return 1;
 	return 0;

@@ -734,6 +734,12 @@ curve() { # SEED ROWS FORMAT
 	pt-compare --json --speed 3.csv 4.csv >out
 	jq -e '[.comparisons[0].speed[] | {(.name): .}] | add |
 		(.tps.low * .dt.high - 1 | fabs) < 1e-6 and (.tps.ratio * .dt.ratio - 1 | fabs) < 1e-6' out
+	# a time that was logged in few digits, and another number of ranks
+	awk -F, -v OFS=, 'NR == 1 { print $0 ",tps_per_gpu"; next } { printf "%s,%s,%.1f,%s,%s\n", $1, $2, $3, $4, $4 / 4 }' 3.csv >a.csv
+	awk -F, -v OFS=, 'NR == 1 { print $0 ",tps_per_gpu"; next } { printf "%s,%s,%.2f,%s,%s\n", $1, $2, $3 * 0.8, $4 / 0.8, $4 / 0.8 / 8 }' 4.csv >b.csv
+	pt-compare --json --speed a.csv b.csv >out || true
+	jq -e '[.comparisons[0].speed[] | {(.name): .verdict}] | add |
+		(.tps == "faster") == (.dt == "faster") and (.tps == "slower") == (.dt == "slower") and .tps_per_gpu == "slower"' out
 }
 
 @test "--column: this column alone is judged; an unknown one is an error" {
