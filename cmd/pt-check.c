@@ -43,9 +43,11 @@ static const struct opt options[] = {
 		"where the positions of the batch begin again, if it has positions."},
 	{OPT_STR, 0, "grad-norm", "X", NULL, O(grad_norm), .help =
 		"The norm of the gradient that the run logged for this step; of two runs X,Y. Without "
-		"it, clipping hides a wrong scale. Half a unit of its last digit is allowed for."},
+		"it or Trainer's trainer_state.json, clipping hides a wrong scale. Half a unit of its last "
+		"digit is allowed for."},
 	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
-		"The loss that the run logged, the mean over all targets of the batch."},
+		"The loss that the run logged, the mean over all targets of the batch. Without it, as "
+		"Trainer's trainer_state.json says."},
 	{OPT_STR, 0, "divide-by", "counted | weights | NUMBER", "counted", O(how.divide_by), .help =
 		"What the sum of the losses of all targets, times their weights, is divided by. counted: "
 		"the number of targets that count. weights: the sum of their weights."},
@@ -57,7 +59,8 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
 		"The base model of adapters (LoRA) of PEFT, which BEFORE and AFTER then have. Without it, "
 		"the directory that adapter_config.json names."},
-	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS), .help =
+	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS),
+		.unsupported = "fp16: autocast checks it, with bounds for bf16, which are wider", .help =
 		"How it computed, which sets what rounding may explain. autocast: matmuls in bf16. bf16: "
 		"parameters and activations, too, as with mixed precision of FSDP."},
 	{OPT_DOUBLE, 0, "clip", "X", "-1", O(adam.clip), 0, -1, 1e30, .help =
@@ -174,6 +177,18 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 			    &o->grad_norm_half, e);
 }
 
+/* Reports that there are not two checkpoints. */
+static const struct err *count_operands(const struct opts *o, int n, struct err *e)
+{
+	err_set(e, EX_USAGE, "give two checkpoints: before the step, and after it");
+	if (!n && o->batch.n > 2)
+		err_set(e, EX_USAGE,
+			"--batch took all %lld files; give the checkpoints first: pt-check BEFORE AFTER "
+			"--batch FILE ...",
+			(long long)o->batch.n);
+	return e;
+}
+
 static void tell(struct str *out, const char *format, const char *value)
 {
 	str_puts(out, out->len ? ", " : "");
@@ -225,8 +240,7 @@ int main(int argc, char **argv)
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2 && !(n == 1 && o.grads.n))
-		return err_say(&(struct err){
-			EX_USAGE, "give two checkpoints: before the step, and after it"});
+		return err_say(count_operands(&o, n, &e));
 	if (o.grads.n && o.two_runs)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares two runs, and --grads is of one; leave one out"});
