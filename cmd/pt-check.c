@@ -3,6 +3,7 @@
 #include "draw/draw.h"
 #include "base/utf8.h"
 #include "check/check.h"
+#include "check/run_facts.h"
 #include "comm/comm.h"
 #include "foreign/foreign.h"
 #include "engine/backend.h"
@@ -20,6 +21,8 @@ struct opts {
 	struct open_how open;
 	const char *grad_norm, *loss;
 	bool two_runs, json;
+	struct opt_given given;
+	struct run_facts facts;
 };
 
 #define O(field) offsetof(struct opts, field)
@@ -107,6 +110,7 @@ static const struct program program = {
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
+	.given = offsetof(struct opts, given),
 	.one_rank = true,
 	.operands = "",
 	.versions = h5_versions,
@@ -154,11 +158,54 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 			    &o->grad_norm_half, e);
 }
 
+static void tell(struct str *out, const char *format, const char *value)
+{
+	str_puts(out, out->len ? ", " : "");
+	str_printf(out, format, value);
+}
+
+/* Takes what the files of the run have and no option says; `told`: what that is. */
+static void take_facts(
+	struct opts *o, const char *before, const char *after, struct str *told)
+{
+	static const char *const precisions[] = {RUN_PRECISION_WORDS};
+	struct run_facts *x = &o->facts;
+	char text[NUM_TEXT];
+	run_facts_read(x, before, after);
+	if (*x->loss && !o->loss) {
+		o->loss = x->loss;
+		tell(told, "loss %s", x->loss);
+	}
+	if (*x->grad_norm && !o->grad_norm) {
+		o->grad_norm = x->grad_norm;
+		tell(told, "grad_norm %s", x->grad_norm);
+	}
+	if (x->lr >= 0 && o->adam.lr < 0) {
+		o->adam.lr = x->lr;
+		tell(told, "learning rate %s", text_double(text, x->lr));
+	}
+	if (x->clip >= 0 && o->adam.clip < 0) {
+		o->adam.clip = x->clip;
+		tell(told, x->clip > 0 ? "clipping to %s" : "no clipping",
+			text_double(text, x->clip));
+	}
+	if (x->precision >= 0 && !opts_given(&program, o, "precision")) {
+		o->check.precision = x->precision;
+		tell(told, "precision %s", precisions[x->precision]);
+		str_puts(told, x->fp16 ? " (fp16, whose rounding is less)" : "");
+	}
+	if (x->accumulation > 1 && !opts_given(&program, o, "accumulation")) {
+		o->check.accumulation = x->accumulation;
+		snprintf(text, sizeof(text), "%lld", (long long)x->accumulation);
+		tell(told, "%s micro-batches", text);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	scoped_str text = {0};
+	scoped_str text = {0}, told = {0};
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2)
@@ -168,9 +215,13 @@ int main(int argc, char **argv)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
 	o.open.copies_may_differ = true;
+	o.open.optimizer = true;
+	o.open.freeze = &o.freeze;
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
+	if (!o.two_runs)
+		take_facts(&o, argv[0], argv[1], &told);
 	if (parse_norms(o.grad_norm, &o.check, &e) ||
 		parse_logged(o.loss, &o.check.loss, &o.check.loss_half, &e))
 		return err_say(&e);
@@ -178,7 +229,7 @@ int main(int argc, char **argv)
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
 	const struct check_job job = {argv[0], argv[1], &o.batch, o.how, o.adam,
-		o.two_runs, &o.freeze, &o.lr_scale_of, o.open};
+		o.two_runs, &o.freeze, &o.lr_scale_of, o.open, told.s};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);

@@ -28,7 +28,7 @@ static const int by_columns[] = {COL_STEP, COL_TOKENS};
 static const char *const axes[] = {
 	"auto", "step", "tokens", "samples", "seconds", "bytes", NULL};
 static const char *const requirements[] = {
-	"auto", "identical", "within", "equivalent", NULL};
+	"auto", "identical", "within", "equivalent", "not-worse", NULL};
 
 #define O(field) offsetof(struct opts, field)
 /* clang-format off */
@@ -55,30 +55,33 @@ static const struct opt options[] = {
 		"Absolute tolerance: values within X are considered equal."},
 	{OPT_FLAG, 'c', "common", NULL, "no", O(common), .help =
 		"Compare only rows that both runs have. Without it, a row that only one run has "
-		"is a difference."},
+		"is a difference, unless it is missing at the end; see VERDICTS."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Judging", .help =
 		"Of runs that are neither identical nor within a tolerance, --column is judged by "
 		"statistics; see VERDICTS."},
-	{OPT_LIST, 'y', "column", "NAME | OURS=THEIRS", NULL, O(columns), .help =
-		"The column that is judged, and which --graph, --plot and --table show: any column "
+	{OPT_LIST, 'y', "column", "NAME[:min | :max] | OURS=THEIRS", NULL, O(columns), .help =
+		"Judge this column only, and show it with --graph, --plot and --table: any column "
 		"of the logs, in pt-run(5) those of this project, or of another program's log. "
-		"Runs whose results are identical or within a tolerance remain so if it is "
-		"another column, such as mem. Without it: reward, which reinforcement learning "
+		":min, :max: lower or higher values are better; without it the name decides, "
+		"as VERDICTS has it. "
+		"Without this option: reward, which reinforcement learning "
 		"has; or loss, and beside it val_loss and val_bpb; or where no log has one, the "
-		"first of val_loss, val_bpb, train_loss and grad_norm that all have. OURS=THEIRS judges nothing, but says what a "
-		"column is called in logs of other programs: loss=train/ce. May be given many "
-		"times."},
+		"first of val_loss, val_bpb, train_loss and grad_norm that all have. OURS=THEIRS "
+		"judges nothing, but names a column of logs of other programs: loss=train/ce. "
+		"May be given many times."},
 	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirements, .help =
-		"The weakest verdict for exit code 0. auto: within, if a tolerance or a rule is "
-		"given; else equivalent, if several controls are given; else identical."},
+		"The weakest verdict for exit code 0. not-worse: identical, within, equivalent, "
+		"better, or worse by less than the margin. auto: within, if a tolerance or a rule "
+		"is given; else equivalent, if several controls are given or no log is pt-train's; "
+		"else identical."},
 	{OPT_ENUM, 0, "rule", NULL, "ours", O(rule), .values = rule_names, .was = "like", .help =
 		"Judge as another project does, instead of by pt's statistics; see RULES."},
 	{OPT_DOUBLE, 0, "margin", "X", "0", O(margin), 0, 0, 1, .help =
 		"Smaller differences than X times the control's value count as none. 0: five "
 		"thousandths; with several controls at least the standard deviation between them."},
 	{OPT_DOUBLE, 0, "alarm", "P", "0.005", O(alarm), 0, 1e-12, 0.5, .help =
-		"The probability that runs which do not differ are said to have diverged."},
+		"The probability that a difference is reported of runs that do not differ."},
 	{OPT_DOUBLE, 0, "confidence", "P", "0.95", O(confidence), 0, 0.5, 0.999999, .help =
 		"The confidence of the intervals that must lie within the margin."},
 	{OPT_GROUP, .name = "Following"},
@@ -227,19 +230,34 @@ static int name_runs(
 	return (int)n_controls;
 }
 
-/* Sets *judged to the NAME of --column, NULL if there is none, and *how to what the options
- * specify. */
-static int open_formats(
-	const struct opts *o, const char **judged, struct log_how *how, struct err *e)
+/* Cuts :min or :max from the end of a name. Returns -1, 1, or 0 if neither is there. */
+static int take_sense(char *name)
+{
+	size_t n = strlen(name);
+	char *end = n > 4 ? name + n - 4 : name + n;
+	int sense = !strcmp(end, ":max") - !strcmp(end, ":min");
+	if (sense)
+		*end = '\0';
+	return sense;
+}
+
+/* Sets *judged to the NAME of --column, NULL if there is none, *sense to what follows it, and *how to what the
+ * options specify. */
+static int open_formats(const struct opts *o, const char **judged, int *sense,
+	struct log_how *how, struct err *e)
 {
 	*judged = NULL;
+	*sense = 0;
 	how->format = o->format;
 	how->pattern = o->pattern;
 	for (int64_t i = 0; i < o->columns.n; i++) {
 		bool pair = strchr(o->columns.v[i], '=');
 		if (pair && log_how_map(how, o->columns.v[i], e))
 			return -1;
-		*judged = pair ? *judged : o->columns.v[i];
+		if (pair)
+			continue;
+		*sense = take_sense(o->columns.v[i]);
+		*judged = o->columns.v[i];
 	}
 	return log_how_open(how, e);
 }
@@ -367,7 +385,12 @@ static bool judged_by_user(const struct opts *o)
 static struct outcome_opts outcome_opts_of(const struct opts *o, const char *column)
 {
 	return (struct outcome_opts){
-		.exact = {by_columns[o->by], o->rtol, o->atol, o->common, column},
+		.exact = {.by = by_columns[o->by],
+			.rtol = o->rtol,
+			.atol = o->atol,
+			.common = o->common,
+			.column = column,
+			.only = judged_by_user(o)},
 		.judge = {.rule = o->rule,
 			.margin = o->margin,
 			.alarm = o->alarm,
@@ -380,15 +403,13 @@ static struct outcome_opts outcome_opts_of(const struct opts *o, const char *col
 	};
 }
 
-/* Where equivalence is demanded, runs of which nothing was shown may still be equivalent. */
-static enum report_tone tone_of(const struct outcome *x, const struct outcome_opts *how)
+/* Only what is worse is red. */
+static enum report_tone tone_of(enum verdict v)
 {
-	bool settled = requirement_of(x->runs, how) != REQUIRE_EQUIVALENT;
-	return x->verdict <= VERDICT_EQUIVALENT		  ? REPORT_GOOD
-	       : x->verdict == VERDICT_UNDECIDED	  ? REPORT_UNCLEAR
-	       : x->verdict == VERDICT_DIFFER && !settled ? REPORT_UNCLEAR
-	       : x->verdict <= VERDICT_DIVERGED		  ? REPORT_BAD
-							  : REPORT_UNCLEAR;
+	return v <= VERDICT_EQUIVALENT || v == VERDICT_NOT_WORSE ? REPORT_GOOD
+	       : v == VERDICT_BETTER				 ? REPORT_BETTER
+	       : v == VERDICT_WORSE || v == VERDICT_DIVERGED	 ? REPORT_BAD
+								 : REPORT_UNCLEAR;
 }
 
 /* What the report says of the tests of an outcome. */
@@ -400,7 +421,7 @@ static void fill_reports(
 		outcome_verdict(x, how, &verdict);
 		run_diff_print(&x->exact[i].diff, &how->exact, &details);
 		runs[x->first + i] = (struct report_run){.control = x->exact[i].control,
-			.tone = tone_of(x, how),
+			.tone = tone_of(x->verdict),
 			.verdict = verdict.s,
 			.details = details.s};
 	}
@@ -425,6 +446,26 @@ static void print_outcome(const struct outcome *x, const struct outcome_opts *ho
 			"both logs\n");
 }
 
+/* Prints the text of an outcome; on a terminal, the words of its verdict in colour. */
+static void put_outcome(const char *text, enum verdict v)
+{
+	static const char *const colors[] = {[REPORT_NEUTRAL] = "39",
+		[REPORT_GOOD] = "32",
+		[REPORT_BETTER] = "34",
+		[REPORT_UNCLEAR] = "33",
+		[REPORT_BAD] = "31"};
+	static const char mark[] = "verdict: ";
+	const char *words = text ? strstr(text, mark) : NULL;
+	if (!words || !log_color(stdout)) {
+		fputs(text ? text : "", stdout);
+		return;
+	}
+	words += strlen(mark);
+	size_t n = strcspn(words, ":;\n");
+	printf("%.*s\033[1;%sm%.*s\033[0m%s", (int)(words - text), text,
+		colors[tone_of(v)], (int)n, words, words + n);
+}
+
 /* Prints the verdicts, and fills in the tests of the report; returns the exit code. */
 static int compare_all(const struct runs *r, const struct opts *o,
 	const struct outcome_opts *how, struct report_run *reports)
@@ -433,17 +474,19 @@ static int compare_all(const struct runs *r, const struct opts *o,
 	scoped_str text = {0};
 	outcomes_make(r, how, &all);
 	int code = outcomes_code(&all, r, how);
-	if (o->json)
+	if (o->json) { /* which has its own escapes */
 		outcomes_json(&all, how, code, &text);
+		fputs(text.s, stdout);
+	}
 	for (int i = 0; i < all.n; i++) {
+		fill_reports(&all.v[i], how, reports);
+		str_clear(&text);
 		if (!o->json)
 			print_outcome(&all.v[i], how, o, &text);
-		fill_reports(&all.v[i], how, reports);
+		if (text.len)
+			put_outcome(text_printable(text.s), all.v[i].verdict);
 	}
-	if (!o->json) /* which has its own escapes */
-		text_printable(text.s);
-	fputs(text.s ? text.s : "", stdout);
-	if (code == EX_FAILED && all.worst <= VERDICT_EQUIVALENT)
+	if (code == EX_FAILED && all.worst <= VERDICT_BETTER)
 		info("the exit code is %d, because %s is required: see --require", code,
 			requirements[requirement_of(r, how)]);
 	outcomes_free(&all);
@@ -614,6 +657,7 @@ int main(int argc, char **argv)
 	scoped_strs names = {0};
 	struct log_how reading = {.format = NULL};
 	const char *column = NULL;
+	int sense = 0;
 	advice_set(advice);
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	r.n_controls = name_runs(&o, argv, n, &names, &e);
@@ -625,7 +669,7 @@ int main(int argc, char **argv)
 		err_set(&e, EX_USAGE,
 			"json: not with --graph or --table, which are text");
 	if (!e.code && !check_exports(&o, &e))
-		open_formats(&o, &column, &reading, &e);
+		open_formats(&o, &column, &sense, &reading, &e);
 	if (e.code)
 		return err_say(&e);
 	bool pair = names.n == 2;
@@ -637,6 +681,7 @@ int main(int argc, char **argv)
 	file_spool_limit(o.spool_limit);
 	struct outcome_opts how =
 		outcome_opts_of(&o, column ? column : columns[COL_LOSS].name);
+	how.judge.sense = sense;
 	r.n = (int)names.n;
 	r.logs = xcalloc((size_t)r.n, sizeof(*r.logs));
 	if (o.follow ? follow(&r, &names, &o, &reading, &how, &e)
@@ -651,6 +696,9 @@ int main(int argc, char **argv)
 		return 0;
 	warn_lacking(&r, column);
 	how.column = how.exact.column = column;
+	if (o.require == REQUIRE_NOT_WORSE && !how.judge.sense && !column_sense(column))
+		return err_say(&(struct err){EX_USAGE,
+			"require: not-worse: whether lower or higher values of the column are better is not known; give --column NAME:min or NAME:max"});
 	struct report_run *reports = no_reports(&r);
 	if (r.n == 1)
 		info("%s alone is shown: nothing is compared", r.logs[0].name);

@@ -20,7 +20,8 @@ bool is_rounded(struct cause_search *s)
 	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
 }
 
-bool are_norms(struct cause_search *s)
+/* Are all norms wrong, and nothing else? */
+static bool are_only_norms(const struct cause_search *s)
 {
 	int norms = 0;
 	for (int i = 0; i < s->c->n; i++) {
@@ -31,6 +32,23 @@ bool are_norms(struct cause_search *s)
 		norms += norm && x->gradient.tested;
 	}
 	return norms > 1 && norms == s->n_wrong;
+}
+
+bool are_rounded_norms(struct cause_search *s)
+{
+	double most = 0;
+	for (int k = 0; k < s->n_wrong; k++)
+		most = fmax(most, s->c->of[s->wrong[k]].gradient.value);
+	snprintf(s->detail, sizeof(s->detail), "%.1g", most);
+	return s->c->o.precision == RUN_FP32 && most <= 0.03 && are_only_norms(s);
+}
+
+/* (A layout without tensor-parallel ranks has no sequence parallelism.) */
+bool are_norms(struct cause_search *s)
+{
+	const struct check_opts *o = &s->c->o;
+	bool known = o->dp * o->fsdp * o->cp * o->accumulation > 1;
+	return are_only_norms(s) && (o->tp > 1 || !known);
 }
 
 /* The tokens that have a gradient in the embedding and are not in the batch, or the other way round; -1: not known, as
@@ -145,7 +163,7 @@ static void add_cause(struct cause_search *s, const struct cause *x)
 	snprintf(text, sizeof(text), x->text, s->detail);
 	if (x->scope == TRY_TENSOR)
 		explain(s, s->tensor, text);
-	else if (x->scope == TRY_STEP)
+	else if (x->scope == TRY_STEP || x->scope == TRY_FIRST)
 		explain_all(s, text);
 	else
 		add_finding(
@@ -217,12 +235,15 @@ int find_causes(struct step_check *c, struct err *e)
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	s.has = needs_of(&s);
 	if (!rc && (s.has & IF_SEARCH) && s.n_wrong && work > 5e9)
-		info("%d tensors are wrong: to find a cause, the step is computed 50 times and more; "
+		info("%d tensors are wrong: to find a cause, the step is computed 100 times and more; "
 		     "with fewer layers or sequences it takes less",
 			s.n_wrong);
+	if (!rc && s.n_wrong)
+		try_causes(&s, TRY_FIRST);
 	for (int k = 0; k < s.n_wrong && !rc; k++) {
 		s.tensor = s.wrong[k];
-		try_causes(&s, TRY_TENSOR);
+		if (c->of[s.tensor].cause < 0)
+			try_causes(&s, TRY_TENSOR);
 	}
 	if (c->has_reference && !rc)
 		need_near(&s);

@@ -6,6 +6,12 @@
 #include "check/search.h"
 
 #ifdef CAUSE
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_tensors,
+	"each tensor is clipped by itself, to the norm %s, and not all by the norm of all")
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_shards,
+	"each shard is clipped by its own norm, which is not summed over the ranks; shards of "
+	"the rows, of %s")
+
 CAUSE(TRY_TENSOR, 0, by_untying,
 	"no gradient, and the numbers of the embedding: does the run tie them "
 	"(tie_word_embeddings)?")
@@ -21,6 +27,7 @@ CAUSE(TRY_TENSOR, 0, by_halves,
 CAUSE(TRY_TENSOR, 0, by_pairs,
 	"rows of heads in pairs instead of halves (rotary positions)")
 CAUSE(TRY_TENSOR, 0, by_exchange, "the gradient of %s")
+CAUSE(TRY_TENSOR, IF_SEARCH, by_embedding_rows, "%s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_order_of_slices, "dim %s, counted from 0")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_value, "as if each element were clipped to %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
@@ -47,6 +54,9 @@ CAUSE(TRY_STEP, IF_FUNCTION, by_capped_logits, "as if logits were softly capped:
 CAUSE(TRY_STEP, IF_FUNCTION, by_no_window, "as if attention had no sliding window")
 CAUSE(TRY_STEP, IF_FUNCTION, by_window,
 	"as if attention had a sliding window of %s tokens, the own one included")
+CAUSE(TRY_STEP, IF_FUNCTION, by_stretch, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_window_of_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_swapped_layers, "as if layers %s were exchanged")
 CAUSE(TRY_STEP, IF_SEARCH, by_path, "as if %s")
 CAUSE(TRY_STEP, IF_SEARCH, by_sums, "")
 CAUSE(TRY_STEP, IF_SEARCH | IF_FEW, by_sequences, "sequences %s")
@@ -56,6 +66,11 @@ CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_smoothing,
 CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_z_loss,
 	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
 
+CAUSE(TRY_STEP, 0, by_few, "")
+
+CAUSE(TRY_STEP, 0, are_rounded_norms,
+	"all norms, and nothing else, by up to %s: are their gradients computed or summed in "
+	"bf16?")
 CAUSE(TRY_STEP, 0, are_norms,
 	"all norms, and nothing else: with sequence parallelism each tensor-parallel rank "
 	"has a part of their gradients; is it not summed over the ranks?")

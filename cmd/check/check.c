@@ -187,7 +187,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	bool same = false;
-	*c = (struct step_check){.o = *o};
+	*c = (struct step_check){.o = *o, .told = job->told};
 	if (open_job(c, job, e))
 		return -1;
 	const bool one_step = !c->files.two_runs && c->files.from == c->files.step;

@@ -139,6 +139,7 @@ struct scale_check {
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 	int n;
 	struct tensor_check *of;    /* [n] in the order of the files */
 	int *order;		    /* [n]: of the forward pass */
@@ -173,6 +174,7 @@ struct check_job {
 	const struct strs *freeze,
 		*lr_scale_of; /* as pt-train's; none: as the files say */
 	struct open_how open;
+	const char *told; /* what was taken from files of the run; NULL: nothing */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -185,6 +187,12 @@ void step_check_close(struct step_check *c);
  * same text gets one more tensor. Returns its number. */
 int add_finding(struct step_check *c, enum finding_kind kind,
 	const struct tensor_check *x, const char *fmt, ...) PRINTF(4, 5);
+
+/* names.c: appends ": 368/370, ..." if the batch has counts whose ratio is the factor. */
+void add_count_names(
+	const struct step_check *c, double factor, char *out, size_t capacity);
+/* Returns what else than the norm of the reference's gradient this number is; NULL: not known. */
+const char *name_of_norm(const struct step_check *c, double norm);
 
 /* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);

@@ -167,6 +167,8 @@ static void say_times(const struct step_check *c, double factor, char *out, size
 				       : ": not divided",
 				(long long)of[i].n, of[i].what);
 		}
+	if (!said && c->has_reference)
+		add_count_names(c, factor, out, room);
 }
 
 double clip_factor(double clip, double norm)
@@ -275,7 +277,10 @@ static void judge_scale(
 	double norm = their_norm(c, p), clip = c->files.adam.clip, off;
 	double within = (c->o.precision == RUN_FP32 ? 1e-3 : 0.03) + hidden(c, p, lost);
 	double logged = c->o.grad_norm, k = logged > 0 ? logged / norm : 1;
-	char times[120];
+	char times[200];
+	const char *name = c->scale.common > 0 && clip > 0
+				   ? name_of_norm(c, clip / c->scale.common)
+				   : NULL;
 	if (!isfinite(norm))
 		return; /* which is a finding by itself */
 	if (near(k, 1, within + c->o.grad_norm_half / norm))
@@ -309,8 +314,9 @@ static void judge_scale(
 		!near(off, 1, within)) {
 		add_finding(c, FINDING_CLIP, NULL,
 			"clip: grad_norm %.5g was logged and clipped by, and that of the gradient is "
-			"%.5g: %.4g times, so it misses a part or has one twice",
-			logged, norm, k);
+			"%.5g: %.4g times, %s%s",
+			logged, norm, k, name ? "as if it were " : "",
+			name ? name : "so it misses a part or has one twice");
 		return;
 	}
 	if (k != 1)
@@ -323,10 +329,14 @@ static void judge_scale(
 	if (clip > 0 && c->scale.clipped && c->scale.seen_norm > clip * (1 + within))
 		add_finding(c, FINDING_CLIP, NULL,
 			"clip: the clipped gradient has norm %.5g, above %.5g: the norm that it was "
-			"divided by is %.4g of its own, which misses a part",
-			c->scale.seen_norm, clip, 1 / off);
+			"divided by is %.4g of its own, %s%s",
+			c->scale.seen_norm, clip, 1 / off, name ? "as if it were " : "",
+			name ? name : "which misses a part");
 	else
-		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s", times);
+		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s%s%s",
+			times,
+			name ? "; as if the norm that they are clipped by were " : "",
+			name ? name : "");
 }
 
 /* The loss: if it is right, so is the forward pass, and the batch is the run's. If the gradients are, another loss

@@ -202,6 +202,8 @@ void step_check_print(const struct step_check *c, struct str *out)
 	bool two = c->files.two_runs;
 	put_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
 	put_file(two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
+	if (c->told)
+		str_printf(out, "run     %s, from the files of Trainer\n", c->told);
 	if (two)
 		str_printf(out, "        of one step, %.0f: their exp_avg are compared\n",
 			c->files.step);
@@ -299,6 +301,8 @@ void step_check_json(const struct step_check *c, struct str *out)
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
 	put_json(j, "before", text_json(c->files.before.name));
 	put_json(j, "after", text_json(c->files.after.name));
+	if (c->told)
+		put_json(j, "from_files", json_string(c->told));
 	put_json(j, "verdict", json_string(verdict_of(c)->word));
 	put_json(j, "optimizer_step", number_json(c->files.step));
 	put_json(j, "learning_rate", number_json(c->lr));

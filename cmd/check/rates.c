@@ -274,11 +274,12 @@ bool lacks_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	const struct tensor_check *x = &c->of[s->tensor];
-	if (!x->update.tested || x->update.wrong || x->unchanged || has_other_lr(c, x) ||
-		c->lr_scaled || rate_of_group(c, x) != RATE_REFUTED)
+	const struct ckpt_settings *before = settings_of(c, x, true);
+	if (!before || !x->update.tested || x->update.wrong || x->unchanged ||
+		has_other_lr(c, x) || c->lr_scaled || rate_of_group(c, x) != RATE_REFUTED)
 		return false;
 	snprintf(s->detail, sizeof(s->detail), "%.4g, and its group in the file has %.4g",
-		c->lr, settings_of(c, x, true)->lr);
+		c->lr, before->lr);
 	return true;
 }
 

@@ -24,6 +24,7 @@ struct cause_search {
 };
 
 enum cause_scope {
+	TRY_FIRST,   /* on all tensors with a wrong gradient, before each by itself */
 	TRY_TENSOR,  /* on each tensor with a wrong gradient, by itself */
 	TRY_STEP,    /* on all of these tensors that are left */
 	TRY_UPDATES, /* on the updates of all tensors */
@@ -91,6 +92,16 @@ void put_factors(
 bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 	bool (*explains)(struct cause_search *s, int dim, int n));
 
+/* ---- solved.c: a number that gradients depend on smoothly -------------------------------- */
+
+/* Sets *g to the gradients with the number x, of all tensors or those of the screen; with 0 they are the reference's. */
+typedef void gradients_with(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g);
+/* Returns the number that explains the wrong tensors, or 0 if none does. `first`: where the search
+ * begins. */
+double solve_number(const struct cause_search *s, gradients_with *compute,
+	const void *with, double first);
+
 /* ---- step_causes.c: the whole step ----------------------------------------------------- */
 
 /* Sets s->screen; false: all have a cause. */
@@ -107,5 +118,13 @@ bool fit(const struct cause_search *s, const struct gradients *of, int n, double
 /* Sets s->near: a cause explains all wrong tensors within their bounds, and leaves no more than half of what
  * there is without one: in bf16 a function that hardly differs from the model's is near whatever is wrong. */
 void need_near(struct cause_search *s);
+/* A function that a bug may have made. */
+struct guess {
+	struct variant v;
+	const char *text;
+	bool applies;
+};
+/* Do the gradients of a guess come nearer than *nearest, which is set to their distance? */
+bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest);
 /* Gradients that are the reference's but for noise? The smallest cosine of a wrong tensor's. */
 double least_cosine(const struct cause_search *s);

@@ -49,13 +49,9 @@ bool by_window(struct cause_search *s)
 
 /* ---- a number that gradients depend on smoothly ------------------------------------------ */
 
-/* Sets *g to the gradients with the number x, of all tensors or those of the screen; with 0 they are the reference's. */
-typedef void gradients_with(const struct cause_search *s, const void *with, double x,
-	bool all, struct gradients *g);
-
 /* Gauss and Newton's method with secants, from 0 and `first`: what is seen is a times the gradients at x and b times
  * their change since the number before. Returns the number, or 0 if none explains the wrong tensors. */
-static double solve_number(const struct cause_search *s, gradients_with *compute,
+double solve_number(const struct cause_search *s, gradients_with *compute,
 	const void *with, double first)
 {
 	enum { MOST = 10 };

@@ -42,15 +42,19 @@ static void rows_of_all(const struct judging *j, struct log_rows *r)
 	}
 }
 
-/* The rows that all runs have; *n_lone: those that only some have. */
-static int64_t count_rows(const struct judging *j, struct log_rows *r, int64_t *n_lone)
+/* The rows that all runs have; *n_lone: those that only some have; *n_ending: of these the ones after the
+ * last that all have. */
+static int64_t count_rows(
+	const struct judging *j, struct log_rows *r, int64_t *n_lone, int64_t *n_ending)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	int64_t n_rows = 0;
 	double key;
 	rows_of_all(j, r);
-	for (int n_have; (n_have = rows_next(r, n, j->o->by, &key)) > 0;)
+	for (int n_have; (n_have = rows_next(r, n, j->o->by, &key)) > 0;) {
 		++*(n_have == n ? &n_rows : n_lone);
+		*n_ending = n_have == n ? 0 : *n_ending + 1;
+	}
 	return n_rows;
 }
 
@@ -82,12 +86,14 @@ static void align(struct judging *j)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	scoped_ptr struct log_rows *r = xcalloc((size_t)n, sizeof(*r));
-	int64_t n_lone = 0, n_rows = count_rows(j, r, &n_lone);
+	int64_t n_lone = 0, n_ending = 0, n_rows = count_rows(j, r, &n_lone, &n_ending);
 	for (int i = 0; i < n; i++)
 		n_lone += count_unread(&r[i]);
 	curves_alloc(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n_rows);
 	j->all.n = n_rows;
 	j->all.n_lone = n_lone;
+	bool few = !j->o->whole && !j->o->common && few_are_missing(n_ending, n_rows);
+	j->n_ending = few ? n_ending : 0;
 	fill_rows(j, r, &j->all);
 }
 
@@ -116,6 +122,23 @@ static double longest(const struct judging *j, const struct run_log *const *log,
 	for (int i = 0; i < n; i++)
 		end = fmax(end, extent_of(j, log[i]).end);
 	return end;
+}
+
+/* Which runs lack the last rows: "the control ends 8 steps earlier". */
+static void find_ending(struct judging *j)
+{
+	double end[2] = {INFINITY, INFINITY};
+	for (int s = 0; s < 2; s++)
+		for (int i = 0; i < j->n_runs[s]; i++)
+			end[s] = fmin(end[s], extent_of(j, j->log[s][i]).end);
+	enum set s = end[CONTROL] < end[TEST] ? CONTROL : TEST;
+	double last = fmax(longest(j, j->log[CONTROL], j->n_runs[CONTROL]),
+		longest(j, j->log[TEST], j->n_runs[TEST]));
+	const char *unit = j->o->by == COL_STEP ? "step" : "token";
+	if (j->n_ending)
+		str_printf(&j->ending, "%s %s ends %.0f %s%s earlier",
+			j->n_runs[s] > 1 ? "a" : "the", s == CONTROL ? "control" : "test",
+			last - end[s], unit, last - end[s] == 1 ? "" : "s");
 }
 
 static void leave_out(
@@ -300,6 +323,7 @@ void judging_init(struct judging *j, const struct run_log *const *control, int n
 		.log = {NULL, test}, .n_runs = {0, n_test}, .first = control[0], .o = o};
 	choose_controls(j, control, n_control);
 	align(j);
+	find_ending(j);
 	keep_finite(j);
 	find_clusters(j);
 	if (is_evaluation(j))

@@ -80,24 +80,60 @@ static double rounding(const struct run_log *l)
 	return l->info.format && strcmp(l->info.format, "pt-run") != 0 ? 0.01 : 0;
 }
 
-/* The tokens of the first step that both logs have. */
-static bool tokens_differ(const struct run_log *a, const struct run_log *b, double at[3])
+/* The tokens of two logs in the rows that both have. */
+struct token_rows {
+	int64_t n;
+	double first[3], last[3]; /* step, and the tokens of both until then */
+	double sum,
+		squares; /* of what b's tokens grow by more than a's, after the first row */
+};
+
+static struct token_rows common_tokens(const struct run_log *a, const struct run_log *b)
 {
+	struct token_rows t = {.n = 0};
 	for (int64_t i = 0, j = 0; i < a->n_rows && j < b->n_rows;) {
 		double x = run_log_value(a, i, COL_STEP),
 		       y = run_log_value(b, j, COL_STEP);
-		bool here = x == y && x > 0 && run_log_has(a, i, COL_TOKENS) &&
-			    run_log_has(b, j, COL_TOKENS);
-		at[0] = x;
-		at[1] = run_log_value(a, i, COL_TOKENS);
-		at[2] = run_log_value(b, j, COL_TOKENS);
-		if (here)
-			return fabs(at[1] - at[2]) >
-			       fmax(rounding(a), rounding(b)) * at[1];
+		double now[] = {x, run_log_value(a, i, COL_TOKENS),
+			run_log_value(b, j, COL_TOKENS)};
 		i += !(x > y);
 		j += !(y > x);
+		if (x != y || !(x > 0) || is_absent(now[1]) || is_absent(now[2]))
+			continue;
+		if (!t.n++)
+			memcpy(t.first, now, sizeof(now));
+		else {
+			double more = now[2] - t.last[2] - (now[1] - t.last[1]);
+			t.sum += more;
+			t.squares += more * more;
+		}
+		memcpy(t.last, now, sizeof(now));
 	}
-	return false;
+	return t;
+}
+
+/* A difference that neither rounding nor chance explains: where samples are not cut to one length, other seeds have
+ * other numbers of tokens. */
+static bool is_other_number(
+	const double at[3], double part, double sd, int64_t n, int64_t df)
+{
+	const double level = 0.001;
+	double d = fabs(at[2] - at[1]);
+	double chance = df > 0 ? student_quantile(level, df) * sd * sqrt((double)n) : 0;
+	return d > part * at[1] && d > chance;
+}
+
+/* In the first row that both have, or in the last; sets at[] to that row. */
+static bool tokens_differ(const struct run_log *a, const struct run_log *b, double at[3])
+{
+	struct token_rows t = common_tokens(a, b);
+	int64_t n = t.n - 1; /* rows after the first */
+	double part = fmax(rounding(a), rounding(b));
+	double rest = t.squares - (n > 0 ? t.sum * t.sum / (double)n : 0);
+	double sd = n > 1 && rest > 0 ? sqrt(rest / (double)(n - 1)) : 0;
+	bool first = t.n && is_other_number(t.first, part, sd, 1, n - 1);
+	memcpy(at, first ? t.first : t.last, sizeof(t.first));
+	return first || (t.n && is_other_number(t.last, part, sd, t.n, n - 1));
 }
 
 bool comparable(const struct run_log *control, const struct run_log *test,

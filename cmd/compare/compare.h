@@ -41,24 +41,30 @@ struct compare_opts {
 	int by;		   /* COL_STEP or COL_TOKENS: the column that matches rows */
 	double rtol, atol; /* tolerance: |test - control| <= atol + rtol |control| */
 	bool common;	   /* ignore rows that only one run has */
-	/* NULL, or the column that is looked at: it is compared, too, if no curve is shared. */
+	bool whole;	   /* a row that is missing at the end is a difference, too */
+	/* NULL, or the judged column: it is compared, too, if no curve is shared. */
 	const char *column;
+	bool only; /* compare this column only */
 };
 
 struct value_pair {
 	double at;	      /* step or tokens */
 	double control, test; /* floats, unless these are equal */
-	double abs;
-	int64_t ulp; /* of floats */
+	double abs;	      /* |test - control| */
+	int64_t ulp;	      /* of floats */
 };
 
 struct curve_diff {
 	const char *name; /* of the column; NULL: it was not compared */
 	int64_t n_common, n_differ, n_beyond; /* n_beyond: beyond the tolerance */
+	int64_t n_higher, n_lower;	      /* values of the test that are */
 	int64_t only_control, only_test;      /* values that only one of them has */
-	double first_only;		      /* step or tokens of the first of them */
-	int64_t unread_control, unread_test;  /* values that cannot be read */
+	int64_t n_ending;		     /* those of them after the last common row */
+	double first_only;		     /* step or tokens of the first of them */
+	int64_t unread_control, unread_test; /* values that cannot be read */
 	double first_unread;
+	double most_relative; /* the largest |test - control| / |control| */
+	bool lone; /* a row that one of them lacks, or has no readable value in, counts */
 	int64_t n_nonfinite; /* equal values that are NaN or infinite */
 	double first_nonfinite;
 	struct value_pair first, largest, most_ulp;
@@ -74,15 +80,22 @@ struct run_diff {
 	const char
 		*missing; /* NULL, or a curve that only one of them has, but every run */
 	int64_t unread_rows; /* of both, whose steps cannot be read */
+	bool own;	     /* both logs are pt-train's, so equal bits are possible */
 	bool other_arithmetic;
 	struct str arithmetic; /* lines `key: control, test` of its differences */
 };
 
+/* Returns true if a log is pt-train's, which has all bits of its values. */
+bool log_is_own(const struct run_log *l);
+/* Returns true if n rows that are missing at the end, next to n_common common rows, are few: at most a tenth. */
+bool few_are_missing(int64_t n, int64_t n_common);
 /* Equal bits as floats; and as doubles, if both values have more digits than a float. A log may have
  * a float as a short decimal number, and another one the same float in full. */
 bool same_as_logged(double a, double b);
 /* Appends "; 500 values of loss are NaN or infinite in both, from step 501"; nothing where none is. */
 void print_nonfinite(const struct run_diff *d, int by, struct str *out);
+/* Returns 1 or -1 if every value of the test that differs is higher or lower, else 0. */
+int curve_direction(const struct curve_diff *c);
 void compare_runs(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d);
 /* Below 0: a's verdict is better than b's; or they are equal, and fewer values of a differ, or as many and

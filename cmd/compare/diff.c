@@ -23,6 +23,24 @@ bool same_as_logged(double a, double b)
 	       (a == b || !exceeds_float(a) || !exceeds_float(b));
 }
 
+bool log_is_own(const struct run_log *l)
+{
+	return !l->info.format || !strcmp(l->info.format, "pt-run");
+}
+
+bool few_are_missing(int64_t n, int64_t n_common)
+{
+	enum { PART = 10 };
+	return n * PART <= n_common + n;
+}
+
+int curve_direction(const struct curve_diff *c)
+{
+	if (c->n_higher + c->n_lower < c->n_differ || (c->n_higher && c->n_lower))
+		return 0;
+	return (c->n_higher > 0) - (c->n_lower > 0);
+}
+
 static void add_pair(
 	struct curve_diff *c, const struct compare_opts *o, double at, double x, double y)
 {
@@ -36,8 +54,12 @@ static void add_pair(
 	struct value_pair p = {at, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
 	if (same_bits(a, b))
 		p = (struct value_pair){at, x, y, fabs(x - y), 0};
+	c->n_higher += p.test > p.control;
+	c->n_lower += p.test < p.control;
 	if (!c->n_differ++)
 		c->first = c->largest = c->most_ulp = p;
+	if (!(p.abs / fabs(p.control) <= c->most_relative) && !isnan(c->most_relative))
+		c->most_relative = p.abs / fabs(p.control);
 	if (p.abs > c->largest.abs || (isnan(p.abs) && !isnan(c->largest.abs)))
 		c->largest = p;
 	if (p.ulp > c->most_ulp.ulp)
@@ -82,20 +104,25 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 	struct log_rows r[] = {{control, run_log_find(control, c->name)},
 		{test, run_log_find(test, c->name)}};
 	double at;
-	for (int n; (n = rows_next(r, 2, o->by, &at)) > 0;)
+	for (int n; (n = rows_next(r, 2, o->by, &at)) > 0;) {
+		c->n_ending = n == 2 ? 0 : c->n_ending + 1;
 		if (n == 2)
 			add_pair(c, o, at, r[0].v, r[1].v);
 		else
 			add_lone(c, at, r[0].here);
+	}
 	c->first_unread = NAN;
 	c->unread_control = count_unread(control, c, o->by);
 	c->unread_test = count_unread(test, c, o->by);
-	bool lone = !o->common && (c->only_control || c->only_test || has_unread(c));
+	int64_t n_lone = c->only_control + c->only_test;
+	if (!o->whole && few_are_missing(c->n_ending, c->n_common))
+		n_lone -= c->n_ending;
+	c->lone = !o->common && (n_lone || has_unread(c));
 	bool both = c->n_common || (c->only_control && c->only_test);
-	c->verdict = !both				   ? VERDICT_NOTHING
-		     : !c->n_common || lone || c->n_beyond ? VERDICT_DIFFER
-		     : c->n_differ			   ? VERDICT_WITHIN
-							   : VERDICT_IDENTICAL;
+	c->verdict = !both				      ? VERDICT_NOTHING
+		     : !c->n_common || c->lone || c->n_beyond ? VERDICT_DIFFERENT
+		     : c->n_differ			      ? VERDICT_WITHIN
+							      : VERDICT_IDENTICAL;
 }
 
 /* ---- arithmetic ------------------------------------------------------------------ */
@@ -108,6 +135,7 @@ static void compare_arithmetic(
 {
 	uint64_t a = control->info.arithmetic, b = test->info.arithmetic;
 	struct err e;
+	d->own = log_is_own(control) && log_is_own(test);
 	d->other_arithmetic = a && b && a != b;
 	if (!d->other_arithmetic || !control->arithmetic.len || !test->arithmetic.len ||
 		control->arithmetic.len > MOST_ARITHMETIC ||
@@ -125,17 +153,19 @@ static bool is_of_one(const struct curve_diff *c)
 	       (c->only_control || c->only_test || has_unread(c));
 }
 
-/* Where no curve is shared, a column that is none may be. */
+/* Where no curve is shared, a column that is none may be; and a column that is judged alone may be either. */
 static bool compare_other(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {
-	struct curve_diff *c = &d->curve[N_COLUMNS];
 	int known = column_find(o->column);
-	if (known >= 0 && columns[known].curve)
+	bool curve = known >= 0 && columns[known].curve;
+	struct curve_diff *c = &d->curve[curve ? known : N_COLUMNS];
+	if (curve && !o->only)
 		return false;
 	c->name = o->column;
 	compare_curve(control, test, o, c);
 	d->verdict = c->verdict;
+	d->missing = o->only && is_of_one(c) ? c->name : NULL;
 	return c->n_common > 0;
 }
 
@@ -148,7 +178,7 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 	for (int c = 0; c < N_CURVES; c++)
 		d->curve[c].verdict = VERDICT_NOTHING;
 	for (int c = 0; c < N_COLUMNS; c++) {
-		if (!columns[c].curve)
+		if (!columns[c].curve || o->only)
 			continue;
 		d->curve[c].name = columns[c].name;
 		compare_curve(control, test, o, &d->curve[c]);
@@ -166,8 +196,8 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 	if (!any && !d->missing && o->column)
 		any = compare_other(control, test, o, d);
 	d->unread_rows = control->unread.n_rows + test->unread.n_rows;
-	if (d->unread_rows && !o->common && d->verdict < VERDICT_DIFFER)
-		d->verdict = VERDICT_DIFFER;
+	if (d->unread_rows && !o->common && d->verdict < VERDICT_DIFFERENT)
+		d->verdict = VERDICT_DIFFERENT;
 	if (!any || d->missing)
 		d->verdict = VERDICT_NOTHING;
 }
@@ -201,7 +231,7 @@ void run_diff_free(struct run_diff *d)
 /* ---- printing -------------------------------------------------------------------- */
 
 static void print_pair(
-	const struct value_pair *p, const char *what, int by, struct str *out)
+	const struct value_pair *p, const char *what, int by, bool own, struct str *out)
 {
 	char a[NUM_TEXT], b[NUM_TEXT], at[NUM_TEXT];
 	snprintf(at, sizeof(at), "%.0f", p->at);
@@ -210,13 +240,18 @@ static void print_pair(
 	str_printf(out, "%s %s %s: %s, %s", what, columns[by].name, at,
 		doubles ? text_double(a, p->control) : text_float(a, (float)p->control),
 		doubles ? text_double(b, p->test) : text_float(b, (float)p->test));
-	if (isfinite(p->abs)) /* (there is no distance to NaN or infinity) */
-		str_printf(out, " (|Δ| %.3g, %lld ULP)", p->abs, (long long)p->ulp);
+	if (!isfinite(p->abs)) /* (there is no distance to NaN or infinity) */
+		return;
+	str_printf(out, " (test - control: %+.3g", p->test - p->control);
+	if (own)
+		str_printf(out, ", %lld ULP", (long long)p->ulp);
+	str_putc(out, ')');
 }
 
-static void print_curve(
-	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
+static void print_curve(const struct curve_diff *c, const struct compare_opts *o,
+	bool own, struct str *out)
 {
+	int direction = curve_direction(c);
 	str_printf(out, "  %-10s ", c->name);
 	if (is_of_one(c))
 		str_puts(out, "not compared");
@@ -231,8 +266,10 @@ static void print_curve(
 		if (o->rtol > 0 || o->atol > 0)
 			str_printf(out, ", %lld beyond the tolerance",
 				(long long)c->n_beyond);
-		print_pair(&c->first, "; first at", o->by, out);
-		print_pair(&c->largest, "; largest at", o->by, out);
+		if (direction && c->n_differ > 1)
+			str_printf(out, ", all %s", direction > 0 ? "higher" : "lower");
+		print_pair(&c->first, "; first at", o->by, own, out);
+		print_pair(&c->largest, "; largest at", o->by, own, out);
 	}
 	if (c->only_control)
 		str_printf(out, "; %lld only in the control", (long long)c->only_control);
@@ -291,7 +328,7 @@ void run_diff_print(
 {
 	for (int c = 0; c < N_CURVES; c++)
 		if (d->curve[c].verdict != VERDICT_NOTHING || is_of_one(&d->curve[c]))
-			print_curve(&d->curve[c], o, out);
+			print_curve(&d->curve[c], o, d->own, out);
 	if (d->unread_rows)
 		str_printf(out, "  %lld row%s cannot be read\n",
 			(long long)d->unread_rows, plural(d->unread_rows));

@@ -1,4 +1,4 @@
-/* Whether tests have diverged from their controls, and where. */
+/* Do tests differ from their controls by more than replicas do, and where? */
 #include "compare/judge_internal.h"
 
 #include <math.h>
@@ -99,7 +99,7 @@ static int count_pairs(const struct judging *j)
 	return n;
 }
 
-/* Differences that are no divergence: smaller ones than the margin, if that was given; and of a
+/* Differences that do not count: smaller ones than the margin, if that was given; and of a
  * single pair, of which no replicas say what is usual. */
 static double tolerated(const struct judging *j, int64_t from, int64_t to)
 {
@@ -109,44 +109,47 @@ static double tolerated(const struct judging *j, int64_t from, int64_t to)
 	return fraction_of_loss(j, margin, from, to);
 }
 
-/* Appends "in steps 64 to 95 ", which is where the onset is. */
-static void print_onset(const struct judging *j, struct verdict_result *r)
+/* Sets the onset, and appends "in steps 64 to 95 ". */
+static void begin_onset(const struct judging *j, int64_t from, int64_t to,
+	struct verdict_result *r, struct str *reason)
 {
 	bool steps = j->o->by == COL_STEP;
+	r->onset = j->finite.at[from];
+	r->onset_last = j->finite.at[to - 1];
 	if (r->onset == r->onset_last)
-		str_printf(&r->reason, steps ? "in step %.0f " : "at %.0f tokens ",
-			r->onset);
+		str_printf(reason, steps ? "in step %.0f " : "at %.0f tokens ", r->onset);
 	else
-		str_printf(&r->reason,
+		str_printf(reason,
 			steps ? "in steps %.0f to %.0f " : "at %.0f to %.0f tokens ",
 			r->onset, r->onset_last);
 }
 
-static bool means_differ(const struct judging *j, int64_t from, int64_t to, double level,
-	struct verdict_result *r)
+static void find_means(const struct judging *j, int64_t from, int64_t to, double level,
+	struct verdict_result *r, struct str *reason)
 {
 	if (is_single(j) && to - from < LEAST_BLOCK)
-		return false;
+		return;
 	struct estimate e = estimate_difference(j, from, to, MEAN);
 	double zone = tolerated(j, from, to);
 	if (!e.df || !(fabs(e.mean) > zone) ||
 		!(student_p((fabs(e.mean) - zone) / e.se, e.df) <= level))
-		return false;
-	r->onset = j->finite.at[from];
-	r->onset_last = j->finite.at[to - 1];
+		return;
+	r->found_higher |= e.mean > 0;
+	r->found_lower |= e.mean < 0;
+	if (reason->len) /* only the first is reported */
+		return;
+	begin_onset(j, from, to, r, reason);
 	r->at_onset =
 		(struct interval){e.mean, zone + student_quantile(level, e.df) * e.se};
-	print_onset(j, r);
-	str_printf(&r->reason, "%s differs by %.3g, and the band is +-%.3g",
-		column_name(j), e.mean, r->at_onset.half_width);
-	return true;
+	str_printf(reason, "it is %.3g %s, and the band is +-%.3g", fabs(e.mean),
+		e.mean > 0 ? "higher" : "lower", r->at_onset.half_width);
 }
 
 /* Runs that read the same batches share most of their noise. The test of its correlation is Fisher's;
  * first differences of independent noise have correlated neighbours, which costs a third of their
  * number. */
-static bool noise_differs(const struct judging *j, int test, int64_t from, int64_t to,
-	double level, struct verdict_result *r)
+static void compare_noise(const struct judging *j, int test, int64_t from, int64_t to,
+	double level, struct verdict_result *r, struct str *reason)
 {
 	int64_t n = to - from;
 	int a = partner_of(j, test), b = j->n_runs[CONTROL] + test;
@@ -155,37 +158,35 @@ static bool noise_differs(const struct judging *j, int test, int64_t from, int64
 	double z = student_quantile(level, MAX_DF + 1);
 	if (share_values(j, a, b, from, n) ||
 		!(atanh(c) + z / sqrt((double)(n - 1) / 1.5 - 3) < atanh(SHARED_NOISE)))
-		return false;
-	r->onset = j->finite.at[from];
-	r->onset_last = j->finite.at[to - 1];
-	print_onset(j, r);
-	str_printf(&r->reason,
-		"the noise of %s has a correlation of %.2f only, as if the runs read other batches",
+		return;
+	begin_onset(j, from, to, r, reason);
+	str_printf(reason,
+		"the noise of %s has a correlation of %.2f only, as if the runs read "
+		"different batches",
 		column_name(j), c);
-	return true;
 }
 
-/* The looks at the mean and at the noise share the level. The noise of evaluations is not that of the batches. */
-static bool diverges_in_rows(const struct judging *j, int64_t from, int64_t to,
-	double level, struct verdict_result *r)
+/* The looks at the mean and at the noise share the level. The noise of evaluations is not the noise of the batches.
+ * With a reason, which is the first difference, only means are looked at. */
+static void look_at_rows(const struct judging *j, int64_t from, int64_t to, double level,
+	struct verdict_result *r, struct str *reason)
 {
 	bool noise = to - from >= LEAST_NOISE_BLOCK && !is_evaluation(j);
 	int n_pairs = noise ? count_pairs(j) : 0;
-	if (means_differ(j, from, to, n_pairs ? level / 2 : level, r))
-		return true;
-	for (int t = 0; t < j->n_runs[TEST] && n_pairs; t++)
-		if (is_first_of_unit(j, t) &&
-			noise_differs(j, t, from, to, level / 2 / n_pairs, r))
-			return true;
-	return false;
+	find_means(j, from, to, n_pairs ? level / 2 : level, r, reason);
+	for (int t = 0; t < j->n_runs[TEST] && n_pairs && !reason->len; t++)
+		if (is_first_of_unit(j, t))
+			compare_noise(j, t, from, to, level / 2 / n_pairs, r, reason);
 }
 
 /* The rows after the last whole block; with that block, if they are less than half of the next. */
-static bool diverges_at_end(const struct judging *j, struct verdict_result *r)
+static void look_at_end(
+	const struct judging *j, struct verdict_result *r, struct str *reason)
 {
 	int64_t n = j->finite.n, from = block_begin(block_count(n) - 1);
 	bool all_judged = block_begin(whole_blocks(n)) == n;
-	return !all_judged && diverges_in_rows(j, from, n, r->alarm * SHARE_OF_END, r);
+	if (!all_judged)
+		look_at_rows(j, from, n, r->alarm * SHARE_OF_END, r, reason);
 }
 
 /* Which runs read the same batches is known from their logs, or after some rows; before, runs that
@@ -200,14 +201,15 @@ static bool design_is_settled(const struct judging *j)
 	return true;
 }
 
-bool diverges(const struct judging *j, struct verdict_result *r)
+bool differs(const struct judging *j, struct verdict_result *r, struct str *reason)
 {
 	int n = whole_blocks(j->finite.n);
 	if (j->o->growing && !design_is_settled(j))
 		return false;
 	for (int k = 0; k < n; k++)
-		if (diverges_in_rows(j, block_begin(k), block_begin(k + 1),
-			    r->alarm * share_of_block(k), r))
-			return true;
-	return !j->o->growing && diverges_at_end(j, r);
+		look_at_rows(j, block_begin(k), block_begin(k + 1),
+			r->alarm * share_of_block(k), r, reason);
+	if (!j->o->growing)
+		look_at_end(j, r, reason);
+	return reason->len > 0;
 }

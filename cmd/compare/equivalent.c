@@ -33,12 +33,34 @@ bool is_equivalent(const struct verdict_result *r)
 	       is_inside(&r->slope, r->slope_margin);
 }
 
+/* Appends "at the end loss is 0.1 +-0.02 lower (test 2.4, control 2.5)"; what is assumed of replicas has no
+ * interval. */
+static void print_end(const struct judging *j, struct verdict_result *r, bool interval)
+{
+	double d = r->difference.value;
+	str_printf(&r->reason, "%sat the end %s is ", r->reason.len ? "; " : "",
+		column_name(j));
+	if (d != 0)
+		str_printf(&r->reason, "%.3g ", fabs(d));
+	else
+		str_puts(&r->reason, "the same ");
+	if (interval)
+		str_printf(&r->reason, "+-%.2g ", r->difference.half_width);
+	str_printf(&r->reason, "%s(test %.5g, control %.5g)",
+		d > 0	? "higher "
+		: d < 0 ? "lower "
+			: "",
+		r->final_test, r->final_control);
+}
+
 void explain_end(const struct judging *j, struct verdict_result *r)
 {
-	str_printf(&r->reason,
-		"%sat the end %s differs by %.3g +-%.2g, %s the margin of %.3g",
-		r->reason.len ? "; " : "", column_name(j), r->difference.value,
-		r->difference.half_width,
+	print_end(j, r, true);
+}
+
+void explain_margin(struct verdict_result *r)
+{
+	str_printf(&r->reason, ", %s the margin of %.3g",
 		is_inside(&r->difference, r->margin)   ? "within"
 		: is_beyond(&r->difference, r->margin) ? "beyond"
 						       : "which does not settle",
@@ -48,7 +70,7 @@ void explain_end(const struct judging *j, struct verdict_result *r)
 /* Appends "12000 steps": the length of runs that may settle it, of so many times the rows; false: none may. */
 static bool print_length(const struct judging *j, double times, struct str *out)
 {
-	enum { MOST = 1000 };
+	enum { MOST = 16 };
 	double end = times * j->finite.at[j->finite.n - 1];
 	if (!(times > 0 && times <= MOST && end > 0))
 		return false;
@@ -68,17 +90,18 @@ static double count_units(
 	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
 }
 
-/* So many units of each set would show the difference to be one, if it is as large as it seems; 0: more than MOST. */
-static int units_to_diverge(const struct judging *j, const struct verdict_result *r)
+/* So many units of each set would show the difference to be one, if it is as large as it seems; 0: more than
+ * MOST_UNITS. */
+enum { MOST_UNITS = 32 };
+static int units_to_differ(const struct judging *j, const struct verdict_result *r)
 {
-	enum { MOST = 1000 };
 	int64_t rows = j->finite.n, n = j->n_units[CONTROL], m = j->n_units[TEST];
 	bool paired = j->design == DESIGN_PAIRED;
 	struct estimate e = estimate_difference(j, rows - max64(1, rows / 4), rows, MEAN);
 	double sd =
 		e.se / sqrt(paired ? 1.0 / (double)n : 1.0 / (double)n + 1.0 / (double)m);
 	double zone = j->o->margin > 0 ? r->margin : 0;
-	for (int64_t k = max64(n, m) + (n == m); k <= MOST; k++) {
+	for (int64_t k = max64(n, m) + (n == m); k <= MOST_UNITS; k++) {
 		double t = student_quantile(level_of_look(r), paired ? k - 1 : 2 * k - 2);
 		if (fabs(e.mean) > zone + t * sd * sqrt((paired ? 1.0 : 2.0) / (double)k))
 			return (int)k;
@@ -102,9 +125,31 @@ static void advise_single(const struct judging *j, struct str *out)
 	str_puts(out, "controls and tests of three or more seeds, the same for both");
 }
 
+/* Tests that differ from each other by far more than the controls do are of several kinds. */
+static bool tests_are_unlike(const struct judging *j)
+{
+	enum { TIMES = 4 };
+	int64_t n = j->finite.n, from = n - max64(1, n / 4);
+	return set_sd(j, TEST, from, n) > TIMES * set_sd(j, CONTROL, from, n);
+}
+
+static void advise_sets(const struct judging *j, double n, struct str *out)
+{
+	if (n <= MOST_UNITS)
+		str_printf(out, "; it may need %.0f controls and as many tests", n);
+	else if (tests_are_unlike(j))
+		str_puts(out, "; the tests differ from each other by far more than the "
+			      "controls do: give tests of one kind");
+	else
+		str_printf(out,
+			"; it may need more than %d controls and as many tests, or a "
+			"larger --margin",
+			MOST_UNITS);
+}
+
 /* The error of a mean falls as the root of the rows, that of a slope one power faster, while its margin falls
  * as the rows. */
-void advise(const struct judging *j, struct verdict_result *r)
+static void advise(const struct judging *j, struct verdict_result *r)
 {
 	bool mean = is_inside(&r->difference, r->margin);
 	const struct interval *i = mean ? &r->slope : &r->difference;
@@ -112,19 +157,49 @@ void advise(const struct judging *j, struct verdict_result *r)
 	double spare = mean ? margin : margin - fabs(i->value);
 	double error = mean ? i->half_width + fabs(i->value) : i->half_width;
 	struct str *out = &r->reason;
-	if (mean)
-		str_printf(out, ", but its slope by %.3g +-%.2g, margin %.3g", i->value,
-			i->half_width, margin);
-	str_puts(out, ": it may need ");
+	if (!is_single(j)) {
+		int n = is_beyond(&r->difference, r->margin) ? units_to_differ(j, r) : 0;
+		advise_sets(j, n ? n : count_units(j, i, margin / 2), out);
+		return;
+	}
+	str_puts(out, "; it may need ");
 	/* the assumed error of other batches does not fall, nor that between replicas */
 	bool length = (mean || j->design == DESIGN_SAME_BATCHES) && spare > 0 &&
 		      print_length(j, error * error / (spare * spare), out);
 	str_puts(out, length ? ", or " : "");
-	if (is_single(j)) {
-		advise_single(j, out);
-		return;
+	advise_single(j, out);
+}
+
+/* How many runs there are, of other seeds. */
+static void print_seeds(const struct judging *j, struct str *out)
+{
+	int n = j->n_seeds[CONTROL], m = j->n_seeds[TEST];
+	if (n == 1 && m == 1)
+		str_puts(out, "one run each");
+	else
+		str_printf(out, "%d control%s and %d test%s", n, plural(n), m, plural(m));
+}
+
+void explain_undecided(const struct judging *j, struct verdict_result *r)
+{
+	bool alone = j->design == DESIGN_ALONE;
+	struct str *out = &r->reason;
+	print_end(j, r, !alone);
+	if (alone) {
+		str_puts(out, "; whether another seed moves as far is unknown: ");
+		print_seeds(j, out);
+	} else if (is_inside(&r->difference, r->margin)) {
+		str_printf(out,
+			", within the margin of %.3g, but the slope of the difference is "
+			"%.3g +-%.2g, and its margin is %.3g",
+			r->margin, r->slope.value, r->slope.half_width, r->slope_margin);
+	} else if (is_beyond(&r->difference, r->margin)) {
+		str_printf(out,
+			", probably more than the margin of %.3g, which is not shown at "
+			"--alarm %g",
+			r->margin, r->alarm);
+	} else {
+		explain_margin(r);
 	}
-	int n = is_beyond(&r->difference, r->margin) ? units_to_diverge(j, r) : 0;
-	str_printf(out, "%.0f controls and as many tests",
-		n ? n : count_units(j, i, margin / 2));
+	advise(j, r);
 }

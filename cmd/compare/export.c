@@ -1,6 +1,7 @@
 /* Logs as a table, JSON lines or event files. Every number is the shortest text, or the bits, that are read
  * as the same double. */
 #include "compare/export.h"
+#include "compare/compare.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -48,7 +49,7 @@ struct exporting {
 static double value_of(const struct run_log *l, int64_t i, int c)
 {
 	double v = run_log_value(l, i, c);
-	bool own = !l->info.format || !strcmp(l->info.format, "pt-run");
+	bool own = log_is_own(l);
 	return own && c < N_COLUMNS && columns[c].kind == COLUMN_EXACT ? (double)(float)v
 								       : v;
 }

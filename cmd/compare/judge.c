@@ -3,8 +3,9 @@
 
 #include <math.h>
 
-const char *const verdict_names[] = {"identical", "within", "equivalent", "undecided",
-	"differ", "diverged", "vacuous", "not-comparable", "nothing", NULL};
+const char *const verdict_names[] = {"identical", "within", "equivalent", "better",
+	"not-worse", "undecided", "different", "worse", "diverged", "vacuous",
+	"not-comparable", "nothing", NULL};
 const char *const design_names[] = {
 	"none", "paired", "replicas", "same-batches", "alone", NULL};
 
@@ -54,9 +55,15 @@ static void find_first_bits(const struct judging *j, struct verdict_result *r)
 	}
 }
 
+/* Rows that only some runs have, and that matter. */
+static bool has_lone(const struct judging *j, const struct verdict_result *r)
+{
+	return r->n_lone > r->n_ending && !j->o->common;
+}
+
 static bool is_identical(const struct judging *j, struct verdict_result *r)
 {
-	if (r->n_differ || (r->n_lone && !j->o->common))
+	if (r->n_differ || has_lone(j, r))
 		return false;
 	str_printf(&r->reason, "%lld value%s of %s equal ", (long long)j->all.n,
 		plural(j->all.n), column_name(j));
@@ -84,7 +91,7 @@ static bool test_is_within(const struct judging *j, int test, int control)
 
 static bool is_within(const struct judging *j, struct verdict_result *r)
 {
-	if (!(j->o->rtol > 0 || j->o->atol > 0) || (r->n_lone && !j->o->common))
+	if (!(j->o->rtol > 0 || j->o->atol > 0) || has_lone(j, r))
 		return false;
 	for (int t = 0; t < j->n_runs[TEST]; t++) {
 		bool any = false;
@@ -191,34 +198,57 @@ static bool controls_learnt(const struct judging *j, struct str *why)
 
 /* ---- the verdict ----------------------------------------------------------------------- */
 
-/* Rows of a test that no statistics saw. */
-static bool has_unjudged(const struct judging *j, const struct verdict_result *r)
+/* A difference was shown, and is first seen as `found` has it. */
+static enum verdict judge_shown(
+	const struct judging *j, struct verdict_result *r, const struct str *found)
 {
-	return r->n_nonfinite || (r->n_lone && !j->o->common);
+	enum verdict v = judge_direction(j, r);
+	explain_end(j, r);
+	explain_margin(r);
+	str_printf(&r->reason, "; %s", found->s);
+	if (r->direction && !r->sense)
+		str_printf(&r->reason, "; --column %s:min or %s:max sets which is better",
+			column_name(j), column_name(j));
+	return v;
+}
+
+static enum verdict judge_unshown(const struct judging *j, struct verdict_result *r)
+{
+	bool equivalent = is_equivalent(r);
+	if (!equivalent && j->o->one_sided && is_not_worse(r)) {
+		explain_end(j, r);
+		str_printf(&r->reason, ", not worse by more than the margin of %.3g",
+			r->margin);
+		return VERDICT_NOT_WORSE;
+	}
+	if (!equivalent) {
+		explain_undecided(j, r);
+		return VERDICT_UNDECIDED;
+	}
+	explain_end(j, r);
+	explain_margin(r);
+	return VERDICT_EQUIVALENT;
 }
 
 static enum verdict judge_statistically(const struct judging *j, struct verdict_result *r)
 {
-	scoped_str constant = {0};
-	if (should_be_identical(j, r))
-		return VERDICT_DIVERGED;
+	scoped_str constant = {0}, found = {0};
+	r->shown = should_be_identical(j, r);
+	if (r->shown)
+		return VERDICT_DIFFERENT;
 	if (j->finite.n < (is_single(j) ? LEAST_ROWS : LEAST_OF_REPLICAS)) {
 		str_printf(&r->reason, "%lld value%s of %s: too few for statistics",
 			(long long)j->finite.n, plural(j->finite.n), column_name(j));
-		return VERDICT_DIFFER;
+		return VERDICT_DIFFERENT;
 	}
 	estimate_end(j, r);
-	bool diverged = diverges(j, r), equivalent = is_equivalent(r);
-	explain_end(j, r);
-	if (!diverged && !equivalent)
-		advise(j, r);
+	r->shown = differs(j, r, &found);
+	enum verdict v = r->shown ? judge_shown(j, r, &found) : judge_unshown(j, r);
 	if (any_constant(j, TEST, &constant))
 		str_printf(&r->reason, "; %s", constant.s);
-	bool whole = !constant.len && !has_unjudged(j, r);
-	return diverged	    ? VERDICT_DIVERGED
-	       : !whole	    ? VERDICT_DIFFER
-	       : equivalent ? VERDICT_EQUIVALENT
-			    : VERDICT_UNDECIDED;
+	/* rows of a test that no statistics saw */
+	bool unjudged = constant.len || r->n_nonfinite || has_lone(j, r);
+	return !r->shown && unjudged ? VERDICT_DIFFERENT : v;
 }
 
 /* Whatever the rule, a row that only some runs have is a difference, and a test with a value that is not
@@ -228,7 +258,7 @@ static enum verdict apply_rule(const struct judging *j, struct verdict_result *r
 	const struct rule *rule = &rules[j->o->rule];
 	struct str why = {0};
 	bool accepted = rule_apply(rule, &j->all, &why);
-	bool lone = r->n_lone && !j->o->common;
+	bool lone = has_lone(j, r);
 	if (accepted && turns_nonfinite(j, r)) {
 		str_printf(&r->reason, "; the rule %s itself accepts it: %s", rule->name,
 			why.s);
@@ -237,7 +267,7 @@ static enum verdict apply_rule(const struct judging *j, struct verdict_result *r
 	}
 	str_free(&r->reason);
 	r->reason = why;
-	return accepted && !lone ? VERDICT_WITHIN : VERDICT_DIFFER;
+	return accepted && !lone ? VERDICT_WITHIN : VERDICT_DIFFERENT;
 }
 
 static bool all_comparable(const struct judging *j, struct str *why)
@@ -258,9 +288,9 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 		any_constant(j, CONTROL, &r->reason))
 		return VERDICT_VACUOUS;
 	r->learnt = controls_learnt(j, &r->note);
-	if (any_never_finite(j, TEST, &r->reason))
-		return VERDICT_DIVERGED;
-	if (!j->o->rule && turns_nonfinite(j, r))
+	r->shown = any_never_finite(j, TEST, &r->reason) ||
+		   (!j->o->rule && turns_nonfinite(j, r));
+	if (r->shown)
 		return VERDICT_DIVERGED;
 	if (!r->learnt && r->n_differ) {
 		str_puts(&r->reason, r->note.s);
@@ -278,11 +308,14 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 /* Rows and controls that were not used. */
 static void explain_rows(const struct judging *j, struct verdict_result *r)
 {
-	if (r->n_lone && !j->o->common)
+	int64_t n_lone = r->n_lone - r->n_ending;
+	if (has_lone(j, r))
 		str_printf(&r->reason,
 			"; %lld row%s of some runs only, which --common leaves out",
-			(long long)r->n_lone, r->n_lone == 1 ? " is" : "s are");
-	if (r->n_nonfinite && r->verdict == VERDICT_DIFFER)
+			(long long)n_lone, n_lone == 1 ? " is" : "s are");
+	if (r->ending.len)
+		str_printf(&r->reason, "; %s", r->ending.s);
+	if (r->n_nonfinite && r->verdict == VERDICT_DIFFERENT)
 		str_printf(&r->reason, "; %lld row%s a value that is not finite",
 			(long long)r->n_nonfinite,
 			r->n_nonfinite == 1 ? " has" : "s have");
@@ -325,6 +358,9 @@ void judge(const struct run_log *const *control, int n_control,
 		.n_test = j.n_units[TEST],
 		.n_rows = j.finite.n,
 		.n_lone = j.all.n_lone,
+		.n_ending = j.n_ending,
+		.ending = j.ending,
+		.sense = o->sense ? o->sense : column_sense(column_name(&j)),
 		.n_nonfinite = j.all.n - j.finite.n,
 		.n_left_out = n_control - j.n_runs[CONTROL],
 		.first = j.all.n ? j.all.at[0] : (double)NAN,
@@ -344,11 +380,12 @@ void judge(const struct run_log *const *control, int n_control,
 	find_spikes(&j, r);
 	find_correlation(&j, r);
 	decide(&j, r);
-	judging_free(&j);
+	judging_free(&j); /* (but for the text that *r has) */
 }
 
 void verdict_result_free(struct verdict_result *r)
 {
 	str_free(&r->reason);
 	str_free(&r->note);
+	str_free(&r->ending);
 }

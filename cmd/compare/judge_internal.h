@@ -24,6 +24,9 @@ struct judging {
 	int n_runs[2];
 	const struct run_log *first; /* the first control that was given */
 	const struct run_log **kept; /* log[CONTROL] */
+	int64_t n_ending; /* rows that are missing at the end, if they are few */
+	struct str
+		ending; /* "the control ends 8 steps earlier"; judging_free() does not free it */
 	struct str left_out; /* "a ends at step 50, so it is not used"; empty: none */
 	const struct judge_opts *o;
 	struct curves all;    /* the rows that all runs have */
@@ -107,6 +110,15 @@ int same_batches(const struct properties *a, const struct properties *b);
 /* Equal bits are to be expected of the runs. */
 bool same_arithmetic(const struct run_log *a, const struct run_log *b);
 
+/* ---- direction.c ----------------------------------------------------------------- */
+
+/* Returns true if a test ends where it has lost what it had learnt, and no control does. */
+bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why);
+/* Returns the verdict about a difference that was shown; sets r->direction and appends to the reason. */
+enum verdict judge_direction(const struct judging *j, struct verdict_result *r);
+/* Returns true if the tests are shown to be worse by less than the margin, if at all. */
+bool is_not_worse(const struct verdict_result *r);
+
 /* ---- align.c --------------------------------------------------------------------- */
 
 /* Opens the curves, units and design of the runs; judging_free() frees them. Rows are judged where all
@@ -147,17 +159,18 @@ bool turns_nonfinite(const struct judging *j, struct verdict_result *r);
 bool should_be_identical(const struct judging *j, struct verdict_result *r);
 /* The probability of a false alarm in one of the first blocks. */
 double level_of_look(const struct verdict_result *r);
-/* By statistics. */
-bool diverges(const struct judging *j, struct verdict_result *r);
+/* By statistics; sets r->found_higher and r->found_lower. */
+bool differs(const struct judging *j, struct verdict_result *r, struct str *reason);
 
 /* ---- equivalent.c ----------------------------------------------------------------- */
 
 /* Estimates the differences at the end, and their margins. */
 void estimate_end(const struct judging *j, struct verdict_result *r);
 bool is_equivalent(const struct verdict_result *r);
-/* Appends the estimates, and what would settle the question. */
+/* Append the difference at the end; its margin; or of what is not settled both, and what would settle it. */
 void explain_end(const struct judging *j, struct verdict_result *r);
-void advise(const struct judging *j, struct verdict_result *r);
+void explain_margin(struct verdict_result *r);
+void explain_undecided(const struct judging *j, struct verdict_result *r);
 double fraction_of_loss(
 	const struct judging *j, double fraction, int64_t from, int64_t to);
 /* A part of the control's loss. */

@@ -299,7 +299,7 @@ static void compare_logs(struct locating *x)
 		first = first_missing(&x->log[0], &x->log[1]);
 	if (d.other_arithmetic)
 		arithmetic_print(&d, x->out);
-	if (isinf(first) && d.verdict == VERDICT_DIFFER)
+	if (isinf(first) && d.verdict == VERDICT_DIFFERENT)
 		str_puts(x->out,
 			"  the losses and gradient norms of all steps are equal: only "
 			"evaluations differ\n");

@@ -52,28 +52,48 @@ static int find_evaluations(
 	return n;
 }
 
-/* Takes the place of what was judged, if only this has diverged; else it is said beside it. */
+/* One column is better and the other one worse: neither verdict holds. */
+static void disagree(struct verdict_result *a, const char *first,
+	const struct verdict_result *b, const char *second)
+{
+	scoped_str reason = {0};
+	str_printf(&reason, "%s is %s and %s %s: %s; %s", first,
+		verdict_names[a->verdict], second, verdict_names[b->verdict], a->reason.s,
+		b->reason.s);
+	str_clear(&a->reason);
+	str_puts(&a->reason, reason.s);
+	a->verdict = VERDICT_DIFFERENT;
+	a->direction = 0;
+}
+
+/* Takes the place of what was judged, if only here a difference was shown; else it is reported beside it. */
 static void judge_evaluation(
 	struct outcome *x, const struct run_log **logs, const struct judge_opts *how)
 {
 	struct verdict_result r;
+	const char *name = columns[how->column].name;
 	enum verdict before = x->judged.verdict;
 	judge(logs, x->runs->n_controls, logs + x->first, x->n, how, &r);
-	if (r.verdict == VERDICT_DIVERGED && before < VERDICT_DIVERGED) {
+	if ((before == VERDICT_BETTER && r.verdict == VERDICT_WORSE) ||
+		(before == VERDICT_WORSE && r.verdict == VERDICT_BETTER)) {
+		disagree(&x->judged, x->column, &r, name);
+		verdict_result_free(&r);
+		return;
+	}
+	if (r.shown && r.verdict > before && r.verdict <= VERDICT_DIVERGED) {
 		str_printf(&r.reason, "; %s: %s", x->column, verdict_names[before]);
 		verdict_result_free(&x->judged);
 		x->judged = r;
-		x->column = columns[how->column].name;
+		x->column = name;
 		return;
 	}
-	bool said = before == VERDICT_EQUIVALENT || before == VERDICT_UNDECIDED;
-	if (said && r.verdict <= VERDICT_UNDECIDED)
-		str_printf(&x->judged.reason, "; %s: %s", columns[how->column].name,
-			verdict_names[r.verdict]);
-	else if (said && r.verdict == VERDICT_DIFFER && r.n_lone)
-		str_printf(&x->judged.reason, "; %s: %lld row%s of some runs only",
-			columns[how->column].name, (long long)r.n_lone,
-			r.n_lone == 1 ? " is" : "s are");
+	bool said = before == VERDICT_EQUIVALENT || before == VERDICT_NOT_WORSE ||
+		    before == VERDICT_UNDECIDED || x->judged.shown;
+	if (said && (r.verdict <= VERDICT_UNDECIDED || r.shown))
+		str_printf(&x->judged.reason, "; %s: %s", name, verdict_names[r.verdict]);
+	else if (said && r.verdict == VERDICT_DIFFERENT && r.n_lone)
+		str_printf(&x->judged.reason, "; %s: %lld row%s of some runs only", name,
+			(long long)r.n_lone, r.n_lone == 1 ? " is" : "s are");
 	else if (said) /* such as too few values */
 		str_printf(&x->judged.reason, "; %s", r.reason.s);
 	verdict_result_free(&r);
@@ -89,6 +109,8 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 	how.rtol = o->exact.rtol;
 	how.atol = o->exact.atol;
 	how.common = o->exact.common;
+	how.whole = o->exact.whole;
+	how.one_sided = o->require == REQUIRE_NOT_WORSE;
 	x->has_judged = how.column >= 0;
 	x->column = o->column;
 	for (int i = 0; i < r->n; i++)
@@ -98,12 +120,21 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 	how.alarm /= 1 + n_also; /* of all together */
 	if (x->has_judged)
 		judge(logs, r->n_controls, logs + x->first, x->n, &how, &x->judged);
+	how.sense = 0;
 	for (size_t i = 0; i < ARRAY_LEN(evaluations) && n_also; i++) {
 		how.column = evaluations[i];
 		if (also[i])
 			judge_evaluation(x, logs, &how);
 	}
 	free(logs);
+}
+
+static int64_t unread_rows(const struct outcome *x)
+{
+	int64_t n = 0;
+	for (int i = 0; i < x->n; i++)
+		n += x->exact[i].diff.unread_rows;
+	return n;
 }
 
 /* The worst verdict of a test about its nearest control, by all columns. */
@@ -116,37 +147,88 @@ static enum verdict exact_verdict(const struct outcome *x)
 	return worst;
 }
 
-/* Whether the judged column is one of those that exact_verdict() is about. */
-static bool is_curve(const struct outcome_opts *o)
-{
-	int c = column_find(o->column);
-	return c >= 0 && columns[c].curve;
-}
-
 /* Whether the user gave a tolerance, or demands equal bits. */
 static bool is_demanding(const struct outcome_opts *o)
 {
 	return o->exact.rtol > 0 || o->exact.atol > 0 || o->require == REQUIRE_IDENTICAL;
 }
 
-static enum verdict verdict_of(const struct outcome *x, const struct outcome_opts *o)
+/* ---- columns beside the judged one ------------------------------------------------------ */
+
+/* Every value that differs does so by the rounding of fp32 in sums of another order. */
+static bool differs_by_rounding(const struct outcome *x, int test, int column)
+{
+	const double most = 1e-5;
+	const struct test_diff *t = &x->exact[test];
+	const struct curve_diff *c = &t->diff.curve[column];
+	uint64_t a = x->runs->logs[t->control].info.arithmetic;
+	bool same_arithmetic = a && a == x->runs->logs[x->first + test].info.arithmetic;
+	return c->n_differ && !c->lone && c->most_relative <= most && !same_arithmetic;
+}
+
+static bool column_is_equivalent(
+	const struct outcome *x, const struct outcome_opts *o, int test, int column)
+{
+	struct verdict_result r;
+	struct judge_opts how = o->judge;
+	const struct test_diff *t = &x->exact[test];
+	const struct run_log *control = &x->runs->logs[t->control];
+	const struct run_log *log = &x->runs->logs[x->first + test];
+	if (t->diff.curve[column].lone || column >= N_COLUMNS)
+		return false;
+	how.column = column;
+	how.by = o->exact.by;
+	how.common = o->exact.common;
+	judge(&control, 1, &log, 1, &how, &r);
+	bool equivalent = r.verdict == VERDICT_EQUIVALENT;
+	verdict_result_free(&r);
+	return equivalent;
+}
+
+/* Where the judged column is equal: are the columns that differ equivalent, such as a gradient norm that another
+ * order of a sum has rounded? Appends which. */
+static bool others_are_equivalent(
+	const struct outcome *x, const struct outcome_opts *o, struct str *why)
+{
+	for (int i = 0; i < x->n; i++)
+		for (int k = 0; k < N_CURVES; k++) {
+			const struct curve_diff *c = &x->exact[i].diff.curve[k];
+			if (c->verdict <= VERDICT_WITHIN || c->verdict == VERDICT_NOTHING)
+				continue;
+			bool rounding = differs_by_rounding(x, i, k);
+			if (!rounding && !column_is_equivalent(x, o, i, k))
+				return false;
+			str_puts(why, why->len ? "; " : "");
+			if (rounding)
+				str_printf(why, "%s differs by at most %.2g of its value",
+					c->name, c->most_relative);
+			else
+				str_printf(why, "%s: equivalent", c->name);
+		}
+	return why->len > 0;
+}
+
+static enum verdict verdict_of(struct outcome *x, const struct outcome_opts *o)
 {
 	enum verdict exact = exact_verdict(x), judged = x->judged.verdict;
 	if (exact == VERDICT_NOTHING || !x->has_judged || judged == VERDICT_NOTHING)
 		return exact;
-	/* a column that is only looked at does not change the verdict of equal runs */
-	if (exact <= VERDICT_WITHIN && !is_curve(o) && !o->judge.rule)
-		return exact;
 	/* nothing was shown but that more is demanded */
 	if (judged == VERDICT_UNDECIDED && is_demanding(o))
-		return VERDICT_DIFFER;
+		return VERDICT_DIFFERENT;
 	if (judged == VERDICT_VACUOUS || judged == VERDICT_NOT_COMPARABLE ||
 		o->judge.rule > 0)
 		return judged;
 	if (exact <= VERDICT_WITHIN)
 		return exact;
 	/* equal in the judged column, but not in another one */
-	return judged <= VERDICT_WITHIN ? VERDICT_DIFFER : judged;
+	if (judged > VERDICT_WITHIN)
+		return judged;
+	bool equivalent = exact == VERDICT_DIFFERENT && !is_demanding(o) &&
+			  !unread_rows(x) && others_are_equivalent(x, o, &x->others);
+	if (!equivalent)
+		str_clear(&x->others);
+	return equivalent ? VERDICT_EQUIVALENT : VERDICT_DIFFERENT;
 }
 
 /* ---- the reason --------------------------------------------------------------------- */
@@ -168,14 +250,6 @@ static const char *missing_column(const struct outcome *x)
 		if (x->exact[i].diff.missing)
 			return x->exact[i].diff.missing;
 	return NULL;
-}
-
-static int64_t unread_rows(const struct outcome *x)
-{
-	int64_t n = 0;
-	for (int i = 0; i < x->n; i++)
-		n += x->exact[i].diff.unread_rows;
-	return n;
 }
 
 static int64_t unread_values(const struct outcome *x, const char *column)
@@ -210,8 +284,8 @@ static bool explain_few(const struct run_log *control, const struct curve_diff *
 	return true;
 }
 
-static void explain_difference(
-	const struct curve_diff *c, const struct compare_opts *o, struct str *out)
+static void explain_difference(const struct curve_diff *c, const struct compare_opts *o,
+	bool own, struct str *out)
 {
 	const char *name = c->name, *by = columns[o->by].name;
 	const struct value_pair *p = c->n_beyond ? &c->beyond : &c->first;
@@ -229,9 +303,12 @@ static void explain_difference(
 		str_printf(out,
 			"%s differs by more than %g + %g |control|, first at %s %.0f",
 			name, o->atol, o->rtol, by, p->at);
-	else
+	else if (own)
 		str_printf(out, "%s differs from %s %.0f on (%lld ULP)", name, by, p->at,
 			(long long)p->ulp);
+	else
+		str_printf(out, "%s differs from %s %.0f on (test - control: %+.3g)",
+			name, by, p->at, p->test - p->control);
 }
 
 /* Explains a verdict that comes from the comparison of all columns. */
@@ -251,10 +328,10 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 			plural(unread));
 	else if (x->verdict == VERDICT_NOTHING || !c)
 		str_printf(out, "no value at the same %s", columns[o->exact.by].name);
-	else if (x->verdict == VERDICT_DIFFER &&
+	else if (x->verdict == VERDICT_DIFFERENT &&
 		 !explain_few(control, c, o->exact.by, out))
-		explain_difference(c, &o->exact, out);
-	else if (x->verdict == VERDICT_DIFFER)
+		explain_difference(c, &o->exact, x->exact[0].diff.own, out);
+	else if (x->verdict == VERDICT_DIFFERENT)
 		return;
 	else if (x->verdict == VERDICT_WITHIN)
 		str_printf(out,
@@ -272,11 +349,12 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 /* Where a tolerance is given and exceeded, that comes first. */
 static bool explain_tolerance(struct outcome *x, const struct outcome_opts *o)
 {
-	const struct curve_diff *c = curve_with(x, VERDICT_DIFFER);
-	if (!(o->exact.rtol > 0 || o->exact.atol > 0) || x->verdict != VERDICT_DIFFER ||
-		o->judge.rule > 0 || !c || !c->n_beyond)
+	const struct curve_diff *c = curve_with(x, VERDICT_DIFFERENT);
+	if (!(o->exact.rtol > 0 || o->exact.atol > 0) ||
+		x->verdict != VERDICT_DIFFERENT || o->judge.rule > 0 || !c ||
+		!c->n_beyond)
 		return false;
-	explain_difference(c, &o->exact, &x->reason);
+	explain_difference(c, &o->exact, x->exact[0].diff.own, &x->reason);
 	return true;
 }
 
@@ -300,7 +378,9 @@ static void explain(struct outcome *x, const struct outcome_opts *o)
 	bool judged = !missing && x->has_judged && x->judged.reason.len &&
 		      (x->verdict == x->judged.verdict ||
 			      x->judged.verdict == VERDICT_UNDECIDED);
-	if (explain_tolerance(x, o)) {
+	if (x->others.len) {
+		str_printf(&x->reason, "%s; %s", x->judged.reason.s, x->others.s);
+	} else if (explain_tolerance(x, o)) {
 		if (judged)
 			str_printf(&x->reason, "; %s", x->judged.reason.s);
 	} else if (judged) {
@@ -329,11 +409,13 @@ void outcomes_make(
 	const struct runs *r, const struct outcome_opts *o, struct outcomes *all)
 {
 	int n_tests = r->n - r->n_controls, of_one = o->one_set ? n_tests : 1;
+	struct outcome_opts how = *o;
 	*all = (struct outcomes){.worst = VERDICT_IDENTICAL};
 	all->v = xcalloc((size_t)n_tests, sizeof(*all->v));
+	how.exact.whole = o->judge.rule || requirement_of(r, o) == REQUIRE_IDENTICAL;
 	for (int i = 0; i < n_tests; i += of_one) {
 		struct outcome *x = &all->v[all->n++];
-		make_one(r, o, r->n_controls + i, of_one, x);
+		make_one(r, &how, r->n_controls + i, of_one, x);
 		if (x->verdict > all->worst)
 			all->worst = x->verdict;
 	}
@@ -347,6 +429,7 @@ void outcomes_free(struct outcomes *all)
 		free(all->v[i].exact);
 		verdict_result_free(&all->v[i].judged);
 		str_free(&all->v[i].reason);
+		str_free(&all->v[i].others);
 	}
 	free(all->v);
 	*all = (struct outcomes){.worst = VERDICT_IDENTICAL};
@@ -354,13 +437,21 @@ void outcomes_free(struct outcomes *all)
 
 /* ---- the exit code ----------------------------------------------------------------- */
 
+static bool any_is_own(const struct runs *r)
+{
+	for (int i = 0; i < r->n; i++)
+		if (log_is_own(&r->logs[i]))
+			return true;
+	return false;
+}
+
 enum requirement requirement_of(const struct runs *r, const struct outcome_opts *o)
 {
 	bool tolerant = o->exact.rtol > 0 || o->exact.atol > 0 || o->judge.rule > 0;
-	return o->require	   ? o->require
-	       : tolerant	   ? REQUIRE_WITHIN
-	       : r->n_controls > 1 ? REQUIRE_EQUIVALENT
-				   : REQUIRE_IDENTICAL;
+	return o->require			     ? o->require
+	       : tolerant			     ? REQUIRE_WITHIN
+	       : r->n_controls > 1 || !any_is_own(r) ? REQUIRE_EQUIVALENT
+						     : REQUIRE_IDENTICAL;
 }
 
 int outcomes_code(
@@ -368,24 +459,38 @@ int outcomes_code(
 {
 	static const enum verdict weakest[] = {[REQUIRE_IDENTICAL] = VERDICT_IDENTICAL,
 		[REQUIRE_WITHIN] = VERDICT_WITHIN,
-		[REQUIRE_EQUIVALENT] = VERDICT_EQUIVALENT};
+		[REQUIRE_EQUIVALENT] = VERDICT_EQUIVALENT,
+		[REQUIRE_NOT_WORSE] = VERDICT_NOT_WORSE};
+	int n_failed = 0, n_undecided = 0;
 	if (all->worst >= VERDICT_VACUOUS)
 		return EX_TROUBLE;
-	if (all->worst <= weakest[requirement_of(r, o)])
-		return 0;
-	return all->worst == VERDICT_UNDECIDED ? EX_UNDECIDED : EX_FAILED;
+	for (int i = 0; i < all->n; i++) {
+		bool open = all->v[i].verdict == VERDICT_UNDECIDED;
+		n_undecided += open;
+		n_failed += !open && all->v[i].verdict > weakest[requirement_of(r, o)];
+	}
+	return n_failed ? EX_FAILED : n_undecided ? EX_UNDECIDED : 0;
+}
+
+/* No further row can make the test of an outcome as is demanded. */
+static bool is_final(const struct outcome *x, enum requirement demanded, int rule)
+{
+	const struct verdict_result *r = &x->judged;
+	if (x->verdict == VERDICT_NOT_COMPARABLE)
+		return true;
+	if (demanded == REQUIRE_NOT_WORSE) /* what is finite may still become better */
+		return x->verdict == VERDICT_DIVERGED && !r->direction;
+	if (demanded == REQUIRE_EQUIVALENT || rule)
+		return x->has_judged && r->shown && x->verdict > VERDICT_EQUIVALENT;
+	return x->verdict >= VERDICT_EQUIVALENT && x->verdict <= VERDICT_DIVERGED;
 }
 
 bool outcomes_are_final(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o)
 {
-	bool exact = requirement_of(r, o) != REQUIRE_EQUIVALENT && !o->judge.rule;
-	for (int i = 0; i < all->n; i++) {
-		enum verdict v = all->v[i].verdict;
-		if (v == VERDICT_DIVERGED || v == VERDICT_NOT_COMPARABLE ||
-			(v >= VERDICT_EQUIVALENT && v <= VERDICT_DIFFER && exact))
+	for (int i = 0; i < all->n; i++)
+		if (is_final(&all->v[i], requirement_of(r, o), o->judge.rule))
 			return true;
-	}
 	return false;
 }
 
@@ -395,8 +500,11 @@ static const char *const words[N_VERDICTS] = {
 	[VERDICT_IDENTICAL] = "identical bit for bit",
 	[VERDICT_WITHIN] = "the same within the tolerance",
 	[VERDICT_EQUIVALENT] = "equivalent",
+	[VERDICT_BETTER] = "better",
+	[VERDICT_NOT_WORSE] = "not worse",
 	[VERDICT_UNDECIDED] = "undecided",
-	[VERDICT_DIFFER] = "they differ",
+	[VERDICT_DIFFERENT] = "different",
+	[VERDICT_WORSE] = "worse",
 	[VERDICT_DIVERGED] = "diverged",
 	[VERDICT_VACUOUS] = "vacuous",
 	[VERDICT_NOT_COMPARABLE] = "not comparable",
@@ -415,7 +523,7 @@ void outcome_verdict(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out)
 {
 	const struct run_log *control = &x->runs->logs[x->exact[0].control];
-	if (o->judge.rule && x->verdict <= VERDICT_DIFFER)
+	if (o->judge.rule && x->verdict <= VERDICT_DIFFERENT)
 		rule_verdict(x, rules[o->judge.rule].name, out);
 	else if (x->verdict == VERDICT_NOTHING && missing_column(x))
 		str_puts(out, x->reason.s);
@@ -426,6 +534,8 @@ void outcome_verdict(
 		str_puts(out, words[x->verdict]);
 	else
 		str_printf(out, "%s: %s", words[x->verdict], x->reason.s);
+	if (x->verdict <= VERDICT_WITHIN && x->judged.ending.len && !o->judge.rule)
+		str_printf(out, "; %s", x->judged.ending.s);
 	if (x->verdict <= VERDICT_WITHIN)
 		print_nonfinite(&x->exact[0].diff, o->exact.by, out);
 }

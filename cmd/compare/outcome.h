@@ -14,13 +14,19 @@ struct runs {
 };
 
 /* What the exit code demands: REQUIRE_AUTO is, with a tolerance or a rule, that it is kept; else with
- * several controls, equivalence; else identity. */
-enum requirement { REQUIRE_AUTO, REQUIRE_IDENTICAL, REQUIRE_WITHIN, REQUIRE_EQUIVALENT };
+ * several controls, or if no log is pt-train's, equivalence; else identity. */
+enum requirement {
+	REQUIRE_AUTO,
+	REQUIRE_IDENTICAL,
+	REQUIRE_WITHIN,
+	REQUIRE_EQUIVALENT,
+	REQUIRE_NOT_WORSE
+};
 
 struct outcome_opts {
 	struct compare_opts exact;
 	struct judge_opts
-		judge; /* column, by, rtol, atol and common are set by outcomes_make() */
+		judge; /* column, by, rtol, atol, common, whole and one_sided are set by outcomes_make() */
 	const char *column; /* that is judged */
 	bool validation;    /* and the losses of evaluations that all logs have, too */
 	enum requirement require;
@@ -38,8 +44,9 @@ struct outcome {
 	} * exact;	 /* [n] */
 	bool has_judged; /* the column is in the first control's log */
 	const char *
-		column; /* that `judged` is about: of evaluations, if only these have diverged */
+		column; /* that `judged` is about: of evaluations, if only these differ */
 	struct verdict_result judged;
+	struct str others; /* why the columns that differ count as none */
 	enum verdict verdict;
 	struct str reason; /* one line */
 };

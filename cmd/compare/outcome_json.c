@@ -14,18 +14,29 @@ static json_t *of_interval(const struct interval *i)
 	return j;
 }
 
-static json_t *of_pair(const struct value_pair *p)
+/* The direction of a difference, and whether that is better; null: not known. */
+static void put_direction(json_t *j, int direction, int sense)
+{
+	put_json(j, "direction",
+		direction ? json_string(direction > 0 ? "higher" : "lower")
+			  : json_null());
+	put_json(j, "better",
+		direction && sense ? json_boolean(direction == sense) : json_null());
+}
+
+static json_t *of_pair(const struct value_pair *p, bool own)
 {
 	json_t *j = json_object();
 	put_json(j, "at", number_json(p->at));
 	put_json(j, "control", number_json((double)p->control));
 	put_json(j, "test", number_json((double)p->test));
-	put_json(j, "difference", number_json(p->abs));
-	put_json(j, "ulp", p->ulp == INT64_MAX ? json_null() : json_integer(p->ulp));
+	put_json(j, "difference", number_json(p->test - p->control));
+	put_json(j, "ulp",
+		!own || p->ulp == INT64_MAX ? json_null() : json_integer(p->ulp));
 	return j;
 }
 
-static json_t *of_curve(const struct curve_diff *c)
+static json_t *of_curve(const struct curve_diff *c, int sense, bool own)
 {
 	json_t *j = json_object();
 	put_json(j, "name", text_json(c->name));
@@ -36,14 +47,17 @@ static json_t *of_curve(const struct curve_diff *c)
 	put_json(j, "only_control", json_integer(c->only_control));
 	put_json(j, "only_test", json_integer(c->only_test));
 	put_json(j, "unread", json_integer(c->unread_control + c->unread_test));
+	put_json(j, "n_higher", json_integer(c->n_higher));
+	put_json(j, "n_lower", json_integer(c->n_lower));
+	put_direction(j, curve_direction(c), sense);
 	if (c->n_differ) {
-		put_json(j, "first", of_pair(&c->first));
-		put_json(j, "largest", of_pair(&c->largest));
+		put_json(j, "first", of_pair(&c->first, own));
+		put_json(j, "largest", of_pair(&c->largest, own));
 	}
 	return j;
 }
 
-static json_t *of_test(const struct outcome *x, int i)
+static json_t *of_test(const struct outcome *x, const struct outcome_opts *o, int i)
 {
 	json_t *j = json_object(), *list = json_array();
 	const struct run_log *logs = x->runs->logs;
@@ -55,10 +69,15 @@ static json_t *of_test(const struct outcome *x, int i)
 		logs[d->control].info.arithmetic && logs[x->first + i].info.arithmetic
 			? json_boolean(!d->diff.other_arithmetic)
 			: json_null());
-	for (int c = 0; c < N_CURVES; c++)
-		if (d->diff.curve[c].n_common || d->diff.curve[c].only_control ||
-			d->diff.curve[c].only_test)
-			json_array_append_new(list, of_curve(&d->diff.curve[c]));
+	for (int k = 0; k < N_CURVES; k++) {
+		const struct curve_diff *c = &d->diff.curve[k];
+		if (!c->n_common && !c->only_control && !c->only_test)
+			continue;
+		bool judged = o->judge.sense && !strcmp(c->name, o->column);
+		json_array_append_new(
+			list, of_curve(c, judged ? o->judge.sense : column_sense(c->name),
+				      d->diff.own));
+	}
 	put_json(j, "columns", list);
 	put_json(j, "unread_rows", json_integer(d->diff.unread_rows));
 	return j;
@@ -91,6 +110,11 @@ static json_t *of_judgement(const struct verdict_result *r, const char *column)
 	put_json(j, "rows", json_integer(r->n_rows));
 	put_json(j, "first", number_json(r->first));
 	put_json(j, "last", number_json(r->last));
+	put_json(j, "shown", json_boolean(r->shown));
+	bool diverged = r->verdict == VERDICT_DIVERGED; /* to NaN, in no direction */
+	put_direction(j, r->direction, r->sense);
+	if (diverged)
+		put_json(j, "better", json_false());
 	put_json(j, "lone_rows", json_integer(r->n_lone));
 	put_json(j, "nonfinite_rows", json_integer(r->n_nonfinite));
 	put_json(j, "controls_left_out", json_integer(r->n_left_out));
@@ -149,7 +173,7 @@ static json_t *of_outcome(const struct outcome *x, const struct outcome_opts *o)
 	put_json(j, "verdict", json_string(verdict_names[x->verdict]));
 	put_json(j, "reason", text_json(x->reason.s));
 	for (int i = 0; i < x->n; i++)
-		json_array_append_new(list, of_test(x, i));
+		json_array_append_new(list, of_test(x, o, i));
 	put_json(j, "tests", list);
 	put_json(j, "judgement",
 		x->has_judged ? of_judgement(&x->judged, x->column) : json_null());

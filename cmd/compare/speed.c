@@ -172,12 +172,66 @@ static struct speed_diff diff_of(const struct measure *m, struct speed a, struct
 	double part = student_quantile(0.05, df > 1 ? df : 1) * sqrt(x * x + y * y);
 	d.low = d.ratio * exp(-part);
 	d.high = d.ratio * exp(part);
-	d.words = isnan(part)	 ? "too few steps for a statement"
-		  : d.low > 1	 ? m->more
-		  : d.high < 1	 ? m->less
-		  : d.ratio == 1 ? "the same"
-				 : "no difference beyond noise";
 	return d;
+}
+
+/* The logarithm of how much faster the test is. */
+static double gain_of(const struct speed_diff *d)
+{
+	return d->column == COL_DT ? -log(d->ratio) : log(d->ratio);
+}
+
+static double half_width(const struct speed_diff *d)
+{
+	return log(d->high / d->ratio);
+}
+
+/* Are these measures of one quantity, such as tokens per second and the time of a step, within their noise? */
+static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff *b)
+{
+	const double rounding = 0.02;
+	bool per_rank[] = {a->column == COL_TPS_PER_GPU || a->column == COL_MFU,
+		b->column == COL_TPS_PER_GPU || b->column == COL_MFU};
+	double noise = per_rank[0] == per_rank[1] ? half_width(a) + half_width(b) : 0;
+	return !measure_of(a->column)->peak && !measure_of(b->column)->peak &&
+	       fabs(gain_of(a) - gain_of(b)) < fmax(rounding, noise);
+}
+
+/* Gives measures of the quantity of the first one interval, the widest, so that their statements agree. done[]: those
+ * that have such an interval. */
+static void reconcile(struct speed_diff *d, int n, int first, bool *done)
+{
+	bool same[MAX_SPEEDS] = {false};
+	double low = INFINITY, high = -INFINITY, wide = NAN;
+	for (int i = first + 1; i < n && !done[first]; i++) {
+		same[i] = !done[i] && is_same_quantity(&d[first], &d[i]);
+		same[first] |= same[i];
+	}
+	for (int i = first; i < n; i++) {
+		if (!same[i])
+			continue;
+		done[i] = true;
+		low = fmin(low, gain_of(&d[i]));
+		high = fmax(high, gain_of(&d[i]));
+		wide = fmax(wide, half_width(&d[i]));
+	}
+	for (int i = first; i < n; i++) {
+		if (!same[i])
+			continue;
+		bool time = d[i].column == COL_DT;
+		d[i].low = exp(time ? -high - wide : low - wide);
+		d[i].high = exp(time ? -low + wide : high + wide);
+	}
+}
+
+static void set_words(struct speed_diff *d)
+{
+	const struct measure *m = measure_of(d->column);
+	d->words = isnan(d->low)   ? "too few steps for a statement"
+		   : d->low > 1	   ? m->more
+		   : d->high < 1   ? m->less
+		   : d->ratio == 1 ? "the same"
+				   : "no difference beyond noise";
 }
 
 int speed_compare(const struct run_log *control, int n_control,
@@ -196,6 +250,11 @@ int speed_compare(const struct run_log *control, int n_control,
 		if (isfinite(a.value) && isfinite(b.value) && !said)
 			d[n++] = diff_of(&measures[i], a, b);
 	}
+	bool done[MAX_SPEEDS] = {false};
+	for (int i = 0; i < n; i++)
+		reconcile(d, n, i, done);
+	for (int i = 0; i < n; i++)
+		set_words(&d[i]);
 	return n;
 }
 

@@ -16,10 +16,13 @@ enum verdict {
 	VERDICT_IDENTICAL,  /* bit for bit */
 	VERDICT_WITHIN,	    /* within the tolerance, or by the rule of another project */
 	VERDICT_EQUIVALENT, /* shown to differ by less than the margin */
-	VERDICT_UNDECIDED,  /* neither shown to be equivalent nor to have diverged */
-	VERDICT_DIFFER,	    /* more than is allowed, and nothing else is known */
-	VERDICT_DIVERGED, /* shown to differ by more than replicas do, or by the margin */
-	VERDICT_VACUOUS,  /* nothing was learnt, so agreement means nothing */
+	VERDICT_BETTER, /* shown to differ by more than replicas do, and to end better */
+	VERDICT_NOT_WORSE, /* with judge_opts.one_sided: shown to be worse by less than the margin */
+	VERDICT_UNDECIDED, /* neither equivalence nor a difference was shown */
+	VERDICT_DIFFERENT, /* differs by more than is allowed or than replicas do; not better or worse */
+	VERDICT_WORSE,		/* like VERDICT_BETTER */
+	VERDICT_DIVERGED,	/* not finite, or worse and lost_what_was_learnt() */
+	VERDICT_VACUOUS,	/* nothing was learnt, so agreement means nothing */
 	VERDICT_NOT_COMPARABLE, /* other tokens per step, data, warm-up or model */
 	VERDICT_NOTHING, /* no row in common, or a curve that every run has is missing */
 	N_VERDICTS
@@ -53,15 +56,18 @@ struct judge_opts {
 	int rule;	   /* of rules[]; 0: ours, which the following are for */
 	double rtol, atol; /* VERDICT_WITHIN: |test - control| <= atol + rtol |control| */
 	bool common;	   /* ignore rows that only some runs have */
-	/* The probability of a false VERDICT_DIVERGED, in runs of any length that are judged any number
+	bool whole;	   /* rows that are missing at the end are a difference, too */
+	int sense; /* 1: higher is better, -1: lower; 0: as the name of the column implies */
+	bool one_sided; /* look for VERDICT_NOT_WORSE */
+	/* The probability that a difference is shown of runs without one, in runs of any length that are judged any number
 	 * of times while they grow; 0: 0.005. */
 	double alarm;
 	/* That VERDICT_EQUIVALENT is true; 0: 0.95. */
 	double confidence;
 	/* The margin of equivalence, as a fraction of the control's loss, and then a smaller difference
 	 * is no divergence either. 0: 0.005, or if it is larger the standard deviation between
-	 * replicas of the control; and any difference that is larger than that between replicas is
-	 * a divergence. */
+	 * replicas of the control; and any difference that is larger than that between replicas
+	 * counts. */
 	double margin;
 	/* Rows will follow, and the runs will be judged again: only what no further row can change. */
 	bool growing;
@@ -85,13 +91,20 @@ struct verdict_result {
 	int n_control, n_test; /* units, see enum design */
 	int64_t n_rows;	       /* that all runs have, of finite values */
 	int64_t n_lone;	       /* that only some have */
+	int64_t n_ending;      /* those of them that are missing at the end, and few */
+	struct str ending;     /* "the control ends 8 steps earlier" */
 	int64_t n_nonfinite;   /* that all runs have, where a value is not finite */
 	int n_left_out;	       /* controls that are too short or not finite */
 	double first, last;    /* step or tokens of the first and the last row */
 	/* The first row in which a test has other bits than its control; NaN: none. */
 	double differs_at;
 	int64_t differs_ulps, n_differ;
-	/* Divergence was found in these steps; NaN: none. */
+	/* A difference was shown, whatever rows follow. */
+	bool shown;
+	bool found_higher, found_lower; /* of the means of some rows */
+	int sense;     /* 1: higher values are better, -1: lower values; 0: not known */
+	int direction; /* 1: the tests end higher, -1: lower; 0: not shown */
+	/* The difference was first found in these steps; NaN: none. */
 	double onset, onset_last;
 	struct interval
 		at_onset; /* difference of the means; its half-width is the band */

@@ -1,6 +1,8 @@
 /* Tables: CSV and TSV, with a header or without, and torchtitan's files of losses. */
 #include "logs/logs_internal.h"
 
+#include <strings.h>
+
 /* The next field of a line; *rest is behind its delimiter, or its p is NULL after the last field. A
  * field may stand in quotes. */
 static struct span next_field(struct span *rest, char delimiter)
@@ -288,6 +290,61 @@ bool csv_columns(struct span sample, struct strs *names)
 		strs_add(names, text.s);
 	}
 	return numbers && names->n > 1 && !header.p == !row.p;
+}
+
+/* Returns true for the header of W&B's table of runs. *has_steps: it has steps or epochs. */
+static bool is_runs_header(struct span header, char delimiter, bool *has_steps)
+{
+	static const char *const marks[] = {"Name", "State", "Created"};
+	size_t found = 0;
+	*has_steps = false;
+	while (header.p) {
+		struct span f = next_field(&header, delimiter);
+		for (size_t i = 0; i < ARRAY_LEN(marks); i++)
+			found += f.n == strlen(marks[i]) && span_begins(f, marks[i]);
+		*has_steps |=
+			name_is_step(f) || (f.n == 5 && !strncasecmp(f.p, "epoch", 5));
+	}
+	return found >= ARRAY_LEN(marks);
+}
+
+/* Returns true if a field has another text in each row, which is no number or date. */
+static bool names_rows(struct span rows, char delimiter, int field)
+{
+	enum { MOST = 50 };
+	scoped_strs seen = {0};
+	scoped_str text = {0};
+	while (rows.n && seen.n < MOST) {
+		struct span line = next_line(&rows);
+		if (!span_trim(line).n)
+			continue;
+		csv_field(line, delimiter, field, &text);
+		if (!text.len || begins_as_number(text.s, text.s + text.len) ||
+			strs_find(&seen, text.s) >= 0)
+			return false;
+		strs_add(&seen, text.s);
+	}
+	return seen.n > 1;
+}
+
+bool csv_is_runs(struct span sample)
+{
+	enum { FIELDS = 32 };
+	bool has_steps;
+	scoped_strs names = {0};
+	bool is_table = csv_columns(sample, &names);
+	struct span header = next_line(&sample);
+	char delimiter = find_delimiter(header);
+	if (!delimiter)
+		return false;
+	if (is_runs_header(header, delimiter, &has_steps))
+		return true;
+	for (int i = 0; i < FIELDS && header.p && is_table && !has_steps; i++) {
+		next_field(&header, delimiter);
+		if (names_rows(sample, delimiter, i))
+			return true;
+	}
+	return false;
 }
 
 /* ---- rows ------------------------------------------------------------------------ */

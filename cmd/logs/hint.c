@@ -3,6 +3,7 @@
 #include "logs/named.h"
 
 #include <ctype.h>
+#include <dirent.h>
 
 /* ---- lines ----------------------------------------------------------------------------- */
 
@@ -153,6 +154,11 @@ int hint_unknown(
 	scoped_str pattern = {0};
 	if (file_refuse_foreign(name, sample.p, sample.n, FOREIGN_LOG, e))
 		return -1;
+	if (how && csv_is_runs(sample))
+		return err_set(e, EX_DATAERR,
+			"%s: a table of runs, not a history: export the chart of a metric; --format "
+			"csv reads it anyway",
+			name);
 	if (how && csv_columns(sample, &names))
 		return say_columns(name, &names, e);
 	if (how)
@@ -162,4 +168,51 @@ int hint_unknown(
 		"lines of any form%s%s%s",
 		name, pattern.len ? ", such as --pattern '" : "",
 		pattern.len ? pattern.s : "", pattern.len ? "'" : "");
+}
+
+/* ---- directories --------------------------------------------------------------------------- */
+
+/* Finds the history or what the run printed in a directory of a run of W&B; NULL: there is neither. */
+static char *wandb_file(const char *path)
+{
+	static const char *const names[] = {"wandb-history.jsonl", "output.log"};
+	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+		char *file = text_printf("%s/files/%s", path, names[i]);
+		if (file_exists(file))
+			return file;
+		free(file);
+	}
+	return NULL;
+}
+
+static int is_of_wandb(const struct dirent *d)
+{
+	return text_ends(d->d_name, ".wandb") || !strncmp(d->d_name, "run-", 4) ||
+	       !strncmp(d->d_name, "offline-run-", 12);
+}
+
+int hint_directory(const char *path, struct err *e)
+{
+	struct dirent **d;
+	int n = scandir(path, &d, is_of_wandb, alphasort);
+	scoped_ptr char *last =
+		n > 0 ? text_printf("%s/%s", path, d[n - 1]->d_name) : NULL;
+	scoped_ptr char *own = wandb_file(path);
+	scoped_ptr char *of_last = last && !own ? wandb_file(last) : NULL;
+	const char *file = own ? own : of_last;
+	bool is_wandb = file || (last && text_ends(last, ".wandb"));
+	for (int i = 0; i < n; i++)
+		free(d[i]);
+	if (n >= 0)
+		free(d);
+	if (!is_wandb)
+		return 0;
+	if (!file)
+		return err_set(e, EX_DATAERR,
+			"%s: a directory of W&B without a file of what the run printed; export the "
+			"chart of a metric as CSV",
+			path);
+	return err_set(e, EX_DATAERR,
+		"%s: a directory of W&B, which is not read; give %s, which has %s", path,
+		file, text_ends(file, ".log") ? "what the run printed" : "its history");
 }

@@ -283,6 +283,75 @@ static void take_alone(struct build *b, struct span line, const struct line_kind
 			scaled(v, k->label->scale));
 }
 
+/* ---- garbled lines ------------------------------------------------------------------- */
+
+/* Returns true if the mark of a second row is in the rest of a line. */
+static bool has_second_row(struct span rest, const struct line_kind *k)
+{
+	const char *end = rest.p + rest.n;
+	const char *p = k->training && !k->whole && !k->named
+				? span_find_word(rest, k->mark)
+				: NULL;
+	int64_t step;
+	p = p ? p + strlen(k->mark) : NULL;
+	return p && scan_step((struct span){p, (size_t)(end - p)}, &step);
+}
+
+/* Counts labels with a number, up to two. */
+static int count_labels(struct span line, const struct line_kind *k)
+{
+	int n = 0;
+	double v;
+	const char *end = line.p + line.n;
+	for (int i = 0; i < k->n_labels && n < 2; i++) {
+		const struct label *l = &k->label[i];
+		const char *p = l->before ? NULL : span_find_word(line, l->text);
+		p = p ? p + l->len : NULL;
+		n += p && scan_number((struct span){p, (size_t)(end - p)}, &v);
+	}
+	return n;
+}
+
+/* Counts "name: number" between bars, up to three. */
+static int count_fields(struct span line)
+{
+	int n = 0;
+	double v;
+	const char *end = line.p + line.n;
+	for (const char *p = line.p; n < 3 && (p = memchr(p, '|', (size_t)(end - p)));
+		p++) {
+		const char *colon = memchr(p, ':', (size_t)(end - p));
+		const char *next = memchr(p + 1, '|', (size_t)(end - p - 1));
+		n += colon && next && colon < next &&
+		     scan_number(
+			     (struct span){colon + 1, (size_t)(next - colon - 1)}, &v);
+	}
+	return n;
+}
+
+/* Half of a training row: some of its numbers, and the text before the step or the one after it. */
+static bool is_half_row(struct span line, const struct line_kind *k)
+{
+	if (!k->training || !k->needs || k->last || k->named)
+		return false;
+	if (k->fields.is)
+		return k->fields.between == '|' && span_find(line, "loss: ") &&
+		       !span_find_word(line, k->mark) && count_fields(line) >= 3;
+	return (span_find_word(line, k->mark) || span_find(line, k->needs)) &&
+	       count_labels(line, k) >= 2;
+}
+
+static void note_garbled(struct build *b, struct span line)
+{
+	struct garbled *g = &b->garbled;
+	line = span_trim(line);
+	if (!g->n++)
+		snprintf(g->first, sizeof(g->first), "%.*s",
+			(int)min64((int64_t)line.n, 40), line.p);
+}
+
+/* ---- kinds of lines ---------------------------------------------------------------------- */
+
 /* Takes a line with the mark and the step of the kind. *lost: what is there instead of a step. */
 static bool take_kind(
 	struct build *b, struct span line, const struct line_kind *k, struct span *lost)
@@ -307,6 +376,8 @@ static bool take_kind(
 	}
 	struct span rest = {p, (size_t)(end - p)};
 	if (k->needs && !span_find(k->whole ? line : rest, k->needs))
+		return false;
+	if (has_second_row(rest, k))
 		return false;
 	rest.p = take_total(b, rest);
 	rest.n = (size_t)(end - rest.p);
@@ -333,5 +404,10 @@ bool take_kinds(struct build *b, const struct log_format *f, struct span line)
 	}
 	if (lost.p)
 		build_lost_row(b, lost);
+	for (int i = 0; i < f->n_kinds && !lost.p; i++)
+		if (is_half_row(line, &f->kinds[i])) {
+			note_garbled(b, line);
+			break;
+		}
 	return false;
 }

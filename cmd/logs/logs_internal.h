@@ -119,6 +119,12 @@ struct pattern_state {
 	bool too_hard;	      /* a line took too many steps */
 };
 
+/* Lines that look like training rows and are none, since other output has cut them or is within them. */
+struct garbled {
+	int64_t n;
+	char first[41];
+};
+
 /* A log while it is read. */
 struct build {
 	const struct log_how *how;
@@ -134,6 +140,7 @@ struct build {
 	int64_t n_points, n_taken;  /* values, and rows that a parser recognised */
 	struct strs keys, settings; /* what the log states about the run */
 	struct unread unread;
+	struct garbled garbled;
 	struct known_names known;
 	struct line_state line;
 	struct pattern_state pattern;
@@ -243,6 +250,8 @@ bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 bool is_array(struct span first);
 /* Adds the names of the columns if the beginning of a log is a header and a row with numbers. */
 bool csv_columns(struct span sample, struct strs *names);
+/* Returns true for the beginning of a table with a row per run, such as the table of W&B's start page. */
+bool csv_is_runs(struct span sample);
 /* The names of the runs of a table like W&B's, whose header is given. */
 void csv_runs(struct span header, struct strs *runs);
 /* runs.c: tables and JSON lines of several runs, of which each row names its own. */

@@ -114,13 +114,14 @@ static const char *scan_total(struct span s, const char *p, int64_t *total)
 	return p;
 }
 
-/* "[640/60000 (1%)]" and "| 12/100 [": progress, and no month and day. */
+/* "[640/60000 (1%)]", "| 12/100" and "12/100 [00:01": progress, and no month and day. */
 static bool is_progress(struct span s, const char *number, const char *behind)
 {
 	while (number > s.p && is_blank(number[-1]))
 		number--;
 	char before = number > s.p ? number[-1] : '\0';
-	return (before == '[' || before == '|') &&
+	return (before == '[' || before == '|' ||
+		       byte_at(s, after_blanks(s, behind)) == '[') &&
 	       !(is_blank(byte_at(s, behind)) && is_digit(byte_at(s, behind + 1)));
 }
 

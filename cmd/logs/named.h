@@ -55,6 +55,8 @@ void plain_say(const struct build *b, const char *name);
 
 /* ---- hint.c: a log that no format reads --------------------------------------------------- */
 
+/* Returns -1 for a directory of W&B, with an error that names what to give instead. */
+int hint_directory(const char *path, struct err *e);
 /* Sets an error that names the columns of a table, or a pattern that reads the commonest lines. */
 int hint_unknown(
 	const struct log_how *how, const char *name, struct span sample, struct err *e);

@@ -76,20 +76,33 @@ static bool is_piece_of_time(const struct named *f)
 	return f->unit.n == 1 && strchr("dhm", *f->unit.p);
 }
 
+/* Two numbers without a name are epoch and step: [1/5][100/200]. */
+static void find_step(struct roles *r, const struct named *f, int n)
+{
+	int best = 0;
+	for (int i = 0; i < n; i++) {
+		int rank = rank_of_step(f[i].name);
+		bool epoch =
+			f[i].name.n && name_has_word(last_word(f[i].name), epoch_words);
+		if (named_step(&f[i]) < 0)
+			continue;
+		if (epoch && r->epoch < 0)
+			r->epoch = i;
+		else if (best == 1 && rank == 1 && r->epoch < 0)
+			r->epoch = r->step, r->step = i;
+		else if (rank > best)
+			r->step = i, best = rank;
+	}
+}
+
 struct roles find_roles(
 	const struct log_how *how, struct span line, const struct named *f, int n)
 {
 	struct roles r = {-1, -1, -1, false};
-	int step = 0, loss = 0;
+	int loss = 0;
+	find_step(&r, f, n);
 	for (int i = 0; i < n; i++) {
-		int rank = rank_of_step(f[i].name);
-		bool whole = named_step(&f[i]) >= 0;
-		if (whole && r.epoch < 0 && f[i].name.n &&
-			name_has_word(last_word(f[i].name), epoch_words))
-			r.epoch = i;
-		else if (whole && rank > step)
-			r.step = i, step = rank;
-		rank = f[i].name.n ? rank_of_loss(how, f[i].name) : 0;
+		int rank = f[i].name.n ? rank_of_loss(how, f[i].name) : 0;
 		if (rank > loss)
 			r.loss = i, loss = rank;
 	}
@@ -116,7 +129,7 @@ static void note_row(struct build *b, const struct roles *r, const struct named 
 	bool by_epoch = r->step < 0;
 	struct span step = f[by_epoch ? r->epoch : r->step].name;
 	if (!s->rows) {
-		keep_name(s->step, step.n ? step : SPAN("n of [n/total]"));
+		keep_name(s->step, step.n ? step : SPAN("n/total"));
 		keep_name(s->loss, f[r->loss].name);
 		s->by_epoch = by_epoch;
 	}
@@ -162,7 +175,9 @@ bool line_plain(struct build *b, struct span line)
 		b->plain.epoch = epoch; /* a line before those of the epoch */
 	if (r.loss < 0 || is_other_rank(f, n))
 		return false;
-	bool has_step = r.step >= 0 || r.epoch >= 0;
+	/* Where rows have a step, a row with an epoch alone is about all of the epoch. */
+	bool of_epoch = r.step < 0 && b->plain.rows && !b->plain.by_epoch;
+	bool has_step = (r.step >= 0 || r.epoch >= 0) && !of_epoch;
 	if (!has_step && !(r.evaluation && b->line.trained >= 0))
 		return false;
 	int64_t step = !has_step    ? b->line.trained

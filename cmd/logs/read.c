@@ -1,5 +1,6 @@
 /* Reading a log from a file, a stream, or a directory of event files. */
 #include "base/file.h"
+#include "base/unpack.h"
 #include "logs/named.h"
 
 #include <dirent.h>
@@ -44,10 +45,18 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 			warn("%s: the last line has no line break; its last word is "
 			     "ignored, which may be incomplete",
 				name);
+		struct garbled garbled = b->garbled;
 		rc = format_line(&r, rest.s, n, e);
+		b->garbled = garbled; /* a line that is still written is not */
 	}
 	if (!b->growing)
 		runs_say_others(&b->table, name);
+	if (b->garbled.n && !b->growing)
+		warn("%s: %lld %s left out, because other output cuts or mixes with %s; the "
+		     "first: '%s'",
+			name, (long long)b->garbled.n,
+			b->garbled.n == 1 ? "row is" : "rows are",
+			b->garbled.n == 1 ? "it" : "them", b->garbled.first);
 	if (!rc && !b->growing && f->line == line_plain &&
 		(!b->how->format || strcmp(b->how->format, f->name) != 0))
 		plain_say(b, name);
@@ -92,13 +101,16 @@ static const struct log_format *format_of(
 	int64_t n = file_read_first(fd, name, sample, SAMPLE, e);
 	/* (of its exact size, so that AddressSanitizer sees a detector that reads too far) */
 	sample = xrealloc(sample, n > 0 ? (size_t)n : 1);
-	const struct log_format *f =
-		n < 0 ? NULL : format_detect(r->b.how, (struct span){sample, (size_t)n});
-	if (!f && n >= 0 && r->b.how->formats->n_given)
+	struct span beginning = {sample, n > 0 ? (size_t)n : 0};
+	const struct log_formats *all = r->b.how->formats;
+	const struct log_format *f = n < 0 ? NULL : format_detect(r->b.how, beginning);
+	if (f && f->line == line_csv && !all->n_given && csv_is_runs(beginning))
+		f = NULL;
+	if (!f && n >= 0 && all->n_given)
 		err_set(e, EX_DATAERR, "%s: no line is in a format of %s", name,
 			r->b.how->format);
 	else if (!f && n >= 0)
-		hint_unknown(r->b.how, name, (struct span){sample, (size_t)n}, e);
+		hint_unknown(r->b.how, name, beginning, e);
 	return f;
 }
 
@@ -109,7 +121,31 @@ static int read_own_growing(struct run_log *l, int fd, struct err *e)
 	return file_lines(fd, l->name, run_log_line, l, &rest, e);
 }
 
-static int read_file(void *to, int fd, const char *path, struct err *e)
+/* Returns the descriptor of the contents of a compressed log; fd: it is not compressed; -1: an error. Logs
+ * shrink to a tenth or so. What would grow without measure is refused. */
+static int open_contents(int fd, const char *name, struct err *e)
+{
+	enum { MOST_GROWTH = 256, ANYWAY = 1 << 24 };
+	char first[FOREIGN_BYTES];
+	struct stat st;
+	int64_t n = file_read_first(fd, name, first, sizeof(first), e);
+	if (n < 0)
+		return -1;
+	if (!is_packed(first, (size_t)n))
+		return fd;
+	int64_t size = fstat(fd, &st) ? 0 : (int64_t)st.st_size;
+	int to = file_unpack(fd, name, min64(MAX_TEXT, ANYWAY + MOST_GROWTH * size), e);
+	int h5 = to < 0 ? 0 : h5_is(to, name, e);
+	if (!h5)
+		return to;
+	close(to);
+	return h5 < 0 ? -1
+		      : err_set(e, EX_DATAERR,
+				"%s: compressed HDF5, which is not read; decompress it",
+				name);
+}
+
+static int read_contents(void *to, int fd, const char *path, struct err *e)
 {
 	struct reading *r = to;
 	struct run_log *l = r->l;
@@ -133,13 +169,23 @@ static int read_file(void *to, int fd, const char *path, struct err *e)
 		       : read_lines(&r->b, f, fd, l->name, e);
 }
 
+static int read_file(void *to, int fd, const char *path, struct err *e)
+{
+	const struct reading *r = to;
+	int contents = open_contents(fd, r->l->name, e);
+	int rc = contents < 0 ? -1 : read_contents(to, contents, path, e);
+	if (contents >= 0 && contents != fd)
+		close(contents);
+	return rc;
+}
+
 static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
 {
 	bool h5 = h5_begins(s->first, s->n);
 	(void)to;
 	*most = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && !is_tensorboard((struct span){s->first, s->n}) &&
-			       memchr(s->first, '\0', s->n)
+			       !is_packed(s->first, s->n) && memchr(s->first, '\0', s->n)
 		       ? hint_unknown(NULL, s->name, (struct span){s->first, s->n}, e)
 		       : 0;
 }
@@ -302,14 +348,20 @@ int log_runs(const char *path, struct strs *names, struct err *e)
 	int fd = stat(path, &st) || !S_ISREG(st.st_mode)
 			 ? -1
 			 : open(path, O_RDONLY | O_CLOEXEC);
-	int64_t n = fd < 0 ? 0 : file_read_first(fd, path, header, sizeof(header), e);
+	int file = fd;
+	fd = file < 0 ? -1 : open_contents(file, path, e);
+	int64_t n = file < 0 ? 0
+		    : fd < 0 ? -1
+			     : file_read_first(fd, path, header, sizeof(header), e);
 	const char *end = n > 0 ? memchr(header, '\n', (size_t)n) : NULL;
 	struct span line = {header, end ? (size_t)(end - header) : 0};
 	int rc = n < 0 || (end && runs_of_rows(fd, path, line, &runs, e)) ? -1 : 0;
 	if (!rc && end && !runs.n)
 		csv_runs(line, &runs);
-	if (fd >= 0)
+	if (fd >= 0 && fd != file)
 		close(fd);
+	if (file >= 0)
+		close(file);
 	for (int64_t i = 0; i < runs.n && runs.n > 1 && !rc; i++) {
 		scoped_ptr char *name = text_printf("%s#%s", path, runs.v[i]);
 		strs_add(names, name);
@@ -338,19 +390,12 @@ static int read_log(
 	return rc ? -1 : 0;
 }
 
-/* A directory of W&B has what the run printed in a file. */
 static int read_run(struct run_log *l, const char *path, struct err *e)
 {
-	scoped_str output = {0};
 	scoped_ptr char *own = text_printf("%s/run.h5", path);
-	str_printf(&output, "%s/files/output.log", path);
 	*l = (struct run_log){0};
-	if (!file_exists(own) && file_exists(output.s))
-		return err_set(e, EX_DATAERR,
-			"%s: a directory of W&B, which is not read; give %s, which has what "
-			"the run printed",
-			path, output.s);
-	return run_log_read(l, path, e);
+	return !file_exists(own) && hint_directory(path, e) ? -1
+							    : run_log_read(l, path, e);
 }
 
 int log_read(

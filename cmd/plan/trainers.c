@@ -154,7 +154,7 @@ struct band time_band(
 {
 	static const struct {
 		struct band usual, across;
-	} bands[] = {
+	} bands[N_TRAINERS] = {
 		[BY_PT] = {{0.9, 1.2}, {0.9, 1.8}},
 		[BY_MEGATRON] = {{0.85, 1.15}, {0.7, 1.5}},
 		[BY_TORCHTITAN] = {{0.85, 1.25}, {0.9, 1.8}},
@@ -167,7 +167,7 @@ struct band time_band(
 
 const char *trainer_times(enum trainer_kind kind, const char *gpu)
 {
-	static const char *const text[] = {
+	static const char *const text[N_TRAINERS] = {
 		[BY_PT] =
 			"four of five of torchtitan's published times on H100 and H200 are in it",
 		[BY_MEGATRON] =
@@ -183,7 +183,7 @@ const char *trainer_times(enum trainer_kind kind, const char *gpu)
 
 const char *trainer_memories(enum trainer_kind kind)
 {
-	static const char *const text[] = {
+	static const char *const text[N_TRAINERS] = {
 		[BY_PT] = "pt's own memories are within",
 		[BY_MEGATRON] =
 			"memories, which were not published, are assumed to be within",

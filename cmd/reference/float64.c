@@ -238,6 +238,8 @@ static double *feed_forward(const struct sequence_work *w,
 	for (int i = 0; i < 2 && t->in[i]; i++)
 		float64_linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]),
 			w->n, w->dim, w->ffn);
+	for (int64_t i = 0; i < w->n * w->ffn && !t->in[1]; i++)
+		a->b[i] = 1;
 	for (int64_t i = 0; i < w->n * w->ffn; i++)
 		a->y[i] = w->f->function.gate_exchanged
 				  ? float64_act(w->m->act, a->b[i], a->a[i])
@@ -296,7 +298,7 @@ static void attention_backward64(const struct sequence_work *w,
 static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
 {
 	const struct target_rows *to = w->s->rows;
-	if (!to || w->layer != w->m->c.layers - 1)
+	if (!to || !to->dy || w->layer != w->m->c.layers - 1)
 		return;
 	memcpy(to->dy, dy, (size_t)(w->n * w->dim) * sizeof(*dy));
 	memcpy(to->x, x, (size_t)(w->n * w->ffn) * sizeof(*x));
@@ -360,6 +362,9 @@ static void embed_backward64(const struct sequence_work *w, const double *dx)
 	double *table = gradient(w, w->m->tokens), *pos = gradient(w, w->m->positions);
 	for (int64_t i = 0; i < w->n; i++) {
 		const double *row = dx + i * w->dim;
+		if (w->s->rows && w->s->rows->dx)
+			add_scaled(w->s->rows->dx + i * w->dim, embedding_scale(w), row,
+				w->dim);
 		if (table && in_part(w, i) && has_use(w, 0))
 			add_scaled(table + w->s->tokens[i] * w->dim, embedding_scale(w),
 				row, w->dim);
@@ -410,7 +415,7 @@ static double loss_at(
 {
 	double weight = w->s->weights ? w->s->weights[i] : 1;
 	double loss = loss_of(w, logits, slope, w->s->targets[i], weight * w->scale);
-	if (w->s->rows)
+	if (w->s->rows && w->s->rows->loss)
 		w->s->rows->loss[i] = loss;
 	return weight * loss;
 }
@@ -421,12 +426,13 @@ static double loss_at(
 struct rank {
 	struct sequence_work w;
 	double *x; /* [2 layers + 1][n][dim]: the input of each sublayer, and the last one's output */
-	double *y;    /* [n][dim]: the rank's part of a sublayer's output, */
-	double *sum;  /* the sum over ranks, */
-	double *dy;   /* and its gradient */
-	double *dx;   /* of x */
-	double *dh;   /* of the output of a norm, */
-	double *mine; /* through which its weights' gradients are computed; else dh */
+	double *y;	/* [n][dim]: the rank's part of a sublayer's output, */
+	double *sum;	/* the sum over ranks, */
+	double *dy;	/* and its gradient */
+	double *dx;	/* of x */
+	double *beside; /* of the input of attention, by an FFN that has it, too */
+	double *dh;	/* of the output of a norm, */
+	double *mine;	/* through which its weights' gradients are computed; else dh */
 	struct float64_acts a;
 };
 
@@ -457,10 +463,27 @@ static double residual_scale(const struct pass *p)
 	return scale > 0 ? scale : 1;
 }
 
+static bool is_parallel(const struct pass *p)
+{
+	return p->of->w.f->function.path.kind == PATH_PARALLEL;
+}
+
+/* Returns the index in x of the input of sublayer k, or with p->last of the final norm. */
+static int64_t input_of(const struct pass *p, int64_t k)
+{
+	return k - (is_parallel(p) && k < p->last && k % 2 == FFN);
+}
+
+static double often(double times)
+{
+	return times > 0 ? times : 1;
+}
+
 /* From each rank's part of the output of sublayer k to the sums over the ranks, with the bias. */
 static void sum_outputs(const struct pass *p, int64_t k)
 {
 	const struct sequence_work *w = &p->of->w;
+	const struct function *f = &w->f->function;
 	const double *bias = weight(w, tensors_of(p, k)->bias);
 	bool alone =
 		p->missing == (k % 2 == ATTENTION ? MISSING_ATTENTION : MISSING_FFN) ||
@@ -470,9 +493,11 @@ static void sum_outputs(const struct pass *p, int64_t k)
 		memset(to, 0, (size_t)p->size * sizeof(*to));
 		for (int q = 0; q < p->n; q++)
 			if (q == r || !alone)
-				add_scaled(to, 1, p->of[q].y, p->size);
+				add_scaled(
+					to, often(f->times[k % 2]), p->of[q].y, p->size);
 		for (int64_t i = 0; i < w->n && bias; i++)
-			add_scaled(to + i * w->dim, 1, bias, w->dim);
+			add_scaled(to + i * w->dim, often(f->bias_times[k % 2]), bias,
+				w->dim);
 	}
 }
 
@@ -507,6 +532,12 @@ static void leave_backward64(const struct pass *p, int64_t k)
 	}
 }
 
+/* Where the gradient of the input of sublayer k is summed. */
+static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
+{
+	return input_of(p, k) == k ? me->dx : me->beside;
+}
+
 /* Before column-parallel layers: the sum over the ranks, and from there to the norm's weights and to dx. */
 static void norms_backward(const struct pass *p, const struct tensor *gamma,
 	const struct tensor *beta, int64_t k)
@@ -518,8 +549,9 @@ static void norms_backward(const struct pass *p, const struct tensor *gamma,
 	for (int r = 0; r < p->n; r++) {
 		const struct rank *me = &p->of[r];
 		const double *up = alone ? me->dh : sum;
-		norm_backward(&me->w, gamma, beta, me->dx, up,
-			me->mine == me->dh ? up : me->mine, me->x + k * p->size);
+		norm_backward(&me->w, gamma, beta, gradient_of_input(p, me, k), up,
+			me->mine == me->dh ? up : me->mine,
+			me->x + input_of(p, k) * p->size);
 	}
 	for (int r = 0; r < p->n; r++) {
 		memset(p->of[r].dh, 0, (size_t)p->size * sizeof(double));
@@ -531,7 +563,7 @@ static void norms_backward(const struct pass *p, const struct tensor *gamma,
 static void compute_part(const struct pass *p, struct rank *me, int64_t k)
 {
 	const struct sequence_work *w = &me->w;
-	const double *in = sublayer(&me->w, k, &me->a, me->x + k * p->size);
+	const double *in = sublayer(&me->w, k, &me->a, me->x + input_of(p, k) * p->size);
 	float64_linear(me->y, in, weight(w, tensors_of(p, k)->out), NULL, w->n,
 		k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
 }
@@ -575,6 +607,10 @@ static void backward(const struct pass *p)
 				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
+		for (int r = 0; r < p->n && is_parallel(p) && k % 2 == ATTENTION; r++) {
+			add_scaled(p->of[r].dx, 1, p->of[r].beside, p->size);
+			memset(p->of[r].beside, 0, (size_t)p->size * sizeof(double));
+		}
 	}
 }
 
@@ -655,6 +691,7 @@ static void rank_open(struct rank *me, const struct pass *p)
 	me->sum = doubles(p->size);
 	me->dy = doubles(p->size);
 	me->dx = doubles(p->size);
+	me->beside = doubles(p->size);
 	me->dh = doubles(p->size);
 	me->mine = me->w.part.kind == PART_SLICE ? doubles(p->size) : me->dh;
 	acts_alloc64(&me->w, &me->a);
@@ -668,6 +705,7 @@ static void rank_close(struct rank *me)
 	free(me->sum);
 	free(me->dy);
 	free(me->dx);
+	free(me->beside);
 	if (me->mine != me->dh)
 		free(me->mine);
 	free(me->dh);

@@ -23,12 +23,13 @@ struct sequence {
 };
 
 /*
- * What each position has to do with the gradient of the last block's w2, which is the sum over the
+ * NULL: not stored. What each position has to do with the gradient of the last block's w2, which is the sum over the
  * positions of dy x^T: the position's own target alone, as no attention follows.
  */
 struct target_rows {
 	double *dy, *x; /* [n][dim], [n][ffn_dim] */
 	double *loss;	/* [n]; 0 without a target */
+	double *dx;	/* [n][dim]: of the embedding's rows */
 };
 
 /*
@@ -65,10 +66,19 @@ enum rope_kind { ROPE_HALVES, ROPE_PAIRS, ROPE_HALVES_OF_PAIRS };
 
 /* A layer that is left out, or computed twice; or a residual that is, beside attention or the FFN of a layer (-1: of
  * all), in both passes or, detached, in the backward only. */
-enum path_kind { PATH, PATH_NO_RESIDUAL, PATH_DETACHED, PATH_SKIPPED, PATH_TWICE };
+enum path_kind {
+	PATH,
+	PATH_NO_RESIDUAL,
+	PATH_DETACHED,
+	PATH_PARALLEL, /* the FFN has the input of attention */
+	PATH_SKIPPED,
+	PATH_TWICE,
+	PATH_SWAPPED
+};
 struct path {
 	enum path_kind kind;
 	int layer, sublayer; /* ATTENTION, FFN */
+	int other;	     /* PATH_SWAPPED: the layer that is computed in its place */
 };
 
 /* Another function than the model's options say, such as a bug makes; zeros: none. */
@@ -77,6 +87,15 @@ struct function {
 	double softmax_scale;	/* of scores; 0: 1 / sqrt(width of a head) */
 	double embedding_scale; /* of the embedding's rows; 0: 1 */
 	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
+	bool values_exchanged; /* values have the other of these two orders than keys */
+	int64_t rotated; /* so many first channels of a head are rotated, in halves; 0: all */
+	bool alibi;	 /* scores fall with the distance (Press et al. 2022) */
+	bool softmax_plus_one; /* the sum that softmax divides by has 1 more */
+	int64_t window_layer,
+		layer_window; /* tokens that this layer alone sees; 0: no window */
+	/* With tensor-parallel ranks: how often the output of a sublayer, and its bias, are added in the
+	 * forward pass; the backward pass adds them once; 0: once. */
+	double times[SUBLAYERS], bias_times[SUBLAYERS];
 	bool gate_exchanged; /* SwiGLU's activation is of the other product */
 	struct path path;
 	double logit_scale; /* of logits; 0: 1 */
@@ -87,6 +106,15 @@ struct function {
 		LOSS_UNIFORM, /* cross entropy with all tokens alike as the target */
 		LOSS_Z	      /* the square of the logarithm of the sum of exp(logits) */
 	} loss;
+};
+
+/* Activation functions that models do not have but bugs: values of model.act. */
+enum {
+	ACT_OF_BUG = 1000,
+	ACT_RELU = ACT_OF_BUG,
+	ACT_PLAIN_GELU,
+	ACT_TANH_GELU,
+	ACT_SILU
 };
 
 struct float64 {

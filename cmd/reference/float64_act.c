@@ -3,6 +3,29 @@
 
 #include <math.h>
 
+/* Returns an activation function of ACT_OF_BUG and more, and its slope. */
+static double other_act(int act, double x, double *slope)
+{
+	const double root = 0.7978845608028654; /* of 2 / pi */
+	double s = 1 / (1 + exp(-x)), half = 0.5 * erfc(-x / sqrt(2));
+	double t = tanh(root * (x + 0.044715 * x * x * x));
+	switch (act) {
+	case ACT_RELU:
+		*slope = x > 0;
+		return x > 0 ? x : 0;
+	case ACT_PLAIN_GELU:
+		*slope = half + 0.5 * root * x * exp(-x * x / 2);
+		return x * half;
+	case ACT_TANH_GELU:
+		*slope = 0.5 * (1 + t) +
+			 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+		return 0.5 * x * (1 + t);
+	default: /* ACT_SILU */
+		*slope = s * (1 + x * (1 - s));
+		return x * s;
+	}
+}
+
 static const double pi = 3.14159265358979323846;
 
 static double gelu_tanh(double x)
@@ -55,6 +78,9 @@ static double geglu_tanh_slope(double x, double gate, double *dgate)
 
 double float64_act(enum act_kind kind, double x, double gate)
 {
+	double slope;
+	if ((int)kind >= ACT_OF_BUG)
+		return other_act((int)kind, x, &slope) * gate;
 	switch (kind) {
 #define ACT(id, name, kind, ...) \
 	case ACT_##id:           \
@@ -67,6 +93,11 @@ double float64_act(enum act_kind kind, double x, double gate)
 double float64_act_slope(enum act_kind kind, double x, double gate, double *dgate)
 {
 	*dgate = 0;
+	if ((int)kind >= ACT_OF_BUG) {
+		double slope;
+		*dgate = other_act((int)kind, x, &slope);
+		return gate * slope;
+	}
 	switch (kind) {
 #define ACT(id, name, kind, ...) \
 	case ACT_##id:           \

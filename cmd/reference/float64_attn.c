@@ -5,11 +5,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The frequency of pair j of the channels that are rotated. */
+static double frequency(const struct sequence_work *w, int64_t layer, int64_t j)
+{
+	int64_t rotated = w->f->function.rotated;
+	return rotated ? pow(w->m->c.rope_theta, -2.0 * (double)j / (double)rotated)
+		       : rope_frequency(w->m, layer, j);
+}
+
 static void fill_rotations(const struct sequence_work *w, int64_t layer, double *t)
 {
 	int64_t dim = w->m->head_dim, half = dim / 2;
 	for (int64_t j = 0; j < half; j++) {
-		double f = rope_frequency(w->m, layer, j);
+		double f = frequency(w, layer, j);
 		double size = f > 0 ? rope_amplitude(w->m) : 1;
 		for (int64_t i = 0; i < w->n; i++) {
 			t[i * dim + j] = size * cos(w->s->pos[i] * f);
@@ -48,16 +56,17 @@ static void channels(enum rope_kind kind, int64_t j, int64_t half, int64_t *a, i
 
 void float64_rotate(const struct sequence_work *w, double *x, int64_t width, double sign)
 {
-	int64_t dim = w->m->head_dim, half = dim / 2;
+	int64_t dim = w->m->head_dim, half = dim / 2, rotated = w->f->function.rotated;
 	const double *table = w->table;
 	if (!model_rotates(w->m, w->layer))
 		return;
 	table += layer_has_window(&w->m->c, w->layer) ? w->n * dim : 0;
+	const int64_t pairs = rotated ? rotated / 2 : half;
 	for (int64_t i = 0; i < w->n; i++)
 		for (int64_t head = 0; head < width; head += dim)
-			for (int64_t j = 0; j < half; j++) {
+			for (int64_t j = 0; j < pairs; j++) {
 				int64_t a, b;
-				channels(w->f->function.rope, j, half, &a, &b);
+				channels(w->f->function.rope, j, pairs, &a, &b);
 				double *u = x + i * width + head + a;
 				double *v = x + i * width + head + b;
 				double cosine = table[i * dim + j];
@@ -82,10 +91,23 @@ static int64_t keys_of(const struct sequence_work *w, int64_t head)
 	return (w->f->function.heads_in_turn ? head % n : head / shared) * w->m->head_dim;
 }
 
+/* The first column of the values of a query head. */
+static int64_t values_of(const struct sequence_work *w, int64_t head)
+{
+	const struct function *f = &w->f->function;
+	int64_t n = w->m->c.kv_heads, shared = w->m->c.heads / n;
+	bool in_turn = f->heads_in_turn != f->values_exchanged;
+	return (in_turn ? head % n : head / shared) * w->m->head_dim;
+}
+
 static int64_t first_key(const struct sequence_work *w, int64_t i)
 {
+	const struct function *f = &w->f->function;
 	bool cut = layer_has_window(&w->m->c, w->layer);
-	return max64(w->s->start[i], cut ? i - w->m->c.window + 1 : 0);
+	int64_t window = cut ? w->m->c.window : i + 1;
+	if (f->layer_window && f->window_layer == w->layer)
+		window = f->layer_window;
+	return max64(w->s->start[i], i - window + 1);
 }
 
 static int64_t last_key(const struct sequence_work *w, int64_t i)
@@ -99,10 +121,20 @@ static bool sees(const struct sequence_work *w, int64_t i, int64_t j)
 	return !chunk || i / chunk == j / chunk || j % chunk <= i % chunk;
 }
 
-/* p[j] = softmax of the scores of query i over the keys that it sees; slope[j]: of their caps. */
-static void probabilities(const struct sequence_work *w, double *p, double *slope,
-	const double *q, const double *k, int64_t i)
+/* Returns what ALiBi adds to the score of key j for query i. */
+static double alibi(const struct sequence_work *w, int64_t head, int64_t i, int64_t j)
 {
+	double slope = exp2(-8 * (double)(head + 1) / (double)w->m->c.heads);
+	return slope * (double)(w->s->pos[j] - w->s->pos[i]);
+}
+
+/* p[j] = softmax of the scores of query i of a head over the keys that it sees; slope[j]: of their caps. */
+static void probabilities(const struct sequence_work *w, double *p, double *slope,
+	const struct float64_acts *a, int64_t head, int64_t i)
+{
+	const double *q = a->q + i * w->q + head * w->m->head_dim;
+	const double *k = a->k + keys_of(w, head);
+
 	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
 	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
 	double cap = either_factor(w->f->function.score_cap, w->m->c.score_cap);
@@ -111,11 +143,13 @@ static void probabilities(const struct sequence_work *w, double *p, double *slop
 		for (int64_t c = 0; c < dim; c++)
 			score += q[c] * k[j * w->kv + c];
 		p[j] = capped(score * scale, cap, &slope[j]);
+		p[j] += w->f->function.alibi ? alibi(w, head, i, j) : 0;
 		p[j] = sees(w, i, j) ? p[j] : -INFINITY;
 		top = fmax(top, p[j]);
 	}
 	for (int64_t j = first; j <= last; j++)
 		sum += p[j] = exp(p[j] - top);
+	sum += w->f->function.softmax_plus_one ? exp(-top) : 0;
 	for (int64_t j = first; j <= last; j++)
 		p[j] /= sum;
 }
@@ -126,10 +160,10 @@ void float64_attend(const struct sequence_work *w, const struct float64_acts *a)
 	memset(a->o, 0, (size_t)(w->n * w->q) * sizeof(double));
 #pragma omp parallel for
 	for (int64_t h = 0; h < heads; h++) {
-		int64_t at = h * dim, kv = keys_of(w, h);
+		int64_t at = h * dim, kv = values_of(w, h);
 		double *p = doubles(2 * w->n);
 		for (int64_t i = 0; i < w->n; i++) {
-			probabilities(w, p, p + w->n, a->q + i * w->q + at, a->k + kv, i);
+			probabilities(w, p, p + w->n, a, h, i);
 			for (int64_t j = first_key(w, i); j <= last_key(w, i); j++)
 				add_scaled(a->o + i * w->q + at, p[j],
 					a->v + j * w->kv + kv, dim);
@@ -140,37 +174,39 @@ void float64_attend(const struct sequence_work *w, const struct float64_acts *a)
 
 /* For query i of a head: ds = p (dp - sum of p dp), with dp = do v^T. */
 static void query_backward(const struct sequence_work *w, const struct float64_acts *a,
-	const struct float64_acts *d, int64_t i, int64_t at, int64_t kv, double *p)
+	const struct float64_acts *d, int64_t i, int64_t head, double *p)
 {
+	int64_t at = head * w->m->head_dim, keys = keys_of(w, head),
+		values = values_of(w, head);
 	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
 	const double *up = d->o + i * w->q + at, *q = a->q + i * w->q + at;
 	double sum = 0, *slope = p + w->n, *dp = p + 2 * w->n, scale = softmax_scale(w);
-	probabilities(w, p, slope, q, a->k + kv, i);
+	probabilities(w, p, slope, a, head, i);
 	for (int64_t j = first; j <= last; j++) {
 		dp[j] = 0;
 		for (int64_t c = 0; c < dim; c++)
-			dp[j] += up[c] * a->v[j * w->kv + kv + c];
-		add_scaled(d->v + j * w->kv + kv, p[j], up, dim);
+			dp[j] += up[c] * a->v[j * w->kv + values + c];
+		add_scaled(d->v + j * w->kv + values, p[j], up, dim);
 		sum += p[j] * dp[j];
 	}
 	for (int64_t j = first; j <= last; j++) {
 		double ds = p[j] * (dp[j] - sum) * slope[j] * scale;
-		add_scaled(d->q + i * w->q + at, ds, a->k + j * w->kv + kv, dim);
-		add_scaled(d->k + j * w->kv + kv, ds, q, dim);
+		add_scaled(d->q + i * w->q + at, ds, a->k + j * w->kv + keys, dim);
+		add_scaled(d->k + j * w->kv + keys, ds, q, dim);
 	}
 }
 
-/* Heads that share keys are computed by one thread. */
+/* Heads that share keys are computed by one thread, and so do heads that share values. */
 void float64_attend_backward(const struct sequence_work *w, const struct float64_acts *a,
 	const struct float64_acts *d)
 {
 	int64_t dim = w->m->head_dim, heads = w->m->c.heads;
-#pragma omp parallel for
+#pragma omp parallel for if (!w->f->function.values_exchanged)
 	for (int64_t g = 0; g < w->m->c.kv_heads; g++) {
 		double *p = doubles(3 * w->n);
 		for (int64_t h = 0; h < heads; h++)
 			for (int64_t i = 0; keys_of(w, h) == g * dim && i < w->n; i++)
-				query_backward(w, a, d, i, h * dim, g * dim, p);
+				query_backward(w, a, d, i, h, p);
 		free(p);
 	}
 }

@@ -64,7 +64,7 @@ void float64_linear(double *y, const double *x, const double *w, const double *b
 void float64_linear_dx(double *dx, const double *dy, const double *w, int64_t n,
 	int64_t in, int64_t out, struct range of);
 
-/* float64_act.c */
+/* float64_act.c: activation functions of models, or of bugs (ACT_OF_BUG). */
 double float64_act(enum act_kind kind, double x, double gate);
 /* Returns the derivative by x. Sets the derivative by the gate, if there is one. */
 double float64_act_slope(enum act_kind kind, double x, double gate, double *dgate);

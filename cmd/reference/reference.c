@@ -194,15 +194,33 @@ static double noise_of(int i, int64_t j)
 	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
 }
 
-static double **widen(const struct weights *w, double noise)
+/* Is this the norm of a stream, of queries or keys? */
+static bool is_norm(const struct tensor *t)
+{
+	return t->ndim == 1 && t->init == INIT_ONE;
+}
+
+/* By what is the output of a tensor multiplied, and so its gradient? */
+static double scale_of(const struct tensor *t, const struct variant *how)
+{
+	for (size_t i = 0; i < ARRAY_LEN(how->zeroed) && how->zeroed[i]; i++)
+		if (strstr(t->name, how->zeroed[i]))
+			return 0;
+	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
+}
+
+static double **widen(const struct weights *w, const struct variant *how)
 {
 	double **all = xcalloc((size_t)w->m.n_tensors, sizeof(*all));
 	for (int i = 0; i < w->m.n_tensors; i++) {
 		int64_t n = tensor_size(&w->m.tensors[i]);
 		all[i] = xmalloc((size_t)n * sizeof(**all));
+		double scale = scale_of(&w->m.tensors[i], how);
+		double offset = is_norm(&w->m.tensors[i]) ? how->norm_offset : 0;
 		for (int64_t j = 0; j < n; j++)
-			all[i][j] = (double)w->w[i][j] *
-				    (noise > 0 ? 1 + noise * noise_of(i, j) : 1);
+			all[i][j] = scale * (double)w->w[i][j] *
+					    (1 + how->noise * noise_of(i, j)) +
+				    offset;
 	}
 	return all;
 }
@@ -225,10 +243,12 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 		int64_t from = which == TARGETS_WITHOUT_FIRST	 ? 1
 			       : which == TARGETS_OF_SECOND_HALF ? n / 2
 								 : 0;
-		out[t] = t < from			 ? -1
-			 : from				 ? targets[t]
-			 : which == TARGETS_UNSHIFTED	 ? tokens[t]
-			 : which == TARGETS_UNMASKED	 ? next
+		out[t] = t < from		      ? -1
+			 : from			      ? targets[t]
+			 : which == TARGETS_UNSHIFTED ? tokens[t]
+			 : which == TARGETS_UNMASKED  ? next
+			 : which == TARGETS_MASKED_ARE_ZERO
+				 ? (targets[t] < 0 ? 0 : targets[t])
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
 							 : targets[t + 1];
@@ -239,15 +259,27 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 /* Positions run on over documents, or begin again in each of some chunks. */
 static void set_positions(struct sequence *s, int32_t *pos, const struct variant *how)
 {
-	if (!how->run_on && !how->restart)
+	if (!how->run_on && !how->restart && !how->shift)
 		return;
 	for (int64_t t = 0; t < s->n; t++) {
-		int64_t first = how->run_on ? 0
-					    : max64(chunk_begin(t, s->n, how->restart),
-						      s->start[t]);
-		pos[t] = how->run_on ? (int32_t)t : s->pos[t] - s->pos[first];
+		int64_t first = how->restart ? max64(chunk_begin(t, s->n, how->restart),
+						       s->start[t])
+					     : 0;
+		int32_t from = how->restart ? s->pos[first] : 0;
+		pos[t] = (how->run_on ? (int32_t)t : s->pos[t] - from) + how->shift;
 	}
 	s->pos = pos;
+}
+
+/* The last position that position t attends to: of its chunk, or the one before. */
+static int64_t last_seen(const struct sequence *s, int64_t t, const struct variant *how)
+{
+	const int64_t n = s->n;
+	if (how->mask >= MASK_NOT_SELF)
+		return t - (how->mask == MASK_NOT_SELF || s->start[t] < t);
+	int64_t chunk = t * how->mask_chunks / n;
+	bool all = how->mask == MASK_ALL_CHUNKS || chunk == how->mask_chunks - 1;
+	return all ? (chunk + 1) * n / how->mask_chunks - 1 : t;
 }
 
 /* The first and the last position that each one attends to. */
@@ -267,6 +299,8 @@ static void set_mask(
 			      chunk_begin(t + 1, n, how->mask_chunks) == t + 1;
 		bool later = how->mask == MASK_ONE_LATER || border;
 		last[t] = (int32_t)min64(n - 1, how->mask == MASK_NONE ? n : t + later);
+		if (how->mask >= MASK_LAST_CHUNK)
+			last[t] = (int32_t)last_seen(s, t, how);
 	}
 	s->start = start;
 	if (how->mask == MASK_CHUNK_BY_CHUNK)
@@ -284,11 +318,18 @@ static void apply_variant(struct sequence *s, int32_t *numbers,
 	set_mask(s, numbers + 2 * s->n, numbers + 3 * s->n, how);
 }
 
-/* Leaves out a layer, or computes it twice. */
+/* Leaves out a layer, computes it twice, or exchanges two. */
 static void change_layers(struct model *m, const struct path *path)
 {
 	const int64_t twice = path->kind == PATH_TWICE, layers = m->c.layers;
 	struct block_tensors *blocks = xcalloc((size_t)layers + 1, sizeof(*blocks));
+	if (path->kind == PATH_SWAPPED) {
+		memcpy(blocks, m->blocks, (size_t)layers * sizeof(*blocks));
+		blocks[path->layer] = m->blocks[path->other];
+		blocks[path->other] = m->blocks[path->layer];
+		m->blocks = blocks;
+		return;
+	}
 	for (int64_t i = 0; i < layers; i++)
 		blocks[i + (twice ? i > path->layer : -(i > path->layer))] = m->blocks[i];
 	if (twice)
@@ -303,10 +344,18 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	struct model m = w->m;
 	if (how->window && m.c.window) /* instead of its own, in the same layers */
 		m.c.window = INT32_MAX;
+	if (how->act)
+		m.act = (enum act_kind)how->act;
+	if (how->rope_linear > 0) {
+		m.c.rope_scaling = ROPE_LINEAR;
+		m.c.rope_factor = how->rope_linear;
+	}
 	if (how->norm_eps > 0)
 		m.c.norm_eps = how->norm_eps;
 	if (how->other_gelu)
-		m.act = m.act == ACT_GELU ? ACT_GELU_TANH : ACT_GELU;
+		m.act = act_is_gated(m.act) ? (enum act_kind)ACT_PLAIN_GELU
+			: m.act == ACT_GELU ? ACT_GELU_TANH
+					    : ACT_GELU;
 	if (how->rope_theta > 0)
 		m.c.rope_theta = how->rope_theta;
 	if (how->rope_factor > 0) {
@@ -316,13 +365,22 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 		m.c.rope_high = 4;
 		m.c.rope_original = 8192;
 	}
+	if (how->change)
+		how->change(&m);
+	if (how->other_norm) {
+		struct arch *arch = xmalloc(sizeof(*arch));
+		*arch = *m.arch;
+		arch->norm = arch->norm == NORM_LAYER ? NORM_RMS : NORM_LAYER;
+		m.arch = arch;
+	}
 	if (how->function.path.kind >= PATH_SKIPPED)
 		change_layers(&m, &how->function.path);
 	return m;
 }
 
 /* Frees the sums. */
-static void put_sums(struct gradients *g, const struct model *m, double **sums)
+static void put_sums(struct gradients *g, const struct model *m,
+	const struct variant *how, double **sums)
 {
 	gradients_init(g, m);
 	for (int i = 0; i < m->n_tensors; i++) {
@@ -330,10 +388,19 @@ static void put_sums(struct gradients *g, const struct model *m, double **sums)
 		if (sums[i])
 			g->g[i] = xmalloc((size_t)n * sizeof(float));
 		for (int64_t j = 0; sums[i] && j < n; j++)
-			g->g[i][j] = (float)sums[i][j];
+			g->g[i][j] = (float)(scale_of(&m->tensors[i], how) * sums[i][j]);
 		free(sums[i]);
 	}
 	set_norm(g, m);
+}
+
+/* The rows from position `at` of the batch on. */
+static struct target_rows rows_at(
+	const struct target_rows *r, int64_t at, const struct model *m)
+{
+	return (struct target_rows){r->dy ? r->dy + at * m->c.dim : NULL,
+		r->x ? r->x + at * m->c.ffn_dim : NULL, r->loss ? r->loss + at : NULL,
+		r->dx ? r->dx + at * m->c.dim : NULL};
 }
 
 void reference_float64(const struct weights *w, const struct token_batch *b,
@@ -343,7 +410,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const bool many = how->part.kind == PART_RANKS ||
 			  (how->part.kind && how->part.i == EACH_PART);
 	const int ranks = many ? how->part.n : 1;
-	double **values = widen(w, how->noise), loss = 0;
+	double **values = widen(w, how), loss = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
 	const struct float64 f = {&m, values, how->function};
@@ -359,8 +426,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 			how->weights ? how->weights + at : NULL, NULL};
 		struct target_rows rows;
 		if (how->rows) {
-			rows = (struct target_rows){how->rows->dy + at * m.c.dim,
-				how->rows->x + at * m.c.ffn_dim, how->rows->loss + at};
+			rows = rows_at(how->rows, at, &m);
 			s.rows = &rows;
 		}
 		apply_variant(&s, numbers, b, at, how);
@@ -369,13 +435,15 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 				&f, &s, 1 / (double)b->counted, &how->part, sums);
 	}
 	for (int r = 0; r < ranks; r++) {
-		put_sums(&g[r], &m, sums + r * m.n_tensors);
+		put_sums(&g[r], &m, how, sums + r * m.n_tensors);
 		g[r].loss = loss / (double)b->counted;
 	}
 	for (int i = 0; i < m.n_tensors; i++)
 		free(values[i]);
 	if (m.blocks != w->m.blocks)
 		free(m.blocks);
+	if (m.arch != w->m.arch)
+		free((struct arch *)m.arch);
 	free(sums);
 	free(values);
 	free(numbers);

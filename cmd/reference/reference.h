@@ -37,6 +37,13 @@ bool reference_can_train(
  * next; those that do not count, too; all but a sequence's last, or first; its second half), and a part of the gradients. */
 struct variant {
 	struct function function;
+	void (*change)(struct model *m); /* of options; NULL: none */
+	bool other_norm; /* LayerNorm without biases in place of RMSNorm, or the other way round */
+	const char *zeroed[3]; /* tensors whose names contain one of these are not used */
+	const char *scaled; /* what tensors whose names contain this add is multiplied, */
+	double scale;	    /* by this */
+	double norm_offset; /* is added to the weights of norms */
+	int shift;	    /* is added to positions */
 	bool other_gelu;
 	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
 	bool one_document,
@@ -49,7 +56,11 @@ struct variant {
 		MASK_NONE,	/* attention is not causal */
 		MASK_ONE_LATER, /* all see the token after them, too; */
 		MASK_BORDER,	/* the last one of each of mask_chunks chunks does */
-		MASK_CHUNK_BY_CHUNK /* of each of mask_chunks chunks one sees as many tokens as of its own */
+		MASK_CHUNK_BY_CHUNK, /* of each of mask_chunks chunks one sees as many tokens as of its own */
+		MASK_LAST_CHUNK, /* the last of mask_chunks chunks sees all of itself, */
+		MASK_ALL_CHUNKS, /* or each chunk does */
+		MASK_NOT_SELF,	 /* no token sees itself, */
+		MASK_NOT_SELF_BUT_FIRST /* but the first of a document does */
 	} mask;
 	int mask_chunks;
 	struct grad_part part;
@@ -59,12 +70,15 @@ struct variant {
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
 	double noise;	    /* each weight has a random relative error up to this */
 	double norm_eps, rope_theta; /* 0: the model's */
+	int act; /* an activation function of ACT_OF_BUG and more; 0: the model's */
+	double rope_linear; /* positions are divided by this; 0: as the model's */
 	double rope_factor; /* rotations as Llama 3.1 scales them by it; 1: not scaled; 0: the model's */
 	enum targets {
 		TARGETS,
 		TARGETS_UNSHIFTED,
 		TARGETS_SHIFTED_TWICE,
 		TARGETS_UNMASKED,
+		TARGETS_MASKED_ARE_ZERO, /* those that do not count are token 0 */
 		TARGETS_WITHOUT_LAST,
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF

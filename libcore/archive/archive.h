@@ -23,7 +23,8 @@ struct torch_item {
 	/* The keys that lead to it, with dots between them: of dicts, and numbers in lists of dicts or tensors. */
 	char *name;
 	enum torch_kind kind;
-	int64_t order; /* its place in the file: parameters have that of the model */
+	/* Its place in the file: parameters have that of the model. -1: the file sorts them by name. */
+	int64_t order;
 	/* Of a tensor: */
 	int dtype; /* torch_dtype_name() */
 	int ndim;  /* 0: one number */
@@ -61,10 +62,16 @@ struct container {
 /* The first row that a path is in counts. */
 #define CONTAINERS(X) \
 	X(file)       \
-	X(dcp) X(one_bin) X(universal) X(zero_model) X(nanotron) X(zero) X(bins) X(shards)
+	X(dcp)        \
+	X(dcp_pair)   \
+	X(one_bin) X(universal) X(zero_model) X(nanotron) X(zero) X(bins) X(shards)
 #define CONTAINER_ROW(name) extern const struct container container_##name;
 CONTAINERS(CONTAINER_ROW)
 #undef CONTAINER_ROW
+
+/* A model and its optimizer in two files of one directory: checkpoint-N of Hugging Face's Trainer, and what
+ * accelerate's save_state() writes. No row, since others read the model only. */
+extern const struct container container_trainer;
 
 /* Has the directory a file of this name? */
 bool container_has(const char *directory, const char *name);

@@ -178,6 +178,11 @@ int weight_map_check(
 /* Has it a model of Hugging Face in safetensors files? It is read instead of files of PyTorch beside it. */
 bool container_has_safetensors(const char *directory);
 
+/* ---- bins.c ------------------------------------------------------------------------------ */
+
+/* Appends the tensors of files of torch.save(), each a dict of tensors, with storages_files(). */
+int bins_add(struct torch_file *f, const struct strs *paths, struct err *e);
+
 /* ---- torch_file.c, universal.c ------------------------------------------------------------ */
 
 /* Opens f->path as a file of torch.save(). */

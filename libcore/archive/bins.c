@@ -54,6 +54,15 @@ static int add_file(struct torch_file *f, int32_t file, struct err *e)
 	return rc;
 }
 
+int bins_add(struct torch_file *f, const struct strs *paths, struct err *e)
+{
+	int rc = 0;
+	storages_files(f, paths);
+	for (int64_t i = 0; i < paths->n && !rc; i++)
+		rc = add_file(f, (int32_t)i, e);
+	return rc || items_end(f, e) ? -1 : 0;
+}
+
 static int read_all(struct torch_file *f, const struct weight_map *m, struct err *e)
 {
 	scoped_strs paths = {0};
@@ -66,11 +75,7 @@ static int read_all(struct torch_file *f, const struct weight_map *m, struct err
 			rc = err_set(e, EX_DATAERR, "%s: is missing, and %s names it",
 				path.s, index_file);
 	}
-	if (!rc)
-		storages_files(f, &paths);
-	for (int64_t i = 0; i < m->files.n && !rc; i++)
-		rc = add_file(f, (int32_t)i, e);
-	return rc || items_end(f, e) || weight_map_check(m, f, e) ? -1 : 0;
+	return rc || bins_add(f, &paths, e) || weight_map_check(m, f, e) ? -1 : 0;
 }
 
 static int bins_open(struct torch_file *f, struct err *e)

@@ -19,9 +19,9 @@ enum { MOST_FILES = 1 << 20 };
 
 struct dcp {
 	struct torch_file *f;
-	const char *name; /* of .metadata */
+	const char *folder, *name; /* the paths of the directory, and of its .metadata */
 	struct pickle tree;
-	int64_t n_bytes; /* of .metadata */
+	int64_t n_bytes; /* of .metadata, and of those read before it */
 	/* The numbers of files by the hash of their names, 1 more than each; 0: none. */
 	int32_t *slots;
 	int64_t n_slots;
@@ -102,7 +102,9 @@ static void grow_slots(struct dcp *d)
 {
 	if (d->f->parts->n_files * 2 < d->n_slots)
 		return;
-	d->n_slots = max64(64, d->n_slots * 2);
+	do
+		d->n_slots = max64(64, d->n_slots * 2);
+	while (d->f->parts->n_files * 2 >= d->n_slots);
 	free(d->slots);
 	d->slots = xcalloc((size_t)d->n_slots, sizeof(*d->slots));
 	for (int32_t i = 0; i < d->f->parts->n_files; i++)
@@ -120,7 +122,7 @@ static int find_file(struct dcp *d, uint32_t node, int32_t *file)
 	}
 	if (!name || !is_inside(name, n))
 		return damaged(d, "the name of a file");
-	scoped_ptr char *path = text_printf("%s/%.*s", d->f->path, (int)n, name);
+	scoped_ptr char *path = text_printf("%s/%.*s", d->folder, (int)n, name);
 	grow_slots(d);
 	int32_t *slot = find_slot(d, path);
 	if (!*slot && p->n_files == MOST_FILES)
@@ -374,7 +376,7 @@ static int parse(struct dcp *d, struct err *e)
 		damaged(d, "it is empty");
 	} else {
 		const struct pickle_bytes b = {.n = (size_t)st.st_size, .fd = fd};
-		d->n_bytes = st.st_size;
+		d->n_bytes += st.st_size;
 		items_allow(d->f, st.st_size);
 		rc = pickle_parse(&d->tree, &b, d->name, e);
 	}
@@ -388,19 +390,54 @@ static bool dcp_is_in(const char *path)
 	return container_has(path, ".metadata");
 }
 
-static int dcp_open(struct torch_file *f, struct err *e)
+/* Appends the items of a directory. n_bytes: of the .metadata files so far. */
+static int add_directory(
+	struct torch_file *f, const char *folder, int64_t *n_bytes, struct err *e)
 {
-	scoped_ptr char *name = text_printf("%s/.metadata", f->path);
-	struct dcp d = {.f = f, .name = name, .e = e};
+	scoped_ptr char *name = text_printf("%s/.metadata", folder);
+	struct dcp d = {
+		.f = f, .folder = folder, .name = name, .n_bytes = *n_bytes, .e = e};
 	int rc = parse(&d, e);
 	if (!rc) {
 		rc = read_metadata(&d);
 		pickle_free(&d.tree);
 	}
+	*n_bytes = d.n_bytes;
 	free(d.slots);
 	free(d.item_of);
 	return rc;
 }
 
+static int dcp_open(struct torch_file *f, struct err *e)
+{
+	int64_t n_bytes = 0;
+	return add_directory(f, f->path, &n_bytes, e);
+}
+
 const struct container container_dcp = {
 	.many = true, .is_in = dcp_is_in, .open = dcp_open};
+
+/* ---- accelerate with FSDP: the model and the optimizer are a directory each ------------------------ */
+
+static const char *const pair[] = {"pytorch_model_fsdp_0", "optimizer_0"};
+
+static bool dcp_pair_is_in(const char *path)
+{
+	scoped_ptr char *model = text_printf("%s/.metadata", pair[0]);
+	return container_has(path, model);
+}
+
+static int dcp_pair_open(struct torch_file *f, struct err *e)
+{
+	int64_t n_bytes = 0;
+	int rc = 0;
+	for (size_t i = 0; i < ARRAY_LEN(pair) && !rc; i++) {
+		scoped_ptr char *folder = text_printf("%s/%s", f->path, pair[i]);
+		if (!i || container_has(folder, ".metadata"))
+			rc = add_directory(f, folder, &n_bytes, e);
+	}
+	return rc;
+}
+
+const struct container container_dcp_pair = {
+	.many = true, .is_in = dcp_pair_is_in, .open = dcp_pair_open};

@@ -23,7 +23,7 @@ struct torch_names {
 	const struct dialect *dialect;
 	const struct torch_item *table; /* the token embedding */
 	struct str prefix;		/* in front of its name */
-	/* The optimizer has numbers instead of names: the parameters in the order of the numbers; else NULL. */
+	/* The optimizer has numbers instead of names: [number] parameter; else NULL. */
 	const struct torch_item **order;
 	int64_t n_order;
 };
@@ -43,9 +43,8 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e);
  * `shorter` at its begin; NULL: there is none. */
 const struct torch_item *torch_names_look_up(const struct torch_names *x,
 	const char *begin, const char *name, const char *end, bool shorter);
-/* Sets the order of the numbers that an optimizer has instead of names. `used`: the parameters. */
-int torch_names_order(struct torch_names *x, struct torch_file *f,
-	const struct torch_item *const *used, int64_t n, struct err *e);
+/* The name without the names of wrappers, allocated. */
+char *torch_names_plain(const char *name);
 /* DeepSpeed without ZeRO: the fp32 parameters of a model in 16 bits, in that order, as far as they are there; NULL behind
  * them. Allocated. */
 const struct torch_item **torch_names_masters(const struct torch_names *x);
@@ -57,6 +56,17 @@ const struct torch_item *torch_names_numbered(
 	const struct torch_names *x, const char *kind, int64_t n, const char *what);
 /* The first item whose whole name is this one. */
 const struct torch_item *torch_names_exact(const struct torch_names *x, const char *name);
+
+/* ---- order.c: optimizers that number their parameters ------------------------------------------ */
+
+struct torch_parameter {
+	const struct torch_item *item;
+	bool frozen; /* the caller knows that it is not trained */
+};
+/* Finds which parameter each number of the optimizer is, by param_names, else by the order of the parameters, the sizes
+ * of the groups and the shapes of the moments. `list`: all parameters in the order of the model. */
+int torch_names_order(struct torch_names *x, struct torch_file *f,
+	const struct torch_parameter *list, int64_t n, struct err *e);
 
 /* ---- sources.c: where our tensors are --------------------------------------------------------- */
 
@@ -124,6 +134,8 @@ struct scheme {
 	const char *layers; /* in front of the names of a layer; with its number */
 	bool biases;	    /* all modules have one, except no_bias */
 	struct stem stems[18];
+	/* Their modules in the order in which the class registers them, which an optimizer numbers; the last is NULL. */
+	const char *const *modules;
 };
 extern const struct scheme scheme_llama, scheme_gpt2, scheme_phi3, scheme_olmo2,
 	scheme_gemma, scheme_glm4;
@@ -150,6 +162,9 @@ struct foreign {
 int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign **list, struct err *e);
 
+/* Lists the items of the parameters, each once, in the order of scheme.modules. Returns their number, or -1. */
+int64_t stems_in_order(
+	const struct placement *x, const struct torch_item **out, struct err *e);
 /* Returns the item of one of our tensors, by the scheme of the dialect; NULL: there is none. */
 const struct torch_item *stems_item(const struct torch_names *x, const char *ours);
 /* As dialect.find, of a dialect with a scheme. */

@@ -4,6 +4,10 @@
  */
 #include "dialect/dialect.h"
 
+static const char *const modules[] = {"transformer.wte", "transformer.wpe", ".ln_1",
+	".attn.c_attn", ".attn.c_proj", ".ln_2", ".mlp.c_fc", ".mlp.c_proj",
+	"transformer.ln_f", "lm_head", NULL};
+
 const struct scheme scheme_gpt2 = {"transformer.h.", true,
 	{
 		{"tok_embeddings", "transformer.wte", false, true},
@@ -18,7 +22,8 @@ const struct scheme scheme_gpt2 = {"transformer.h.", true,
 		{"feed_forward.w2", "mlp.c_proj", true, false},
 		{"norm", "transformer.ln_f", false, false},
 		{"output", "lm_head", false, true},
-	}};
+	},
+	modules};
 
 /* A square matrix does not show how it is stored; the matrix of queries, keys and values does. */
 static bool is_linear(const struct placement *x)

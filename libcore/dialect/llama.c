@@ -4,6 +4,12 @@
  */
 #include "dialect/dialect.h"
 
+static const char *const modules[] = {"model.embed_tokens", ".self_attn.q_proj",
+	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
+	".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj", ".mlp.up_proj",
+	".mlp.down_proj", ".input_layernorm", ".post_attention_layernorm", "model.norm",
+	"lm_head", NULL};
+
 const struct scheme scheme_llama = {"model.layers.", false,
 	{
 		{"tok_embeddings", "model.embed_tokens", false, true},
@@ -20,7 +26,8 @@ const struct scheme scheme_llama = {"model.layers.", false,
 		{"feed_forward.w2", "mlp.down_proj", false, false},
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
-	}};
+	},
+	modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 

@@ -25,7 +25,7 @@ static bool is_wrapper(const char *part, size_t n)
 	return is;
 }
 
-static char *without_wrappers(const char *name)
+char *torch_names_plain(const char *name)
 {
 	struct str out = {0};
 	str_puts(&out, "");
@@ -44,7 +44,7 @@ static int list_names(struct torch_names *x, struct err *e)
 	x->v = xcalloc((size_t)f->n + 1, sizeof(*x->v));
 	for (; x->n < f->n; x->n++)
 		x->v[x->n] = (struct torch_name){
-			without_wrappers(f->items[x->n].name), &f->items[x->n]};
+			torch_names_plain(f->items[x->n].name), &f->items[x->n]};
 	qsort(x->v, (size_t)x->n, sizeof(*x->v), compare_texts);
 	for (int64_t i = 1; i < x->n; i++)
 		if (!strcmp(x->v[i].text, x->v[i - 1].text) &&
@@ -321,15 +321,6 @@ const struct torch_item *torch_names_group(
 	return found;
 }
 
-/* ---- numbers instead of names ------------------------------------------------------------------ */
-
-static int by_order(const void *a, const void *b)
-{
-	const struct torch_item *x = *(const struct torch_item *const *)a,
-				*y = *(const struct torch_item *const *)b;
-	return (x->order > y->order) - (x->order < y->order);
-}
-
 const struct torch_item *torch_names_numbered(
 	const struct torch_names *x, const char *kind, int64_t n, const char *what)
 {
@@ -342,113 +333,4 @@ const struct torch_item *torch_names_numbered(
 		found = torch_names_exact(x, name.s);
 	}
 	return found;
-}
-
-/* The parameters of each group have the next numbers. With two groups, as nanoGPT and most others make
- * them, matrices are in the one with weight decay, which is the first. */
-static int64_t put_in_groups(const struct torch_names *x, struct torch_file *f,
-	const struct torch_item **list, int64_t n, struct err *e)
-{
-	const struct torch_item *params =
-		torch_names_numbered(x, "param_groups", 0, "params");
-	scoped_ptr double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
-	int64_t n_first = n, n_matrices = 0;
-	int rc = params ? torch_numbers(f, params, n, ids, &n_first, e) : 0;
-	for (int64_t i = 0; i < n; i++)
-		n_matrices += list[i]->ndim == 2;
-	bool two = torch_names_numbered(x, "param_groups", 1, "params") != NULL;
-	if (rc || (!two && n_first == n))
-		return rc;
-	if (!two || n_first != n_matrices ||
-		torch_names_numbered(x, "param_groups", 2, "params"))
-		return err_set(e, EX_UNAVAILABLE,
-			"%s: the optimizer's groups have numbers of parameters, and it is not known "
-			"of which; torch.distributed.checkpoint's get_state_dict() saves names",
-			f->path);
-	scoped_ptr const struct torch_item **all = xcalloc((size_t)n, sizeof(*all));
-	memcpy(all, list, (size_t)n * sizeof(*all));
-	for (int64_t i = 0, k = 0; k < n; i++)
-		if ((all[i % n]->ndim == 2) == (i < n))
-			list[k++] = all[i % n];
-	return 0;
-}
-
-/* The group may have names, too: then they are the order. */
-static int64_t order_by_names(const struct torch_names *x, struct torch_file *f,
-	const struct torch_item **list, int64_t n, struct err *e)
-{
-	scoped_strs names = {0};
-	const struct torch_item *given;
-	int rc = 0;
-	for (int64_t g = 0; !rc && (given = torch_names_numbered(
-					    x, "param_groups", g, "param_names"));
-		g++)
-		rc = torch_texts(f, given, &names, e);
-	for (int64_t i = 0; names.n == n && !rc && i < n; i++) {
-		scoped_ptr char *name = without_wrappers(names.v[i]);
-		list[i] = torch_names_find(x, name);
-		if (!list[i])
-			rc = err_set(e, EX_DATAERR,
-				"%s: the optimizer has %s, the model has "
-				"not",
-				f->path, names.v[i]);
-	}
-	int64_t done = names.n == n;
-	return rc ? -1 : done;
-}
-
-/* How many parameters the groups have, by numbers; more than n: n + 1 or more. */
-static int count_given(const struct torch_names *x, struct torch_file *f, int64_t n,
-	int64_t *given, struct err *e)
-{
-	const struct torch_item *params;
-	scoped_ptr double *ids = xcalloc((size_t)n + 1, sizeof(*ids));
-	int64_t of_group;
-	int rc = 0;
-	for (int64_t g = 0;
-		!rc && (params = torch_names_numbered(x, "param_groups", g, "params"));
-		g++) {
-		of_group = 0;
-		rc = torch_numbers(f, params, n + 1, ids, &of_group, e);
-		*given += of_group;
-	}
-	return rc;
-}
-
-int torch_names_order(struct torch_names *x, struct torch_file *f,
-	const struct torch_item *const *used, int64_t n, struct err *e)
-{
-	int64_t n_states = 0, n_given = 0;
-	for (int64_t i = 0; i < n; i++)
-		n_states += torch_names_numbered(x, "state", i, "exp_avg") != NULL;
-	if (!n_states)
-		return 0;
-	/* (those that are not trained have no state) */
-	if (count_given(x, f, n, &n_given, e))
-		return -1;
-	const struct torch_item **list = xcalloc((size_t)n + 1, sizeof(*list));
-	memcpy(list, used, (size_t)n * sizeof(*list));
-	qsort(list, (size_t)n, sizeof(*list), by_order);
-	int64_t rc =
-		n_states != n && n_given != n
-			? err_set(e, EX_UNAVAILABLE,
-				  "%s: the optimizer has %lld parameters by number, the "
-				  "model %lld",
-				  f->path, (long long)max64(n_states, n_given),
-				  (long long)n)
-			: order_by_names(x, f, list, n, e);
-	if (!rc)
-		rc = put_in_groups(x, f, list, n, e);
-	for (int64_t i = 0; i < n && rc >= 0; i++) {
-		const struct torch_item *s =
-			torch_names_numbered(x, "state", i, "exp_avg");
-		if (s && (s->kind != TORCH_TENSOR || s->ndim != list[i]->ndim ||
-				 memcmp(s->dims, list[i]->dims, sizeof(s->dims))))
-			rc = err_set(e, EX_DATAERR,
-				"%s: number %lld of the optimizer has not the shape of %s",
-				f->path, (long long)i, list[i]->name);
-	}
-	x->order = list;
-	x->n_order = n;
-	return rc < 0 ? -1 : 0;
 }

@@ -21,12 +21,7 @@ const struct torch_item *source_find(const struct placement *x, int group,
 int source_missing(const struct placement *x, int group, const char *name, struct err *e)
 {
 	const char *path = x->names->file->path;
-	if (!group)
-		return err_set(e, EX_DATAERR, "%s: has no tensor %s", path, name);
-	if (group == 1)
-		warn("%s: has no %s of %s, as of a parameter that is not trained: zeros",
-			path, source_groups[group], name);
-	return 0;
+	return group ? 0 : err_set(e, EX_DATAERR, "%s: has no tensor %s", path, name);
 }
 
 bool has_rotated_rows(const struct tensor *t)

@@ -116,6 +116,77 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	return rc ? -1 : n;
 }
 
+/* ---- the order of the class ------------------------------------------------------------------- */
+
+/* A parameter, by its module: before the layers (0), in a layer (1), after them (2). */
+struct in_class {
+	const struct torch_item *item;
+	int64_t part, layer, module, bias;
+};
+
+static int by_class(const void *a, const void *b)
+{
+	const struct in_class *x = a, *y = b;
+	const int64_t both[][2] = {{x->part, y->part}, {x->layer, y->layer},
+		{x->module, y->module}, {x->bias, y->bias}};
+	int order = 0;
+	for (size_t i = 0; i < ARRAY_LEN(both) && !order; i++)
+		order = (both[i][0] > both[i][1]) - (both[i][0] < both[i][1]);
+	return order;
+}
+
+/* Sets the place of a name of Hugging Face, such as model.layers.0.mlp.up_proj.weight. */
+static int find_place(const struct scheme *s, const char *name, struct in_class *x)
+{
+	const char *kind = strrchr(name, '.');
+	bool in_layer = !strncmp(name, s->layers, strlen(s->layers));
+	char *module = (char *)name;
+	if (in_layer)
+		x->layer = strtoll(name + strlen(s->layers), &module, 10);
+	size_t n = kind && kind > module ? (size_t)(kind - module) : 0;
+	x->bias = kind && !strcmp(kind, ".bias");
+	x->part = in_layer;
+	for (int k = 0; s->modules[k]; k++) {
+		if (!in_layer && *s->modules[k] == '.')
+			x->part = 2;
+		x->module = k;
+		if (strlen(s->modules[k]) == n && !memcmp(s->modules[k], module, n))
+			return 0;
+	}
+	return -1;
+}
+
+int64_t stems_in_order(
+	const struct placement *x, const struct torch_item **out, struct err *e)
+{
+	const struct dialect *d = x->names->dialect;
+	struct foreign *list = NULL;
+	int64_t n_all = 0, n = 0;
+	int rc = d->scheme && d->scheme->modules ? 0 : -1;
+	int n_list = rc ? 0 : foreign_list(d->scheme, x->m, x->m->c.vocab, &list, e);
+	if (n_list < 0)
+		return -1;
+	struct in_class *places = xcalloc((size_t)n_list + 1, sizeof(*places));
+	for (int i = 0; i < n_list && !rc; i++) {
+		if (list[i].part[0] < 0)
+			continue;
+		places[n_all].item = source_of(x, SOURCE_MODEL, list[i].part[0])->item;
+		rc = find_place(d->scheme, list[i].name, &places[n_all++]);
+	}
+	qsort(places, (size_t)n_all, sizeof(*places), by_class);
+	for (int64_t i = 0; i < n_all; i++)
+		if (places[i].item && (!n || out[n - 1] != places[i].item))
+			out[n++] = places[i].item;
+	free(places);
+	free(list);
+	return rc ? err_set(e, EX_UNAVAILABLE,
+			    "%s: the optimizer numbers its parameters in the order of the model's class, which is "
+			    "not known here, and the file of the model sorts them by name; save the names, too, "
+			    "by AdamW(model.named_parameters())",
+			    x->names->file->path)
+		  : n;
+}
+
 const struct torch_item *stems_item(const struct torch_names *x, const char *ours)
 {
 	const struct scheme *s = x->dialect->scheme;

@@ -58,7 +58,7 @@ void html_element(struct str *out, const char *name, const char *class, const ch
 void html_badge(struct str *out, enum report_tone tone, const char *words)
 {
 	static const char *const classes[] = {
-		"badge", "badge good", "badge unclear", "badge bad"};
+		"badge", "badge good", "badge better", "badge unclear", "badge bad"};
 	html_element(out, "span", classes[tone], words);
 }
 

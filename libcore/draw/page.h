@@ -10,7 +10,13 @@ enum page_kind { PAGE_HTML, PAGE_MD };
 /* By the suffix of a name: .html or .md; else -1 with *e set. */
 int page_kind(const char *path, struct err *e);
 
-enum report_tone { REPORT_NEUTRAL, REPORT_GOOD, REPORT_UNCLEAR, REPORT_BAD };
+enum report_tone {
+	REPORT_NEUTRAL,
+	REPORT_GOOD,
+	REPORT_BETTER,
+	REPORT_UNCLEAR,
+	REPORT_BAD
+};
 
 /* A report that is being written, of either kind. */
 struct doc {

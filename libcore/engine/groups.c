@@ -57,7 +57,7 @@ static void scale(struct tensor *t, double x)
 	t->lr_scale = (float)x;
 }
 
-static int freeze_all(struct model *m, const struct strs *list, struct err *e)
+int options_freeze(struct model *m, const struct strs *list, struct err *e)
 {
 	int n_trained = 0;
 	for (int64_t i = 0; i < list->n; i++)
@@ -95,7 +95,8 @@ static int scale_all(struct model *m, const struct strs *list, struct err *e)
 
 int options_groups(const struct train_opts *o, struct model *m, struct err *e)
 {
-	return freeze_all(m, &o->freeze, e) || scale_all(m, &o->lr_scale_of, e) ? -1 : 0;
+	return options_freeze(m, &o->freeze, e) || scale_all(m, &o->lr_scale_of, e) ? -1
+										    : 0;
 }
 
 int options_model_init(

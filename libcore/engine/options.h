@@ -170,6 +170,8 @@ int options_groups(const struct train_opts *o, struct model *m, struct err *e);
 /* Makes the model of a run: model_init(), a check that the kernels compute it, and options_groups(). */
 int options_model_init(
 	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e);
+/* Marks the tensors that --freeze names. */
+int options_freeze(struct model *m, const struct strs *list, struct err *e);
 
 /* ---- options_check.c ---------------------------------------------------------------- */
 

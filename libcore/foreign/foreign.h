@@ -28,6 +28,10 @@ struct open_how {
 	const char *config;
 	/* A tied weight that is saved twice must have the same values; with this, copies() of the view reports them. */
 	bool copies_may_differ;
+	/* Reads the optimizer's state, too, from a file beside the model (container_trainer). */
+	bool optimizer;
+	/* Regular expressions: tensors that the run does not train, which its optimizer may lack. NULL: none. */
+	const struct strs *freeze;
 };
 
 struct convert_format {

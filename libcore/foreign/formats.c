@@ -2,6 +2,8 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
+#include "archive/archive.h"
+
 #include "engine/state.h"
 
 #include <errno.h>
@@ -70,7 +72,12 @@ int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
 int convert_open(
 	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
 {
-	const struct convert_kind kind = convert_detect(path);
+	struct convert_kind kind = convert_detect(path);
+	bool moments = kind.format == &convert_torch &&
+		       kind.probed != &container_one_bin &&
+		       kind.probed != &container_bins;
+	if (how && how->optimizer && !moments && container_trainer.is_in(path))
+		kind = (struct convert_kind){&convert_torch, &container_trainer};
 	return convert_open_as(v, &kind, path, how, e);
 }
 

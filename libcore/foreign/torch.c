@@ -5,6 +5,8 @@
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
+#include "engine/options.h"
+
 #include <math.h>
 
 /* ---- where our tensors are --------------------------------------------------------------- */
@@ -336,14 +338,83 @@ static int use_masters(struct torch_view *x, struct err *e)
 	return rc;
 }
 
+static int by_order(const void *a, const void *b)
+{
+	const struct torch_item *x = *(const struct torch_item *const *)a,
+				*y = *(const struct torch_item *const *)b;
+	return (x->order > y->order) - (x->order < y->order);
+}
+
+/* Sets which items hold no tensor that is trained. */
+static void set_frozen(
+	const struct torch_view *x, struct torch_parameter *list, int64_t n)
+{
+	for (int64_t k = 0; k < n; k++)
+		list[k].frozen = true;
+	for (int i = 0; i < x->m.n_tensors; i++)
+		for (int64_t k = 0; k < n && !x->m.tensors[i].frozen; k++)
+			if (source_of(&x->at, CKPT_MODEL, i)->item == list[k].item)
+				list[k].frozen = false;
+}
+
+/* Finds the parameters that an optimizer has numbered. `used`: their items. */
+static int order_numbers(
+	struct torch_view *x, const struct torch_item **used, int64_t n, struct err *e)
+{
+	if (!x->moments)
+		return 0;
+	bool by_name = false, numbered = false;
+	for (int64_t i = 0; i < n; i++) {
+		by_name = by_name || used[i]->order < 0;
+		numbered = numbered ||
+			   torch_names_numbered(&x->names, "state", i, "exp_avg");
+	}
+	if (!numbered)
+		return 0;
+	if (!by_name)
+		qsort(used, (size_t)n, sizeof(*used), by_order);
+	else if ((n = stems_in_order(&x->at, used, e)) < 0)
+		return -1;
+	struct torch_parameter *list = xcalloc((size_t)n + 1, sizeof(*list));
+	for (int64_t i = 0; i < n; i++)
+		list[i].item = used[i];
+	if (x->how->freeze && x->how->freeze->n)
+		set_frozen(x, list, n);
+	int rc = torch_names_order(&x->names, &x->file, list, n, e);
+	free(list);
+	return rc;
+}
+
+/* Reports the tensors without moments, which are taken as zeros, except those that --freeze names. */
+static int check_means(
+	const struct torch_view *x, const struct torch_item *const *means, struct err *e)
+{
+	int n_missing = 0, n_frozen = 0, first = -1;
+	for (int i = 0; i < x->m.n_tensors; i++) {
+		n_missing += !means[i];
+		n_frozen += !means[i] && x->m.tensors[i].frozen;
+		if (!means[i] && !x->m.tensors[i].frozen && first < 0)
+			first = i;
+	}
+	if (n_missing == x->m.n_tensors)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: has moments of AdamW, and none under the names of the model's tensors",
+			x->file.path);
+	if (first >= 0)
+		warn("%s: has no exp_avg of %d of %d tensors, such as %s, as of parameters that are "
+		     "not trained: zeros",
+			x->file.path, n_missing - n_frozen, x->m.n_tensors,
+			x->m.tensors[first].name);
+	return 0;
+}
+
 /* The moments, if there are any. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
 	int64_t n = list_used(x, used);
-	int rc = check_all_used(x, used, n, e) ||
-		 torch_names_order(&x->names, &x->file, used, n, e);
+	int rc = check_all_used(x, used, n, e) || order_numbers(x, used, n, e);
 	if (rc)
 		return -1;
 	if (!x->moments)
@@ -358,7 +429,8 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 	for (int i = 0; i < x->m.n_tensors; i++)
 		means[i] = source_of(&x->at, 1, i)->item;
 	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
-	rc = torch_group_settings(
+	rc = check_means(x, means, e) ||
+	     torch_group_settings(
 		     &x->file, &x->names, means, x->m.n_tensors, v->settings, e) ||
 	     torch_group_optimizer(&x->file, &x->names, &v->optimizer, e);
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
@@ -383,6 +455,9 @@ static int load(
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
 	}
+	if (x->how->freeze && x->how->freeze->n &&
+		options_freeze(&x->m, x->how->freeze, e))
+		return -1;
 	x->at.names = &x->names;
 	x->at.m = &x->m;
 	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));

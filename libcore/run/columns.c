@@ -2,6 +2,8 @@
 #include "options/options.h"
 #include "run/run.h"
 
+#include <ctype.h>
+
 const struct column columns[N_COLUMNS] = {
 	[COL_STEP] = {"step", COLUMN_INT, .help = "optimizer steps done"},
 	[COL_TOKENS] = {"tokens", COLUMN_INT, .tag = "train/tokens",
@@ -228,4 +230,49 @@ int row_parse(const char *line, size_t len, struct row *r, struct unread *u)
 		last = parse_value(word, p, last, r, u);
 	}
 	return row_has(r, COL_STEP) ? 0 : -1;
+}
+
+/* ---- the sense of a column ------------------------------------------------------- */
+
+/* Words of names of columns: lower is better; higher; and what is no result, such as loss_scale. */
+static const char lower_words[] =
+	" loss nll ce ppl perplexity bpb bpc bpt mse rmse mae wer cer error errors dt ";
+static const char higher_words[] =
+	" acc accuracy accuracies reward rewards mfu hfu tps sps throughput bleu chrf rouge "
+	"rouge1 rouge2 rougel f1 auc auroc iou miou psnr ssim recall precision top1 top5 ";
+static const char other_words[] =
+	" scale weight coef coefficient lr norm grad kl std var count tokens rejected ";
+enum { NO_RESULT = 2 };
+
+static int sense_of_word(const char *word, size_t n)
+{
+	char text[32];
+	if (!n || n + 3 > sizeof(text))
+		return 0;
+	snprintf(text, sizeof(text), " %.*s ", (int)n, word);
+	return strcasestr(lower_words, text)	? -1
+	       : strcasestr(higher_words, text) ? 1
+	       : strcasestr(other_words, text)	? NO_RESULT
+						: 0;
+}
+
+static bool is_rate(const char *name)
+{
+	return strcasestr(name, "tokens/s") || strcasestr(name, "tok/s") ||
+	       strcasestr(name, "samples/s") || strcasestr(name, "per_sec") ||
+	       strcasestr(name, "per second");
+}
+
+int column_sense(const char *name)
+{
+	int sense = is_rate(name); /* the last word that is known decides */
+	for (const char *p = name; *p && !is_rate(name);) {
+		size_t n = 0;
+		while (isalnum((unsigned char)p[n]))
+			n++;
+		int here = sense_of_word(p, n);
+		sense = here ? here : sense;
+		p += n ? n : 1;
+	}
+	return sense == NO_RESULT ? 0 : sense;
 }

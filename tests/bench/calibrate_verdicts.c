@@ -175,10 +175,11 @@ static void make_trial(
 /* ---- tables ---------------------------------------------------------------------- */
 
 struct counts {
-	int n, of[N_VERDICTS];
+	int n, shown, of[N_VERDICTS];
 };
 
-static enum verdict verdict_of(const struct trial *t, int rule, int column)
+/* Sets *shown to whether a difference was shown. */
+static enum verdict verdict_of(const struct trial *t, int rule, int column, bool *shown)
 {
 	const struct judge_opts o = {
 		.column = column, .by = COL_STEP, .rule = rule, .statistics_only = true};
@@ -188,6 +189,7 @@ static enum verdict verdict_of(const struct trial *t, int rule, int column)
 		fprintf(stderr, "%s %s: %s\n", t->test[0]->name, verdict_names[r.verdict],
 			r.reason.s);
 	verdict_result_free(&r);
+	*shown = r.shown;
 	return r.verdict;
 }
 
@@ -198,8 +200,10 @@ static struct counts count_verdicts(
 	struct trial t;
 	random_state = 1;
 	for (int i = 0; i < count_trials(s, test); i++) {
+		bool shown;
 		make_trial(s, test, i, &t);
-		c.of[verdict_of(&t, rule, COL_LOSS)]++;
+		c.of[verdict_of(&t, rule, COL_LOSS, &shown)]++;
+		c.shown += shown;
 		c.n++;
 	}
 	return c;
@@ -229,7 +233,7 @@ static double upper_bound(int count, int n)
 	return high;
 }
 
-/* Cells are "diverged (identical or equivalent) of trials". */
+/* Cells are "a difference is shown (identical or equivalent) of trials". */
 static void print_ours(const char *what, const struct kind *test)
 {
 	struct counts c[ARRAY_LEN(settings)];
@@ -237,7 +241,7 @@ static void print_ours(const char *what, const struct kind *test)
 	for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
 		c[i] = count_verdicts(
 			&settings[i], test ? test : null_kind(&settings[i]), 0);
-		print_cell(&c[i], c[i].of[VERDICT_DIVERGED]);
+		print_cell(&c[i], c[i].shown);
 		if (c[i].n)
 			printf(" (%.0f) of %d",
 				100.0 *
@@ -254,17 +258,48 @@ static void print_ours(const char *what, const struct kind *test)
 		if (settings[i].n_test > 1 || !c[i].n)
 			printf(" |  ");
 		else
-			printf(" | %.1f",
-				100 * upper_bound(c[i].of[VERDICT_DIVERGED], c[i].n));
+			printf(" | %.1f", 100 * upper_bound(c[i].shown, c[i].n));
 	}
 	if (!test)
 		printf(" |\n");
 	fflush(stdout);
 }
 
+/* Cells are "better, worse, different, diverged". */
+static void print_words(const char *what, const struct kind *test)
+{
+	static const enum verdict words[] = {
+		VERDICT_BETTER, VERDICT_WORSE, VERDICT_DIFFERENT, VERDICT_DIVERGED};
+	printf("| %s", what);
+	for (size_t i = 0; i < ARRAY_LEN(settings); i++) {
+		const struct counts c = count_verdicts(
+			&settings[i], test ? test : null_kind(&settings[i]), 0);
+		for (size_t k = 0; k < ARRAY_LEN(words) && c.n; k++)
+			printf("%s%.1f", k ? ", " : " | ", 100.0 * c.of[words[k]] / c.n);
+		printf(c.n ? "" : " | ");
+	}
+	printf(" |\n");
+	fflush(stdout);
+}
+
+static void print_word_table(void)
+{
+	printf("\n| %%: better, worse, different, diverged");
+	for (size_t i = 0; i < ARRAY_LEN(settings); i++)
+		printf(" | %s", settings[i].name);
+	printf(" |\n|---");
+	for (size_t i = 0; i < ARRAY_LEN(settings); i++)
+		printf("|---");
+	printf("|\n");
+	print_words("no bug", NULL);
+	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
+		if (kinds[k].bug)
+			print_words(kinds[k].what, &kinds[k]);
+}
+
 static void print_our_table(void)
 {
-	printf("| %%: diverged (equivalent) of trials");
+	printf("| %%: different (equivalent) of trials");
 	for (size_t i = 0; i < ARRAY_LEN(settings); i++)
 		printf(" | %s", settings[i].name);
 	printf(" |\n|---");
@@ -339,12 +374,13 @@ static void judge_replicas(char **paths, int n)
 		for (int k = 0; k < t.n_control + t.n_test; k++)
 			*(k < t.n_control ? &t.control[k] : &t.test[k - t.n_control]) =
 				log[order[k]];
-		enum verdict v = verdict_of(&t, 0, column);
+		bool shown;
+		enum verdict v = verdict_of(&t, 0, column, &shown);
 		n_trials[i % 2]++;
-		alarms[i % 2] += v == VERDICT_DIVERGED;
+		alarms[i % 2] += shown;
 		equivalent[i % 2] += v == VERDICT_EQUIVALENT;
 	}
-	printf("%d replicas, %s, %lld rows; one test: %d diverged and %d equivalent of %d; "
+	printf("%d replicas, %s, %lld rows; one test: %d different and %d equivalent of %d; "
 	       "five: %d and %d of %d\n",
 		n, columns[column].name, (long long)log[0]->n_rows, alarms[0],
 		equivalent[0], n_trials[0], alarms[1], equivalent[1], n_trials[1]);
@@ -361,6 +397,7 @@ int main(int argc, char **argv)
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
 		read_kind(&kinds[k], argv[1]);
 	print_our_table();
+	print_word_table();
 	print_rule_table();
 	return 0;
 }

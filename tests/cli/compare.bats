@@ -24,7 +24,7 @@ only() { # PROGRAM...
 	log_of 3 2.5 >other
 	reports 0 'loss       identical, 2 values' pt-compare a same
 	says 'verdict: identical bit for bit'
-	reports 1 'verdict: they differ' pt-compare a other
+	reports 1 'verdict: different' pt-compare a other
 	reports 2 'nowhere: No such file' pt-compare a nowhere
 	reports 64 'two or more runs' pt-compare a
 	code_of 64 pt-compare
@@ -43,10 +43,10 @@ only() { # PROGRAM...
 	log_of 3 2 >a
 	log_of 3 2.5 >b
 	code_of 1 pt-compare -q a b
-	[[ $output == 'verdict: they differ: '* && ${#lines[@]} -eq 1 ]]
+	[[ $output == 'verdict: different: '* && ${#lines[@]} -eq 1 ]]
 	code_of 1 pt-compare -q a a b
 	[ "${lines[0]}" = 'a: verdict: identical bit for bit' ]
-	[[ ${lines[1]} == 'b: verdict: they differ: '* ]]
+	[[ ${lines[1]} == 'b: verdict: different: '* ]]
 	# a table is a result of its own
 	code_of 0 pt-compare -q -t a a
 	[ "$output" = $'# step\ta\ta\n1\t3\t3\n2\t2\t2' ]
@@ -65,24 +65,29 @@ curve() { # SEED ROWS FORMAT
 	curve 1 300 'step=%d loss=%.9g' >a
 	curve 2 300 'step=%d loss=%.9g' >b
 	code_of 3 pt-compare -q a b
-	[[ $output == 'verdict: undecided: at the end loss differs by '*' three or more seeds'* ]]
+	[[ $output == 'verdict: undecided: at the end loss is '*'; whether another seed moves as far is unknown: one run each; '*' three or more seeds'* ]]
 	code_of 3 pt-compare -q --require equivalent a b
 	[[ $output == 'verdict: undecided: '* ]]
 	code_of 3 pt-compare --json a b
 	jq -e '.verdict == "undecided" and .code == 3' <<<"$output"
 	for demand in '--require identical' '--atol 1e-9' '--rtol 1e-9'; do
 		code_of 1 pt-compare -q $demand a b
-		[[ $output == 'verdict: they differ: '* ]]
+		[[ $output == 'verdict: different: '* ]]
 	done
 	# one that differs decides
 	sed 's/loss=/loss=1/' a >far
 	code_of 1 pt-compare -q a b far
-	[[ $output == *'far: verdict: diverged'* ]]
+	[[ $output == *'far: verdict: worse'* ]]
 	# how many runs, or how long ones
 	curve 3 300 'step=%d loss=%.9g' >c
 	curve 4 300 'step=%d loss=%.9g' >d
-	code_of 3 pt-compare -q --margin 1e-4 --control a b c --test d
-	[[ $output =~ ': it may need '[0-9]+' controls and as many tests'$ ]]
+	code_of 3 pt-compare -q --margin 2e-3 --control a b c --test d
+	[[ $output =~ '; it may need '[0-9]+' controls and as many tests'$ ]]
+	code_of 3 pt-compare -q --margin 1e-5 --control a b c --test d
+	[[ $output == *'; it may need more than 32 controls and as many tests, or a larger --margin' ]]
+	sed 's/loss=2/loss=9/; s/loss=3/loss=8/' d >unlike
+	code_of 3 pt-compare -q --control a b c --test d unlike
+	[[ $output == *'; the tests differ from each other by far more than the controls do: give tests of one kind' ]]
 	awk 'BEGIN {
 		srand(5)
 		for (i = 1; i <= 300; i++) {
@@ -92,10 +97,10 @@ curve() { # SEED ROWS FORMAT
 		}
 	}'
 	code_of 3 pt-compare -q --margin 3e-4 same near
-	[[ $output =~ ': it may need '[0-9]+' steps, or four controls of other rounding '.*' three or more seeds' ]]
+	[[ $output =~ '; it may need '[0-9]+' steps, or four controls of other rounding '.*' three or more seeds' ]]
 	# a row that one run lacks is a difference
 	code_of 1 pt-compare -q a <(sed 300d b)
-	[[ $output == 'verdict: they differ: '*'1 row is of some runs only, which --common leaves out' ]]
+	[[ $output == 'verdict: different: '*'1 row is of some runs only, which --common leaves out' ]]
 	code_of 3 pt-compare -q a b -o r.html
 	grep -q 'class="badge unclear">undecided' r.html
 }
@@ -104,7 +109,7 @@ curve() { # SEED ROWS FORMAT
 	curve 1 300 'step=%d loss=%.9g' >a
 	sed 's/^step=7 .*/step=7 loss=6.5/; s/^step=90 .*/step=90 loss=5/' a >b
 	code_of 1 pt-compare -q a b
-	[[ $output =~ 'verdict: equivalent: all but 2 of 300 values of loss are equal bit for bit, the first at step 7, the largest difference 1.'[0-9]*' at step 90; at the end loss differs by 0 ' ]]
+	[[ $output =~ 'verdict: equivalent: all but 2 of 300 values of loss are equal bit for bit, the first at step 7, the largest difference 1.'[0-9]*' at step 90; at the end loss is the same ' ]]
 	code_of 0 pt-compare -q --require equivalent a b
 	# so large, and in each half, that the noise seems to be of other batches
 	sed 's/^step=90 .*/step=90 loss=5/; s/^step=224 .*/step=224 loss=5/' a >b
@@ -116,7 +121,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 5.25 4.25 3.25 2.25 1.25 >a
 	sed 's/4.25/4.5/' a >b
 	code_of 1 pt-compare -q a b
-	code_of 1 pt-compare -q --column lr <(sed 's/$/ lr=1 x=2/' a) <(sed 's/$/ lr=1 x=2/' b)
+	code_of 1 pt-compare -q --column loss <(sed 's/$/ lr=1 x=2/' a) <(sed 's/$/ lr=1 x=2/' b)
 	says 'all but 1 of 5 values of loss are equal bit for bit, the first at step 2, the largest difference 0.25 at step 2'
 	# many that differ are no exception
 	code_of 1 pt-compare -q a <(sed 's/\(4.2\|3.2\)5/\10/' a)
@@ -196,14 +201,15 @@ curve() { # SEED ROWS FORMAT
 	awk '{ print $0 (NR % 4 ? "" : " val_bpb=" 1.1 + 1 / NR + 0.001 * (NR * 7 % 5)) }' loss >b
 	reports 1 'loss       identical, 60 values' pt-compare a b
 	says 'val_bpb    15 of 15 values differ'
-	says 'val_bpb differs by 0.1, and the band'
+	says 'verdict: worse: at the end val_bpb is 0.1 '
+	says 'in steps 32 to 44 it is 0.1 higher, and the band'
 	says '; loss: identical'
 	# another test, and evaluations in other rows
-	reports 1 'b: verdict: diverged: in steps 32 to 44 val_bpb differs by 0.1' pt-compare -q a b loss
+	reports 1 'b: verdict: worse: at the end val_bpb is 0.1 ' pt-compare -q a b loss
 	curve 2 60 'step=%d loss=%.9g' | awk '{ print $0 (NR % 6 ? "" : " val_bpb=" 1 + 1 / NR) }' >uneven
 	code_of 3 pt-compare -q a uneven
 	[[ $output == *'val_bpb: 15 rows are of some runs only'* ]]
-	reports 1 'verdict: they differ' pt-compare -y loss a b
+	reports 0 'verdict: identical' pt-compare -y loss a b
 	for i in 1 2 3 4; do
 		echo "step:$i - actor/grad_norm:0.5 - critic/rewards/mean:0.$i"
 	done >verl
@@ -239,7 +245,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 2 2 2 2 2 >a
 	log_of 2 2.0000002 2.5 1.5 2.25 >b
 	code_of 1 pt-compare a b
-	says 'loss       4 of 5 values differ; first at step 2: 2, 2.0000002 (|Δ| 2.38e-07, 1 ULP); largest at step 3: 2, 2.5 (|Δ| 0.5, 2097152 ULP)'
+	says 'loss       4 of 5 values differ; first at step 2: 2, 2.0000002 (test - control: +2.38e-07, 1 ULP); largest at step 3: 2, 2.5 (test - control: +0.5, 2097152 ULP)'
 	log_of 1 2 >a
 	log_of 2 1 >b
 	reports 1 '2 of 2 values differ' pt-compare a b
@@ -274,7 +280,7 @@ curve() { # SEED ROWS FORMAT
 	reports 0 'the same within the tolerance' pt-compare --rtol 0.051 a b
 	says '2 of 2 values differ, 0 beyond'
 	reports 1 '1 beyond the tolerance' pt-compare --atol 0.9 a b
-	says 'verdict: they differ: loss differs by more than 0.9 + 0 |control|, first at step 2; '
+	says 'verdict: different: loss differs by more than 0.9 + 0 |control|, first at step 2; '
 	code_of 0 pt-compare --atol 1 a b
 	code_of 1 pt-compare --rtol 0.006 --atol 0.43 a b
 	code_of 0 pt-compare --rtol 0.006 --atol 0.45 a b
@@ -366,7 +372,7 @@ curve() { # SEED ROWS FORMAT
 	for order in 'b c' 'c b'; do
 		code_of 1 pt-compare a $order
 		[ "$(grep -c 'verdict: identical' <<<"$output")" -eq 1 ]
-		[ "$(grep -c 'verdict: they differ' <<<"$output")" -eq 1 ]
+		[ "$(grep -c 'verdict: different' <<<"$output")" -eq 1 ]
 	done
 	sed 's/step=/step=1/' c >far
 	code_of 2 pt-compare a far c
@@ -426,16 +432,16 @@ curve() { # SEED ROWS FORMAT
 @test "the graph and the table take --column and --by" {
 	sed 's/$/ val_loss=7/' <(log_of 4 3) >a
 	log_of 4 3 >b
-	code_of 0 pt-compare a b --graph --column val_loss
+	code_of 2 pt-compare a b --graph --column val_loss
 	says $'\n  val_loss\n'
-	reports 0 'no values of grad_norm' pt-compare b a --graph --column grad_norm
+	reports 2 'no values of grad_norm' pt-compare b a --graph --column grad_norm
 	pt-compare -q b a --table --common >t
 	diff t - <<-END
 		# step	b	a
 		1	4	4
 		2	3	3
 	END
-	pt-compare -qc b a --table --column val_loss --by tokens >t
+	pt-compare -qc b a --table --column val_loss --by tokens >t || [ $? -eq 2 ]
 	diff t - <<-END
 		# tokens	b	a
 		10	-	7
@@ -460,7 +466,7 @@ curve() { # SEED ROWS FORMAT
 	# a log without the axis is named, where it has the column
 	sed 's/ dt=[^ ]*//' slow >untimed
 	reports 2 "untimed: no column 'dt'" pt-compare -g -x seconds quick untimed
-	code_of 0 pt-compare -q -g -x seconds quick quick --column val_loss
+	code_of 2 pt-compare -q -g -x seconds quick quick --column val_loss
 }
 
 @test "colors on a terminal only, and not with NO_COLOR" {
@@ -597,7 +603,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 0 pt-compare a a
 	for o in '' '--rtol 1e30 --atol 1e30'; do
 		reports 1 'nan, 2' pt-compare $o a b
-		[[ $output != *'|Δ|'* ]]
+		[[ $output != *'test - control'* ]]
 		reports 1 '1 of 2 values differ' pt-compare $o b a
 	done
 	log_of 3 inf >a
@@ -682,7 +688,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 3 2 >a
 	log_of 3 2.5 >b
 	code_of 1 pt-compare --json a b
-	jq -e '.verdict == "differ" and .code == 1 and .comparisons[0].tests[0].columns[0].first.ulp == 2097152' \
+	jq -e '.verdict == "different" and .code == 1 and .comparisons[0].tests[0].columns[0].first.ulp == 2097152' \
 		<<<"$output"
 	code_of 0 pt-compare --json --atol 1 a b
 	jq -e '.verdict == "within" and .code == 0' <<<"$output"
@@ -706,7 +712,7 @@ curve() { # SEED ROWS FORMAT
 	sed 's/$/ grad_norm=1/' a >c
 	sed 's/loss=2$/& grad_norm=1.5/; s/loss=3$/& grad_norm=1/' a >d
 	reason 'grad_norm differs from step 2 on (4194304 ULP)' c d
-	reports 1 'verdict: they differ: grad_norm differs from step 2 on (4194304 ULP)' pt-compare c d
+	reports 1 'verdict: different: grad_norm differs from step 2 on (4194304 ULP)' pt-compare c d
 	log_of 3 2 1 | sed 's/$/ dt=1 mem=1024/' >fast
 	code_of 0 pt-compare --json --speed fast fast
 	jq -e '.comparisons[0].speed[] | select(.name == "mem") | .ratio == 1' <<<"$output"
@@ -728,16 +734,28 @@ curve() { # SEED ROWS FORMAT
 	pt-compare --json --speed 3.csv 4.csv >out
 	jq -e '[.comparisons[0].speed[] | {(.name): .}] | add |
 		(.tps.low * .dt.high - 1 | fabs) < 1e-6 and (.tps.ratio * .dt.ratio - 1 | fabs) < 1e-6' out
+	# a time that was logged in few digits, and another number of ranks
+	awk -F, -v OFS=, 'NR == 1 { print $0 ",tps_per_gpu"; next } { printf "%s,%s,%.1f,%s,%s\n", $1, $2, $3, $4, $4 / 4 }' 3.csv >a.csv
+	awk -F, -v OFS=, 'NR == 1 { print $0 ",tps_per_gpu"; next } { printf "%s,%s,%.2f,%s,%s\n", $1, $2, $3 * 0.8, $4 / 0.8, $4 / 0.8 / 8 }' 4.csv >b.csv
+	pt-compare --json --speed a.csv b.csv >out || true
+	jq -e '[.comparisons[0].speed[] | {(.name): .verdict}] | add |
+		(.tps == "faster") == (.dt == "faster") and (.tps == "slower") == (.dt == "slower") and .tps_per_gpu == "slower"' out
 }
 
-@test "--column of another column leaves equal runs equal; an unknown one is an error" {
+@test "--column: this column alone is judged; an unknown one is an error" {
 	for i in {1..30}; do
 		echo "step=$i loss=$((40 - i)) lr=0.1 mem=5 mfu=nan"
 	done >a
 	sed 's/mem=5/mem=6/' a >b
-	for column in lr mem mfu val_loss; do
-		reports 0 'verdict: identical' pt-compare --column $column a b
-	done
+	reports 0 'verdict: identical' pt-compare --column lr a b
+	reports 3 'mem        30 of 30 values differ, all higher; first at step 1: 5, 6 (test - control: +1' pt-compare --column mem a b
+	reports 2 'verdict: they have no value in common: the runs have no mfu' pt-compare --column mfu a b
+	reports 2 'verdict: they have no value in common: the runs have no val_loss' pt-compare --column val_loss a b
+	# equal values of a column that was asked for, and losses that differ
+	sed 's/loss=/loss=1/' a >c
+	reports 0 'verdict: identical' pt-compare --column lr a c
+	[[ $output != *loss* ]]
+	code_of 1 pt-compare --require identical a c
 	reports 64 "column: none of the logs has a column 'none'" pt-compare --column none a b
 }
 
@@ -748,9 +766,9 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare --control a a --test b --atol 1 --require identical
 	# a test of which nothing was shown may still be equivalent
 	code_of 1 pt-compare -q --control a a --test b -o r.html
-	grep -q 'class="badge unclear">they differ' r.html
+	grep -q 'class="badge unclear">different' r.html
 	code_of 1 pt-compare -q a b -o r.html
-	grep -q 'class="badge bad">they differ' r.html
+	grep -q 'class="badge unclear">different' r.html
 }
 
 @test "--rule: the verdicts of other projects" {
@@ -788,4 +806,123 @@ curve() { # SEED ROWS FORMAT
 	code_of 0 pt-compare ends ends
 	says 'verdict: identical bit for bit; 11 values of loss are NaN or infinite in both, from step 20'
 	reports 1 'verdict: diverged: none has no finite loss' pt-compare learns none
+}
+
+# Curves of one seed's batches as CSV, moved by an expression of awk in the step i; with OPTIONS of awk.
+moved() { # EXPRESSION [COLUMN]
+	awk -v name="${2:-loss}" 'BEGIN {
+		srand(1)
+		print "step," name
+		for (i = 1; i <= 400; i++)
+			printf "%d,%.5f\n", i, 2 + 3 * exp(-i / 60) + 0.1 * rand() + '"$1"'
+	}'
+}
+
+@test "better, worse, diverged: words, codes, colours; test minus control" {
+	moved 0 >c.csv
+	moved '1e-4 * (i % 3)' >same.csv
+	moved '-0.1 * (i > 100)' >better.csv
+	moved '0.1 * (i > 100)' >worse.csv
+	moved '3 * (i > 250)' >blown.csv
+	moved 0 | sed 's/^250,.*/250,nan/' >nan.csv
+	code_of 0 pt-compare -q c.csv same.csv # no log can have equal bits
+	[[ $output == 'verdict: equivalent: '* ]]
+	reports 1 'the exit code is 1, because identical is required' pt-compare --require identical c.csv same.csv
+	reports 1 'the exit code is 1, because equivalent is required' pt-compare c.csv better.csv
+	says '(test - control: -0.1)'
+	says 'verdict: better: at the end loss is 0.1 '
+	says ' lower (test 1.9'
+	[[ $output != *ULP* ]]
+	reports 1 'verdict: worse: at the end loss is 0.1 ' pt-compare c.csv worse.csv
+	reports 1 'verdict: diverged: loss of blown.csv was 2.' pt-compare c.csv blown.csv
+	reports 1 '; loss of nan.csv is nan at step 250' pt-compare c.csv nan.csv
+	for test in same better; do
+		code_of 0 pt-compare -q --require not-worse c.csv $test.csv
+		code_of 1 pt-compare -q --require not-worse c.csv $test.csv worse.csv
+	done
+	for test in worse blown nan; do
+		code_of 1 pt-compare -q --require not-worse c.csv $test.csv
+	done
+	# the page: red for what is worse only
+	pt-compare -q c.csv same.csv better.csv worse.csv blown.csv nan.csv -o r.html || [ $? -eq 1 ]
+	for words in 'good">equivalent' 'better">better' 'bad">worse' 'bad">diverged'; do
+		grep -q "class=\"badge $words" r.html
+	done
+	[ "$(grep -o 'badge bad">[a-z]*' r.html | sort -u | tr '\n' ' ')" = 'badge bad">diverged badge bad">worse ' ]
+	code_of 1 pt-compare --json c.csv better.csv worse.csv
+	jq -e '[.comparisons[].judgement | .direction, .better, .difference.value < 0] == ["lower", true, true, "higher", false, false]' <<<"$output"
+	jq -e '.comparisons[0].tests[0].columns[0] | .direction == null and .n_lower == 300 and .largest.difference < -0.09' <<<"$output" ||
+		jq -e '.comparisons[0].tests[0].columns[0] | .direction == "lower" and .better and .largest.difference < -0.09 and .first.ulp == null' <<<"$output"
+	needs_terminal
+	unset NO_COLOR
+	for word in 34mbetter 31mworse; do
+		script -qc "TERM=xterm pt-compare -q c.csv ${word#*m}.csv" /dev/null </dev/null | grep -qF $'\033[1;'$word
+	done
+}
+
+@test "senses of columns: by their names, by :min and :max; without one there is neither better nor worse" {
+	moved 0 accuracy >a.csv
+	moved '0.1 * (i > 100)' accuracy >b.csv
+	reports 1 'verdict: better: at the end accuracy is 0.1 ' pt-compare --column accuracy a.csv b.csv
+	reports 1 'verdict: worse: ' pt-compare --column accuracy:min a.csv b.csv
+	code_of 0 pt-compare -q --column accuracy:max --require not-worse a.csv b.csv
+	sed -i s/accuracy/turnips/ a.csv b.csv
+	reports 1 'verdict: different: at the end turnips is 0.1 ' pt-compare --column turnips a.csv b.csv
+	says '; --column turnips:min or turnips:max sets which is better'
+	code_of 1 pt-compare --json --column turnips a.csv b.csv
+	jq -e '.comparisons[0].judgement | .direction == "higher" and .better == null' <<<"$output"
+	reports 64 'give --column NAME:min or NAME:max' pt-compare --column turnips --require not-worse a.csv b.csv
+	code_of 0 pt-compare -q --column turnips:max --require not-worse a.csv b.csv
+}
+
+@test "rows that are missing at the end do not decide, unless equal bits are demanded" {
+	moved 0 >a.csv
+	moved '1e-4 * (i % 3)' | head -n 393 >b.csv
+	reports 0 'verdict: equivalent: ' pt-compare a.csv b.csv
+	says '; the test ends 8 steps earlier'
+	reports 0 '; the control ends 8 steps earlier' pt-compare b.csv a.csv
+	head -n 393 a.csv >c.csv
+	reports 0 'logs; the test ends 8 steps earlier' pt-compare a.csv c.csv
+	code_of 1 pt-compare -q --require identical a.csv c.csv
+	[[ $output == 'verdict: different: '* ]]
+	# many, or within
+	reports 1 '80 rows are of some runs only' pt-compare a.csv <(head -n 321 b.csv)
+	reports 1 '1 row is of some runs only' pt-compare a.csv <(sed 200d b.csv)
+	code_of 0 pt-compare --rtol 0.1 a.csv b.csv
+}
+
+# trainer_state.json of 12 rows: losses that fall, norms times 1 + PART, TOKENS a row.
+trainer_state() { # DIRECTORY PART TOKENS SHIFT
+	mkdir -p "$1"
+	awk -v part="$2" -v tokens="$3" -v shift="$4" 'BEGIN {
+		printf "{\"log_history\": ["
+		for (i = 1; i <= 12; i++)
+			printf "%s{\"step\": %d, \"loss\": %.4f, \"grad_norm\": %.17g, \"num_tokens\": %d}",
+				(i > 1 ? ", " : ""), i, 3 - i / 10 + shift, (1 + i % 5 / 7) * (1 + part * (i % 3)), i * tokens + i * i % 7
+		print "], \"global_step\": 12}"
+	}' >"$1/trainer_state.json"
+}
+
+@test "trainer_state.json: norms that were rounded in another order are equivalent; other numbers of tokens are other data" {
+	trainer_state a 0 18080 0
+	trainer_state b 1e-6 18080 0
+	trainer_state c 1e-3 18080 0
+	trainer_state d 0 20690 0.5
+	reports 0 'verdict: equivalent: 12 values of loss equal in the ' pt-compare a b
+	says '; grad_norm differs by at most 2e-06 of its value'
+	code_of 0 pt-compare -q --require equivalent a b
+	code_of 1 pt-compare -q --require identical a b
+	trainer_state c 0.1 18080 0
+	reports 1 'verdict: different: grad_norm differs' pt-compare a c
+	reports 2 'verdict: not comparable: tokens after step 1: 18081, 20691' pt-compare a d
+	# samples of any length: other seeds have other numbers of tokens, by chance
+	for seed in 1 2 3; do
+		awk -v seed=$seed 'BEGIN {
+			srand(seed)
+			for (i = 1; i <= 40; i++)
+				printf "{\"step\": %d, \"loss\": %.4f, \"num_tokens\": %d}\n", i, 3 - i / 20 + 0.01 * rand(), n += int(15000 + 6000 * rand() + (seed == 3) * 3000)
+		}' >s$seed.jsonl
+	done
+	pt-compare -q s1.jsonl s2.jsonl >out || [ $? -ne 2 ]
+	reports 2 'verdict: not comparable: tokens after step 40: ' pt-compare s1.jsonl s3.jsonl
 }

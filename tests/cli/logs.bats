@@ -111,7 +111,7 @@ in_formats() { # STEP LOSS
 			says "warning: $log: 1 value or row cannot be read and is left out, the first: loss '"
 			says "$bad"
 			says '1 of the control and 1 of the test cannot be read, the first at step 2'
-			says 'verdict: they differ: '
+			says 'verdict: different: '
 			code_of 0 pt-compare -q --common "$log" "$log"
 			reports 1 '"unread": 2' pt-compare --json "$log" "$log"
 		done
@@ -198,15 +198,20 @@ in_formats() { # STEP LOSS
 }
 
 @test "logs that are not read as they are: compressed ones, and those of W&B" {
-	echo 'step=1 loss=2' | gzip >log.gz
+	echo 'step=1 loss=2' | bzip2 >log.gz
 	code_of 2 pt-compare log.gz log.gz
-	says 'log.gz: compressed by gzip, which is not read; decompress it: zcat log.gz >log'
-	reports 2 'standard input: compressed by gzip' pt-compare - log.gz <log.gz
+	says 'log.gz: compressed by bzip2, which is not read; decompress it: bzcat log.gz >log'
+	reports 2 'standard input: compressed by bzip2' pt-compare - log.gz <log.gz
 	mkdir -p wandb/run-1/files
 	echo text >wandb/run-1/files/output.log
 	printf ':W&B\341\276\0' >wandb/run-1/run-1.wandb
 	code_of 2 pt-compare wandb/run-1 log.gz
 	says 'wandb/run-1: a directory of W&B, which is not read; give wandb/run-1/files/output.log'
+	reports 2 'wandb: a directory of W&B, which is not read; give wandb/run-1/files/output.log' pt-compare wandb log.gz
+	echo '{"_step": 1, "loss": 2}' >wandb/run-1/files/wandb-history.jsonl
+	reports 2 'give wandb/run-1/files/wandb-history.jsonl, which has its history' pt-compare wandb/run-1 log.gz
+	rm -r wandb/run-1/files
+	reports 2 'wandb/run-1: a directory of W&B without a file of what the run printed; export' pt-compare wandb/run-1 log.gz
 	code_of 2 pt-compare wandb/run-1/run-1.wandb log.gz
 	says 'a transaction log of W&B, which is not read; give files/output.log, which is beside it'
 }
@@ -257,6 +262,62 @@ by_proposal() { # LOG
 	reports 2 'table.csv: a table of epoch, train/x, val/x, a, b, c and 2 more: none is known as a loss; name it: --column loss=NAME' \
 		pt-compare table.csv table.csv
 	pt-compare --column loss=train/x --export - table.csv | grep -q '^1,2'
+}
+
+@test "a table of runs is no history; an export of W&B without a last line break is complete" {
+	printf '"Name","State","Created","Runtime","train/loss"\n"a-1","finished","2026-01-01T10:00:00.000Z","900","2.5"\n' >wandb.csv
+	reports 2 'wandb.csv: a table of runs, not a history: export the chart of a metric; --format csv reads it anyway' \
+		pt-compare wandb.csv wandb.csv
+	pt-compare -q --format csv wandb.csv wandb.csv
+	printf '%s\n' method,loss,acc 'base line,2.5,0.5' 'ours,2.25,0.75' 'ours again,2.25,0.75' >methods.csv
+	reports 2 'methods.csv: a table of runs, not a history' pt-compare methods.csv methods.csv
+	# words that repeat, and a table with steps, are histories
+	printf '%s\n' phase,loss train,2.5 train,2.25 >phases.csv
+	pt-compare -q phases.csv phases.csv
+	printf '%s\n' note,step,loss one,1,2.5 two,2,2.25 >notes.csv
+	pt-compare -q notes.csv notes.csv
+	printf '"Step","a - loss"\n"1","2.5"\n"2","2.25"' >export.csv
+	pt-compare --column 'loss=a - loss' --export - export.csv 2>&1 | diff - <(printf '%s\n' step,loss 1,2.5 2,2.25)
+	printf '"Step","a - loss"\n"1","2.5"\n"2","2.2' >cut.csv
+	pt-compare --column 'loss=a - loss' --export - cut.csv 2>&1 | grep -q 'no line break'
+}
+
+@test "compressed logs are read, in a pipe too, and one that would fill the disk is refused" {
+	local pack
+	for pack in gzip zstd; do
+		$pack -c titan >log.$pack
+		pt-compare -q titan log.$pack
+		pt-compare -q titan - <log.$pack
+		head -c -9 log.$pack >cut.$pack
+		reports 2 "cut.$pack: the compressed data end too early" pt-compare titan cut.$pack
+	done
+	printf '%s\n' 'Step,a - loss,a - loss__MIN,b - loss,b - loss__MIN' {1..9},2.5,2.5,3.5,3.5 | gzip >runs.csv.gz
+	[ "$(pt-compare --export - runs.csv.gz | cut -d, -f1 | sort -u | tr '\n' ' ')" = 'a b run ' ]
+	printf '# meta ranks = 1\nstep=1 loss=8.25125\nstep=2 loss=8.12375\nstep=3 loss=7.75125\n' | gzip >own.gz
+	pt-compare -q titan own.gz
+	head -c 400000000 /dev/zero | zstd -q -1 >bomb
+	reports 2 'bomb: larger than ' pt-compare titan bomb
+	printf '\211HDF\r\n\032\n' | gzip >run.h5.gz
+	reports 2 'run.h5.gz: compressed HDF5, which is not read' pt-compare titan run.h5.gz
+}
+
+@test "a row that is cut off or mixed with other output is counted" {
+	local i
+	for i in {1..9}; do
+		echo "step $i/9 | loss 8.${i}5125 (+nanz)| norm 1.5 (+nanz)| lr 3e-4 | 5.5 ms | 40.5% bf16 MFU | 12 tok/s"
+	done >llmc
+	pt-compare --export - llmc 2>&1 | grep -c , | grep -qx 10
+	sed '5s/^step/step/; 5s/| norm.*/| norm 1.5 (+nste/; 7s/^step 7/e: cannot open/' llmc >cut
+	pt-compare --export - cut >out 2>err
+	[ "$(cut -d, -f1 out | tr '\n' ' ')" = 'step 1 2 3 4 6 8 9 ' ]
+	[ "$(cat err)" = "pt-compare: warning: cut: 2 rows are left out, because other output cuts or mixes with them;\
+ the first: 'step 5/9 | loss 8.55125 (+nanz)| norm 1.'" ]
+	# two ranks print into each other
+	sed '5{N;s/| norm.*\n/| norm 1./}' llmc >mixed
+	pt-compare --export - mixed 2>&1 | grep -q "mixed: 1 row is left out, because other output cuts or mixes with it"
+	printf ' iteration %d/ 9 | consumed samples: 32 | learning rate: 1.5E-04 | lm loss: %d.5 | loss scale: 1.0 |\n' 1 8 2 7 3 6 >mega
+	sed -i '2s/.*samples/ples/' mega
+	pt-compare --export - mega 2>&1 | grep -q "mega: 1 row is left out"
 }
 
 lab_log() { # LOSS

@@ -177,7 +177,7 @@ rows_of() { # RUN
 	tail -n 1 out | grep -q '^6 runs, 0 failed'
 	spoil fsdp-kind=flat seed=2
 	PATH=$PWD/spoilt:$PATH STEPS=3 ROWS='none-6-1d-fp32-ref' code_of 1 "$recipes/fsdp-table" other
-	says 'they differ'
+	says 'different'
 	# a peak that was measured too low
 	spoil fsdp-kind=flat peak-flops=1000
 	PATH=$PWD/spoilt:$PATH STEPS=4 ROWS='none-6-1d-fp32-ref' "$recipes/fsdp-table" slow >out

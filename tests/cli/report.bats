@@ -37,7 +37,7 @@ dom_of() { # FILE
 	{ head_of tp=2 bf16 && log_of 0.5 60; } >c
 	code_of 1 pt-compare a b c --report r.html
 	for text in 'fsdp=2</td>' 'tp=2</td>' 'default</td>' 'bf16</td>' '40 %' '1.00 MiB' \
-		'identical bit for bit' 'diverged' 'the same' 'Options and environment'; do
+		'identical bit for bit' 'worse' 'the same' 'Options and environment'; do
 		grep -qF "$text" r.html
 	done
 	not grep -oE '(src|href)="[^#]|url\([^#]|@import|https?://[^w]' r.html # (the namespace of SVG is no address)
@@ -97,7 +97,7 @@ noisy_of() { # SEED ROWS SHIFT
 		grep -qE "^$column\|.*\|2\|0\|" page
 	done
 	grep -qE '^one\|1\|control\|$' page
-	grep -qE '^two\|1\|diverged\|$' page # (the summary has the reason)
+	grep -qE '^two\|1\|worse\|$' page # (the summary has the reason)
 	grep -qF '<h1>two against one</h1>' r.html
 	grep -qF '<p class="note">in runs/</p>' r.html
 	grep -qE 'class="reason">[^<]*(<a href="#step=[0-9]+">step [0-9]+</a>)?' r.html
@@ -144,11 +144,11 @@ noisy_of() { # SEED ROWS SHIFT
 	pt-compare -q --control run[123] --test run[45] --each-run -g --marks ascii >out || [ $? -eq 3 ]
 	grep -q '% run5' out || grep -q '# run5' out
 	not grep -q 'mean of' out
-	# four tests by themselves, of which two diverge at different values
+	# four tests by themselves, of which two are worse at different values
 	code_of 1 pt-compare --control run[123] -o r.html run[4567]
 	shown r.html >page
 	grep -qE '^loss\|.*\|5\|1\|' page
-	[ "$(grep -cE '^run[67]\|1\|diverged\|.+' page)" -eq 2 ]
+	[ "$(grep -cE '^run[67]\|1\|worse\|.+' page)" -eq 2 ]
 	if command -v gnuplot >/dev/null; then
 		code_of 1 pt-compare -q --control run[123] -p r.svg run[4567]
 		grep -q '>mean of 3 controls<' r.svg
@@ -260,7 +260,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	says 'bytes'
 	code_of 0 pt-compare a a --table --column dt
 	says $'60\t0.01\t0.01'
-	reports 0 'no values of mfu_causal' pt-compare a a --graph --column mfu_causal
+	reports 2 'no values of mfu_causal' pt-compare a a --graph --column mfu_causal
 	# one run alone is drawn; compared it is not
 	reports 0 '  loss' pt-compare a --graph
 	says '⠒⠒ a'

@@ -1,6 +1,7 @@
 /* Files of PyTorch: any file; one of torch.save() whose checksums are right, with any pickle and any storage;
  * a directory of DCP with any .metadata and any file, or with a safetensors file; one of DeepSpeed's ZeRO, of nanotron, or of several
- * files with an index, with any pickles and any storage. What can be opened is read, and is a model, perhaps. */
+ * files with an index, with any pickles and any storage; a safetensors file with any optimizer of Trainer next to it. What can
+ * be opened is read, and is a model, perhaps. */
 #include "base/file.h"
 #include "foreign/foreign.h"
 #include "tests/fuzz/fuzz.h"
@@ -11,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum kind { ANY, SAVED, MANY, SHARDS, ZERO, BINS, NANOTRON, KINDS };
+enum kind { ANY, SAVED, MANY, SHARDS, ZERO, BINS, NANOTRON, TRAINER, KINDS };
 
 /* ---- files ---------------------------------------------------------------------------------- */
 
@@ -140,6 +141,15 @@ static const char *make(enum kind kind, struct bytes *b)
 		make_nanotron(first, n, b);
 		return path;
 	}
+	if (kind == TRAINER) {
+		snprintf(path, sizeof(path), "%s/trainer", fuzz_folder());
+		mkdir(path, 0700);
+		size_t n_pkl = take_length(b);
+		const void *pkl = take(b, n_pkl);
+		put_part("trainer/model.safetensors", first, n, b);
+		put_archive("trainer/optimizer.pt", pkl, n_pkl, *b);
+		return path;
+	}
 	if (kind == SAVED)
 		fuzz_archive(&text, first, n, rest, b->n);
 	else if (n)
@@ -186,16 +196,15 @@ static void see_copy(void *with, const struct ckpt_copy *x)
 		x->at >= x->n);
 }
 
-static void read_model(const char *path)
+static void read_model(const char *path, const struct container *c)
 {
 	struct err e = {0};
 	struct ckpt_view v;
 	const char *options = "heads = 2\ncontext = 4\n";
 	const struct open_how how = {
 		fuzz_file("model.conf", options, strlen(options)), false};
-	int rc = convert_open_as(&v,
-		&(struct convert_kind){&convert_torch, convert_torch.probe(path)}, path,
-		&how, &e);
+	int rc = convert_open_as(
+		&v, &(struct convert_kind){&convert_torch, c}, path, &how, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
 		return;
@@ -222,15 +231,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	struct bytes b = {data, n};
 	struct err e = {0};
 	struct torch_file f;
-	const char *path = make((enum kind)(take_byte(&b) % KINDS), &b);
-	container_of(path);
-	int rc = torch_open(&f, path, &e);
+	enum kind kind = (enum kind)(take_byte(&b) % KINDS);
+	const char *path = make(kind, &b);
+	const struct container *c = container_of(path);
+	c = kind == TRAINER ? &container_trainer : c ? c : &container_file;
+	int rc = torch_open_as(&f, c, path, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (rc)
 		return 0;
 	for (int64_t i = 0; i < f.n && i < MOST_ITEMS; i++)
 		read_item(&f, &f.items[i]);
 	torch_close(&f);
-	read_model(path);
+	read_model(path, c);
 	return 0;
 }

@@ -9,6 +9,7 @@ ddp.pt           torch.save() of torchtitan's names behind model._orig_mod., an 
                  values that nobody needs: a random state, a call of os.system
 titan/           DCP: the model at the root, wq, wk and wv fused in the optimizer, boxes of two dimensions in
                  four files, flat keys, lm_head.weight
+fsdp/            accelerate's save_state() with FSDP: a DCP of the model and one of the optimizer
 nested/          DCP: {"model", "optimizer"}, with Hugging Face's names, types of 16 and 64 bits, two groups
 megatron/        DCP as Megatron-LM writes it: fused, the layers as one tensor, parameters in bf16 and fp32
 universal/       DeepSpeed's universal format
@@ -822,6 +823,14 @@ def main():
     items["optimizer.param_groups.1.params"] = [n for n, t in hf.items() if len(t.shape) == 1]
     items["optimizer.param_groups.1.weight_decay"] = 0.0
     save_dcp(out / "nested", items, lambda n: (1, 1) if n.startswith("optimizer") else (2, 1), ranks=2)
+
+    items = OrderedDict((f"optimizer.state.{n}.{state}", x) for n, t in hf.items()
+                        for state, x in (("step", step()), ("exp_avg", half(t)), ("exp_avg_sq", quarter(t))))
+    items["optimizer.param_groups.0.weight_decay"] = 0.05
+    items["optimizer.param_groups.0.params"] = list(hf)
+    save_dcp(out / "fsdp" / "optimizer_0", items, lambda n: (1, 1), ranks=1)
+    items = OrderedDict(("model." + n, t) for n, t in hf.items())
+    save_dcp(out / "fsdp" / "pytorch_model_fsdp_0", items, lambda n: (2, 1) if "lm_head" in n else (1, 1), ranks=2)
 
     for n, t in hf.items():
         folder = out / "universal" / "zero" / n

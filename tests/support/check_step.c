@@ -85,6 +85,33 @@ static void make_batch(struct step *s)
 		fail_msg("%s", e.msg);
 }
 
+void step_mask(struct step *s)
+{
+	struct str header = {0}, file = {0};
+	struct token_batch *b = &s->batch;
+	for (int i = 0; i < SEQUENCES * LENGTH; i++)
+		if ((i >= LENGTH - 5 && i < LENGTH) ||
+			(i >= 2 * LENGTH + 4 && i < 2 * LENGTH + 8)) {
+			b->counted -= b->targets[i] >= 0;
+			b->targets[i] = -1;
+		}
+	b->masked = true;
+	str_printf(&header,
+		"{\"inputs\":{\"dtype\":\"I32\",\"shape\":[4,16],\"data_offsets\":[0,256]},"
+		"\"labels\":{\"dtype\":\"I32\",\"shape\":[4,16],\"data_offsets\":[256,512]}}");
+	uint64_t size = header.len;
+	str_add(&file, &size, sizeof(size));
+	str_add(&file, header.s, header.len);
+	str_add(&file, b->tokens, SEQUENCES * LENGTH * sizeof(*b->tokens));
+	str_add(&file, b->targets, SEQUENCES * LENGTH * sizeof(*b->targets));
+	char name[40];
+	snprintf(name, sizeof(name), "masked-%d.safetensors", n_files++);
+	s->batch_file = test_path(name);
+	assert_int_equal(file_replace(s->batch_file, &file, &e), 0);
+	str_free(&header);
+	str_free(&file);
+}
+
 /* A model with arbitrary weights, a batch, and its gradients. */
 void step_begin(struct step *s, const char *config)
 {

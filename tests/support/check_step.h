@@ -36,6 +36,8 @@ struct step {
 /* A model with arbitrary weights, a batch, and its gradients. */
 void step_begin(struct step *s, const char *config);
 void step_end(struct step *s);
+/* Masks the last 5 targets of the first sequence and 4 of the third; the gradients stay. */
+void step_mask(struct step *s);
 /* The checkpoints of the step with the gradients s->g. */
 void step_train(struct step *s);
 double step_norm(const struct step *s); /* of s->g */

@@ -455,7 +455,7 @@ const struct log_sample log_samples[] = {
 		{{0, "loss", 2.308125}, {1280, "loss", 1.4175}, {1280, "val_loss", 0.1875}, {1280, "Accuracy", 0.93}, {6400, "loss", 0.50625}}, "", 0},
 	{"plain",
 		"train:   0%|          | 0/100 [00:00<?, ?it/s]\rtrain:   3%|3         | 3/100 [00:01<00:32,  3.01it/s, loss=2.31, lr=1e-4]\r"
-		"train:   3%|3         | 3/100 [00:01<00:32,  3.01it/s, loss=2.3, lr=1e-4]\rtrain:   6%|6         | 6/100 [00:02<00:31,  3.02it/s, loss=2.25, lr=1e-4]\r"
+		"3/100 [00:01<00:32,  3.01it/s, loss=2.3, lr=1e-4]\rtrain:   6%|6         | 6/100 [00:02<00:31,  3.02it/s, loss=2.25, lr=1e-4]\r"
 		"train:   9%|9         | 9/100 [00:03<00:30,  3.03it/s, loss=2.2, lr=1e-4]\rtrain:  12%|#2        | 12/100 [00:04<00:29,  3.03it/s, loss=nan, lr=9e-5]\n", 4, 3,
 		{{3, "loss", 2.3}, {6, "loss", 2.25}, {9, "lr", 1e-4}, {12, "loss", NAN}, {12, "lr", 9e-5}}, "steps = 100\n", 0},
 	{"plain",
@@ -474,6 +474,13 @@ const struct log_sample log_samples[] = {
 	{"plain", "Epoch: [0][  1/20]\tTime  0.500 ( 0.512)\tLoss 7.0625e+00 (7.0625e+00)\tAcc@1   0.50 (  0.39)\nEpoch: [0][ 11/20]\tTime  0.250 ( 0.312)\tLoss 6.5000e+00 (6.8125e+00)\tAcc@1   1.50 (  0.39)\n"
 		"Epoch: [1][  1/20]\tTime  0.500 ( 0.512)\tLoss 6.2500e+00 (6.2500e+00)\tAcc@1   2.50 (  2.50)\nEpoch: [1][ 11/20]\tTime  0.250 ( 0.312)\tLoss 6.0000e+00 (6.1250e+00)\tAcc@1   3.50 (  3.00)\n", 4, 5,
 		{{1, "loss", 7.0625}, {11, "loss", 6.5}, {11, "Acc@1", 1.5}, {21, "loss", 6.25}, {31, "loss", 6}, {31, "Time", 0.25}}, "", 0},
+	/* and of its DCGAN, whose epochs are numbers without a name; of its language model, with lines of a whole epoch */
+	{"plain", "[0/5][0/20]\tLoss_D: 1.25\tLoss_G: 5.5\n[0/5][10/20]\tLoss_D: 1.125\tLoss_G: 4.5\n[1/5][0/20]\tLoss_D: 1\tLoss_G: 3.5\n[1/5][10/20]\tLoss_D: 0.5\tLoss_G: 3.25\n", 4, 4,
+		{{0, "loss", 1.25}, {10, "Loss_G", 4.5}, {20, "loss", 1}, {30, "loss", 0.5}, {30, "epoch", 1}}, "", 0},
+	{"plain", "| epoch   1 |   200/  400 batches | lr 20.00 | ms/batch 12.31 | loss  5.125 | ppl   168.174\n| epoch   1 |   400/  400 batches | lr 20.00 | ms/batch 12.31 | loss  4.750 | ppl   115.584\n"
+		"| end of epoch   1 | time: 3.43s | valid loss  5.000 | valid ppl   148.413\n| end of epoch   1 | mean loss 4.9\n"
+		"| epoch   2 |   200/  400 batches | lr 5.00 | ms/batch 12.31 | loss  4.500 | ppl    90.017\n| epoch   2 |   400/  400 batches | lr 5.00 | ms/batch 12.31 | loss  4.250 | ppl    70.105\n", 4, 4,
+		{{200, "loss", 5.125}, {400, "loss", 4.75}, {400, "val_loss", 5}, {400, "valid ppl", 148.413}, {600, "loss", 4.5}, {600, "lr", 5}, {800, "ppl", 70.105}}, "", 0},
 	{"plain", "Epoch 1/2\nbatch 10 loss: tensor(2.5, device='cuda:0')\nbatch 20 loss: tensor(2.25, device='cuda:0')\nEpoch 2/2\n"
 		"batch 10 loss: tensor(2.125, device='cuda:0')\nbatch 20 loss: tensor(2, device='cuda:0')\n", 4, 4,
 		{{10, "loss", 2.5}, {20, "loss", 2.25}, {40, "loss", 2.125}, {50, "loss", 2}}, "", 0},

@@ -1,5 +1,4 @@
 /* pt-check: weights of single targets that the loss has and should not have. */
-#include "base/file.h"
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 
@@ -136,37 +135,6 @@ static void arbitrary(struct plant *p)
 		p->w[i] = 1 + 0.3 * test_uniform(9, i);
 }
 
-/* The labels of a batch with few tokens: the last 5 of sequence 1 and the second quarter of sequence 3
- * do not count. */
-static void mask_some(struct step *s)
-{
-	struct str header = {0}, file = {0};
-	struct token_batch *b = &s->batch;
-	for (int i = 0; i < TARGETS_ALL; i++)
-		if ((i >= LENGTH - 5 && i < LENGTH) ||
-			(i >= 2 * LENGTH + 4 && i < 2 * LENGTH + 8)) {
-			b->counted -= b->targets[i] >= 0;
-			b->targets[i] = -1;
-		}
-	b->masked = true;
-	str_printf(&header,
-		"{\"inputs\":{\"dtype\":\"I32\",\"shape\":[4,16],\"data_offsets\":[0,256]},"
-		"\"labels\":{\"dtype\":\"I32\",\"shape\":[4,16],\"data_offsets\":[256,512]}}");
-	uint64_t size = header.len;
-	str_add(&file, &size, sizeof(size));
-	str_add(&file, header.s, header.len);
-	str_add(&file, b->tokens, TARGETS_ALL * sizeof(*b->tokens));
-	str_add(&file, b->targets, TARGETS_ALL * sizeof(*b->targets));
-	struct err e;
-	static int n_files;
-	char name[40];
-	snprintf(name, sizeof(name), "masked-%d.safetensors", n_files++);
-	s->batch_file = test_path(name);
-	assert_int_equal(file_replace(s->batch_file, &file, &e), 0);
-	str_free(&header);
-	str_free(&file);
-}
-
 /* Sets the gradients of the step to those with the weights of the bug. */
 static void plant(struct step *s, void (*set_weights)(struct plant *))
 {
@@ -231,7 +199,7 @@ TEST(weights_of_targets)
 		struct step s;
 		step_begin(&s, bugs[k].config);
 		if (bugs[k].masked)
-			mask_some(&s);
+			step_mask(&s);
 		plant(&s, bugs[k].bug);
 		step_train(&s);
 		step_expect(&s, &plain_check, bugs[k].text);
@@ -270,7 +238,7 @@ TEST(no_weights_of_targets)
 {
 	struct step s;
 	step_begin(&s, LLAMA);
-	mask_some(&s);
+	step_mask(&s);
 	plant(&s, equal);
 	step_train(&s);
 	step_expect(&s, &plain_check, NULL);

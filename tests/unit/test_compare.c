@@ -67,7 +67,7 @@ TEST(only_curves_count)
 		snprintf(b, sizeof(b), "step=1 %s=1.0000001\n", columns[curves[i]].name);
 		assert_int_equal(verdict_of(a, a, &exact), VERDICT_IDENTICAL);
 		struct run_diff d = diff_of(a, b, &exact);
-		assert_int_equal(d.verdict, VERDICT_DIFFER);
+		assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 		assert_int_equal(d.curve[curves[i]].n_differ, 1);
 		run_diff_free(&d);
 	}
@@ -83,7 +83,7 @@ TEST(where_and_how_much)
 		"step=9 loss=2\n",
 		&exact);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
-	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 	assert_true(c->n_common == 5 && c->n_differ == 3 && c->n_beyond == 3);
 	assert_true(c->first.at == 6 && c->first.control == 4);
 	assert_int_equal(c->first.ulp, 1);
@@ -128,9 +128,9 @@ TEST(not_a_number)
 		VERDICT_IDENTICAL);
 	/* no tolerance makes it a number */
 	assert_int_equal(verdict_of("step=1 loss=nan\n", "step=1 loss=1\n", &wide),
-		VERDICT_DIFFER);
+		VERDICT_DIFFERENT);
 	assert_int_equal(verdict_of("step=1 loss=1\n", "step=1 loss=nan\n", &wide),
-		VERDICT_DIFFER);
+		VERDICT_DIFFERENT);
 	/* it is the largest difference, before and after others */
 	struct run_diff d = diff_of("step=1 loss=1\nstep=2 loss=1\nstep=3 loss=1\n",
 		"step=1 loss=9\nstep=2 loss=nan\nstep=3 loss=5\n", &exact);
@@ -152,11 +152,11 @@ TEST(infinite)
 	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=inf\n", &exact),
 		VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=1\n", &wide),
-		VERDICT_DIFFER);
+		VERDICT_DIFFERENT);
 	assert_int_equal(verdict_of("step=1 loss=1\n", "step=1 loss=inf\n", &wide),
-		VERDICT_DIFFER);
+		VERDICT_DIFFERENT);
 	assert_int_equal(verdict_of("step=1 loss=inf\n", "step=1 loss=-inf\n", &wide),
-		VERDICT_DIFFER);
+		VERDICT_DIFFERENT);
 }
 
 /* ---- tolerance ------------------------------------------------------------------- */
@@ -169,17 +169,18 @@ TEST(tolerance)
 		enum verdict verdict;
 	} some[] = {
 		{0, 0, "4", VERDICT_IDENTICAL},
-		{0, 0, "4.0000005", VERDICT_DIFFER},
+		{0, 0, "4.0000005", VERDICT_DIFFERENT},
 		{0, 0.5, "4.5", VERDICT_WITHIN},
 		{0, 0.5, "3.5", VERDICT_WITHIN},
-		{0, 0.5, "4.500001", VERDICT_DIFFER},
+		{0, 0.5, "4.500001", VERDICT_DIFFERENT},
 		{0.25, 0, "5", VERDICT_WITHIN},
-		{0.25, 0, "5.000001", VERDICT_DIFFER},
+		{0.25, 0, "5.000001", VERDICT_DIFFERENT},
 		{0.25, 0.5, "5.5", VERDICT_WITHIN}, /* they add up */
 		{0.25, 0.5, "2.5", VERDICT_WITHIN},
-		{0.25, 0.5, "2.4", VERDICT_DIFFER},
-		{0.25, 0, "2.999", VERDICT_DIFFER}, /* of the control, not of the test */
-		{0.25, 0, "-4", VERDICT_DIFFER},
+		{0.25, 0.5, "2.4", VERDICT_DIFFERENT},
+		{0.25, 0, "2.999",
+			VERDICT_DIFFERENT}, /* of the control, not of the test */
+		{0.25, 0, "-4", VERDICT_DIFFERENT},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		char line[64];
@@ -196,7 +197,7 @@ TEST(tolerance)
 	struct run_diff d =
 		diff_of(ABC, "step=1 loss=3.1\nstep=2 loss=2\nstep=3 loss=2\n", &o);
 	assert_true(d.curve[COL_LOSS].n_differ == 2 && d.curve[COL_LOSS].n_beyond == 1);
-	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 	run_diff_free(&d);
 	/* zeros of two signs are equal values, but not equal bits */
 	assert_int_equal(verdict_of("step=1 loss=0\n", "step=1 loss=-0\n", &exact),
@@ -210,7 +211,7 @@ TEST(by_tokens)
 	/* the test took batches of twice the size */
 	static const char test[] = "step=1 tokens=20 loss=2\nstep=2 tokens=40 loss=7\n";
 	const struct compare_opts common = {.by = COL_TOKENS, .common = true};
-	assert_int_equal(verdict_of(ABC, test, &exact), VERDICT_DIFFER);
+	assert_int_equal(verdict_of(ABC, test, &exact), VERDICT_DIFFERENT);
 	struct run_diff d = diff_of(ABC, test, &common);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
 	assert_int_equal(d.verdict, VERDICT_IDENTICAL);
@@ -229,18 +230,18 @@ TEST(missing_rows)
 	static const char other[] = "step=7 loss=3\n";
 	struct run_diff d = diff_of(ABC, less, &exact);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
-	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 	assert_true(c->n_common == 2 && c->n_differ == 0);
 	assert_true(c->only_control == 1 && c->only_test == 0 && c->first_only == 2);
 	run_diff_free(&d);
 	d = diff_of(less, ABC "step=4 loss=0\n", &exact);
-	assert_int_equal(d.verdict, VERDICT_DIFFER);
+	assert_int_equal(d.verdict, VERDICT_DIFFERENT);
 	assert_true(
 		d.curve[COL_LOSS].only_test == 2 && d.curve[COL_LOSS].only_control == 0);
 	run_diff_free(&d);
 	assert_int_equal(verdict_of(ABC, less, &common), VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of(less, ABC, &common), VERDICT_IDENTICAL);
-	assert_int_equal(verdict_of(ABC, "step=3 loss=9\n", &common), VERDICT_DIFFER);
+	assert_int_equal(verdict_of(ABC, "step=3 loss=9\n", &common), VERDICT_DIFFERENT);
 	assert_int_equal(verdict_of(ABC, other, &exact), VERDICT_NOTHING);
 	assert_int_equal(verdict_of(ABC, other, &common), VERDICT_NOTHING);
 	assert_int_equal(verdict_of(ABC, "", &exact), VERDICT_NOTHING);
@@ -258,13 +259,13 @@ TEST(missing_curves)
 	assert_int_equal(verdict_of(ABC, more, &common), VERDICT_IDENTICAL);
 	assert_int_equal(verdict_of(more, more, &exact), VERDICT_IDENTICAL);
 	/* the worst curve is the verdict, be it the first or the last */
-	assert_int_equal(
-		verdict_of(more, "step=1 loss=2 val_loss=4\n", &common), VERDICT_DIFFER);
+	assert_int_equal(verdict_of(more, "step=1 loss=2 val_loss=4\n", &common),
+		VERDICT_DIFFERENT);
 	assert_int_equal(
 		verdict_of(more,
 			"step=1 loss=3 val_loss=5\nstep=2 loss=2\nstep=3 loss=1\n",
 			&common),
-		VERDICT_DIFFER);
+		VERDICT_DIFFERENT);
 }
 
 /* ---- arithmetic ------------------------------------------------------------------ */
@@ -347,16 +348,15 @@ TEST(what_people_read)
 			"  loss       identical, 3 values\nverdict: identical bit for "
 			"bit\n"},
 		{"step=1 loss=4\n", "step=1 loss=3\n", &exact,
-			"  loss       1 of 1 values differ; first at step 1: 4, 3 (|Δ| "
-			"1, "
-			"4194304 ULP); largest at step 1: 4, 3 (|Δ| 1, 4194304 ULP)\n"
-			"verdict: they differ: "},
+			"  loss       1 of 1 values differ; first at step 1: 4, 3 (test - "
+			"control: -1, 4194304 ULP); largest at step 1: 4, 3 (test - "
+			"control: -1, 4194304 ULP)\nverdict: different: "},
 		{ABC, "step=1 loss=3\nstep=2 loss=2.05\nstep=3 loss=1\n", &wide,
 			"verdict: the same within the tolerance\n"},
 		{ABC, "step=1 loss=3\n", &exact,
 			"  loss       identical, 1 value; 2 only in the control, from "
 			"step 2\n"
-			"verdict: they differ: "},
+			"verdict: different: "},
 		{ABC, "step=4 loss=3\n", &exact,
 			"  loss       no value in common; 3 only in the control; 1 only "
 			"in the "

@@ -82,6 +82,7 @@ TEST(numbers_are_those_of_the_model)
 	same_as(GOLDEN "ddp.pt", GOLDEN "hf", NULL);
 	same_as(GOLDEN "titan", GOLDEN "hf", NULL);
 	same_as(GOLDEN "nested", GOLDEN "hf", half);
+	same_as(GOLDEN "fsdp", GOLDEN "hf", NULL);
 	same_as(GOLDEN "shards", GOLDEN "hf", NULL);
 	same_as(GOLDEN "universal", GOLDEN "hf", NULL);
 	same_as(GOLDEN "zero1", GOLDEN "hf", NULL);
@@ -111,6 +112,7 @@ TEST(groups_and_options)
 		const char *options[3];
 	} cases[] = {
 		{GOLDEN "ddp.pt", 3, 7, {"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},
+		{GOLDEN "fsdp", 3, 7, {"weight-decay = 0.05\n"}},
 		{GOLDEN "titan", 3, 7, {"eps = 1e-09\n", "weight-decay = 0.05\n"}},
 		{GOLDEN "universal", 3, 7,
 			{"lr = 0.0005\n", "beta1 = 0.9\nbeta2 = 0.95\n"}},

@@ -83,6 +83,7 @@ static void judge_sets(const struct curve *test, int n_control, int n_test, bool
 	judge_logs(logs, n_control, n_test, o, r);
 }
 
+/* v: VERDICT_DIFFERENT counts whatever differences are shown. */
 static int count_verdict(const struct curve *test, int n_control, int n_test, bool paired,
 	int n_trials, const struct judge_opts *o, enum verdict v, enum design design)
 {
@@ -91,7 +92,7 @@ static int count_verdict(const struct curve *test, int n_control, int n_test, bo
 		struct verdict_result r;
 		judge_sets(test, n_control, n_test, paired, (uint64_t)i + 1, o, &r);
 		assert_int_equal(r.design, design);
-		count += r.verdict == v;
+		count += v == VERDICT_DIFFERENT ? r.shown : r.verdict == v;
 		verdict_result_free(&r);
 	}
 	return count;
@@ -113,25 +114,25 @@ TEST(false_alarms)
 	enum { N = 300 };
 	struct curve near = like_control;
 	int n = count_verdict(
-		&like_control, 6, 1, false, N, &o, VERDICT_DIVERGED, DESIGN_REPLICAS);
+		&like_control, 6, 1, false, N, &o, VERDICT_DIFFERENT, DESIGN_REPLICAS);
 	assert_rate(n, N, 0.05);
 	assert_true(n > 0); /* the level is used, not only kept */
-	assert_rate(count_verdict(&like_control, 4, 4, false, N, &o, VERDICT_DIVERGED,
+	assert_rate(count_verdict(&like_control, 4, 4, false, N, &o, VERDICT_DIFFERENT,
 			    DESIGN_REPLICAS),
 		N, 0.05);
-	assert_rate(count_verdict(&like_control, 5, 5, true, N, &o, VERDICT_DIVERGED,
+	assert_rate(count_verdict(&like_control, 5, 5, true, N, &o, VERDICT_DIFFERENT,
 			    DESIGN_PAIRED),
 		N, 0.05);
-	assert_rate(count_verdict(&like_control, 1, 1, false, N, &o, VERDICT_DIVERGED,
+	assert_rate(count_verdict(&like_control, 1, 1, false, N, &o, VERDICT_DIFFERENT,
 			    DESIGN_ALONE),
 		N, 0.05);
 	near.own = 0.002; /* the curves differ by less than 0.5 % */
-	assert_rate(count_verdict(&near, 1, 1, true, N, &o, VERDICT_DIVERGED,
+	assert_rate(count_verdict(&near, 1, 1, true, N, &o, VERDICT_DIFFERENT,
 			    DESIGN_SAME_BATCHES),
 		N, 0.05);
 }
 
-/* Whether any of the looks at a run that grows, and the last one, says that it has diverged. */
+/* Whether any of the looks at a run that grows, and the last one, shows a difference. */
 static bool alarm_while_growing(
 	struct run_log *logs, int n_control, int n_test, const struct judge_opts *o)
 {
@@ -149,7 +150,7 @@ static bool alarm_while_growing(
 			p[i] = &logs[i];
 		}
 		judge(p, n_control, p + n_control, n_test, &now, &r);
-		alarm = r.verdict == VERDICT_DIVERGED;
+		alarm = r.shown;
 		verdict_result_free(&r);
 	}
 	return alarm;
@@ -199,28 +200,28 @@ TEST(detections)
 	struct curve c = like_control;
 	c.from = 96;
 	c.shift = 0.05; /* five deviations between seeds */
-	assert_true(count_verdict(&c, 10, 10, false, N, &plain, VERDICT_DIVERGED,
+	assert_true(count_verdict(&c, 10, 10, false, N, &plain, VERDICT_WORSE,
 			    DESIGN_REPLICAS) >= 38);
 	/* the noise of the batches cancels in pairs */
 	c.shift = 0.04;
-	assert_true(count_verdict(&c, 10, 10, true, N, &plain, VERDICT_DIVERGED,
+	assert_true(count_verdict(&c, 10, 10, true, N, &plain, VERDICT_WORSE,
 			    DESIGN_PAIRED) >= 38);
 	c.shift = -0.1; /* beyond 0.5 % of the loss */
-	assert_true(count_verdict(&c, 1, 1, true, N, &plain, VERDICT_DIVERGED,
+	assert_true(count_verdict(&c, 1, 1, true, N, &plain, VERDICT_BETTER,
 			    DESIGN_SAME_BATCHES) >= 38);
-	c.shift = 2; /* one pair of other batches sees no less */
+	c.shift = 2; /* one pair of other batches shows no less */
 	assert_true(count_verdict(&c, 1, 1, false, N, &plain, VERDICT_DIVERGED,
 			    DESIGN_ALONE) >= 38);
 }
 
-TEST(onset_of_a_divergence)
+TEST(onset_of_a_difference)
 {
 	struct curve c = like_control;
 	struct verdict_result r;
 	c.from = 65;
 	c.shift = 0.1;
 	judge_sets(&c, 8, 8, true, 3, &plain, &r);
-	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_int_equal(r.verdict, VERDICT_WORSE);
 	assert_true(r.onset == 64 && r.onset_last == 95); /* rows 63 to 94 */
 	assert_near(r.at_onset.value, 0.1 * 31 / 32, 0.02);
 	assert_true(r.at_onset.half_width > 0 && r.at_onset.half_width < 0.1);
@@ -267,7 +268,7 @@ TEST(replicas_of_one_seed)
 		}
 		judge_logs(logs, 4, 1, &plain, &r);
 		assert_int_equal(r.design, DESIGN_REPLICAS);
-		assert_int_equal(r.verdict, bug ? VERDICT_DIVERGED : VERDICT_EQUIVALENT);
+		assert_int_equal(r.verdict, bug ? VERDICT_WORSE : VERDICT_EQUIVALENT);
 		assert_true(r.correlation > 0.99);
 		verdict_result_free(&r);
 	}
@@ -282,9 +283,9 @@ TEST(other_batches)
 	c.other_batches = 256;
 	judge_sets(&c, 1, 1, true, 1, &plain, &r);
 	assert_int_equal(r.design, DESIGN_SAME_BATCHES);
-	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_int_equal(r.verdict, VERDICT_DIFFERENT);
 	assert_true(r.onset == 256);
-	assert_non_null(strstr(r.reason.s, "other batches"));
+	assert_non_null(strstr(r.reason.s, "different batches"));
 	verdict_result_free(&r);
 }
 
@@ -368,11 +369,11 @@ TEST(three_seeds)
 	c.noise = 0;
 	judge_sets(&c, 3, 1, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_UNDECIDED);
-	assert_non_null(strstr(r.reason.s, "beyond the margin"));
+	assert_non_null(strstr(r.reason.s, "probably more than the margin"));
 	assert_non_null(strstr(r.reason.s, "may need 4 controls and as many tests"));
 	verdict_result_free(&r);
 	judge_sets(&c, 4, 4, false, 2, &plain, &r);
-	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_int_equal(r.verdict, VERDICT_WORSE);
 	verdict_result_free(&r);
 }
 
@@ -410,19 +411,19 @@ TEST(few_values)
 		.column = COL_LOSS, .by = COL_STEP, .common = true};
 	check_lines(ABC, ABC, &plain, VERDICT_IDENTICAL,
 		"3 values of loss equal bit for bit");
-	check_lines(ABC, "step=1 loss=3\n", &plain, VERDICT_DIFFER, "too few");
+	check_lines(ABC, "step=1 loss=3\n", &plain, VERDICT_DIFFERENT, "too few");
 	check_lines(ABC, "step=1 loss=3\n", &common, VERDICT_IDENTICAL, "1 value ");
 	check_lines(ABC, "step=1 loss=3\nstep=2 loss=2.05\nstep=3 loss=1\n", &wide,
 		VERDICT_WITHIN, "0.1 + 0 |control|");
 	check_lines(ABC, "step=1 loss=3\nstep=2 loss=2.2\nstep=3 loss=1\n", &wide,
-		VERDICT_DIFFER, "too few");
+		VERDICT_DIFFERENT, "too few");
 	check_lines(ABC, "step=1 loss=3\nstep=2 loss=nan\nstep=3 loss=1\n", &wide,
 		VERDICT_DIVERGED, "loss of a log is nan at step 2");
 	check_lines(ABC, "step=4 loss=3\n", &plain, VERDICT_NOTHING,
 		"no loss at the same step");
 	check_lines(ABC, "", &plain, VERDICT_NOTHING, "no loss");
 	check_lines(ABC, "step=1 loss=3\nstep=2 loss=2.0000002\nstep=3 loss=1\n", &plain,
-		VERDICT_DIFFER, "too few");
+		VERDICT_DIFFERENT, "too few");
 }
 
 TEST(not_comparable)
@@ -436,22 +437,22 @@ TEST(not_comparable)
 #define SHAPE "# arith dim = 8\n# arith layers = 2\n"
 	check_lines(SHAPE "# arith parameters = 3840\n" ABC,
 		SHAPE "# arith parameters = 3856\nstep=1 loss=4\n", &plain,
-		VERDICT_DIFFER, "too few");
+		VERDICT_DIFFERENT, "too few");
 	check_lines("# arith parameters = 3840\n" ABC,
 		SHAPE "# arith parameters = 3856\nstep=1 loss=4\n", &plain,
 		VERDICT_NOT_COMPARABLE, "parameters: 3840, 3856");
 	/* what one of them does not state is no difference, nor is the learning rate */
 	check_lines("# arith batch = 8\n# arith lr = 1\n" ABC,
-		"# arith lr = 2\nstep=1 loss=4\n", &plain, VERDICT_DIFFER, "too few");
+		"# arith lr = 2\nstep=1 loss=4\n", &plain, VERDICT_DIFFERENT, "too few");
 	check_lines("# arith batch = 8\n" ABC, "# arith batch = 16\n" ABC, &plain,
 		VERDICT_IDENTICAL, "");
 	check_lines("# meta arithmetic = 0x1\n" ABC,
 		"# meta arithmetic = 0x1\nstep=1 loss=3\nstep=2 loss=2.0000002\nstep=3 loss=1\n",
-		&plain, VERDICT_DIVERGED,
+		&plain, VERDICT_DIFFERENT,
 		"the bits must be equal; they differ from step 2 (1 ULP)");
 	check_lines("# meta arithmetic = 0x1\n# arith numerics = fast\n" ABC,
 		"# meta arithmetic = 0x1\nstep=1 loss=3\nstep=2 loss=2.0000002\n", &plain,
-		VERDICT_DIFFER, "too few");
+		VERDICT_DIFFERENT, "too few");
 }
 
 static void check_curves(const struct curve *control, const struct curve *test,
@@ -489,7 +490,7 @@ TEST(controls_left_out)
 	bug.shift = 0.01;
 	bug.from = 80;
 	judge_prefixes(&c, 5, rows, &bug, 160, &plain, &r);
-	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_int_equal(r.verdict, VERDICT_WORSE);
 	assert_true(r.n_rows == 160 && r.n_left_out == 1 && r.n_lone == 0);
 	assert_non_null(strstr(r.reason.s, "ends at step 40, so it is not used"));
 	verdict_result_free(&r);
@@ -510,7 +511,7 @@ TEST(controls_left_out)
 	for (int64_t row = 60; row < 160; row++)
 		run_log_set(&logs[2], row, COL_LOSS, (double)NAN);
 	judge_logs(logs, 5, 1, &plain, &r);
-	assert_int_equal(r.verdict, VERDICT_DIVERGED);
+	assert_int_equal(r.verdict, VERDICT_WORSE);
 	assert_true(r.n_rows == 160 && r.n_left_out == 1);
 	assert_non_null(strstr(r.reason.s, "not finite, so it is not used"));
 	verdict_result_free(&r);
@@ -526,7 +527,7 @@ TEST(rows_of_some)
 	struct verdict_result r;
 	c.own = 0;
 	judge_prefixes(&c, 4, rows, &c, 120, &plain, &r);
-	assert_int_equal(r.verdict, VERDICT_DIFFER);
+	assert_int_equal(r.verdict, VERDICT_DIFFERENT);
 	assert_true(r.n_lone == 40 && r.n_left_out == 0);
 	assert_non_null(strstr(r.reason.s, "40 rows are of some runs only"));
 	verdict_result_free(&r);
@@ -562,7 +563,7 @@ TEST(vacuous)
 	for (int step = 1; step <= 30; step++)
 		str_printf(&falls, "step=%d loss=%g\n", step, 3 - 0.05 * step);
 	check_lines(falls.s, nan.s, &plain, VERDICT_DIVERGED, "no finite loss");
-	check_lines(falls.s, constant.s, &plain, VERDICT_DIVERGED, "is constant: 4.85");
+	check_lines(falls.s, constant.s, &plain, VERDICT_WORSE, "is constant: 4.85");
 	check_lines(constant.s, falls.s, &plain, VERDICT_VACUOUS, "is constant: 4.85");
 	str_free(&falls);
 	str_free(&constant);
@@ -628,7 +629,7 @@ static bool rule_accepts(
 		}
 	judge_logs(logs, 1, 1, &o, &r);
 	bool accepted = r.verdict == VERDICT_WITHIN;
-	assert_true(accepted || r.verdict == VERDICT_DIFFER);
+	assert_true(accepted || r.verdict == VERDICT_DIFFERENT);
 	verdict_result_free(&r);
 	return accepted;
 }

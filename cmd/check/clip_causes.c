@@ -1,0 +1,129 @@
+/* Gradients that are not clipped together: each tensor by itself, or the shards of each rank. See causes.c. */
+#include "check/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static double grain(const struct step_check *c)
+{
+	return c->o.precision == RUN_FP32 ? 1e-3 : 0.02;
+}
+
+/* ---- each tensor ---------------------------------------------------------------------------- */
+
+/* Is what was seen of a tensor the reference times a factor of its own? Sets the norms of both. */
+static bool is_multiple(const struct step_check *c, int i, double *seen, double *own)
+{
+	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+	*seen = sqrt(p.aa);
+	*own = sqrt(p.bb);
+	return p.bb > 0 && p.ab > 0 &&
+	       residual_of(&p, p.ab / p.bb) <= c->of[i].gradient.bound;
+}
+
+/* Each tensor has at most one norm, and those that have less are not clipped. */
+bool by_clipped_tensors(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	double clip = 0, seen, own;
+	int clipped = 0, whole = 0;
+	for (int k = 0; k < s->n_wrong; k++)
+		if (is_multiple(c, s->wrong[k], &seen, &own))
+			clip = fmax(clip, seen);
+	for (int k = 0; k < s->n_wrong; k++) {
+		if (!is_multiple(c, s->wrong[k], &seen, &own))
+			return false;
+		bool full = fabs(seen / clip - 1) <= grain(c);
+		clipped += full && own > clip * (1 - grain(c));
+		whole += !full && fabs(seen / own - 1) <= grain(c);
+	}
+	snprintf(s->detail, sizeof(s->detail), "%.4g", clip);
+	return clipped > 2 && clipped + whole == s->n_wrong;
+}
+
+/* ---- each rank's shard ------------------------------------------------------------------------- */
+
+/* Sums over the slices of the rows of all wrong tensors, as torch.chunk divides them; of one tensor if `only`
+ * is 0 or more. */
+static void add_shards(
+	const struct cause_search *s, int n, int only, struct products p[AT_LEAST(1)])
+{
+	const struct step_check *c = s->c;
+	memset(p, 0, (size_t)n * sizeof(*p));
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		const struct tensor *t = tensor_of(c, i);
+		int64_t cols = t->ndim > 1 ? t->dims[1] : 1,
+			rows = (t->dims[0] + n - 1) / n;
+		if (only >= 0 && i != only)
+			continue;
+		for (int64_t from = 0, shard = 0; from < t->dims[0];
+			from += rows, shard++) {
+			int64_t to = min64(from + rows, t->dims[0]);
+			const struct products x = products_of(c->seen[i] + from * cols,
+				reference_of(c, i) + from * cols, (to - from) * cols);
+			p[shard].aa += x.aa;
+			p[shard].ab += x.ab;
+			p[shard].bb += x.bb;
+		}
+	}
+}
+
+/* Do factors of shards explain a tensor? */
+static bool explain_tensor(
+	const struct cause_search *s, int n, int tensor, const double *f)
+{
+	struct products p[MAX_SLICES];
+	double left = 0, all = 0;
+	add_shards(s, n, tensor, p);
+	for (int k = 0; k < n; k++) {
+		left += p[k].aa - 2 * f[k] * p[k].ab + f[k] * f[k] * p[k].bb;
+		all += f[k] * f[k] * p[k].bb;
+	}
+	return left <= pow(s->c->of[tensor].gradient.bound, 2) * all;
+}
+
+/* Each of n ranks clips by the norm of what it has. */
+static bool clips_shards(const struct cause_search *s, int n, double *f)
+{
+	struct products p[MAX_SLICES];
+	double clip = 0;
+	int clipped = 0, whole = 0;
+	add_shards(s, n, -1, p);
+	for (int k = 0; k < n; k++) {
+		f[k] = p[k].bb > 0 ? p[k].ab / p[k].bb : 0;
+		clip = fmax(clip, sqrt(p[k].aa));
+	}
+	for (int k = 0; k < n; k++) {
+		bool full = fabs(sqrt(p[k].aa) / clip - 1) <= grain(s->c);
+		clipped += full;
+		whole += !full && fabs(f[k] - 1) <= grain(s->c);
+	}
+	if (!clipped || clipped + whole < n || are_equal(f, n, 2e-4))
+		return false;
+	for (int k = 0; k < s->n_wrong; k++)
+		if (!explain_tensor(s, n, s->wrong[k], f))
+			return false;
+	return true;
+}
+
+/* Ranks of FSDP whose norms are not summed. */
+bool by_clipped_shards(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const int64_t tries[] = {c->o.fsdp, 2, 4, 8};
+	char list[120];
+	double f[MAX_SLICES];
+	for (size_t k = 0; k < ARRAY_LEN(tries); k++) {
+		int n = (int)tries[k];
+		if (n < 2 || n > MAX_SLICES || !clips_shards(s, n, f))
+			continue;
+		for (int i = n - 1; i >= 0; i--)
+			f[i] /= f[0];
+		put_factors(c, list, sizeof(list), f, n);
+		snprintf(s->detail, sizeof(s->detail), "%d: %s times as much", n, list);
+		return true;
+	}
+	return false;
+}

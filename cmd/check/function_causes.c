@@ -1,0 +1,527 @@
+/* Functions that bugs have made of the model's; see causes.c. */
+#include "check/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- another function -------------------------------------------------------------------------- */
+
+enum { MAX_TRIES = 110 };
+
+bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest)
+{
+	if (!t->applies || distance_with(s, t->v, false) > 2 * *nearest)
+		return false;
+	double far = distance_with(s, t->v, true);
+	bool yes = far <= *nearest;
+	*nearest = yes ? far : *nearest;
+	return yes;
+}
+
+/* Appends n guesses; n_out: how many there are. */
+static void add_guesses(struct guess *out, int *n_out, const struct guess *from, size_t n)
+{
+	BUG_ON((size_t)*n_out + n > MAX_TRIES);
+	memcpy(out + *n_out, from, n * sizeof(*from));
+	*n_out += (int)n;
+}
+
+/* What attention sees, and what is to be predicted: chunks, documents, masks, targets. */
+static void add_views(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
+	const struct tensor *positions = c->weights.m.positions;
+	const bool masked = c->batch.masked;
+	const bool room = !positions || c->batch.length <= positions->dims[0];
+	const struct guess tries[] = {
+		{{.restart = chunks},
+			"positions began again in each chunk (context parallelism)",
+			true},
+		{{.restart = 4}, "positions began again in each of 4 chunks", true},
+		{{.unseen = chunks},
+			"attention did not see the chunks before (context parallelism)",
+			true},
+		{{.unseen = chunks, .before = 1},
+			"attention saw one chunk before only (context parallelism)",
+			chunks > 2},
+		{{.unseen = chunks, .before = chunks - 2},
+			"the last chunk did not see the first: the ring ends one early "
+			"(context parallelism)",
+			chunks > 3},
+		{{.mask = MASK_BORDER, .mask_chunks = chunks},
+			"the last token of a chunk saw the first one of the next: its "
+			"mask is not causal at the border (context parallelism)",
+			true},
+		{{.mask = MASK_CHUNK_BY_CHUNK, .mask_chunks = chunks},
+			"the chunks before were masked as the own one is: token i of a "
+			"chunk sees i tokens of each (context parallelism)",
+			c->batch.length % chunks == 0},
+		{{.mask = MASK_ONE_LATER}, "attention saw the next token, too",
+			!c->batch.documents},
+		{{.targets = TARGETS_UNSHIFTED},
+			"the inputs were their own targets: labels are not shifted",
+			true},
+		{{.targets = TARGETS_SHIFTED_TWICE},
+			"the targets were the tokens after the next: labels are shifted twice",
+			true},
+		{{.mask = MASK_LAST_CHUNK, .mask_chunks = chunks},
+			"the last chunk saw all of itself: its mask is not causal (context "
+			"parallelism)",
+			!c->batch.documents},
+		{{.mask = MASK_ALL_CHUNKS, .mask_chunks = chunks},
+			"each chunk saw all of itself: its mask is not causal (context "
+			"parallelism)",
+			!c->batch.documents},
+		{{.mask = MASK_NOT_SELF}, "attention did not see the own token", true},
+		{{.mask = MASK_NOT_SELF_BUT_FIRST}, "attention did not see the own token",
+			true},
+		{{.targets = TARGETS_MASKED_ARE_ZERO},
+			"the targets that do not count were token 0: are they -100 in the loss?",
+			masked},
+		{{.targets = TARGETS_UNMASKED},
+			"the targets that do not count did: the mask is ignored", masked},
+		{{.one_document = true}, "attention saw all documents of a sequence",
+			c->batch.documents},
+		{{.run_on = true}, "positions did not begin again in each document",
+			c->batch.documents && room},
+		{{.one_document = true, .run_on = true},
+			"a sequence were one document, in attention and positions",
+			c->batch.documents && room},
+		{{.targets = TARGETS_WITHOUT_LAST},
+			"the last target of each sequence did not count", true},
+		{{.targets = TARGETS_WITHOUT_FIRST},
+			"the first target of each sequence did not count", true},
+		{{.targets = TARGETS_OF_SECOND_HALF},
+			"the targets of the first half of each sequence did not count: "
+			"a mask of the loss that the batch lacks?",
+			c->batch.length > 2},
+		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
+			!c->batch.documents},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* Functions that bugs have made of the model's. */
+static void add_functions(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const bool rope = m->arch->rope;
+	const bool scaled = rope && m->c.rope_scaling != ROPE_PLAIN;
+	const bool grouped = m->c.kv_heads < m->c.heads && m->c.kv_heads > 1;
+	const double width = (double)m->head_dim, dim = (double)m->c.dim;
+	const struct guess tries[] = {
+		{{.function = {.rope = ROPE_PAIRS}},
+			"queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
+			"instead of halves",
+			rope},
+		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},
+			"queries and keys were rotated in halves, of rows that are in pairs",
+			rope},
+		{{.other_gelu = true},
+			m->act == ACT_GELU ? "GELU were approximated by tanh"
+					   : "GELU were exact, not approximated by tanh",
+			m->act != ACT_SWIGLU},
+		{{.function = {.gate_exchanged = true}},
+			"SwiGLU's activation were of w3 (up), not of w1 (gate)",
+			m->act == ACT_SWIGLU},
+		{{.rope_factor = 1}, "rotations were not scaled (rope_scaling)", scaled},
+		{{.rope_factor = 8},
+			"rotations were scaled as in Llama 3.1 (rope_scaling, factor 8)",
+			rope},
+		{{.rope_factor = 32},
+			"rotations were scaled as in Llama 3.2 (rope_scaling, factor 32)",
+			rope},
+		{{.function = {.heads_in_turn = true}},
+			"query heads were assigned to key heads in turn, not in groups",
+			grouped},
+		{{.function = {.softmax_scale = 1 / width}},
+			"scores were divided by the width of a head, not by its root",
+			true},
+		{{.function = {.softmax_scale = 1}}, "scores were not scaled", true},
+		{{.function = {.embedding_scale = sqrt(dim)}},
+			"the embedding were multiplied by the root of the width", true},
+		{{.norm_eps = 1e-6}, "the norms had eps 1e-6", true},
+		{{.norm_eps = 1e-5}, "the norms had eps 1e-5", true},
+		{{.norm_eps = 1e-8}, "the norms had eps 1e-8", true},
+		{{.rope_theta = 1e4}, "rope theta were 10000", rope},
+		{{.rope_theta = 5e5}, "rope theta were 500000", rope},
+		{{.rope_theta = 1e6}, "rope theta were 1000000", rope},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+static void rotate_nothing(struct model *m)
+{
+	m->c.nope_every = 1;
+}
+
+static void rotate_all_layers(struct model *m)
+{
+	m->c.nope_every = 0;
+}
+
+static void leave_out_head_norms(struct model *m)
+{
+	m->c.qk_norm = false;
+}
+
+static void leave_out_final_norm(struct model *m)
+{
+	m->norm = m->norm_bias = NULL;
+}
+
+/* The table of positions has so many rows that the batch does not need. */
+static int64_t rows_to_spare(const struct step_check *c)
+{
+	const struct token_batch *b = &c->batch;
+	int64_t last = 0;
+	for (int64_t i = 0; i < b->n * b->length; i++)
+		last = max64(last, b->pos[i]);
+	return c->weights.m.positions ? c->weights.m.positions->dims[0] - 1 - last : 0;
+}
+
+/* Rotations and positions. */
+static void add_positions(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const bool rope = m->arch->rope, plain = rope && m->c.rope_scaling == ROPE_PLAIN;
+	const int64_t spare = rows_to_spare(c), half = m->head_dim / 2;
+	const struct guess tries[] = {
+		{{.change = rotate_nothing}, "queries and keys were not rotated: no rope",
+			rope},
+		{{.change = rotate_all_layers},
+			"the layers without rope had it (no_rope_layers)",
+			rope && m->c.nope_every},
+		{{.function = {.rotated = half}},
+			"only the first half of each head's channels were rotated (partial rotary)",
+			rope && half % 2 == 0},
+		{{.rope_linear = 2}, "positions were divided by 2 (linear rope scaling)",
+			plain},
+		{{.rope_linear = 4}, "positions were divided by 4 (linear rope scaling)",
+			plain},
+		{{.rope_linear = 8}, "positions were divided by 8 (linear rope scaling)",
+			plain},
+		{{.shift = 1}, "positions began at 1: each is a row too far in its table",
+			spare >= 1},
+		{{.shift = 2}, "positions began at 2, as OPT's do", spare >= 2},
+		{{.zeroed = {m->positions ? m->positions->name : ""}},
+			"the embedding of positions were not added", m->positions},
+		{{.function = {.alibi = true}},
+			"scores fell with the distance, too (ALiBi)", true},
+		{{.change = rotate_nothing, .function = {.alibi = true}},
+			"scores fell with the distance (ALiBi), and there were no rope",
+			rope},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* Biases that are not added. */
+static void add_biases(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const bool qkv = m->blocks[0].sub[ATTENTION].in_bias[0];
+	const bool wo = m->blocks[0].sub[ATTENTION].bias, w2 = m->blocks[0].sub[FFN].bias;
+	const bool w1 = m->blocks[0].sub[FFN].in_bias[0];
+	const struct guess tries[] = {
+		{{.zeroed = {"wq.bias"}}, "the biases of queries were not added", qkv},
+		{{.zeroed = {"wv.bias"}}, "the biases of values were not added", qkv},
+		{{.zeroed = {"wq.bias", "wk.bias", "wv.bias"}},
+			"the biases of queries, keys and values were not added", qkv},
+		{{.zeroed = {"wo.bias"}}, "the bias of attention's output were not added",
+			wo},
+		{{.zeroed = {"w1.bias"}}, "the bias of the FFN's input were not added",
+			w1},
+		{{.zeroed = {"w2.bias"}}, "the bias of the FFN's output were not added",
+			w2},
+		{{.zeroed = {"norm.bias"}}, "the biases of the norms were not added",
+			m->norm_bias},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* Norms and activation functions. */
+static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const bool rms = m->arch->norm == NORM_RMS, silu = m->act == ACT_SWIGLU;
+	const struct guess tries[] = {
+		{{.norm_offset = 1}, "norms multiplied by 1 + w, not by w",
+			!m->arch->norm_adds_one},
+		{{.norm_offset = -1},
+			m->arch->norm_adds_one ? "norms multiplied by w, not by 1 + w"
+					       : "norms multiplied by w - 1, not by w",
+			true},
+		{{.other_norm = true},
+			rms ? "the norms were LayerNorm, not RMSNorm"
+			    : "the norms were RMSNorm, not LayerNorm: no mean is subtracted",
+			true},
+		{{.change = leave_out_head_norms}, "queries and keys had no norms",
+			m->c.qk_norm},
+		{{.change = leave_out_final_norm},
+			"there were no norm after the last layer", true},
+		{{.act = ACT_PLAIN_GELU}, "the activation were GELU, not SiLU", silu},
+		{{.act = ACT_TANH_GELU}, "the activation were GELU (by tanh), not SiLU",
+			silu},
+		{{.act = ACT_SILU}, "the activation were SiLU, not GELU", !silu},
+		{{.act = ACT_RELU}, "the activation were ReLU", true},
+		{{.function = {.softmax_plus_one = true}},
+			"the sum in attention's softmax had 1 more (softmax1)", true},
+		{{.function = {.values_exchanged = true}},
+			"query heads were assigned to heads of values in turn, and to keys in groups",
+			m->c.kv_heads < m->c.heads && m->c.kv_heads > 1},
+		{{.function = {.heads_in_turn = true, .values_exchanged = true}},
+			"query heads were assigned to heads of keys in turn, and to values in groups",
+			m->c.kv_heads < m->c.heads && m->c.kv_heads > 1},
+		{{.function = {.softmax_scale = 1 / sqrt((double)m->c.dim)}},
+			"scores were divided by the root of the model's width, not of a head's",
+			m->c.heads > 1},
+		{{.function = {.path = {PATH_PARALLEL, -1, 0, 0}}},
+			"attention and FFN of each layer had the same input (parallel residual)",
+			true},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+static void scale_no_residual(struct model *m)
+{
+	m->c.residual_scale = 0;
+}
+
+static void scale_no_logits(struct model *m)
+{
+	m->c.logit_scale = 0;
+}
+
+static void rotate_all_channels(struct model *m)
+{
+	m->c.rotary = 0;
+}
+
+static void use_one_theta(struct model *m)
+{
+	m->c.rope_local_theta = 0;
+}
+
+static void drop_amplitude(struct model *m)
+{
+	m->c.rope_attention = 1;
+}
+
+/* Factors, limits and rotations that some families have. */
+static void add_families(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const struct model_config *o = &m->c;
+	const double root = sqrt((double)m->head_dim);
+	const struct guess tries[] = {
+		{{.function = {.score_cap = -1}}, "scores of attention had no limit",
+			o->score_cap > 0},
+		{{.function = {.logit_cap = -1}}, "logits had no limit",
+			o->logit_cap > 0},
+		{{.function = {.embedding_scale = 1}}, "the embedding were not scaled",
+			o->embedding_scale > 0 || m->arch->root_embedding},
+		{{.change = scale_no_residual},
+			"what sublayers add to the residual stream were not scaled",
+			o->residual_scale > 0},
+		{{.function = {.softmax_scale = 1 / root}},
+			"scores were divided by the root of a head's width, not scaled as the "
+			"configuration says",
+			o->attention_scale > 0},
+		{{.change = scale_no_logits}, "logits were not scaled",
+			o->logit_scale > 0},
+		{{.change = rotate_all_channels}, "all channels of a head were rotated",
+			o->rotary},
+		{{.change = use_one_theta},
+			"layers with a window had the rope theta of the others",
+			o->rope_local_theta > 0},
+		{{.change = drop_amplitude}, "YaRN had no factor of cosines and sines",
+			o->rope_scaling == ROPE_YARN},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* Outputs that all tensor-parallel ranks have, and that are summed over the ranks once more. */
+static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const double tp = (double)c->o.tp;
+	const bool wo = m->blocks[0].sub[ATTENTION].bias, w2 = m->blocks[0].sub[FFN].bias;
+	const struct guess tries[] = {
+		{{.function = {.times = {tp, 1}}},
+			"the output of attention were summed twice over the tensor-parallel ranks",
+			tp > 1},
+		{{.function = {.times = {1, tp}}},
+			"the output of the FFN were summed twice over the tensor-parallel ranks",
+			tp > 1},
+		{{.scaled = "wo.weight", .scale = tp},
+			"the output of attention, and its gradient, were summed twice over the "
+			"tensor-parallel ranks",
+			tp > 1},
+		{{.scaled = "w2.weight", .scale = tp},
+			"the output of the FFN, and its gradient, were summed twice over the "
+			"tensor-parallel ranks",
+			tp > 1},
+		{{.function = {.bias_times = {tp, 1}}},
+			"each tensor-parallel rank added the bias of attention's output",
+			tp > 1 && wo},
+		{{.function = {.bias_times = {1, tp}}},
+			"each tensor-parallel rank added the bias of the FFN's output",
+			tp > 1 && w2},
+		{{.function = {.bias_times = {tp, tp}}},
+			"each tensor-parallel rank added the biases of attention's and the FFN's "
+			"outputs",
+			tp > 1 && wo && w2},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* Another function than the model's options say. */
+bool by_function(struct cause_search *s)
+{
+	struct guess tries[MAX_TRIES];
+	int n = 0;
+	add_functions(s->c, tries, &n);
+	add_views(s->c, tries, &n);
+	add_positions(s->c, tries, &n);
+	add_biases(s->c, tries, &n);
+	add_parts(s->c, tries, &n);
+	add_families(s->c, tries, &n);
+	add_sums_of_ranks(s->c, tries, &n);
+	double nearest = s->near;
+	const char *text = NULL;
+	for (int t = 0; t < n; t++)
+		if (is_nearer(s, &tries[t], &nearest))
+			text = tries[t].text;
+	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
+	return text;
+}
+
+/* ---- single layers ------------------------------------------------------------------------------ */
+
+enum { MOST_LAYERS = 12 };
+
+/* Two layers that are computed in each other's place. */
+bool by_swapped_layers(struct cause_search *s)
+{
+	const int layers = (int)s->c->weights.m.c.layers;
+	double nearest = s->near;
+	bool found = false;
+	for (int i = 0; i < layers && layers <= MOST_LAYERS; i++)
+		for (int k = i + 1; k < layers; k++) {
+			const struct guess t = {
+				{.function = {.path = {PATH_SWAPPED, i, 0, k}}}, NULL,
+				true};
+			if (!is_nearer(s, &t, &nearest))
+				continue;
+			snprintf(s->detail, sizeof(s->detail), "%d and %d", i, k);
+			found = true;
+		}
+	return found;
+}
+
+static struct variant with_window(int64_t layer, int64_t window)
+{
+	return (struct variant){
+		.function = {.window_layer = layer, .layer_window = window}};
+}
+
+/* Sets *window to the one that brings a layer's gradients nearest; returns how near. */
+static double nearest_window(const struct cause_search *s, int64_t layer, int64_t *window)
+{
+	const int64_t length = s->c->batch.length;
+	double nearest = INFINITY;
+	for (int64_t w = 1; w < length; w *= 2) {
+		double far = distance_with(s, with_window(layer, w), false);
+		*window = far < nearest ? w : *window;
+		nearest = fmin(nearest, far);
+	}
+	if (!(nearest < 0.9 * farthest_from(s, &s->c->reference)))
+		return INFINITY;
+	for (int64_t step = *window / 2; step > 0; step /= 2)
+		for (int side = -1; side <= 1; side += 2) {
+			int64_t w = *window + side * step;
+			double far = w < length ? distance_with(
+							  s, with_window(layer, w), false)
+						: INFINITY;
+			if (far < nearest) {
+				nearest = far;
+				*window = w;
+				break;
+			}
+		}
+	return nearest;
+}
+
+/* One layer alone has a window, or alone has none. */
+bool by_window_of_layer(struct cause_search *s)
+{
+	const struct model_config *m = &s->c->weights.m.c;
+	const int64_t length = s->c->batch.length;
+	for (int64_t layer = 0; layer < m->layers && m->layers <= MOST_LAYERS; layer++) {
+		int64_t window = length;
+		double far = layer_has_window(m, layer)
+				     ? distance_with(s, with_window(layer, length), false)
+				     : nearest_window(s, layer, &window);
+		if (far > s->near ||
+			distance_with(s, with_window(layer, window), true) > s->near)
+			continue;
+		if (window == length)
+			snprintf(s->detail, sizeof(s->detail),
+				"layer %lld had no sliding window", (long long)layer);
+		else
+			snprintf(s->detail, sizeof(s->detail),
+				"layer %lld had a sliding window of %lld tokens, the own one "
+				"included",
+				(long long)layer, (long long)window);
+		return true;
+	}
+	return false;
+}
+
+/* ---- numbers -------------------------------------------------------------------------------------- */
+
+/* What 1 + x multiplies, or divides. */
+struct stretch {
+	enum stretched { NORM_EPS, ATTENTION_OUTPUT, FFN_OUTPUT, STRETCHED } what;
+	bool divides;
+};
+
+static double stretch_by(const struct stretch *how, double x)
+{
+	return how->divides ? 1 / (1 + x) : 1 + x;
+}
+
+static void with_stretch(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g)
+{
+	const struct stretch *how = with;
+	struct variant v = {0};
+	double by = stretch_by(how, x);
+	if (how->what == NORM_EPS)
+		v.norm_eps = by * s->c->weights.m.c.norm_eps;
+	else {
+		v.scaled = how->what == FFN_OUTPUT ? ".w2." : ".wo.";
+		v.scale = by;
+	}
+	gradients_of(s, v, all, g);
+}
+
+bool by_stretch(struct cause_search *s)
+{
+	static const char *const texts[] = {"the norms had eps ",
+		"the output of attention were multiplied by ",
+		"the output of the FFN were multiplied by "};
+	for (int k = 0; k < 2 * STRETCHED; k++) {
+		const struct stretch how = {(enum stretched)(k / 2), k % 2};
+		double x = solve_number(s, with_stretch, &how, 0.1);
+		if (!(x > 0))
+			continue;
+		double by = stretch_by(&how, x);
+		if (how.what == NORM_EPS)
+			by *= s->c->weights.m.c.norm_eps;
+		snprintf(s->detail, sizeof(s->detail), "%s%.3g", texts[how.what], by);
+		return true;
+	}
+	return false;
+}

@@ -1,0 +1,293 @@
+/* Which rows or elements of a gradient are wrong, where few are; rows of the embedding. See causes.c. */
+#include "check/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- few rows, columns or elements ------------------------------------------------------------ */
+
+enum { MAX_FEW = 8, MAX_ELEMENTS = 1 << 25 }; /* (of what is kept in memory) */
+
+/* Groups of a tensor's elements: its rows, its columns, or each element. */
+enum grouping { BY_ELEMENT, BY_ROW, BY_COLUMN, GROUPINGS };
+
+struct few {
+	const struct step_check *c;
+	int tensor;
+	enum grouping by;
+	int64_t groups, cols;
+	double *errors;	   /* [groups]: squares of what is wrong */
+	int64_t *wrong, n; /* the wrong ones, the worst first */
+};
+
+static int64_t group_of(const struct few *f, int64_t element)
+{
+	return f->by == BY_ELEMENT ? element
+	       : f->by == BY_ROW   ? element / f->cols
+				   : element % f->cols;
+}
+
+/* How many groups may be wrong for the rest to mean anything? */
+static int64_t most_wrong(const struct few *f)
+{
+	int64_t most = f->by == BY_ELEMENT ? MAX_FEW : max64(MAX_FEW, f->groups / 100);
+	return min64(most, f->groups / 4);
+}
+
+static double wanted(const struct few *f, int64_t j)
+{
+	return f->c->scale.common * (double)reference_of(f->c, f->tensor)[j];
+}
+
+/* Sets the errors; returns the square of the reference. */
+static double add_errors(struct few *f)
+{
+	double all = 0;
+	for (int64_t j = 0; j < f->c->of[f->tensor].n; j++) {
+		double d = (double)f->c->seen[f->tensor][j] - wanted(f, j);
+		f->errors[group_of(f, j)] += d * d;
+		all += wanted(f, j) * wanted(f, j);
+	}
+	return all;
+}
+
+/* Leaves out the worst groups until the others are right. False: they are too many. */
+static bool find_wrong(struct few *f)
+{
+	const double bound = f->c->of[f->tensor].gradient.bound;
+	double all = add_errors(f), left = 0;
+	for (int64_t k = 0; k < f->groups; k++)
+		left += f->errors[k];
+	while (left > bound * bound * all) {
+		int64_t worst = 0;
+		if (f->n == most_wrong(f))
+			return false;
+		for (int64_t k = 1; k < f->groups; k++)
+			worst = f->errors[k] > f->errors[worst] ? k : worst;
+		f->wrong[f->n++] = worst;
+		f->errors[worst] = 0;
+		left = 0; /* (summed again: a difference would keep what the worst one hid) */
+		for (int64_t k = 0; k < f->groups; k++)
+			left += f->errors[k];
+	}
+	return f->n > 0 && isfinite(left);
+}
+
+static bool is_wrong_group(const struct few *f, int64_t group)
+{
+	for (int64_t i = 0; i < f->n; i++)
+		if (f->wrong[i] == group)
+			return true;
+	return false;
+}
+
+/* The factor of the wrong groups; NAN: they have none in common. */
+static double factor_of_wrong(const struct few *f)
+{
+	struct products p = {0};
+	bool *wrong = xcalloc((size_t)f->groups, sizeof(*wrong));
+	for (int64_t k = 0; k < f->groups; k++)
+		wrong[k] = is_wrong_group(f, k);
+	for (int64_t j = 0; j < f->c->of[f->tensor].n; j++) {
+		double a = (double)f->c->seen[f->tensor][j];
+		if (!wrong[group_of(f, j)])
+			continue;
+		p.aa += a * a;
+		p.ab += a * wanted(f, j);
+		p.bb += wanted(f, j) * wanted(f, j);
+	}
+	free(wrong);
+	if (!(p.aa > 0))
+		return 0;
+	double factor = p.bb > 0 ? p.ab / p.bb : NAN;
+	return residual_of(&p, factor) <= 1e-3 ? factor : NAN;
+}
+
+static void describe_few(const struct few *f, char *text, size_t capacity)
+{
+	static const char *const names[] = {"element", "row", "column"};
+	const struct tensor *t = tensor_of(f->c, f->tensor);
+	const double factor = factor_of_wrong(f);
+	size_t at = (size_t)snprintf(text, capacity, "%s%s", names[f->by], plural(f->n));
+	for (int64_t i = 0; i < f->n && i < 6; i++)
+		if (f->by == BY_ELEMENT && t->ndim > 1)
+			at += (size_t)snprintf(text + at, capacity - at, " [%lld][%lld]",
+				(long long)(f->wrong[i] / f->cols),
+				(long long)(f->wrong[i] % f->cols));
+		else
+			at += (size_t)snprintf(text + at, capacity - at, " %lld",
+				(long long)f->wrong[i]);
+	if (f->n > 6)
+		at += (size_t)snprintf(
+			text + at, capacity - at, " and %lld more", (long long)f->n - 6);
+	at += (size_t)snprintf(
+		text + at, capacity - at, " of %lld, from 0", (long long)f->groups);
+	if (factor == 0)
+		snprintf(text + at, capacity - at, ": no gradient%s",
+			t == f->c->weights.m.tokens ? " (padding_idx?)" : "");
+	else if (isfinite(factor))
+		snprintf(text + at, capacity - at, ": %.4g times", shown(f->c, factor));
+	else
+		snprintf(text + at, capacity - at, ": the others are right");
+}
+
+/* Sets *f to the wrong groups of a tensor. False: too many are wrong. */
+static bool find_few(
+	struct few *f, const struct step_check *c, int tensor, enum grouping by)
+{
+	const struct tensor *t = &c->weights.m.tensors[c->of[tensor].in_model];
+	*f = (struct few){.c = c, .tensor = tensor, .by = by};
+	f->cols = t->ndim > 1 ? t->dims[1] : 1;
+	f->groups = by == BY_ELEMENT ? c->of[tensor].n
+		    : by == BY_ROW   ? t->dims[0]
+				     : f->cols;
+	if ((by != BY_ELEMENT && t->ndim < 2) || f->groups > MAX_ELEMENTS ||
+		most_wrong(f) < 1)
+		return false;
+	f->errors = xcalloc((size_t)f->groups, sizeof(*f->errors));
+	f->wrong = xcalloc((size_t)most_wrong(f), sizeof(*f->wrong));
+	return find_wrong(f);
+}
+
+/* Explains each tensor of which few elements, rows or columns are wrong. */
+bool by_few(struct cause_search *s)
+{
+	char text[FINDING_TEXT];
+	for (int k = 0; k < s->n_wrong; k++)
+		for (int by = 0; by < GROUPINGS; by++) {
+			struct few f = {0};
+			int i = s->wrong[k];
+			if (s->c->of[i].cause < 0 &&
+				find_few(&f, s->c, i, (enum grouping)by)) {
+				describe_few(&f, text, sizeof(text));
+				explain(s, i, text);
+			}
+			free(f.errors);
+			free(f.wrong);
+		}
+	return false;
+}
+
+/* ---- rows of the embedding -------------------------------------------------------------------- */
+
+/* What positions add to rows of the embedding. */
+struct rows {
+	const struct step_check *c;
+	double *dx;    /* [positions of the batch][dim] */
+	double *rest;  /* [vocab][dim]: the output layer's part, if both are one table */
+	double *row;   /* [vocab][dim] */
+	int64_t parts; /* of the batch, each of some sequences */
+};
+
+static void rows_init(struct rows *r, const struct step_check *c, int tensor)
+{
+	const struct model *m = &c->weights.m;
+	const int64_t n = c->batch.n * c->batch.length, dim = m->c.dim,
+		      size = c->of[tensor].n;
+	bool *want = xcalloc((size_t)m->n_tensors, sizeof(*want));
+	struct gradients g;
+	*r = (struct rows){.c = c};
+	r->dx = xcalloc((size_t)(n * dim), sizeof(double));
+	r->rest = xcalloc((size_t)size, sizeof(double));
+	r->row = xcalloc((size_t)size, sizeof(double));
+	want[c->of[tensor].in_model] = true;
+	const struct target_rows to = {.dx = r->dx};
+	const struct variant v = {.sequence = -1, .wanted = want, .rows = &to};
+	reference_float64(&c->weights, &c->batch, &v, &g);
+	for (int64_t j = 0; j < size; j++)
+		r->rest[j] = (double)g.g[c->of[tensor].in_model][j];
+	for (int64_t i = 0; i < n; i++)
+		for (int64_t j = 0; j < dim; j++)
+			r->rest[c->batch.tokens[i] * dim + j] -= r->dx[i * dim + j];
+	gradients_free(&g);
+	free(want);
+}
+
+static void rows_release(struct rows *r)
+{
+	free(r->dx);
+	free(r->rest);
+	free(r->row);
+}
+
+enum row_bug { DIVIDED_BY_COUNT, LAST_WINS, FIRST_WINS, ROW_BUGS };
+
+/* Adds what the positions of one part of the batch give, from position `from` on. */
+static void add_part(struct rows *r, enum row_bug bug, int64_t from, int64_t to)
+{
+	const int64_t vocab = r->c->weights.m.c.vocab, dim = r->c->weights.m.c.dim;
+	const int32_t *tokens = r->c->batch.tokens;
+	int64_t *count = xcalloc((size_t)vocab, sizeof(*count));
+	int64_t *seen = xcalloc((size_t)vocab, sizeof(*seen));
+	for (int64_t i = from; i < to; i++)
+		count[tokens[i]]++;
+	for (int64_t i = from; i < to; i++) {
+		int64_t k = tokens[i], nth = ++seen[k];
+		double by = bug == DIVIDED_BY_COUNT ? 1 / (double)count[k]
+			    : bug == LAST_WINS	    ? nth == count[k]
+						    : nth == 1;
+		for (int64_t j = 0; j < dim; j++)
+			r->row[k * dim + j] += by * r->dx[i * dim + j];
+	}
+	free(count);
+	free(seen);
+}
+
+/* What a bug leaves of the gradient, relative to it. */
+static double left_with_bug(struct rows *r, enum row_bug bug, int tensor)
+{
+	const struct token_batch *b = &r->c->batch;
+	double left = 0, all = 0;
+	memcpy(r->row, r->rest, (size_t)r->c->of[tensor].n * sizeof(*r->row));
+	for (int64_t p = 0; p < r->parts; p++)
+		add_part(r, bug, p * b->n / r->parts * b->length,
+			(p + 1) * b->n / r->parts * b->length);
+	for (int64_t j = 0; j < r->c->of[tensor].n; j++) {
+		double want = r->c->scale.common * r->row[j];
+		double d = (double)r->c->seen[tensor][j] - want;
+		left += d * d;
+		all += want * want;
+	}
+	return all > 0 ? sqrt(left / all) : INFINITY;
+}
+
+/* Rows of tokens that occur several times: each occurrence has too small a part, or only one has any. */
+bool by_embedding_rows(struct cause_search *s)
+{
+	static const char *const texts[][2] = {
+		{"each row is divided by how often its token occurs in ",
+			" (scale_grad_by_freq)"},
+		{"of a token that occurs several times in ",
+			", only the last one counts: rows are written, not added"},
+		{"of a token that occurs several times in ",
+			", only the first one counts"}};
+	const struct step_check *c = s->c;
+	const int64_t ranks = c->o.dp * c->o.fsdp, n = c->batch.n;
+	const int64_t parts[] = {
+		1, n, ranks, c->o.accumulation, ranks * c->o.accumulation};
+	struct rows r;
+	bool found = false;
+	if (tensor_of(c, s->tensor) != c->weights.m.tokens ||
+		c->of[s->tensor].n > MAX_ELEMENTS)
+		return false;
+	rows_init(&r, c, s->tensor);
+	for (size_t p = 0; p < ARRAY_LEN(parts) && !found; p++)
+		for (int bug = 0; bug < ROW_BUGS && !found; bug++) {
+			char part[60] = "the batch";
+			r.parts = parts[p];
+			if (n % r.parts)
+				break;
+			found = within(c, s->tensor,
+				left_with_bug(&r, (enum row_bug)bug, s->tensor));
+			if (r.parts > 1)
+				snprintf(part, sizeof(part),
+					"each of %lld parts of the batch",
+					(long long)r.parts);
+			if (found)
+				snprintf(s->detail, sizeof(s->detail), "%s%s%s",
+					texts[bug][0], part, texts[bug][1]);
+		}
+	rows_release(&r);
+	return found;
+}

@@ -1,0 +1,102 @@
+/* Which way a difference points: higher or lower, better or worse, or as far as a divergence. */
+#include "compare/judge_internal.h"
+
+#include <math.h>
+
+/* ---- a curve that leaves and does not come back ---------------------------------------- */
+
+/* Of a curve in parts: how far it had come, and where it ends. */
+struct path {
+	double first, best, last; /* medians of parts of the rows */
+	double error;		  /* standard error of such a median */
+};
+
+static double median_of_part(const double *x, int64_t n, int n_parts, int part)
+{
+	int64_t from = part_begin(n, n_parts, part);
+	int64_t len = part_begin(n, n_parts, part + 1) - from;
+	scoped_ptr double *copy = xcalloc((size_t)len + 1, sizeof(*copy));
+	memcpy(copy, x + from, (size_t)len * sizeof(*copy));
+	return median(copy, len);
+}
+
+static struct path path_of(const double *x, int64_t n, int sense)
+{
+	const double median_error = 1.2533; /* of a mean's, for normal noise */
+	enum { PARTS = 8 };
+	int n_parts = n < PARTS ? (int)n : PARTS;
+	struct path p = {.first = median_of_part(x, n, n_parts, 0)};
+	p.best = p.first;
+	for (int k = 1; k < n_parts; k++) {
+		p.last = median_of_part(x, n, n_parts, k);
+		if (k < n_parts - 1 && sense * (p.last - p.best) > 0)
+			p.best = p.last;
+	}
+	p.error = median_error * step_noise(x, n) * sqrt((double)n_parts / (double)n);
+	return p;
+}
+
+/* A quarter of what the controls gained is lost at the end, and more than the noise of the curve. */
+static bool has_lost(const struct path *p, double gain, int sense)
+{
+	const double part = 0.25, sigmas = 3 * sqrt(2);
+	double lost = sense * (p->best - p->last);
+	return gain > 0 && lost >= part * gain && lost > sigmas * p->error;
+}
+
+bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why)
+{
+	int64_t n = j->finite.n;
+	int n_control = j->n_runs[CONTROL];
+	double gain = 0;
+	bool any = false;
+	if (n < LEAST_OF_REPLICAS)
+		return false;
+	for (int i = 0; i < n_control; i++) {
+		struct path p = path_of(curve_of(&j->finite, CONTROL, i), n, sense);
+		gain += sense * (p.best - p.first) / n_control;
+	}
+	for (int i = 0; i < n_control; i++) {
+		struct path p = path_of(curve_of(&j->finite, CONTROL, i), n, sense);
+		if (has_lost(&p, gain, sense))
+			return false;
+	}
+	for (int i = 0; i < j->n_runs[TEST] && !any; i++) {
+		struct path p = path_of(curve_of(&j->finite, TEST, i), n, sense);
+		any = has_lost(&p, gain, sense);
+		if (any)
+			str_printf(why, "%s of %s was %.4g and ends at %.4g",
+				column_name(j), run_log_brief(j->log[TEST][i]), p.best,
+				p.last);
+	}
+	return any;
+}
+
+/* ---- the verdict ----------------------------------------------------------------------- */
+
+/* The side of zero on which the difference at the end is, if a difference on that side was found. */
+static int direction_at_end(const struct verdict_result *r)
+{
+	const struct interval *i = &r->difference;
+	if (i->value - i->half_width > 0)
+		return r->found_higher;
+	return i->value + i->half_width < 0 ? -r->found_lower : 0;
+}
+
+enum verdict judge_direction(const struct judging *j, struct verdict_result *r)
+{
+	r->direction = direction_at_end(r);
+	if (!r->direction || !r->sense)
+		return VERDICT_DIFFERENT;
+	if (r->direction == r->sense)
+		return VERDICT_BETTER;
+	return lost_what_was_learnt(j, r->sense, &r->reason) ? VERDICT_DIVERGED
+							     : VERDICT_WORSE;
+}
+
+bool is_not_worse(const struct verdict_result *r)
+{
+	double mean = -r->sense * r->difference.value + r->difference.half_width;
+	double slope = -r->sense * r->slope.value + r->slope.half_width;
+	return r->sense && mean <= r->margin && slope <= r->slope_margin;
+}

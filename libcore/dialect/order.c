@@ -1,0 +1,349 @@
+/*
+ * Optimizers that number their parameters, as AdamW.state_dict() does: group after group, each in the order in which
+ * its parameters were given. The numbers are assigned to the parameters of the model by param_names, if the optimizer
+ * has them. Otherwise each group is taken for a part of the model's parameters in the model's order. Exactly one
+ * assignment must agree with the shapes of the moments.
+ */
+#include "dialect/dialect.h"
+
+#include <ctype.h>
+
+/* What the optimizer has. */
+struct numbering {
+	struct torch_names *names;
+	struct torch_file *f;
+	const struct torch_parameter *list; /* [n] in the order of the model */
+	int64_t n;
+	int64_t *begin; /* [n_groups + 1]: the first number of each group */
+	int64_t n_groups;
+	int64_t n_numbers;
+	const struct torch_item **states; /* [n_numbers] exp_avg; NULL: it has no state */
+	const struct torch_item **order;  /* [n_numbers]: the result */
+};
+
+/* ---- reading groups -------------------------------------------------------------------- */
+
+/* Appends a group. One that has more parameters than the model counts as n + 1. */
+static int add_group(
+	struct numbering *w, const struct torch_item *params, double *ids, struct err *e)
+{
+	int64_t n = 0;
+	if (torch_numbers(w->f, params, w->n + 1, ids, &n, e))
+		return -1;
+	for (int64_t i = 0; i < n; i++)
+		if (!(ids[i] >= 0) || (int64_t)ids[i] != w->n_numbers + i)
+			return err_set(e, EX_UNAVAILABLE,
+				"%s: %s does not continue the numbers of the groups before it",
+				w->f->path, params->name);
+	w->begin = xrealloc(w->begin, (size_t)(w->n_groups + 2) * sizeof(*w->begin));
+	w->begin[w->n_groups++] = w->n_numbers;
+	w->n_numbers = min64(w->n_numbers + n, w->n + 1);
+	w->begin[w->n_groups] = w->n_numbers;
+	return 0;
+}
+
+static int read_groups(struct numbering *w, struct err *e)
+{
+	const struct torch_item *params;
+	scoped_ptr double *ids = xcalloc((size_t)w->n + 2, sizeof(*ids));
+	int rc = 0;
+	while (!rc && w->n_numbers <= w->n &&
+		(params = torch_names_numbered(
+			 w->names, "param_groups", w->n_groups, "params")))
+		rc = add_group(w, params, ids, e);
+	return rc;
+}
+
+/* An optimizer without groups has the states of all parameters. */
+static void set_one_group(struct numbering *w, int64_t n_states)
+{
+	w->begin = xrealloc(w->begin, 2 * sizeof(*w->begin));
+	w->n_groups = 1;
+	w->begin[0] = 0;
+	w->begin[1] = w->n_numbers = n_states;
+}
+
+/* ---- names ------------------------------------------------------------------------------- */
+
+/* Returns 1 if the groups have param_names, and they are used; 0 if not; -1 on error. */
+static int order_by_names(struct numbering *w, struct err *e)
+{
+	scoped_strs names = {0};
+	const struct torch_item *given;
+	int rc = 0;
+	for (int64_t g = 0; !rc && (given = torch_names_numbered(
+					    w->names, "param_groups", g, "param_names"));
+		g++)
+		rc = torch_texts(w->f, given, &names, e);
+	if (rc || !names.n || names.n != w->n_numbers)
+		return rc;
+	for (int64_t i = 0; i < names.n; i++) {
+		scoped_ptr char *name = torch_names_plain(names.v[i]);
+		w->order[i] = torch_names_find(w->names, name);
+		if (!w->order[i])
+			return err_set(e, EX_DATAERR,
+				"%s: the optimizer has a parameter \"%s\", which the model does not have",
+				w->f->path, names.v[i]);
+	}
+	return 1;
+}
+
+/* ---- order and shapes ---------------------------------------------------------------------- */
+
+static bool same_shape(const struct torch_item *a, const struct torch_item *b)
+{
+	return a->ndim == b->ndim && !memcmp(a->dims, b->dims, sizeof(a->dims));
+}
+
+/* A search puts each parameter, in the order of the model, in one of the groups or, last, in none. */
+enum { MAX_STEPS = 1 << 20, MAX_SEARCHED = 1 << 15, MAX_KINDS = 256 };
+enum fits { FITS_NONE, FITS_ONE, FITS_SEVERAL };
+
+struct search {
+	const struct numbering *w;
+	bool forced;   /* frozen parameters are in no group, and all others in one */
+	bool by_kind;  /* parameters of one name in several layers are in one group */
+	int64_t *next; /* [n_groups + 1]: parameters in each group so far */
+	int64_t n_out; /* parameters in no group */
+	int64_t *choice, *found;			      /* [n + 1] groups */
+	int *kind;					      /* [n] */
+	int64_t kind_group[MAX_KINDS], kind_first[MAX_KINDS]; /* -1: none yet */
+	/* The states of the search, as hashes of next[]: open addressing, 0: free. The lowest bit: part of a solution. */
+	uint64_t *seen;
+	uint64_t *key; /* [n + 1] of the state before each parameter */
+};
+
+/* Returns whether group g may have parameter i. */
+static bool may_have(const struct search *s, int64_t i, int64_t g)
+{
+	const struct numbering *w = s->w;
+	const struct torch_parameter *p = &w->list[i];
+	if (s->by_kind && s->kind_first[s->kind[i]] < i && s->kind_group[s->kind[i]] != g)
+		return false;
+	if (g == w->n_groups)
+		return s->next[g] < s->n_out && (!s->forced || p->frozen);
+	int64_t number = w->begin[g] + s->next[g];
+	return !(s->forced && p->frozen) && number < w->begin[g + 1] &&
+	       (!w->states[number] || same_shape(w->states[number], p->item));
+}
+
+static uint64_t hash_count(int64_t group, int64_t count)
+{
+	const int64_t both[2] = {group, count};
+	return hash_bytes(both, sizeof(both), 1);
+}
+
+static uint64_t *find_seen(const struct search *s, uint64_t key)
+{
+	enum { SLOTS = 2 * MAX_STEPS };
+	uint64_t at = key >> 1;
+	while (s->seen[at % SLOTS] && (s->seen[at % SLOTS] | 1) != (key | 1))
+		at++;
+	return &s->seen[at % SLOTS];
+}
+
+/* Numbers the names without the numbers of layers. */
+static bool set_kinds(struct search *s)
+{
+	uint64_t hashes[MAX_KINDS];
+	int n_kinds = 0;
+	for (int64_t i = 0; i < s->w->n; i++) {
+		scoped_str text = {0};
+		for (const char *c = s->w->list[i].item->name; *c; c++)
+			if (!isdigit((unsigned char)*c))
+				str_putc(&text, *c);
+		uint64_t hash = hash_bytes(text.s ? text.s : "", text.len, 0);
+		int k = 0;
+		while (k < n_kinds && hashes[k] != hash)
+			k++;
+		if (k == MAX_KINDS)
+			return false;
+		if (k == n_kinds) {
+			s->kind_first[k] = i;
+			hashes[n_kinds++] = hash;
+		}
+		s->kind[i] = k;
+	}
+	return true;
+}
+
+static void place(struct search *s, int64_t i, int64_t g)
+{
+	s->choice[i] = g;
+	s->key[i + 1] =
+		s->key[i] - hash_count(g, s->next[g]) + hash_count(g, s->next[g] + 1);
+	s->next[g]++;
+	s->kind_group[s->kind[i]] =
+		s->kind_first[s->kind[i]] == i ? g : s->kind_group[s->kind[i]];
+}
+
+static void keep_solution(struct search *s)
+{
+	memcpy(s->found, s->choice, (size_t)s->w->n * sizeof(*s->found));
+	for (int64_t i = 0; i <= s->w->n; i++)
+		*find_seen(s, s->key[i]) = s->key[i] | 1;
+}
+
+/* Counts the solutions up to 2. A state without a solution is not searched again. A second way to a state of the
+ * solution is a second solution. (Of by_kind, the state is more than next[].) */
+static enum fits run_search(struct search *s)
+{
+	const struct numbering *w = s->w;
+	enum fits fits = FITS_NONE;
+	int64_t i = 0;
+	s->choice[0] = -1;
+	s->key[0] = 2;
+	for (int64_t step = 0; i >= 0 && step < MAX_STEPS; step++) {
+		int64_t g = i < w->n ? s->choice[i] + 1 : w->n_groups + 1;
+		for (; g <= w->n_groups && !may_have(s, i, g); g++)
+			step++;
+		if (i == w->n) {
+			if (fits == FITS_ONE)
+				return FITS_SEVERAL;
+			keep_solution(s);
+			fits = FITS_ONE;
+		}
+		if (g > w->n_groups) {
+			uint64_t *seen = s->by_kind ? NULL : find_seen(s, s->key[i]);
+			if (seen && !*seen)
+				*seen = s->key[i] & ~1ull;
+			if (--i >= 0)
+				s->next[s->choice[i]]--;
+			continue;
+		}
+		place(s, i, g);
+		s->choice[++i] = -1;
+		uint64_t seen = s->by_kind ? 0 : *find_seen(s, s->key[i]);
+		if (seen & 1 && fits == FITS_ONE)
+			return FITS_SEVERAL;
+		if (seen && !(seen & 1))
+			s->next[s->choice[--i]]--;
+	}
+	return i < 0 ? fits : FITS_SEVERAL;
+}
+
+static enum fits search(struct numbering *w, bool forced, bool by_kind)
+{
+	struct search s = {.w = w,
+		.forced = forced,
+		.by_kind = by_kind,
+		.n_out = w->n - w->n_numbers};
+	size_t n = (size_t)w->n + 1, n_groups = (size_t)w->n_groups + 1;
+	enum fits fits = FITS_SEVERAL;
+	s.next = xcalloc(n_groups, sizeof(*s.next));
+	s.choice = xcalloc(2 * n, sizeof(*s.choice));
+	s.found = s.choice + n;
+	s.kind = xcalloc(n, sizeof(*s.kind));
+	s.key = xcalloc(n, sizeof(*s.key));
+	s.seen = xcalloc(2 * (size_t)MAX_STEPS, sizeof(*s.seen));
+	if (w->n <= MAX_SEARCHED && (set_kinds(&s) || !by_kind))
+		fits = run_search(&s);
+	memset(s.next, 0, n_groups * sizeof(*s.next));
+	for (int64_t i = 0; fits == FITS_ONE && i < w->n; i++)
+		if (s.found[i] < w->n_groups)
+			w->order[w->begin[s.found[i]] + s.next[s.found[i]]++] =
+				w->list[i].item;
+	free(s.next);
+	free(s.choice);
+	free(s.kind);
+	free(s.key);
+	free(s.seen);
+	return fits;
+}
+
+static int not_unique(const struct numbering *w, enum fits fits, struct err *e)
+{
+	bool part = w->n_numbers < w->n;
+	scoped_str groups = {0};
+	if (w->n_groups > 1)
+		str_printf(&groups, " in %lld groups", (long long)w->n_groups);
+	return err_set(e, EX_UNAVAILABLE,
+		"%s: the optimizer has %lld parameters by number%s, the model %lld: %s; %ssave the names, "
+		"too, by AdamW(model.named_parameters()) or by get_state_dict() of "
+		"torch.distributed.checkpoint",
+		w->f->path, (long long)w->n_numbers, groups.s ? groups.s : "",
+		(long long)w->n,
+		fits == FITS_SEVERAL
+			? "their shapes fit in several ways"
+			: "their shapes do not fit the parameters in the order of the model",
+		part ? "name those that are not trained with pt-check --freeze, or "
+		     : "");
+}
+
+/* By the order of the model. */
+static int order_by_shapes(struct numbering *w, struct err *e)
+{
+	int64_t n_frozen = 0;
+	for (int64_t i = 0; i < w->n; i++)
+		n_frozen += w->list[i].frozen;
+	if (w->n_groups == 1 && w->n_numbers == w->n) {
+		for (int64_t i = 0; i < w->n; i++)
+			w->order[i] = w->list[i].item;
+		return 0;
+	}
+	bool forced = w->n_numbers < w->n && n_frozen == w->n - w->n_numbers;
+	if (w->n_numbers < w->n && n_frozen && !forced)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: the optimizer has %lld parameters by number, the model %lld, of which --freeze "
+			"names %lld",
+			w->f->path, (long long)w->n_numbers, (long long)w->n,
+			(long long)n_frozen);
+	enum fits fits = search(w, forced, false);
+	if (fits == FITS_SEVERAL)
+		fits = search(w, forced, true) == FITS_ONE ? FITS_ONE : FITS_SEVERAL;
+	return fits == FITS_ONE ? 0 : not_unique(w, fits, e);
+}
+
+static int check_shapes(const struct numbering *w, struct err *e)
+{
+	for (int64_t i = 0; i < w->n_numbers; i++) {
+		const struct torch_item *s = w->states[i];
+		if (s && (s->kind != TORCH_TENSOR || !same_shape(s, w->order[i])))
+			return err_set(e, EX_DATAERR,
+				"%s: number %lld of the optimizer does not have the shape of %s",
+				w->f->path, (long long)i, w->order[i]->name);
+	}
+	return 0;
+}
+
+/* Finds the order, and checks it. */
+static int find_order(struct numbering *w, int64_t n_states, struct err *e)
+{
+	if (read_groups(w, e))
+		return -1;
+	if (!w->n_numbers)
+		set_one_group(w, n_states);
+	if (w->n_numbers > w->n)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: the optimizer has more parameters by number than the model, which has %lld",
+			w->f->path, (long long)w->n);
+	w->states = xcalloc((size_t)w->n + 1, sizeof(*w->states));
+	w->order = xcalloc((size_t)w->n + 1, sizeof(*w->order));
+	for (int64_t i = 0; i < w->n_numbers; i++)
+		w->states[i] = torch_names_numbered(w->names, "state", i, "exp_avg");
+	int rc = order_by_names(w, e);
+	if (!rc)
+		rc = order_by_shapes(w, e);
+	return rc < 0 ? -1 : check_shapes(w, e);
+}
+
+int torch_names_order(struct torch_names *x, struct torch_file *f,
+	const struct torch_parameter *list, int64_t n, struct err *e)
+{
+	struct numbering w = {.names = x, .f = f, .list = list, .n = n};
+	int64_t n_states = 0;
+	for (int64_t i = 0; i < n; i++)
+		n_states += torch_names_numbered(x, "state", i, "exp_avg") != NULL;
+	if (!n_states)
+		return 0;
+	int rc = find_order(&w, n_states, e);
+	free(w.begin);
+	free(w.states);
+	if (rc)
+		free(w.order);
+	else {
+		x->order = w.order;
+		x->n_order = w.n_numbers;
+	}
+	return rc;
+}
