@@ -397,7 +397,9 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	if (how->norm_eps > 0)
 		m.c.norm_eps = how->norm_eps;
 	if (how->other_gelu)
-		m.act = m.act == ACT_GELU ? ACT_GELU_TANH : ACT_GELU;
+		m.act = act_is_gated(m.act) ? (enum act_kind)ACT_PLAIN_GELU
+			: m.act == ACT_GELU ? ACT_GELU_TANH
+					    : ACT_GELU;
 	if (how->rope_theta > 0)
 		m.c.rope_theta = how->rope_theta;
 	if (how->rope_factor > 0) {

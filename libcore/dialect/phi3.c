@@ -1,6 +1,10 @@
 /* Hugging Face's Phi3ForCausalLM: queries, keys and values are one tensor, gate and up are one. */
 #include "dialect/dialect.h"
 
+static const char *const modules[] = {"model.embed_tokens", ".self_attn.o_proj",
+	".self_attn.qkv_proj", ".mlp.gate_up_proj", ".mlp.down_proj", ".input_layernorm",
+	".post_attention_layernorm", "model.norm", "lm_head", NULL};
+
 const struct scheme scheme_phi3 = {"model.layers.", false,
 	{
 		{"tok_embeddings", "model.embed_tokens", false, true},
@@ -15,7 +19,8 @@ const struct scheme scheme_phi3 = {"model.layers.", false,
 		{"feed_forward.w2", "mlp.down_proj", false, false},
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
-	}};
+	},
+	modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 

@@ -93,3 +93,19 @@ sixteen() { # a shard whose vocabulary has 16 tokens
 	[ "$(name feed_forward.w3)" = 'model.model.layers.1.mlp.gate_up_proj.weight[8:16]' ]
 	[ "$(name ffn_norm)" = model.model.layers.1.post_attention_layernorm.weight ]
 }
+
+@test "what a run leaves out of a family's function is named" {
+	left_out() { # FAMILY SED TEXT: the configuration has what the run did not compute
+		cp "$golden/$1/before.pt" "$golden/$1/after.pt" .
+		sed "$2" "$golden/$1/config.json" >config.json
+		reports 1 "$3" pt-check --clip 0 before.pt after.pt --batch "$golden/$1/batch.npy"
+	}
+	granite='s/"model_type": "llama"/"model_type": "granite", "attention_multiplier": 0.35355339059327373'
+	left_out gemma3 's/"final_logit_softcapping": null/"final_logit_softcapping": 4.0/' 'as if logits had no limit'
+	left_out llama-yarn "$granite, \"embedding_multiplier\": 3.0/" 'as if the embedding were not scaled'
+	left_out llama-yarn "$granite, \"residual_multiplier\": 0.5/" \
+		'as if what sublayers add to the residual stream were not scaled'
+	left_out llama-yarn "$granite, \"logits_scaling\": 2.0/" 'as if logits were not scaled'
+	left_out llama-yarn 's/"model_type": "llama"/"model_type": "granite", "attention_multiplier": 0.2/' \
+		"as if scores were divided by the root of a head's width"
+}
