@@ -307,10 +307,10 @@ by_proposal() { # LOG
 		echo "step $i/9 | loss 8.${i}5125 (+nanz)| norm 1.5 (+nanz)| lr 3e-4 | 5.5 ms | 40.5% bf16 MFU | 12 tok/s"
 	done >llmc
 	pt-compare --export - llmc 2>&1 | grep -c , | grep -qx 10
-	sed '5s/^step/step/; 5s/| norm.*/| norm 1.5 (+nste/; 7s/^step 7/e: cannot open/' llmc >cut
-	pt-compare --export - cut >out 2>err
+	sed '5s/^step/step/; 5s/| norm.*/| norm 1.5 (+nste/; 7s/^step 7/e: cannot open/' llmc >cut.log
+	pt-compare --export - cut.log >out 2>err
 	[ "$(cut -d, -f1 out | tr '\n' ' ')" = 'step 1 2 3 4 6 8 9 ' ]
-	[ "$(cat err)" = "pt-compare: warning: cut: 2 rows are left out, because other output cuts or mixes with them;\
+	[ "$(cat err)" = "pt-compare: warning: cut.log: 2 rows are left out, because other output cuts or mixes with them;\
  the first: 'step 5/9 | loss 8.55125 (+nanz)| norm 1.'" ]
 	# two ranks print into each other
 	sed '5{N;s/| norm.*\n/| norm 1./}' llmc >mixed
