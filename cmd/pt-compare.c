@@ -60,7 +60,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Judging", .help =
 		"Of runs that are neither identical nor within a tolerance, --column is judged by "
 		"statistics; see VERDICTS."},
-	{OPT_LIST, 'y', "column", "NAME[:min | :max] | OURS=THEIRS", NULL, O(columns), .help =
+	{OPT_LIST, 'y', "column", "NAME[:min|:max]|OURS=THEIRS", NULL, O(columns), .help =
 		"Judge this column only, and show it with --graph, --plot and --table: any column "
 		"of the logs, in pt-run(5) those of this project, or of another program's log. "
 		":min, :max: lower or higher values are better; without it the name decides, "
