@@ -24,6 +24,11 @@ struct target_fit {
  * case. */
 bool targets_init(struct target_fit *t, const struct step_check *c);
 void targets_free(struct target_fit *t);
+/* Solves a x = b for a positive definite matrix [n][n], which is overwritten. x is b. False: it is
+ * not definite. */
+bool solve_definite(double *a, double *b, int64_t n);
+/* Scales weights [n] so that most are 1. */
+void normalize_weights(double *w, int64_t n);
 /* Returns what weights w leave of the gradient of the last block's w2, relative to it, with the
  * factor that suits best. */
 double targets_left(const struct target_fit *t, const double *w);
@@ -33,4 +38,4 @@ double targets_left(const struct target_fit *t, const double *w);
 typedef bool target_pattern(
 	const struct target_fit *t, double *w, char *text, size_t capacity);
 target_pattern by_places, by_means, by_labels, by_label_weights, by_probability,
-	by_positions, by_mask, by_any_weights;
+	by_chunks, by_positions, by_mask, by_any_weights;
