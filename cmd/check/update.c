@@ -50,15 +50,22 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 struct rule {
 	const char *text; /* NULL: as it should be */
 	double later;	  /* steps more than the file says */
-	bool uncorrected, eps_inside;
+	bool mean_uncorrected, square_uncorrected, eps_inside;
+	bool eps_corrected; /* eps is divided by the root of exp_avg_sq's correction, too */
 };
 
 static const struct rule rules[] = {
 	{0},
 	{.text = "the optimizer's step is one more than the file says", .later = 1},
 	{.text = "the optimizer's step is one less than the file says", .later = -1},
-	{.text = "the moments' bias is not corrected", .uncorrected = true},
+	{.text = "the moments' bias is not corrected",
+		.mean_uncorrected = true,
+		.square_uncorrected = true},
+	{.text = "the bias of exp_avg is not corrected", .mean_uncorrected = true},
+	{.text = "the bias of exp_avg_sq is not corrected", .square_uncorrected = true},
 	{.text = "eps is added inside the square root", .eps_inside = true},
+	{.text = "eps is added before the bias of exp_avg_sq is corrected",
+		.eps_corrected = true},
 };
 
 /* What all elements of an update have in common. */
@@ -72,9 +79,11 @@ static struct direction direction_of(const struct step_check *c, const struct ru
 {
 	const struct adam *a = &c->files.adam;
 	double step = fmax(1, c->files.step + r->later);
-	return (struct direction){.mean = r->uncorrected ? 1 : 1 - pow(a->beta1, step),
-		.square = r->uncorrected ? 1 : 1 - pow(a->beta2, step),
-		.eps = a->eps,
+	double square = 1 - pow(a->beta2, step);
+	return (struct direction){
+		.mean = r->mean_uncorrected ? 1 : 1 - pow(a->beta1, step),
+		.square = r->square_uncorrected ? 1 : square,
+		.eps = r->eps_corrected ? a->eps / sqrt(square) : a->eps,
 		.eps_inside = r->eps_inside};
 }
 
@@ -236,12 +245,21 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
 }
 
+/* Does a tensor that should decay not do so? A rule that makes the rate many times larger hides its decay. */
+static bool lacks_decay(const struct step_check *c, const struct tensor_check *x)
+{
+	double own = decay_of_group(c, x);
+	return x->decays && x->update.tested && !x->update.wrong && is_decay(x, 0) &&
+	       (own >= 0 ? own : c->files.adam.decay) > 0.02;
+}
+
 /* How many tensors a rule leaves unexplained. */
 static int count_unexplained(const struct step_check *c)
 {
 	int n = lr_is_wrong(c) ? c->n : 0;
 	for (int i = 0; i < c->n; i++)
-		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]);
+		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]) ||
+		     lacks_decay(c, &c->of[i]);
 	return n;
 }
 
@@ -372,7 +390,7 @@ bool by_slices_of_update(struct cause_search *s)
 TENSOR_CAUSE(is_not_finite, x->nonfinite)
 TENSOR_CAUSE(has_frozen_gradient,
 	x->frozen && !x->nonfinite && !x->dead && s->c->files.m1 >= 0)
-TENSOR_CAUSE(is_dead, x->dead && !x->frozen)
+TENSOR_CAUSE(is_dead, x->dead && !x->frozen && !lora_expects_zero(s->c, s->tensor, &s->e))
 TENSOR_CAUSE(is_unchanged, x->unchanged && x->update.tested)
 TENSOR_CAUSE(has_other_update, x->update.wrong)
 
