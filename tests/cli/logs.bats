@@ -258,6 +258,8 @@ by_proposal() { # LOG
 	by_proposal nll | diff - <(printf '%s\n' step,loss 1,8.5 2,8.25 3,7.5)
 	printf '{%s} after [ %d] steps, $cost: %s\n' a 8 8.5 b 9 8.25 c 10 7.5 >cost
 	by_proposal cost | diff - <(printf '%s\n' step,loss 8,8.5 9,8.25 10,7.5)
+	printf '%d/9 [nll] %s, x: 2.5\n' 1 8.5 2 8.25 3 7.5 >first
+	by_proposal first | head -n 1 | grep -qx step,loss
 	printf 'epoch,  train/x, val/x,a,b,c,d,e\n0, 2.5, 3,,,,,\n1, 2, 2,,,,,\n' >table.csv
 	reports 2 'table.csv: a table of epoch, train/x, val/x, a, b, c and 2 more: none is known as a loss; name it: --column loss=NAME' \
 		pt-compare table.csv table.csv
