@@ -13,13 +13,13 @@
 #include <strings.h>
 
 struct opts {
-	struct strs batch, reports, freeze, lr_scale_of;
+	struct strs batch, grads, reports, freeze, lr_scale_of;
 	struct batch_opts how;
 	struct check_opts check;
 	struct adam adam;
 	int64_t threads;
 	struct open_how open;
-	const char *grad_norm, *loss;
+	const char *grad_norm, *loss, *base;
 	bool two_runs, json;
 	struct opt_given given;
 	struct run_facts facts;
@@ -32,6 +32,10 @@ static const struct opt options[] = {
 	{OPT_LIST, 0, "batch", "FILE ...", NULL, O(batch), OPT_SEVERAL, .files = "", .help =
 		"The tokens of the step, of all ranks and micro-batches; see BATCHES. Without it, only "
 		"what needs no model is checked."},
+	{OPT_LIST, 0, "grads", "FILE ...", NULL, O(grads), OPT_SEVERAL, .files = "", .help =
+		"The gradients of the step, a dictionary of p.grad by name, saved before the optimizer's "
+		"step; see GRADIENTS. They are checked, whatever the optimizer is. AFTER may then be left "
+		"out."},
 	{OPT_STR, 0, "shape", "SEQUENCES,LENGTH", NULL, O(how.shape), .help =
 		"The shape of a batch of plain integers."},
 	{OPT_INT, 0, "document-end", "TOKEN", "-1", O(how.end), 0, -1, 1e9, .help =
@@ -39,15 +43,24 @@ static const struct opt options[] = {
 		"where the positions of the batch begin again, if it has positions."},
 	{OPT_STR, 0, "grad-norm", "X", NULL, O(grad_norm), .help =
 		"The norm of the gradient that the run logged for this step; of two runs X,Y. Without "
-		"it, clipping hides a wrong scale. Half a unit of its last digit is allowed for."},
+		"it or Trainer's trainer_state.json, clipping hides a wrong scale. Half a unit of its last "
+		"digit is allowed for."},
 	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
-		"The loss that the run logged, the mean over all targets of the batch."},
+		"The loss that the run logged, the mean over all targets of the batch. Without it, as "
+		"Trainer's trainer_state.json says."},
+	{OPT_STR, 0, "divide-by", "counted | weights | NUMBER", "counted", O(how.divide_by), .help =
+		"What the sum of the losses of all targets, times their weights, is divided by. counted: "
+		"the number of targets that count. weights: the sum of their weights."},
 	{OPT_GROUP, .name = "The other run"},
 	{OPT_STR, 'c', "model-config", "FILE", NULL, O(open.config), .files = "", .help =
 		"What the tensors of a checkpoint of PyTorch do not tell, such as the number of heads: "
 		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside "
 		"the checkpoint, if there is one."},
-	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS), .help =
+	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
+		"The base model of adapters (LoRA) of PEFT, which BEFORE and AFTER then have. Without it, "
+		"the directory that adapter_config.json names."},
+	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS),
+		.unsupported = "fp16: autocast checks it, with bounds for bf16, which are wider", .help =
 		"How it computed, which sets what rounding may explain. autocast: matmuls in bf16. bf16: "
 		"parameters and activations, too, as with mixed precision of FSDP."},
 	{OPT_DOUBLE, 0, "clip", "X", "-1", O(adam.clip), 0, -1, 1e30, .help =
@@ -102,6 +115,7 @@ static const struct opt options[] = {
 /* clang-format on */
 
 static const char *const synopsis[] = {"[options] BEFORE AFTER --batch FILE ...",
+	"[options] BEFORE [AFTER] --batch FILE ... --grads FILE ...",
 	"[options] BEFORE AFTER", "[--two-runs] [options] RUN1 RUN2", NULL};
 
 static const struct program program = {
@@ -124,10 +138,11 @@ static int write_reports(const struct step_check *c, const struct opts *o, struc
 	return rc;
 }
 
-/* A number as it was logged, and half a unit of its last digit. */
-static int parse_logged(const char *text, double *x, double *half, struct err *e)
+/* A number as it was logged, and half a unit of its last digit. *x stays if there is none. */
+static int parse_logged(
+	const char *text, bool negative, double *x, double *half, struct err *e)
 {
-	*x = -1;
+	const double none = *x;
 	*half = 0;
 	if (!text)
 		return 0;
@@ -135,8 +150,11 @@ static int parse_logged(const char *text, double *x, double *half, struct err *e
 	size_t digits = point ? strspn(point + 1, "0123456789") : 0;
 	if (!strcasecmp(text, "nan") || !strcasecmp(text, "inf"))
 		return 0; /* which the files tell, too */
-	if (parse_double(text, x) || *x < 0)
-		return err_set(e, EX_USAGE, "'%s' is no number that is logged", text);
+	if (parse_double(text, x) || !isfinite(*x) || (*x < 0 && !negative)) {
+		*x = none;
+		return err_set(e, EX_USAGE, "'%s' is not a number that is logged%s", text,
+			negative ? "" : ": it is negative, or no number");
+	}
 	*half = 0.5 * pow(10, (exponent ? atoi(exponent + 1) : 0) - (double)digits);
 	return 0;
 }
@@ -148,14 +166,27 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 	struct str first = {0};
 	int rc = 0;
 	o->two_norms = comma;
+	o->grad_norm = o->first_norm = -1;
 	if (comma) {
 		str_printf(&first, "%.*s", (int)(comma - text), text);
-		rc = parse_logged(first.s, &o->first_norm, &o->first_norm_half, e);
+		rc = parse_logged(first.s, false, &o->first_norm, &o->first_norm_half, e);
 		str_free(&first);
 	}
 	return rc ? -1
-		  : parse_logged(comma ? comma + 1 : text, &o->grad_norm,
+		  : parse_logged(comma ? comma + 1 : text, false, &o->grad_norm,
 			    &o->grad_norm_half, e);
+}
+
+/* Reports that there are not two checkpoints. */
+static const struct err *count_operands(const struct opts *o, int n, struct err *e)
+{
+	err_set(e, EX_USAGE, "give two checkpoints: before the step, and after it");
+	if (!n && o->batch.n > 2)
+		err_set(e, EX_USAGE,
+			"--batch took all %lld files; give the checkpoints first: pt-check BEFORE AFTER "
+			"--batch FILE ...",
+			(long long)o->batch.n);
+	return e;
 }
 
 static void tell(struct str *out, const char *format, const char *value)
@@ -208,9 +239,14 @@ int main(int argc, char **argv)
 	scoped_str text = {0}, told = {0};
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
-	if (n != 2)
-		return err_say(&(struct err){
-			EX_USAGE, "give two checkpoints: before the step, and after it"});
+	if (n != 2 && !(n == 1 && o.grads.n))
+		return err_say(count_operands(&o, n, &e));
+	if (o.grads.n && o.two_runs)
+		return err_say(&(struct err){EX_USAGE,
+			"--two-runs compares two runs, and --grads is of one; leave one out"});
+	if (n == 1 && !o.batch.n)
+		return err_say(&(struct err){EX_USAGE,
+			"--grads without AFTER needs the tokens of the step; give --batch"});
 	for (int64_t i = 0; i < o.reports.n; i++)
 		if (page_kind(o.reports.v[i], &e) < 0)
 			return err_say(&e);
@@ -220,16 +256,18 @@ int main(int argc, char **argv)
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--two-runs compares files of one step, and --batch is of a step between two"});
-	if (!o.two_runs)
+	o.check.loss = (double)NAN;
+	if (!o.two_runs && n > 1)
 		take_facts(&o, argv[0], argv[1], &told);
 	if (parse_norms(o.grad_norm, &o.check, &e) ||
-		parse_logged(o.loss, &o.check.loss, &o.check.loss_half, &e))
+		parse_logged(o.loss, true, &o.check.loss, &o.check.loss_half, &e))
 		return err_say(&e);
 	struct comm *world = comm_open();
 	struct device d; /* its threads are those of the plain loops, too */
 	device_cpu(&d, (int)backend_threads(o.threads));
-	const struct check_job job = {argv[0], argv[1], &o.batch, o.how, o.adam,
-		o.two_runs, &o.freeze, &o.lr_scale_of, o.open, told.s};
+	const struct check_job job = {argv[0], n > 1 ? argv[1] : NULL, &o.batch, o.how,
+		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, told.s, &o.grads,
+		o.base};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);

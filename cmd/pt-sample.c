@@ -176,7 +176,7 @@ static int open_model(
 		e->code = EX_DATAERR; /* they are not this user's options */
 		return err_prefix(e, "%s: ", path);
 	}
-	if (weights_check(s->ckpt, &s->x.model, e))
+	if (model_check_kernels(&s->x.model, e) || weights_check(s->ckpt, &s->x.model, e))
 		return -1;
 	return layout_check_tp(s->degree[AXIS_TP], &s->x.model, e);
 }

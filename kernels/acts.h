@@ -15,5 +15,6 @@
 ACT(GELU_TANH, gelu_tanh, PLAIN, "gelu-tanh", "gelu_new", "gelu_pytorch_tanh", NULL)
 ACT(GELU, gelu, PLAIN, "gelu", "gelu", NULL, NULL)
 ACT(SWIGLU, swiglu, GATED, "swiglu", "silu", "swish", "--swiglu")
+ACT(GEGLU_TANH, geglu_tanh, GATED, "geglu-tanh", "gelu_pytorch_tanh", "gelu_new", NULL)
 #undef ACT
 #endif

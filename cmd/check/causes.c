@@ -263,7 +263,8 @@ int find_causes(struct step_check *c, struct err *e)
 {
 	struct cause_search s = {.c = c,
 		.wrong = xcalloc((size_t)c->n + 1, sizeof(int)),
-		.screen = xcalloc((size_t)c->n + 1, sizeof(bool)),
+		.screen = xcalloc(
+			(size_t)(c->n + c->weights.m.n_tensors) + 1, sizeof(bool)),
 		.forward_right = has_forward_right(c)};
 	int rc = list_wrong(&s, e);
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;

@@ -40,6 +40,8 @@ CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_kept_gradients,
 	"their sum with this step's")
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
 	"as if the moments of the step before were zero")
+CAUSE(TRY_STEP, IF_FUNCTION, by_adapter_scale, "as if the scale of the adapters were %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_unit_weights, "as if all targets had the weight 1")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_targets, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")

@@ -53,12 +53,22 @@ static int check_batch(const struct step_check *c, struct err *e)
 static int read_weights(struct step_check *c, struct err *e)
 {
 	const struct model *m = &c->weights.m;
-	if (weights_read(&c->weights, &c->files.before, e))
+	if (c->lora.used ? lora_weights(&c->weights, &c->lora, &c->files.before, e)
+			 : weights_read(&c->weights, &c->files.before, e))
 		return -1;
 	for (int i = 0; i < c->n; i++)
 		while (strcmp(m->tensors[c->of[i].in_model].name, c->of[i].name) != 0)
 			c->of[i].in_model++;
 	return 0;
+}
+
+static void set_file_name(struct tensor_check *x, const struct ckpt_view *v, int tensor)
+{
+	scoped_str name = {0};
+	if (v->file_name)
+		v->file_name(v, tensor, &name);
+	if (name.len && strcmp(name.s, x->name) != 0)
+		snprintf(x->file_name, sizeof(x->file_name), "%s", name.s);
 }
 
 static void name_tensors(struct step_check *c)
@@ -68,12 +78,15 @@ static void name_tensors(struct step_check *c)
 	for (int i = 0; i < c->n; i++) {
 		snprintf(c->of[i].name, sizeof(c->of[i].name), "%s",
 			c->files.after.tensors[i].name);
+		set_file_name(&c->of[i], &c->files.after, i);
 		c->of[i].n = step_files_size(&c->files, i);
 		c->of[i].cause = -1;
 		c->of[i].lr_scale = 1;
 	}
 	c->order = convert_forward_order(
 		c->files.after.config.s, c->files.after.tensors, c->n);
+	for (int i = 0; i < c->n && c->lora.used; i++)
+		c->order[i] = i;
 }
 
 static void note_tested(struct step_check *c)
@@ -119,18 +132,26 @@ static int nothing_changed(const struct step_check *c, bool *same, struct err *e
 static int open_job(struct step_check *c, const struct check_job *job, struct err *e)
 {
 	const int64_t n = job->batch->n;
-	if (!job->two_runs && !strcmp(job->before, job->after))
+	if (job->after && !job->two_runs && !strcmp(job->before, job->after))
 		return err_set(e, EX_USAGE, "%s: both checkpoints are one", job->before);
 	/* (checkpoints may take long to read) */
 	if (n && token_batch_read(&c->batch, n, job->batch->v, &job->how, e))
 		return -1;
 	enum whose_files whose = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
-	if (step_files_open(
-		    &c->files, job->before, job->after, &job->open, &job->adam, whose, e))
+	if (lora_open(&c->lora, job->before, job->base, &job->open, e))
+		return -1;
+	if (c->lora.used && job->freeze && job->freeze->n)
+		return err_set(e, EX_USAGE,
+			"--freeze is for models, and these files have adapters");
+	if (step_files_open(&c->files, job->before, job->after, &job->open, &job->adam,
+		    whose, c->lora.used ? &c->lora : NULL, e))
 		return -1;
 	name_tensors(c);
 	c->has_reference = n > 0;
-	if (read_groups(c, job, e) || judge_copies(c, e))
+	if (job->grads && given_open(&c->given, job->grads, &c->files.after, &c->lora, e))
+		return -1;
+	if (read_groups(c, job, e) || judge_copies(c, e) || judge_given_copies(c, e) ||
+		judge_witness(c, e))
 		return -1;
 	if (c->o.grad_norm > 0 && c->o.two_norms != c->files.two_runs)
 		return err_set(e, EX_USAGE, "%s",
@@ -138,12 +159,13 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 				? "--grad-norm X,Y is of two runs, and these files are of one"
 				: "of two runs, --grad-norm is X,Y: the norms of both");
 	const struct str *state = &c->files.after.other_state;
-	if (state->len)
+	if (state->len && !c->given.n)
 		return err_set(e, EX_TROUBLE,
 			"%s: moments not found: each trained tensor needs exp_avg and exp_avg_sq "
 			"of AdamW under optimizer.state, and the file has %s",
 			job->after, state->s);
-	if (n && !step_files_have_moments(&c->files))
+	if ((n || c->given.n) && !step_files_have_moments(&c->files) &&
+		!(n && c->given.n))
 		return err_set(e, EX_TROUBLE,
 			"%s has no moments of AdamW, from which the gradient follows: save "
 			"the optimizer's state, too",
@@ -173,6 +195,7 @@ static int check_with_batch(struct step_check *c, struct err *e)
 	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
 		return -1;
 	leave_out_frozen(c);
+	lora_examine(c);
 	if (judge_gradients(c, e))
 		return -1;
 	note_equal_sequences(c);
@@ -207,6 +230,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 
 void step_check_close(struct step_check *c)
 {
+	given_close(&c->given);
 	gradients_free(&c->reference);
 	weights_free(&c->weights);
 	token_batch_free(&c->batch);
@@ -218,5 +242,6 @@ void step_check_close(struct step_check *c)
 	copies_free(&c->copies[0]);
 	copies_free(&c->copies[1]);
 	step_files_close(&c->files);
+	lora_close(&c->lora);
 	*c = (struct step_check){0};
 }

@@ -6,6 +6,8 @@
 #pragma once
 
 #include "reference/reference.h"
+#include "check/given.h"
+#include "lora/lora.h"
 #include "check/step_files.h"
 #include "check/vectors.h"
 
@@ -21,7 +23,7 @@ struct check_opts {
 	double grad_norm; /* as logged; below 0: not known */
 	bool two_norms;	  /* --grad-norm X,Y: first_norm is X, grad_norm Y */
 	double first_norm;
-	double loss;
+	double loss; /* as logged; NAN: not known */
 	double grad_norm_half, first_norm_half,
 		loss_half; /* half a unit of the last digit that was logged */
 	int64_t tp, cp, fsdp, dp, accumulation; /* degrees of the other run; 1: none */
@@ -59,6 +61,7 @@ struct distance {
 
 struct tensor_check {
 	char name[64];
+	char file_name[128]; /* in the checkpoint; "": the same */
 	int64_t n;
 	int in_model; /* its number among the model's tensors, where the model is known */
 	double norm;  /* of the gradient that the optimizer saw */
@@ -143,6 +146,8 @@ struct step_check {
 	struct check_opts o;
 	struct step_files files;
 	const char *told; /* what was taken from files of the run; NULL: nothing */
+	struct given_gradients given; /* --grads; n is 0 without it */
+	struct lora lora;	      /* the files have adapters of a base model */
 	int n;
 	struct tensor_check *of;    /* [n] in the order of the files */
 	int *order;		    /* [n]: of the forward pass */
@@ -179,6 +184,10 @@ struct check_job {
 		*lr_scale_of; /* as pt-train's; none: as the files say */
 	struct open_how open;
 	const char *told; /* what was taken from files of the run; NULL: nothing */
+	/* Files of gradients; NULL or empty: none. `after` may then be NULL. */
+	const struct strs *grads;
+	const char *
+		base; /* the model whose adapters the files have; NULL: as adapter_config.json says */
 };
 
 /* Makes all tests that the files allow; -1 with *e set if they cannot be read, or do not belong together.
@@ -208,6 +217,18 @@ double *bounds_in_bf16(const struct step_check *c, struct err *e);
 int solve_betas(struct step_check *c, bool *solved, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
+/* Describes a factor of all gradients: "4.000 times", and what of the layout has this degree. */
+void say_times(const struct step_check *c, double factor, char *out, size_t room);
+/* given.c: compares the copies of the ranks, and the moments with the gradients that --grads has. */
+int judge_given_copies(struct step_check *c, struct err *e);
+int judge_witness(struct step_check *c, struct err *e);
+/* The scale of the gradients that --grads has. norm: theirs, of all tensors; of `common` times the reference's scale. */
+void judge_given_scale(struct step_check *c, double norm);
+/* adapters.c */
+/* Returns whether the tensor is the A of an adapter whose B was zero before the step: it has no gradient. */
+bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e);
+/* Sets c->lora.is_zero, and adds a note if an adapter is not zero before the first step. */
+void lora_examine(struct step_check *c);
 /* causes.c: explains those that are wrong. */
 int find_causes(struct step_check *c, struct err *e);
 /* update.c: moments, and the update; needs no reference. */

@@ -177,7 +177,9 @@ static int unchecked_moments(const struct step_check *c, struct str *why)
 		all += has;
 		hidden += has && !x->moments.tested;
 	}
-	if (c->files.v1 < 0)
+	if (c->files.no_after)
+		str_puts(why, "no file of after the step was given");
+	else if (c->files.v1 < 0)
 		str_puts(why, "the file after the step has no exp_avg_sq");
 	else if (hidden || !all)
 		str_printf(why, "rounding of the moments hides them (%d of %d tensors)",
@@ -201,6 +203,11 @@ int find_unchecked(const struct step_check *c, enum check_part part, struct str 
 			str_puts(why, "no batch was given (--batch)");
 		else if (!c->scale.n_right && !two)
 			str_puts(why, "the gradients differ");
+		else if (c->given.n && c->given.loss_scale > 1)
+			str_puts(why, c->scale.checked
+					      ? ""
+					      : "a loss scale may be in the gradients; "
+						"scaler.unscale_() removes it");
 		else if (!c->scale.checked)
 			str_printf(why, "clipping may hide it; %s tells",
 				two ? "--grad-norm X,Y" : "--grad-norm");
@@ -215,6 +222,12 @@ int find_unchecked(const struct step_check *c, enum check_part part, struct str 
 	}
 }
 
+/* Are the gradients given, and no moments? */
+static bool has_gradients_only(const struct step_check *c)
+{
+	return c->given.n && c->files.m1 < 0;
+}
+
 /* ---- the verdict ------------------------------------------------------------------------ */
 
 const struct check_verdict *verdict_of(const struct step_check *c)
@@ -227,14 +240,17 @@ const struct check_verdict *verdict_of(const struct step_check *c)
 			"the gradients of both runs are the same"},
 		right = {"right", REPORT_GOOD, "the step is right",
 			"what was checked is within bounds"},
+		given = {"right", REPORT_GOOD, "the gradients are right",
+			"gradients are within bounds"},
 		in_part = {"right", REPORT_GOOD,
 			"nothing is wrong that shows without a batch",
 			"as far as it shows without a batch"};
-	return c->wrong		   ? &wrong
-	       : !c->tested	   ? &unchecked
-	       : c->files.two_runs ? &same
-	       : c->has_reference  ? &right
-				   : &in_part;
+	return c->wrong		       ? &wrong
+	       : !c->tested	       ? &unchecked
+	       : c->files.two_runs     ? &same
+	       : has_gradients_only(c) ? &given
+	       : c->has_reference      ? &right
+				       : &in_part;
 }
 
 /* "its scale", or "the update of 3 tensors" */
@@ -245,7 +261,10 @@ static void put_part(
 		str_printf(out, "the %s of %d tensor%s", check_part_names[part], n,
 			plural(n));
 	else
-		str_printf(out, "%s %s", c->files.two_runs ? "their" : "its",
+		str_printf(out, "%s %s",
+			c->files.two_runs	? "their"
+			: has_gradients_only(c) ? "the"
+						: "its",
 			check_part_names[part]);
 }
 
@@ -257,8 +276,9 @@ void verdict_exceptions(const struct step_check *c, struct str *out)
 	int n = 0;
 	for (enum check_part p = 0; p < N_CHECK_PARTS && c->tested; p++) {
 		int tensors = find_unchecked(c, p, &why);
-		/* (the verdict without a batch has no part in these) */
-		if (!why.len || (!batch && (p == CHECK_GRADIENTS || p == CHECK_SCALE)))
+		/* (the verdict without a batch has no part in these, nor one of gradients in moments) */
+		if (!why.len || (!batch && (p == CHECK_GRADIENTS || p == CHECK_SCALE)) ||
+			(p == CHECK_MOMENTS && has_gradients_only(c)))
 			continue;
 		put_part(c, p, tensors, &parts[n++]);
 	}

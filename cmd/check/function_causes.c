@@ -7,7 +7,7 @@
 
 /* ---- another function -------------------------------------------------------------------------- */
 
-enum { MAX_TRIES = 100 };
+enum { MAX_TRIES = 110 };
 
 bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest)
 {
@@ -246,8 +246,12 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 	const struct model *m = &c->weights.m;
 	const bool rms = m->arch->norm == NORM_RMS, silu = m->act == ACT_SWIGLU;
 	const struct guess tries[] = {
-		{{.norm_offset = 1}, "norms multiplied by 1 + w, not by w", true},
-		{{.norm_offset = -1}, "norms multiplied by w - 1, not by w", true},
+		{{.norm_offset = 1}, "norms multiplied by 1 + w, not by w",
+			!m->arch->norm_adds_one},
+		{{.norm_offset = -1},
+			m->arch->norm_adds_one ? "norms multiplied by w, not by 1 + w"
+					       : "norms multiplied by w - 1, not by w",
+			true},
 		{{.other_norm = true},
 			rms ? "the norms were LayerNorm, not RMSNorm"
 			    : "the norms were RMSNorm, not LayerNorm: no mean is subtracted",
@@ -275,6 +279,64 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 		{{.function = {.path = {PATH_PARALLEL, -1, 0, 0}}},
 			"attention and FFN of each layer had the same input (parallel residual)",
 			true},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+static void scale_no_residual(struct model *m)
+{
+	m->c.residual_scale = 0;
+}
+
+static void scale_no_logits(struct model *m)
+{
+	m->c.logit_scale = 0;
+}
+
+static void rotate_all_channels(struct model *m)
+{
+	m->c.rotary = 0;
+}
+
+static void use_one_theta(struct model *m)
+{
+	m->c.rope_local_theta = 0;
+}
+
+static void drop_amplitude(struct model *m)
+{
+	m->c.rope_attention = 1;
+}
+
+/* Factors, limits and rotations that some families have. */
+static void add_families(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const struct model *m = &c->weights.m;
+	const struct model_config *o = &m->c;
+	const double root = sqrt((double)m->head_dim);
+	const struct guess tries[] = {
+		{{.function = {.score_cap = -1}}, "scores of attention had no limit",
+			o->score_cap > 0},
+		{{.function = {.logit_cap = -1}}, "logits had no limit",
+			o->logit_cap > 0},
+		{{.function = {.embedding_scale = 1}}, "the embedding were not scaled",
+			o->embedding_scale > 0 || m->arch->root_embedding},
+		{{.change = scale_no_residual},
+			"what sublayers add to the residual stream were not scaled",
+			o->residual_scale > 0},
+		{{.function = {.softmax_scale = 1 / root}},
+			"scores were divided by the root of a head's width, not scaled as the "
+			"configuration says",
+			o->attention_scale > 0},
+		{{.change = scale_no_logits}, "logits were not scaled",
+			o->logit_scale > 0},
+		{{.change = rotate_all_channels}, "all channels of a head were rotated",
+			o->rotary},
+		{{.change = use_one_theta},
+			"layers with a window had the rope theta of the others",
+			o->rope_local_theta > 0},
+		{{.change = drop_amplitude}, "YaRN had no factor of cosines and sines",
+			o->rope_scaling == ROPE_YARN},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
@@ -337,6 +399,7 @@ bool by_function(struct cause_search *s)
 	add_positions(s->c, tries, &n);
 	add_biases(s->c, tries, &n);
 	add_parts(s->c, tries, &n);
+	add_families(s->c, tries, &n);
 	add_sums_of_ranks(s->c, tries, &n);
 	double nearest = s->near;
 	const char *text = NULL;

@@ -21,11 +21,12 @@ static int find_tensors(struct step_check *c, const struct train_opts *o, struct
 {
 	const struct ckpt_view *v = &c->files.after;
 	struct model m;
-	if (convert_model(v, &m, e)) /* (are these options possible?) */
+	if (convert_model(v, &m, e))
 		return -1;
-	model_free(&m);
-	if (options_model_init(o, &m, v->tokenizer ? v->tokenizer->vocab.n : 0, e))
+	if (options_groups(o, &m, e)) {
+		model_free(&m);
 		return -1;
+	}
 	for (int i = 0, k = 0; i < c->n; i++) {
 		for (k = 0; strcmp(m.tensors[k].name, c->of[i].name) != 0;)
 			k++;

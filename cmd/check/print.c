@@ -65,11 +65,11 @@ static void put_batch(const struct step_check *c, struct str *out)
 {
 	const struct token_batch *b = &c->batch;
 	str_printf(out,
-		"batch   %lld sequence%s of %lld positions, %lld targets%s; loss %.6f",
+		"batch   %lld sequence%s of %lld positions, %lld targets%s%s; loss %.6f",
 		(long long)b->n, plural(b->n), (long long)b->length,
-		(long long)b->counted, b->documents ? ", attention within documents" : "",
-		c->reference.loss);
-	if (c->o.loss >= 0)
+		(long long)b->counted, b->weights ? " with weights" : "",
+		b->documents ? ", attention within documents" : "", c->reference.loss);
+	if (!isnan(c->o.loss))
 		str_printf(out, ", logged %.6g", c->o.loss);
 	str_printf(out, " (%s)\n", c->computed);
 }
@@ -90,7 +90,10 @@ static void put_scale(const struct step_check *c, struct str *out)
 	if (!c->scale.n_right)
 		str_puts(out, "; not checked: the gradients are others");
 	else if (!c->scale.checked)
-		str_puts(out, "; NOT checked: clipping hides it, --grad-norm would tell");
+		str_puts(out,
+			c->given.loss_scale > 1
+				? "; NOT checked: a loss scale may be in them"
+				: "; NOT checked: clipping hides it, --grad-norm would tell");
 	str_putc(out, '\n');
 }
 
@@ -133,23 +136,48 @@ static void put_names(const struct check_report *r, int cause, struct str *out)
 	str_free(&others);
 }
 
+enum { FILE_NAME_TEXT = 140 };
+
+/* Returns " (NAME)", the name of a tensor in the checkpoint, if that is another one; else "". x may be NULL. */
+static const char *in_file(const struct tensor_check *x, char text[static FILE_NAME_TEXT])
+{
+	text[0] = '\0';
+	if (x && *x->file_name)
+		snprintf(text, FILE_NAME_TEXT, " (%s)", x->file_name);
+	return text;
+}
+
+static const struct tensor_check *tensor_named(
+	const struct step_check *c, const char *name)
+{
+	int i = 0;
+	while (i < c->n && strcmp(c->of[i].name, name) != 0)
+		i++;
+	return i < c->n ? &c->of[i] : NULL;
+}
+
 static void put_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
+	char name[FILE_NAME_TEXT];
 	const struct tensor_check *first = report_first(c);
 	if (first)
 		str_printf(out,
-			"first   wrong in backward order: %s, residual %.2g, bound %.1g\n",
-			first->name, first->gradient.value, first->gradient.bound);
+			"first   wrong in backward order: %s%s, residual %.2g, bound %.1g\n",
+			first->name, in_file(first, name), first->gradient.value,
+			first->gradient.bound);
 	map_init(&r, c, NULL);
 	for (int k = 0; k < c->n_findings; k++) {
 		const struct finding *f = &c->findings[k];
 		str_puts(out, is_note(f) ? "note    " : "finding ");
 		if (f->kind == FINDING_GRADIENT) {
 			put_names(&r, k, out);
+			if (f->n == 1)
+				str_puts(out, in_file(tensor_named(c, f->first), name));
 			str_printf(out, " (%d): ", f->n);
 		} else if (*f->first) {
-			str_puts(out, f->first);
+			str_printf(out, "%s%s", f->first,
+				in_file(tensor_named(c, f->first), name));
 			if (f->n > 1)
 				str_printf(out, " and %d more", f->n - 1);
 			str_puts(out, ": ");
@@ -176,9 +204,12 @@ void step_check_print(const struct step_check *c, struct str *out)
 {
 	bool two = c->files.two_runs;
 	put_file(two ? "first" : "before", &c->files.before, c->files.m0 >= 0, out);
-	put_file(two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
+	if (!c->files.no_after)
+		put_file(
+			two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
 	if (c->told)
 		str_printf(out, "run     %s, from the files of Trainer\n", c->told);
+	given_print(&c->given, c->n, out);
 	if (two)
 		str_printf(out, "        of one step, %.0f: their exp_avg are compared\n",
 			c->files.step);
@@ -242,6 +273,7 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 {
 	json_t *j = json_object();
 	put_json(j, "name", json_string(x->name));
+	put_json(j, "file_name", text_json(*x->file_name ? x->file_name : x->name));
 	put_json(j, "elements", json_integer(x->n));
 	put_json(j, "gradient_norm", number_json(x->norm));
 	put_json(j, "factor", c->has_reference ? number_json(x->factor) : json_null());
@@ -277,9 +309,12 @@ void step_check_json(const struct step_check *c, struct str *out)
 {
 	json_t *j = json_object(), *tensors = json_array(), *findings = json_array();
 	put_json(j, "before", text_json(c->files.before.name));
-	put_json(j, "after", text_json(c->files.after.name));
+	put_json(j, "after",
+		c->files.no_after ? json_null() : text_json(c->files.after.name));
 	if (c->told)
 		put_json(j, "from_files", json_string(c->told));
+	if (c->given.n)
+		put_json(j, "gradients_given", json_boolean(true));
 	put_json(j, "verdict", json_string(verdict_of(c)->word));
 	put_json(j, "optimizer_step", number_json(c->files.step));
 	put_json(j, "learning_rate", number_json(c->lr));

@@ -312,7 +312,9 @@ void find_unchecked_updates(struct step_check *c)
 		has += has_update;
 		tested += has_update && x->update.tested;
 	}
-	if (!step_files_have_moments(&c->files) || c->files.v1 < 0)
+	if (c->files.no_after)
+		why = "no file of after the step was given";
+	else if (!step_files_have_moments(&c->files) || c->files.v1 < 0)
 		why = "the file after the step has no exp_avg and exp_avg_sq";
 	else if (!has)
 		why = "no tensor has a moment that is not zero";

@@ -138,7 +138,13 @@ static void put_first(const struct check_report *r, struct str *out)
 
 static void put_second(const struct check_report *r, struct str *out)
 {
-	put_file(&r->c->files.after, r->c->files.m1 >= 0, out);
+	if (!r->c->files.no_after)
+		put_file(&r->c->files.after, r->c->files.m1 >= 0, out);
+}
+
+static void put_given(const struct check_report *r, struct str *out)
+{
+	given_names(&r->c->given, out);
 }
 
 static void put_batch(const struct check_report *r, struct str *out)
@@ -153,9 +159,10 @@ static void put_batch(const struct check_report *r, struct str *out)
 		str_printf(out, "%s%s", i ? ", " : "", r->batch->v[i]);
 	if (r->batch->n > MOST)
 		str_printf(out, " and %lld more", (long long)r->batch->n - MOST);
-	str_printf(out, ": %lld sequence%s of %lld positions, %lld targets%s%s",
+	str_printf(out, ": %lld sequence%s of %lld positions, %lld targets%s%s%s",
 		(long long)b->n, plural(b->n), (long long)b->length,
-		(long long)b->counted, b->masked ? ", others masked" : "",
+		(long long)b->counted, b->weights ? " with weights" : "",
+		b->masked ? ", others masked" : "",
 		b->documents ? ", attention within documents" : "");
 }
 
@@ -184,6 +191,8 @@ static void put_run(const struct check_report *r, struct str *out)
 static void put_adam(const struct check_report *r, struct str *out)
 {
 	const struct adam *a = &r->c->files.adam;
+	if (r->c->given.n && r->c->files.m1 < 0)
+		return; /* (another one, perhaps) */
 	str_printf(out, "AdamW, its step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
 		r->c->files.step, a->beta1, a->beta2, a->eps);
 	if (a->clip > 0)
@@ -226,6 +235,7 @@ static const struct {
 	{"After", OF_STEP, put_second},
 	{"First run", OF_RUNS, put_first},
 	{"Second run", OF_RUNS, put_second},
+	{"Gradients from", OF_STEP, put_given},
 	{"Batch", OF_STEP, put_batch},
 	{"Reference", OF_STEP, put_reference},
 	{"The other run", OF_STEP | OF_RUNS, put_run},
@@ -262,7 +272,7 @@ int report_scales(
 	int n = 0;
 	if (c->has_reference) {
 		s[n++] = (struct report_scale){"loss", c->reference.loss,
-			report_known(c->o.loss >= 0, c->o.loss)};
+			report_known(!isnan(c->o.loss), c->o.loss)};
 		s[n++] = (struct report_scale){"norm of the gradient (grad_norm)", norm,
 			report_known(c->o.grad_norm > 0, c->o.grad_norm)};
 		s[n++] = (struct report_scale){"factor of the gradient, by clipping",

@@ -72,7 +72,7 @@ struct tally tally(const struct step_check *c, enum check_test test);
 void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
 
 /* What was checked, one of so many facts: its name and its text; NULL if it does not apply. */
-enum { N_REPORT_FACTS = 12 };
+enum { N_REPORT_FACTS = 13 };
 const char *report_fact(const struct check_report *r, int i, struct str *text);
 
 struct report_scale {

@@ -262,7 +262,8 @@ bool by_old_parameters(struct cause_search *s)
 	bool sharded = c->o.fsdp > 1 && c->o.fsdp <= MOST_OLD;
 	struct old old = {.n = sharded ? (int)c->o.fsdp : 2};
 	struct err e = {0};
-	if (c->files.m0 < 0 || c->files.v0 < 0 || !(c->files.from >= 1) || !(c->lr > 0))
+	if (c->lora.used || c->files.m0 < 0 || c->files.v0 < 0 || !(c->files.from >= 1) ||
+		!(c->lr > 0))
 		return false;
 	old.update = xcalloc((size_t)c->weights.m.n_tensors, sizeof(*old.update));
 	bool all = true;

@@ -354,6 +354,8 @@ bool by_missing_all_reduce(struct cause_search *s)
 		{MISSING_BOTH,
 			"went on with its own parts: no all-reduce of the outputs of attention and "
 			"FFN (wo, w2)"}};
+	if (s->c->lora.used) /* (how ranks divide adapters is not known) */
+		return false;
 	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
 	for (size_t i = 0; i < ARRAY_LEN(degrees) && may_have(s->c, tp); i++)
 		for (size_t k = 0; k < ARRAY_LEN(tries); k++)
@@ -407,6 +409,13 @@ bool by_z_loss(struct cause_search *s)
 		return false;
 	snprintf(s->detail, sizeof(s->detail), "%.3g", x[0] / x[1]);
 	return true;
+}
+
+bool by_unit_weights(struct cause_search *s)
+{
+	const struct variant v = {.unweighted = true};
+	return s->c->batch.weights && distance_with(s, v, false) <= s->near &&
+	       distance_with(s, v, true) <= s->near;
 }
 
 /* ---- layers and residuals ---------------------------------------------------------------------- */

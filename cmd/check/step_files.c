@@ -1,6 +1,7 @@
 /* Two checkpoints of one step. */
 #include "check/step_files.h"
 
+#include "lora/lora.h"
 #include "foreign/foreign.h"
 #include "engine/options.h"
 
@@ -91,8 +92,10 @@ static int check_steps(struct step_files *s, enum whose_files whose, struct err 
 {
 	bool zero = true;
 	s->from = -1;
-	if (s->m1 < 0)
+	if (s->m1 < 0) {
+		s->m0 = s->v0 = -1;
 		return 0;
+	}
 	if (s->m0 >= 0 && are_zero(s, &zero, e))
 		return -1;
 	if (zero) {
@@ -116,23 +119,32 @@ static int check_steps(struct step_files *s, enum whose_files whose, struct err 
 		s->before.name, s->after.name, s->from, s->step);
 }
 
+static int open_file(struct ckpt_view *v, const char *path, const struct open_how *how,
+	const struct lora *lora, struct err *e)
+{
+	return lora ? lora_view(v, lora, path, false, e) : convert_open(v, path, how, e);
+}
+
 int step_files_open(struct step_files *s, const char *before, const char *after,
 	const struct open_how *how, const struct adam *asked, enum whose_files whose,
-	struct err *e)
+	const struct lora *lora, struct err *e)
 {
 	*s = (struct step_files){0};
-	if (convert_open(&s->before, before, how, e))
+	if (open_file(&s->before, before, how, lora, e))
 		return -1;
 	s->n_open = 1;
-	if (convert_open(&s->after, after, how, e))
+	if (open_file(&s->after, after ? after : before, how, lora, e))
 		return -1;
 	s->n_open = 2;
+	s->no_after = !after;
 	s->n_tensors = s->after.n_tensors;
 	s->m0 = ckpt_view_find_group(&s->before, "exp_avg");
 	s->v0 = ckpt_view_find_group(&s->before, "exp_avg_sq");
 	s->m1 = ckpt_view_find_group(&s->after, "exp_avg");
 	s->v1 = ckpt_view_find_group(&s->after, "exp_avg_sq");
 	s->step = (double)s->after.info.step;
+	if (s->no_after)
+		s->m1 = s->v1 = -1;
 	if (check_tensors(s, e) || check_steps(s, whose, e))
 		return -1;
 	return configure(s, asked, e);

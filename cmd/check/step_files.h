@@ -7,6 +7,8 @@
 
 #include "foreign/foreign.h"
 
+struct lora;
+
 /* What the optimizer was configured with; below 0: not known. */
 struct adam {
 	double beta1, beta2, eps, decay, clip, lr;
@@ -22,15 +24,16 @@ struct step_files {
 	double from;	    /* and to `before`; -1: not known */
 	/* The files are of one step, of two runs: `before` is the first one's. */
 	bool two_runs;
+	bool no_after; /* `after` is the file of `before` again, and its moments are not used */
 };
 
 /* Are the files of one run, before and after a step, or of one step of two runs? ONE_OR_TWO: of two if both have
  * the same step. */
 enum whose_files { ONE_RUN, TWO_RUNS, ONE_OR_TWO_RUNS };
-/* `asked`: what the user says of the optimizer goes before what the files say. */
+/* after: NULL if there is none. lora: of files of adapters; else NULL. `asked`: what the user says of the optimizer goes before what the files say. */
 int step_files_open(struct step_files *s, const char *before, const char *after,
 	const struct open_how *how, const struct adam *asked, enum whose_files whose,
-	struct err *e);
+	const struct lora *lora, struct err *e);
 void step_files_close(struct step_files *s);
 bool step_files_have_moments(const struct step_files *s);
 int64_t step_files_size(const struct step_files *s, int tensor);

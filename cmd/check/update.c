@@ -390,7 +390,7 @@ bool by_slices_of_update(struct cause_search *s)
 TENSOR_CAUSE(is_not_finite, x->nonfinite)
 TENSOR_CAUSE(has_frozen_gradient,
 	x->frozen && !x->nonfinite && !x->dead && s->c->files.m1 >= 0)
-TENSOR_CAUSE(is_dead, x->dead && !x->frozen)
+TENSOR_CAUSE(is_dead, x->dead && !x->frozen && !lora_expects_zero(s->c, s->tensor, &s->e))
 TENSOR_CAUSE(is_unchanged, x->unchanged && x->update.tested)
 TENSOR_CAUSE(has_other_update, x->update.wrong)
 

@@ -71,7 +71,7 @@ double slice_factors(const struct step_check *c, int tensor, const float *a,
 
 bool is_rotated(const char *name)
 {
-	return strstr(name, ".wq.") || strstr(name, ".wk.");
+	return (strstr(name, ".wq.") || strstr(name, ".wk.")) && !strstr(name, ".lora_");
 }
 
 int64_t row_of_pairs(int64_t row, int64_t head_dim)

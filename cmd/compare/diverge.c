@@ -109,7 +109,7 @@ static double tolerated(const struct judging *j, int64_t from, int64_t to)
 	return fraction_of_loss(j, margin, from, to);
 }
 
-/* Sets the onset, and appends "in steps 64 to 95 ". */
+/* Sets the onset, and appends "first shown in steps 64 to 95: ". */
 static void begin_onset(const struct judging *j, int64_t from, int64_t to,
 	struct verdict_result *r, struct str *reason)
 {
@@ -117,10 +117,14 @@ static void begin_onset(const struct judging *j, int64_t from, int64_t to,
 	r->onset = j->finite.at[from];
 	r->onset_last = j->finite.at[to - 1];
 	if (r->onset == r->onset_last)
-		str_printf(reason, steps ? "in step %.0f " : "at %.0f tokens ", r->onset);
+		str_printf(reason,
+			steps ? "first shown in step %.0f: "
+			      : "first shown at %.0f tokens: ",
+			r->onset);
 	else
 		str_printf(reason,
-			steps ? "in steps %.0f to %.0f " : "at %.0f to %.0f tokens ",
+			steps ? "first shown in steps %.0f to %.0f: "
+			      : "first shown at %.0f to %.0f tokens: ",
 			r->onset, r->onset_last);
 }
 
@@ -141,7 +145,7 @@ static void find_means(const struct judging *j, int64_t from, int64_t to, double
 	begin_onset(j, from, to, r, reason);
 	r->at_onset =
 		(struct interval){e.mean, zone + student_quantile(level, e.df) * e.se};
-	str_printf(reason, "it is %.3g %s, and the band is +-%.3g", fabs(e.mean),
+	str_printf(reason, "%.3g %s, and the band is +-%.3g", fabs(e.mean),
 		e.mean > 0 ? "higher" : "lower", r->at_onset.half_width);
 }
 

@@ -212,22 +212,24 @@ static enum verdict judge_shown(
 	return v;
 }
 
-static enum verdict judge_unshown(const struct judging *j, struct verdict_result *r)
+/* unjudged: a test has rows that no statistics saw. */
+static enum verdict judge_unshown(
+	const struct judging *j, struct verdict_result *r, bool unjudged)
 {
 	bool equivalent = is_equivalent(r);
-	if (!equivalent && j->o->one_sided && is_not_worse(r)) {
+	if (!equivalent && !unjudged && j->o->one_sided && is_not_worse(r)) {
 		explain_end(j, r);
 		str_printf(&r->reason, ", not worse by more than the margin of %.3g",
 			r->margin);
 		return VERDICT_NOT_WORSE;
 	}
-	if (!equivalent) {
+	if (!equivalent && !unjudged) {
 		explain_undecided(j, r);
 		return VERDICT_UNDECIDED;
 	}
 	explain_end(j, r);
 	explain_margin(r);
-	return VERDICT_EQUIVALENT;
+	return unjudged ? VERDICT_DIFFERENT : VERDICT_EQUIVALENT;
 }
 
 static enum verdict judge_statistically(const struct judging *j, struct verdict_result *r)
@@ -241,14 +243,15 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 			(long long)j->finite.n, plural(j->finite.n), column_name(j));
 		return VERDICT_DIFFERENT;
 	}
+	bool unjudged =
+		any_constant(j, TEST, &constant) || r->n_nonfinite || has_lone(j, r);
 	estimate_end(j, r);
 	r->shown = differs(j, r, &found);
-	enum verdict v = r->shown ? judge_shown(j, r, &found) : judge_unshown(j, r);
-	if (any_constant(j, TEST, &constant))
+	enum verdict v =
+		r->shown ? judge_shown(j, r, &found) : judge_unshown(j, r, unjudged);
+	if (constant.len)
 		str_printf(&r->reason, "; %s", constant.s);
-	/* rows of a test that no statistics saw */
-	bool unjudged = constant.len || r->n_nonfinite || has_lone(j, r);
-	return !r->shown && unjudged ? VERDICT_DIFFERENT : v;
+	return v;
 }
 
 /* Whatever the rule, a row that only some runs have is a difference, and a test with a value that is not

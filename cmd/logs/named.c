@@ -199,7 +199,7 @@ static void take_letter(struct search *s)
 	s->after = s->p = q > s->p ? q : s->p + 1;
 }
 
-/* Returns the byte after "(higher is better)", which may stand between a name and its number; or NULL. */
+/* Returns the byte after "(higher is better)" between a name and its number; or NULL. */
 static const char *after_direction(const struct search *s)
 {
 	const char *end = s->line.p + s->line.n;
@@ -269,16 +269,22 @@ static int column_of(struct build *b, struct span name)
 	return column_find(text);
 }
 
-void set_named_as(
-	struct build *b, int64_t step, struct span column, const struct named *f)
+static void set_scaled(struct build *b, int64_t step, struct span column,
+	const struct named *f, double scale)
 {
-	double scale = column_of(b, column) >= 0 ? scale_of_suffix(f->unit) : 1;
 	if (f->unread && (build_unread(b, step, column, f->number) || isnan(f->v)))
 		return;
 	if (f->total > 0)
 		build_set(b, step, column, f->v / (double)f->total);
 	else
 		build_set(b, step, column, scaled(f->v, scale));
+}
+
+void set_named_as(
+	struct build *b, int64_t step, struct span column, const struct named *f)
+{
+	bool known = column_of(b, column) >= 0;
+	set_scaled(b, step, column, f, known ? scale_of_suffix(f->unit) : 1);
 }
 
 void set_named(struct build *b, int64_t step, const struct named *f)
@@ -346,7 +352,7 @@ static const struct label *label_of(const struct line_kind *k, struct span name)
 	return NULL;
 }
 
-/* Returns the step of the run, for a kind whose mark is before an epoch. *at: the number that is the step. */
+/* Returns the step of the run in a line with an epoch. *at: the index of the number that is the step. */
 static int64_t step_after_epoch(
 	struct build *b, const struct named *f, int n, int64_t epoch, int *at)
 {
@@ -384,11 +390,10 @@ bool take_named(struct build *b, struct span s, const struct line_kind *k, int64
 		any = true;
 		if (!l)
 			set_named(b, step, &f[i]);
-		else if (f[i].unread &&
-			 build_unread(b, step, span_of(l->column), f[i].number))
-			continue;
 		else
-			build_set(b, step, span_of(l->column), scaled(f[i].v, l->scale));
+			set_scaled(b, step, span_of(l->column), &f[i],
+				l->scale != BY_SUFFIX ? l->scale
+						      : scale_of_suffix(f[i].unit));
 	}
 	return any;
 }

@@ -1,4 +1,4 @@
-/* Arrays of integers from files: NumPy's, PyTorch's, safetensors, plain ones. */
+/* Arrays of numbers from files: NumPy's, PyTorch's, safetensors, plain ones. */
 #include "reference/batch.h"
 
 #include "base/file.h"
@@ -27,6 +27,44 @@ static void widen(int64_t *out, const unsigned char *p, int64_t n, const char *c
 			x -= (uint64_t)1 << 8 * bytes;
 		out[i] = (int64_t)x;
 	}
+}
+
+static double of_bits(uint64_t x, const char *code)
+{
+	const int sign = code[1] == '8' ? 63 : code[1] == '4' ? 31 : 15;
+	float narrow;
+	double wide;
+	if (*code == 'f' &&
+		code[1] == '2') { /* (a subnormal number is exact in this way, too) */
+		int exponent = (int)(x >> 10 & 31), fraction = (int)(x & 1023);
+		wide = exponent == 31 ? (fraction ? NAN : INFINITY)
+				      : ldexp(fraction + (exponent ? 1024 : 0),
+						(exponent ? exponent : 1) - 25);
+		return x >> sign ? -wide : wide;
+	}
+	if (code[1] == '8')
+		return memcpy(&wide, &x, sizeof(wide)), wide;
+	const uint32_t bits = (uint32_t)(*code == 'b' ? x << 16 : x);
+	memcpy(&narrow, &bits, sizeof(narrow));
+	return (double)narrow;
+}
+
+/* Floats in little-endian bytes; `code`: f2, f4, f8, or b2 for bf16. */
+static void widen_floats(double *out, const unsigned char *p, int64_t n, const char *code)
+{
+	int bytes = code[1] - '0';
+	for (int64_t i = 0; i < n; i++, p += bytes) {
+		uint64_t x = 0;
+		for (int b = bytes - 1; b >= 0; b--)
+			x = x << 8 | p[b];
+		out[i] = of_bits(x, code);
+	}
+}
+
+static bool is_float(const char *code)
+{
+	return (code[0] == 'f' && code[1] && strchr("248", code[1])) ||
+	       !strcmp(code, "b2");
 }
 
 static bool is_code(const char *code)
@@ -60,19 +98,41 @@ static int too_large(const struct int_array *a, const char *path, struct err *e)
 	return -1;
 }
 
+/* Sets a->v if all numbers of a->x are integers; and a->x is left only if it has floats. */
+static void set_integers(struct int_array *a, int64_t n, bool floats)
+{
+	int64_t j = 0;
+	a->v = xmalloc((size_t)n * sizeof(*a->v));
+	for (; j < n && a->x[j] == floor(a->x[j]); j++)
+		a->v[j] = a->x[j] >= -1e15 && a->x[j] <= 1e15 ? (int64_t)a->x[j] : -1;
+	if (j < n) {
+		free(a->v);
+		a->v = NULL;
+	} else if (!floats) {
+		free(a->x);
+		a->x = NULL;
+	}
+}
+
 /* Takes the elements from the bytes of a file. */
 static int fill(struct int_arrays *all, struct int_array *a, const char *bytes,
 	size_t n_bytes, const char *code, const char *path, struct err *e)
 {
 	int64_t n = take_elements(all, a);
-	if (!is_code(code))
-		return err_set(
-			e, EX_DATAERR, "%s: %s is no type of integers", path, code);
+	if (!is_code(code) && !is_float(code))
+		return err_set(e, EX_DATAERR,
+			"%s: %s is not a type of integers or floats", path, code);
 	if (n < 0 || (size_t)n * (size_t)(code[1] - '0') != n_bytes)
 		return err_set(e, EX_DATAERR,
 			"%s: its %zu bytes are not those of its shape", path, n_bytes);
-	a->v = xmalloc((size_t)n * sizeof(*a->v));
-	widen(a->v, (const unsigned char *)bytes, n, code);
+	if (is_float(code)) {
+		a->x = xmalloc((size_t)n * sizeof(*a->x));
+		widen_floats(a->x, (const unsigned char *)bytes, n, code);
+		set_integers(a, n, true);
+	} else {
+		a->v = xmalloc((size_t)n * sizeof(*a->v));
+		widen(a->v, (const unsigned char *)bytes, n, code);
+	}
 	all->of[all->n++] = *a;
 	return 0;
 }
@@ -121,7 +181,7 @@ static int read_npy(
 	snprintf(code, sizeof(code), "%.2s", descr);
 	if (rc || big || (fortran && a.ndim > 1))
 		rc = err_set(e, EX_DATAERR,
-			"%s: an array of little-endian integers in C order is needed",
+			"%s: an array of little-endian numbers in C order is needed",
 			path);
 	rc = rc || fill(all, &a, s->s + at + len, s->len - at - len, code, path, e);
 	free(header);
@@ -156,13 +216,16 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 	for (int64_t i = 0; i < h.n && all->n < MAX_ARRAYS && !rc; i++) {
 		const struct st_tensor *t = &h.tensors[i];
 		const char *type = safetensors_type(t);
+		const bool brain = !strcmp(type, "BF16");
 		char code[3] = {*type == 'U'   ? 'u'
 				: *type == 'I' ? 'i'
+				: *type == 'F' ? 'f'
+				: brain	       ? 'b'
 					       : '?',
-			!strcmp(type + 1, "64")	  ? '8'
-			: !strcmp(type + 1, "32") ? '4'
-			: !strcmp(type + 1, "16") ? '2'
-						  : '1',
+			!strcmp(type + 1, "64")		   ? '8'
+			: !strcmp(type + 1, "32")	   ? '4'
+			: brain || !strcmp(type + 1, "16") ? '2'
+							   : '1',
 			0};
 		struct int_array a = {.ndim = t->ndim};
 		snprintf(a.name, sizeof(a.name), "%s", t->name);
@@ -200,18 +263,10 @@ static int read_torch(struct int_arrays *all, const struct container *c, const c
 			rc = too_large(&a, path, e);
 			break;
 		}
-		double *x = xmalloc((size_t)n * sizeof(*x));
-		rc = torch_read_doubles(&f, t, 0, torch_rows(t), x, e);
-		a.v = xmalloc((size_t)n * sizeof(*a.v));
-		for (int64_t j = 0; j < n && !rc; j++)
-			if (x[j] != floor(x[j]))
-				rc = err_set(e, EX_DATAERR,
-					"%s: %s has numbers that are no integers", path,
-					t->name);
-			else
-				a.v[j] = x[j] >= -1e15 && x[j] <= 1e15 ? (int64_t)x[j]
-								       : -1;
-		free(x);
+		a.x = xmalloc((size_t)n * sizeof(*a.x));
+		rc = torch_read_doubles(&f, t, 0, torch_rows(t), a.x, e);
+		if (!rc)
+			set_integers(&a, n, strstr(torch_dtype_name(t->dtype), "float"));
 		all->of[all->n++] = a;
 	}
 	torch_close(&f);
@@ -250,7 +305,9 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 
 void arrays_free(struct int_arrays *a)
 {
-	for (int i = 0; i < a->n; i++)
+	for (int i = 0; i < a->n; i++) {
 		free(a->of[i].v);
+		free(a->of[i].x);
+	}
 	*a = (struct int_arrays){0};
 }

@@ -1,12 +1,13 @@
 /* The tokens of a step: inputs, targets, positions and documents, from arrays of integers. */
 #include "reference/batch.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- what the arrays of a file are ---------------------------------------------------- */
 
-enum role { INPUTS, LABELS, POSITIONS, MASK, ROLES };
+enum role { INPUTS, LABELS, POSITIONS, MASK, WEIGHTS, ROLES };
 struct roles {
 	const struct int_array *of[ROLES]; /* NULL: not in the file */
 };
@@ -17,6 +18,7 @@ static const char *const role_names[ROLES][7] = {
 	[LABELS] = {"labels", "label", "targets"},
 	[POSITIONS] = {"positions", "position_ids", "pos"},
 	[MASK] = {"loss_mask"},
+	[WEIGHTS] = {"weights", "loss_weights"},
 };
 
 /* The last part of a name. */
@@ -59,13 +61,13 @@ static int64_t rows(const struct int_array *a)
 static bool hides(const struct int_array *mask)
 {
 	for (int64_t i = 0; i < rows(mask) * width(mask); i++)
-		if (!mask->v[i])
+		if (mask->v ? !mask->v[i] : !(mask->x[i] > 0))
 			return true;
 	return false;
 }
 
-/* Arrays without names are inputs, labels and positions, in this order; one with an unknown name is that of the
- * inputs if it is the only one. */
+/* Arrays without names are inputs, labels and positions, in this order, and one of floats is the weights; one with an
+ * unknown name is that of the inputs if it is the only one. A file may have weights and nothing else. */
 static int find_roles(
 	struct roles *r, const struct int_arrays *a, const char *path, struct err *e)
 {
@@ -87,16 +89,25 @@ static int find_roles(
 	for (int i = 0, next = INPUTS; i < a->n; i++) {
 		while (next < MASK && r->of[next])
 			next++;
-		if (next < MASK && is_unnamed(&a->of[i]))
+		if (is_unnamed(&a->of[i]) && a->of[i].x)
+			r->of[WEIGHTS] = &a->of[i];
+		else if (next < MASK && is_unnamed(&a->of[i]))
 			r->of[next] = &a->of[i];
 	}
-	if (!r->of[INPUTS] && a->n == 1)
+	if (!r->of[INPUTS] && !r->of[WEIGHTS] && a->n == 1)
 		r->of[INPUTS] = &a->of[0];
 	const struct int_array *in = r->of[INPUTS];
+	if (!in && r->of[WEIGHTS])
+		return 0;
 	if (!in)
 		return err_set(e, EX_DATAERR,
 			"%s has no array of integers that may be the inputs", path);
-	for (int k = LABELS; k < ROLES; k++)
+	for (int k = INPUTS; k < WEIGHTS; k++)
+		if (r->of[k] && !r->of[k]->v)
+			return err_set(e, EX_DATAERR,
+				"%s: %s has numbers that are no integers", path,
+				role_names[k][0]);
+	for (int k = LABELS; k < WEIGHTS; k++)
 		if (r->of[k] &&
 			(width(r->of[k]) != width(in) || rows(r->of[k]) != rows(in)))
 			return err_set(e, EX_DATAERR,
@@ -192,12 +203,89 @@ static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int 
 	return 0;
 }
 
-static int add_file(struct token_batch *b, const char *path, const struct int_arrays *a,
-	const struct batch_opts *o, struct err *e)
+/* ---- weights -------------------------------------------------------------------------- */
+
+/* The weights of the sequences so far. */
+struct weight_rows {
+	int64_t n;
+	/* The label of position t is element t + ahead of an array with one element per label; -1: of these files it is
+	 * not the same. */
+	int ahead;
+};
+
+/* Appends the weights, [rows][labels], or without those of the first tokens, which are no targets. */
+static int add_weights(struct token_batch *b, struct weight_rows *all,
+	const struct int_array *a, const char *path, struct err *e)
+{
+	const int64_t length = b->length, columns = width(a), more = rows(a);
+	/* (windows have one token more than positions; Hugging Face's labels as many) */
+	const bool per_label =
+		all->ahead ? columns == length + (all->ahead > 1) : columns == length;
+	const int64_t ahead = per_label ? all->ahead > 0 : 0;
+	if (!b->n)
+		return err_set(e, EX_DATAERR,
+			"%s has weights and no tokens; name the files of the tokens first",
+			path);
+	if (all->ahead < 0)
+		return err_set(e, EX_DATAERR,
+			"%s: the labels of the files before have different forms; put the "
+			"weights into the files of the tokens",
+			path);
+	if (!per_label && columns != (all->ahead == 1 ? length - 1 : length))
+		return err_set(e, EX_DATAERR,
+			"%s: weights have %lld columns, and sequences %lld positions",
+			path, (long long)columns, (long long)length);
+	if (more > b->n - all->n)
+		return err_set(e, EX_DATAERR,
+			"%s: weights of %lld sequences, and %lld sequences without weights",
+			path, (long long)more, (long long)(b->n - all->n));
+	size_t n_bytes = (size_t)(b->n * length) * sizeof(*b->weights);
+	b->weights = xrealloc(b->weights, n_bytes);
+	for (int64_t i = 0; i < more * length; i++) {
+		int64_t from = i % length + ahead, at = all->n * length + i;
+		int64_t k = i / length * columns + from;
+		bool counts = b->targets[at] >= 0 && from < columns;
+		double x = !counts ? 0 : a->x ? a->x[k] : (double)a->v[k];
+		if (!(fabs(x) <= 1e30))
+			return err_set(e, EX_DATAERR, "%s: %g is not a weight", path, x);
+		b->weights[at] = x;
+	}
+	all->n += more;
+	return 0;
+}
+
+/* Sets what the sum of losses is divided by. */
+static int set_divisor(struct token_batch *b, const char *by, struct err *e)
+{
+	double sum = 0;
+	if (!by || !strcmp(by, "counted"))
+		return 0;
+	if (!strcmp(by, "weights")) {
+		for (int64_t i = 0; b->weights && i < b->n * b->length; i++)
+			sum += b->weights[i];
+		b->divisor = b->weights ? sum : (double)b->counted;
+		return b->divisor < 0 || b->divisor > 0
+			       ? 0
+			       : err_set(e, EX_DATAERR,
+					 "the sum of the weights is 0: --divide-by weights is not possible");
+	}
+	if (parse_double(by, &b->divisor) || !(b->divisor > 0 && b->divisor <= 1e30))
+		return err_set(e, EX_USAGE,
+			"--divide-by: '%s' is neither counted, weights nor a number above 0",
+			by);
+	return 0;
+}
+
+/* ---- files ---------------------------------------------------------------------------- */
+
+static int add_file(struct token_batch *b, struct weight_rows *w, const char *path,
+	const struct int_arrays *a, const struct batch_opts *o, struct err *e)
 {
 	struct roles r;
 	if (find_roles(&r, a, path, e))
 		return -1;
+	if (!r.of[INPUTS])
+		return add_weights(b, w, r.of[WEIGHTS], path, e);
 	bool labels = r.of[LABELS] != NULL;
 	int shift = labels ? shift_of(&r) : 1;
 	if (shift < 0)
@@ -208,27 +296,36 @@ static int add_file(struct token_batch *b, const char *path, const struct int_ar
 	const int64_t *pos = r.of[POSITIONS] ? r.of[POSITIONS]->v : NULL;
 	if (room(b, labels ? n : n - 1, more, path, e))
 		return -1;
+	int ahead = !labels ? 2 : !shift;
+	w->ahead = r.of[WEIGHTS] || !b->n || w->ahead == ahead ? ahead : -1;
+	if (r.of[WEIGHTS] && w->n < b->n)
+		return err_set(e, EX_DATAERR,
+			"%s has weights, and files before it have none", path);
 	for (int64_t i = 0; i < more; i++, b->n++)
 		if (add_row(b, &r, i, shift, path, e) ||
 			place(b, b->n, pos ? pos + i * n : NULL, o, path, e))
 			return -1;
-	return 0;
+	return r.of[WEIGHTS] ? add_weights(b, w, r.of[WEIGHTS], path, e) : 0;
 }
 
 int token_batch_read(struct token_batch *b, int64_t n, char *const *files,
 	const struct batch_opts *o, struct err *e)
 {
+	struct weight_rows weights = {0};
 	*b = (struct token_batch){0};
 	for (int64_t i = 0; i < n; i++) {
 		struct int_arrays a;
 		int rc = arrays_read(&a, files[i], o->shape, e) ||
-			 add_file(b, files[i], &a, o, e);
+			 add_file(b, &weights, files[i], &a, o, e);
 		arrays_free(&a);
 		if (rc)
 			return -1;
 	}
+	if (b->weights && weights.n < b->n)
+		return err_set(e, EX_DATAERR, "%lld of %lld sequences have no weights",
+			(long long)(b->n - weights.n), (long long)b->n);
 	if (b->counted)
-		return 0;
+		return set_divisor(b, o->divide_by, e);
 	return err_set(e, EX_DATAERR, "%s: no target counts", n ? files[0] : "the batch");
 }
 
@@ -238,5 +335,6 @@ void token_batch_free(struct token_batch *b)
 	free(b->targets);
 	free(b->pos);
 	free(b->start);
+	free(b->weights);
 	*b = (struct token_batch){0};
 }

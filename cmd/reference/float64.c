@@ -85,6 +85,13 @@ static double normalize(const struct sequence_work *w, double *h, const double *
 	return rstd;
 }
 
+/* What is added to weights of norms. */
+static double one(const struct sequence_work *w)
+{
+	return w->m->arch->norm_adds_one ? 1 : 0;
+}
+
+/* y = norm of x; without weights y = x */
 static void norm(const struct sequence_work *w, const struct tensor *gamma,
 	const struct tensor *beta, double *y, const double *x)
 {
@@ -95,7 +102,7 @@ static void norm(const struct sequence_work *w, const struct tensor *gamma,
 		double *row = y + i * w->dim;
 		normalize(w, row, x + i * w->dim);
 		for (int64_t j = 0; j < w->dim; j++)
-			row[j] = row[j] * g[j] + (b ? b[j] : 0);
+			row[j] = row[j] * (g[j] + one(w)) + (b ? b[j] : 0);
 	}
 }
 
@@ -114,11 +121,12 @@ static void norm_backward(const struct sequence_work *w, const struct tensor *ga
 		const double *up = dy + i * w->dim, *mine = for_weights + i * w->dim;
 		double rstd = normalize(w, h, x + i * w->dim), mean = 0, along = 0;
 		for (int64_t j = 0; j < w->dim; j++) {
-			mean += centre * up[j] * g[j] / n;
-			along += up[j] * g[j] * h[j] / n;
+			mean += centre * up[j] * (g[j] + one(w)) / n;
+			along += up[j] * (g[j] + one(w)) * h[j] / n;
 		}
 		for (int64_t j = 0; j < w->dim; j++)
-			dx[i * w->dim + j] += rstd * (up[j] * g[j] - mean - h[j] * along);
+			dx[i * w->dim + j] +=
+				rstd * (up[j] * (g[j] + one(w)) - mean - h[j] * along);
 		for (int64_t j = 0; j < w->dim && in_part(w, i); j++) {
 			if (dg)
 				dg[j] += mine[j] * h[j];
@@ -137,16 +145,22 @@ static double rstd_of(const double *x, int64_t n, double eps)
 	return 1 / sqrt(square + eps);
 }
 
-/* y = RMSNorm of each head of x [n][width] */
+/* The channels that a norm of queries or keys is of. */
+static int64_t qk_norm_width(const struct sequence_work *w, int64_t width)
+{
+	return w->m->arch->wide_qk_norm ? width : w->m->head_dim;
+}
+
+/* y = RMSNorm of each head of x [n][width], or of all heads at once */
 static void head_norm(const struct sequence_work *w, const struct tensor *gamma,
 	double *y, const double *x, int64_t width)
 {
-	int64_t dim = w->m->head_dim;
+	int64_t dim = qk_norm_width(w, width);
 	const double *g = weight(w, gamma);
 	for (int64_t at = 0; at < w->n * width; at += dim) {
 		double rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
 		for (int64_t j = 0; j < dim; j++)
-			y[at + j] = x[at + j] * rstd * g[j];
+			y[at + j] = x[at + j] * rstd * (g[j] + one(w));
 	}
 }
 
@@ -154,22 +168,22 @@ static void head_norm(const struct sequence_work *w, const struct tensor *gamma,
 static void head_norm_backward(const struct sequence_work *w, const struct tensor *gamma,
 	double *dy, const double *x, int64_t width)
 {
-	int64_t dim = w->m->head_dim;
+	int64_t dim = qk_norm_width(w, width);
 	const double *g = weight(w, gamma);
 	double *dg = gradient(w, gamma);
 	const struct range of = outputs_of(w, PART_SLICE, width);
 	for (int64_t at = 0; at < w->n * width; at += dim) {
 		double *up = dy + at, along = 0, rstd;
-		bool mine = in_part(w, at / width) && at % width >= of.from &&
-			    at % width < of.to;
+		bool mine = in_part(w, at / width);
 		rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
 		for (int64_t j = 0; j < dim; j++)
-			along += up[j] * g[j] * x[at + j] * rstd / (double)dim;
+			along += up[j] * (g[j] + one(w)) * x[at + j] * rstd / (double)dim;
 		for (int64_t j = 0; j < dim; j++) {
 			double h = x[at + j] * rstd;
-			if (dg && mine)
+			int64_t channel = (at + j) % width;
+			if (dg && mine && channel >= of.from && channel < of.to)
 				dg[j] += up[j] * h;
-			up[j] = rstd * (up[j] * g[j] - h * along);
+			up[j] = rstd * (up[j] * (g[j] + one(w)) - h * along);
 		}
 	}
 }
@@ -238,7 +252,7 @@ static double *sublayer(
 	struct sequence_work *w, int64_t k, struct float64_acts *a, const double *x)
 {
 	const struct sublayer_tensors *t = &w->m->blocks[k / 2].sub[k % 2];
-	w->layer = t->norm->unit - 1; /* (one that is computed twice is one) */
+	w->layer = t->out->unit - 1; /* (one that is computed twice is one) */
 	return k % 2 == ATTENTION ? attention(w, t, a, x) : feed_forward(w, t, a, x);
 }
 
@@ -319,8 +333,9 @@ static void feed_forward_backward(const struct sequence_work *w,
 
 static double embedding_scale(const struct sequence_work *w)
 {
-	double scale = w->f->function.embedding_scale;
-	return scale > 0 ? scale : 1;
+	double scale =
+		either_factor(w->f->function.embedding_scale, w->m->c.embedding_scale);
+	return scale > 0 ? scale : w->m->arch->root_embedding ? sqrt((double)w->dim) : 1;
 }
 
 static void embed(const struct sequence_work *w, double *x)
@@ -369,12 +384,16 @@ static double log_sum_exp(const double *x, int64_t n)
 }
 
 /* Of one position: the loss; the logits become their gradients. slope[vocab] is scratch. */
-static double loss_of(const struct function *f, double *logits, double *slope,
-	int64_t vocab, int32_t target, double scale)
+static double loss_of(const struct sequence_work *w, double *logits, double *slope,
+	int32_t target, double scale)
 {
+	const struct function *f = &w->f->function;
+	const int64_t vocab = w->m->c.vocab;
 	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
+	double cap = either_factor(f->logit_cap, w->m->c.logit_cap);
+	by *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
 	for (int64_t j = 0; j < vocab; j++) {
-		sum += logits[j] = capped(by * logits[j], f->logit_cap, &slope[j]);
+		sum += logits[j] = capped(by * logits[j], cap, &slope[j]);
 		slope[j] *= by;
 	}
 	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
@@ -390,25 +409,15 @@ static double loss_of(const struct function *f, double *logits, double *slope,
 					 : loss;
 }
 
-/* Returns the loss at position i, times its weight. The logits become their gradients. */
-static double loss_at(
-	const struct sequence_work *w, double *logits, double *slope, int64_t i)
-{
-	double weight = w->s->weights ? w->s->weights[i] : 1;
-	double loss = loss_of(&w->f->function, logits, slope, w->m->c.vocab,
-		w->s->targets[i], weight * w->scale);
-	if (w->s->rows && w->s->rows->loss)
-		w->s->rows->loss[i] = loss;
-	return weight * loss;
-}
-
 /* ---- ranks ---------------------------------------------------------------------------- */
 
 /* A tensor-parallel rank, or the only one. */
 struct rank {
 	struct sequence_work w;
 	double *x; /* [2 layers + 1][n][dim]: the input of each sublayer, and the last one's output */
-	double *y;	/* [n][dim]: what a sublayer adds to it */
+	double *y;	/* [n][dim]: the rank's part of a sublayer's output, */
+	double *sum;	/* the sum over ranks, */
+	double *dy;	/* and its gradient */
 	double *dx;	/* of x */
 	double *beside; /* of the input of attention, by an FFN that has it, too */
 	double *dh;	/* of the output of a norm, */
@@ -448,20 +457,29 @@ static double often(double times)
 	return times > 0 ? times : 1;
 }
 
-/* Behind the row-parallel layer of sublayer k: its sum over the ranks, and the residual. */
-static void leave(const struct pass *p, int64_t k)
+static const struct sublayer_tensors *tensors_of(const struct pass *p, int64_t k)
+{
+	return &p->of->w.m->blocks[k / 2].sub[k % 2];
+}
+
+static double residual_scale(const struct pass *p)
+{
+	double scale = p->of->w.m->c.residual_scale;
+	return scale > 0 ? scale : 1;
+}
+
+/* From each rank's part of the output of sublayer k to the sums over the ranks, with the bias. */
+static void sum_outputs(const struct pass *p, int64_t k)
 {
 	const struct sequence_work *w = &p->of->w;
 	const struct function *f = &w->f->function;
-	const double *bias = weight(w, w->m->blocks[k / 2].sub[k % 2].bias);
+	const double *bias = weight(w, tensors_of(p, k)->bias);
 	bool alone =
 		p->missing == (k % 2 == ATTENTION ? MISSING_ATTENTION : MISSING_FFN) ||
 		p->missing == MISSING_BOTH;
 	for (int r = 0; r < p->n; r++) {
-		const double *x = p->of[r].x + k * p->size;
-		double *to = p->of[r].x + (k + 1) * p->size;
-		if (!is_cut(p, k, false))
-			memcpy(to, x, (size_t)p->size * sizeof(*to));
+		double *to = p->of[r].sum;
+		memset(to, 0, (size_t)p->size * sizeof(*to));
 		for (int q = 0; q < p->n; q++)
 			if (q == r || !alone)
 				add_scaled(
@@ -476,6 +494,37 @@ static void leave(const struct pass *p, int64_t k)
 static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
 {
 	return input_of(p, k) == k ? me->dx : me->beside;
+}
+
+/* After the row-parallel layer of sublayer k: the norm of its output, and the residual. */
+static void leave(const struct pass *p, int64_t k)
+{
+	sum_outputs(p, k);
+	for (int r = 0; r < p->n; r++) {
+		struct rank *me = &p->of[r];
+		const double *x = me->x + k * p->size;
+		double *to = me->x + (k + 1) * p->size;
+		norm(&me->w, tensors_of(p, k)->post_norm, NULL, me->y, me->sum);
+		if (!is_cut(p, k, false))
+			memcpy(to, x, (size_t)p->size * sizeof(*to));
+		add_scaled(to, residual_scale(p), me->y, p->size);
+	}
+}
+
+/* Sets dy of each rank, from the gradient of the stream after sublayer k. */
+static void leave_backward64(const struct pass *p, int64_t k)
+{
+	const struct tensor *post = tensors_of(p, k)->post_norm;
+	if (post)
+		sum_outputs(p, k);
+	for (int r = 0; r < p->n; r++) {
+		struct rank *me = &p->of[r];
+		double *dz = me->y; /* (its values are no longer needed) */
+		memset(dz, 0, (size_t)p->size * sizeof(*dz));
+		memset(me->dy, 0, (size_t)p->size * sizeof(*me->dy));
+		add_scaled(dz, residual_scale(p), me->dx, p->size);
+		norm_backward(&me->w, post, NULL, me->dy, dz, dz, me->sum);
+	}
 }
 
 /* Before column-parallel layers: the sum over the ranks, and from there to the norm's weights and to dx. */
@@ -499,19 +548,20 @@ static void norms_backward(const struct pass *p, const struct tensor *gamma,
 	}
 }
 
+/* The part of a rank of the output of sublayer k. */
+static void compute_part(const struct pass *p, struct rank *me, int64_t k)
+{
+	const struct sequence_work *w = &me->w;
+	const double *in = sublayer(&me->w, k, &me->a, me->x + input_of(p, k) * p->size);
+	float64_linear(me->y, in, weight(w, tensors_of(p, k)->out), NULL, w->n,
+		k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
+}
+
 static void forward(const struct pass *p)
 {
 	for (int64_t k = 0; k < p->last; k++) {
-		for (int r = 0; r < p->n; r++) {
-			struct rank *me = &p->of[r];
-			const struct sequence_work *w = &me->w;
-			const struct sublayer_tensors *t =
-				&w->m->blocks[k / 2].sub[k % 2];
-			const double *in = sublayer(
-				&me->w, k, &me->a, me->x + input_of(p, k) * p->size);
-			float64_linear(me->y, in, weight(w, t->out), NULL, w->n,
-				k % 2 == ATTENTION ? w->q : w->ffn, w->dim);
-		}
+		for (int r = 0; r < p->n; r++)
+			compute_part(p, &p->of[r], k);
 		leave(p, k);
 	}
 }
@@ -524,7 +574,7 @@ static int64_t first_wanted(const struct pass *p)
 	for (int i = 0; i < w->m->n_tensors; i++)
 		if (w->grad[i])
 			unit = min64(unit, w->m->tensors[i].unit);
-	while (k < p->last && w->m->blocks[k / 2].sub->norm->unit < unit)
+	while (k < p->last && w->m->blocks[k / 2].sub->out->unit < unit)
 		k += 2;
 	return k;
 }
@@ -533,13 +583,15 @@ static int64_t first_wanted(const struct pass *p)
 static void backward(const struct pass *p)
 {
 	for (int64_t k = p->last - 1, first = first_wanted(p); k >= first; k--) {
-		const struct sublayer_tensors *t = &p->of->w.m->blocks[k / 2].sub[k % 2];
+		const struct sublayer_tensors *t = tensors_of(p, k);
+		for (int r = 0; r < p->n; r++)
+			compute_part(p, &p->of[r], k);
+		leave_backward64(p, k);
 		for (int r = 0; r < p->n; r++) {
 			struct rank *me = &p->of[r];
-			sublayer(&me->w, k, &me->a, me->x + input_of(p, k) * p->size);
 			(k % 2 == ATTENTION ? attention_backward64
 					    : feed_forward_backward)(
-				&me->w, t, &me->a, me->dx, me->dh, me->mine);
+				&me->w, t, &me->a, me->dy, me->dh, me->mine);
 			if (is_cut(p, k, true))
 				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
@@ -588,6 +640,24 @@ static void gather_logits(
 	}
 }
 
+/* Returns the loss of position i times its weight; the logits become their gradients. */
+static double weighted_loss(
+	const struct sequence_work *w, double *logits, double *slope, int64_t i)
+{
+	const struct sequence *s = w->s;
+	const double weight = s->weights ? s->weights[i] : 1;
+	if (s->targets[i] < 0) {
+		memset(logits, 0, (size_t)w->m->c.vocab * sizeof(*logits));
+		return 0;
+	}
+	const double loss = loss_of(w, logits, slope, s->targets[i], weight * w->scale);
+	if (s->rows && s->rows->loss)
+		s->rows->loss[i] = loss;
+	if (s->size)
+		*s->size += fabs(weight * loss);
+	return weight * loss;
+}
+
 /* Loss, and the gradient of the last sublayer's output. The logits of a band of positions are in memory at a
  * time. */
 static double head(const struct pass *p)
@@ -604,11 +674,7 @@ static double head(const struct pass *p)
 		int64_t n = min64(BAND, w->n - at);
 		gather_logits(p, logits, own, at, n);
 		for (int64_t i = 0; i < n; i++)
-			if (w->s->targets[at + i] < 0)
-				memset(logits + i * vocab, 0,
-					(size_t)vocab * sizeof(double));
-			else
-				loss += loss_at(w, logits + i * vocab, slope, at + i);
+			loss += weighted_loss(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
 			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
 	}
@@ -625,6 +691,8 @@ static void rank_open(struct rank *me, const struct pass *p)
 {
 	me->x = doubles((p->last + 1) * p->size);
 	me->y = doubles(p->size);
+	me->sum = doubles(p->size);
+	me->dy = doubles(p->size);
 	me->dx = doubles(p->size);
 	me->beside = doubles(p->size);
 	me->dh = doubles(p->size);
@@ -637,6 +705,8 @@ static void rank_close(struct rank *me)
 {
 	free(me->x);
 	free(me->y);
+	free(me->sum);
+	free(me->dy);
 	free(me->dx);
 	free(me->beside);
 	if (me->mine != me->dh)

@@ -18,6 +18,7 @@ struct sequence {
 	const int32_t *last;  /* and the last one; NULL: itself */
 	int64_t chunk; /* of a chunk of this length each one sees no more positions than of its own; 0: all */
 	const double *weights; /* [n], of the targets; NULL: 1 */
+	double *size; /* the sum of |weight| times loss is added to it; NULL: it is not */
 	/* Where a pass stores rows; NULL: nowhere. */
 	const struct target_rows *rows;
 };

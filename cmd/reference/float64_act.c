@@ -62,6 +62,17 @@ static double swiglu_slope(double x, double gate, double *dgate)
 	return gate * s * (1 + x * (1 - s));
 }
 
+static double geglu_tanh(double x, double gate)
+{
+	return gelu_tanh(x) * gate;
+}
+
+static double geglu_tanh_slope(double x, double gate, double *dgate)
+{
+	*dgate = gelu_tanh(x);
+	return gelu_tanh_slope(x) * gate;
+}
+
 #define PLAIN_CALL(f, x, ...) f(x)
 #define GATED_CALL(f, ...) f(__VA_ARGS__)
 

@@ -6,23 +6,36 @@
 #include <string.h>
 
 /* The frequency of pair j of the channels that are rotated. */
-static double frequency(const struct sequence_work *w, int64_t j)
+static double frequency(const struct sequence_work *w, int64_t layer, int64_t j)
 {
 	int64_t rotated = w->f->function.rotated;
 	return rotated ? pow(w->m->c.rope_theta, -2.0 * (double)j / (double)rotated)
-		       : rope_frequency(w->m, j);
+		       : rope_frequency(w->m, layer, j);
+}
+
+static void fill_rotations(const struct sequence_work *w, int64_t layer, double *t)
+{
+	int64_t dim = w->m->head_dim, half = dim / 2;
+	for (int64_t j = 0; j < half; j++) {
+		double f = frequency(w, layer, j);
+		double size = f > 0 ? rope_amplitude(w->m) : 1;
+		for (int64_t i = 0; i < w->n; i++) {
+			t[i * dim + j] = size * cos(w->s->pos[i] * f);
+			t[i * dim + half + j] = size * sin(w->s->pos[i] * f);
+		}
+	}
 }
 
 double *float64_rotations(const struct sequence_work *w)
 {
-	int64_t dim = w->m->head_dim, half = dim / 2;
-	double *t = doubles(w->n * dim);
-	for (int64_t i = 0; i < w->n; i++)
-		for (int64_t j = 0; j < half; j++) {
-			double angle = w->s->pos[i] * frequency(w, j);
-			t[i * dim + j] = cos(angle);
-			t[i * dim + half + j] = sin(angle);
-		}
+	double *t = doubles(2 * w->n * w->m->head_dim);
+	bool done[2] = {false};
+	for (int64_t layer = 0; layer < w->m->c.layers; layer++) {
+		int local = layer_has_window(&w->m->c, layer);
+		if (!done[local])
+			fill_rotations(w, layer, t + local * w->n * w->m->head_dim);
+		done[local] = true;
+	}
 	return t;
 }
 
@@ -44,8 +57,10 @@ static void channels(enum rope_kind kind, int64_t j, int64_t half, int64_t *a, i
 void float64_rotate(const struct sequence_work *w, double *x, int64_t width, double sign)
 {
 	int64_t dim = w->m->head_dim, half = dim / 2, rotated = w->f->function.rotated;
+	const double *table = w->table;
 	if (!model_rotates(w->m, w->layer))
 		return;
+	table += layer_has_window(&w->m->c, w->layer) ? w->n * dim : 0;
 	const int64_t pairs = rotated ? rotated / 2 : half;
 	for (int64_t i = 0; i < w->n; i++)
 		for (int64_t head = 0; head < width; head += dim)
@@ -54,8 +69,8 @@ void float64_rotate(const struct sequence_work *w, double *x, int64_t width, dou
 				channels(w->f->function.rope, j, pairs, &a, &b);
 				double *u = x + i * width + head + a;
 				double *v = x + i * width + head + b;
-				double cosine = w->table[i * dim + j];
-				double sine = sign * w->table[i * dim + half + j];
+				double cosine = table[i * dim + j];
+				double sine = sign * table[i * dim + half + j];
 				double was = *u;
 				*u = was * cosine - *v * sine;
 				*v = was * sine + *v * cosine;
@@ -64,7 +79,8 @@ void float64_rotate(const struct sequence_work *w, double *x, int64_t width, dou
 
 static double softmax_scale(const struct sequence_work *w)
 {
-	double scale = w->f->function.softmax_scale;
+	double scale =
+		either_factor(w->f->function.softmax_scale, w->m->c.attention_scale);
 	return scale > 0 ? scale : 1 / sqrt((double)w->m->head_dim);
 }
 
@@ -121,11 +137,12 @@ static void probabilities(const struct sequence_work *w, double *p, double *slop
 
 	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
 	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
+	double cap = either_factor(w->f->function.score_cap, w->m->c.score_cap);
 	for (int64_t j = first; j <= last; j++) {
 		double score = 0;
 		for (int64_t c = 0; c < dim; c++)
 			score += q[c] * k[j * w->kv + c];
-		p[j] = capped(score * scale, w->f->function.score_cap, &slope[j]);
+		p[j] = capped(score * scale, cap, &slope[j]);
 		p[j] += w->f->function.alibi ? alibi(w, head, i, j) : 0;
 		p[j] = sees(w, i, j) ? p[j] : -INFINITY;
 		top = fmax(top, p[j]);

@@ -15,7 +15,7 @@ struct sequence_work {
 	double scale;
 	struct grad_part part;
 	double **grad;
-	double *table; /* of rotations, [n][head_dim]: cosines, then sines */
+	double *table; /* of rotations, [2][n][head_dim]: cosines, then sines; second: of layers with a window */
 };
 
 /* The activations of a sublayer: behind the norm; of attention, and of the FFN. */
@@ -23,6 +23,12 @@ struct float64_acts {
 	double *h, *q, *k, *v, *o, *a, *b, *y;
 	double *q0, *k0; /* queries and keys before their norms */
 };
+
+/* A factor of a variant, or else of the model; 0: neither has one. */
+static inline double either_factor(double of_variant, double of_model)
+{
+	return of_variant != 0 ? of_variant : of_model;
+}
 
 /* Zeros; the caller frees them. */
 static inline double *doubles(int64_t n)

@@ -38,6 +38,7 @@ static void free_tensors(float **t, int n)
 void weights_free(struct weights *w)
 {
 	free_tensors(w->w, w->m.n_tensors);
+	free(w->adapters);
 	model_free(&w->m);
 	*w = (struct weights){0};
 }
@@ -63,12 +64,72 @@ void gradients_free(struct gradients *g)
 	*g = (struct gradients){0};
 }
 
+/* Is this the norm of a stream, of queries or keys? */
+static bool is_norm(const struct tensor *t)
+{
+	return t->ndim == 1 && t->init == INIT_ONE;
+}
+
+/* By what is the output of a tensor multiplied, and so its gradient? */
+static double scale_of(const struct tensor *t, const struct variant *how)
+{
+	for (size_t i = 0; i < ARRAY_LEN(how->zeroed) && how->zeroed[i]; i++)
+		if (strstr(t->name, how->zeroed[i]))
+			return 0;
+	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
+}
+
+/* A number from -1 to 1 for element j of tensor i. */
+static double noise_of(int i, int64_t j)
+{
+	const int64_t at[2] = {i, j};
+	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
+}
+
+/* The first n of the tensors, in doubles, as the variant changes them (NULL: as they are); the others are NULL. */
+static double **widen(
+	float *const *x, const struct model *m, int n_tensors, const struct variant *how)
+{
+	double **all = xcalloc((size_t)m->n_tensors, sizeof(*all));
+	for (int i = 0; i < n_tensors; i++) {
+		const struct tensor *t = &m->tensors[i];
+		int64_t n = tensor_size(t);
+		double scale = how ? scale_of(t, how) : 1, noise = how ? how->noise : 0;
+		double offset = how && is_norm(t) ? how->norm_offset : 0;
+		all[i] = xmalloc((size_t)n * sizeof(**all));
+		for (int64_t j = 0; j < n; j++)
+			all[i][j] = scale * (double)x[i][j] *
+					    (noise > 0 ? 1 + noise * noise_of(i, j) : 1) +
+				    offset;
+	}
+	return all;
+}
+
+/* Frees the sums. how: NULL, or the variant that they are of. */
+static void put_sums(struct gradients *g, const struct model *m,
+	const struct variant *how, double **sums)
+{
+	gradients_init(g, m);
+	for (int i = 0; i < m->n_tensors; i++) {
+		int64_t n = tensor_size(&m->tensors[i]);
+		double scale = how ? scale_of(&m->tensors[i], how) : 1;
+		if (sums[i])
+			g->g[i] = xmalloc((size_t)n * sizeof(float));
+		for (int64_t j = 0; sums[i] && j < n; j++)
+			g->g[i][j] = (float)(scale * sums[i][j]);
+		free(sums[i]);
+	}
+	set_norm(g, m);
+}
+
 /* ---- by the trainer ------------------------------------------------------------------- */
 
 bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
-	*why = NULL;
+	*why = b->weights ? "targets have weights" : NULL;
+	if (model_lacks_kernels(&w->m))
+		*why = "pt-train has no kernels for this model";
 	if (w->m.positions && b->length > w->m.c.context)
 		*why = "the sequences are longer than the table of positions";
 	for (int64_t i = 0; i < b->n * b->length; i++)
@@ -143,10 +204,23 @@ static int32_t *windows_of(const struct token_batch *b)
 /* Of a table of positions, the trainer has the rows of this length. */
 static void put_weights(struct trainer *t, const struct weights *w)
 {
-	for (int i = 0; i < w->m.n_tensors; i++)
+	for (int i = 0; i < own_tensors(w); i++)
 		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0],
 			w->w[i]);
 	store_updated(t->store, false);
+}
+
+/* The gradients of the matrices become those of the adapters. */
+static void replace_by_adapters(const struct weights *w, struct gradients *g)
+{
+	double **sums = widen(g->g, &w->m, own_tensors(w), NULL), loss = g->loss,
+	       size = g->size;
+	free_tensors(g->g, g->n);
+	adapters_gradients(w, NULL, 1, sums);
+	put_sums(g, &w->m, NULL, sums);
+	free(sums);
+	g->loss = loss;
+	g->size = size;
 }
 
 int reference_trainer(const struct weights *w, const struct token_batch *b,
@@ -162,7 +236,7 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 		trainer_open(&t, &o, world, &data, NULL, e))
 		return -1;
 	gradients_init(g, &w->m);
-	for (int i = 0; i < g->n; i++)
+	for (int i = 0; i < own_tensors(w); i++)
 		g->g[i] = xcalloc((size_t)tensor_size(&w->m.tensors[i]), sizeof(float));
 	struct collecting c = {&t, g};
 	int32_t *windows = windows_of(b);
@@ -170,7 +244,15 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	t.before_update = collect;
 	t.before_update_with = &c;
 	step_run_on(&t, windows, NULL, &r);
-	g->loss = (double)r.loss;
+	/* (the trainer divides by the targets that count) */
+	const double by = (double)b->counted / batch_divisor(b);
+	g->loss = by * (double)r.loss;
+	g->size = fabs(g->loss);
+	for (int i = 0; i < own_tensors(w); i++)
+		for (int64_t j = 0; j < tensor_size(&w->m.tensors[i]); j++)
+			g->g[i][j] = (float)(by * (double)g->g[i][j]);
+	if (w->n_adapters)
+		replace_by_adapters(w, g);
 	set_norm(g, &w->m);
 	int rc = 0;
 	if (r.bad)
@@ -185,35 +267,6 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 
 /* ---- in float64 ------------------------------------------------------------------------ */
 
-/* Is this the norm of a stream, of queries or keys? */
-static bool is_norm(const struct tensor *t)
-{
-	return t->ndim == 1 && t->init == INIT_ONE;
-}
-
-/* By what is the output of a tensor multiplied, and so its gradient? */
-static double scale_of(const struct tensor *t, const struct variant *how)
-{
-	for (size_t i = 0; i < ARRAY_LEN(how->zeroed) && how->zeroed[i]; i++)
-		if (strstr(t->name, how->zeroed[i]))
-			return 0;
-	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
-}
-
-static double **widen(const struct weights *w, const struct variant *how)
-{
-	double **all = xcalloc((size_t)w->m.n_tensors, sizeof(*all));
-	for (int i = 0; i < w->m.n_tensors; i++) {
-		int64_t n = tensor_size(&w->m.tensors[i]);
-		all[i] = xmalloc((size_t)n * sizeof(**all));
-		double scale = scale_of(&w->m.tensors[i], how);
-		double offset = is_norm(&w->m.tensors[i]) ? how->norm_offset : 0;
-		for (int64_t j = 0; j < n; j++)
-			all[i][j] = scale * (double)w->w[i][j] + offset;
-	}
-	return all;
-}
-
 /* The first position of the chunk, of n in a sequence, that has position t. */
 static int64_t chunk_begin(int64_t t, int64_t length, int n)
 {
@@ -224,9 +277,11 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 	int64_t at, enum targets which)
 {
 	const int32_t *tokens = b->tokens + at, *targets = b->targets + at;
-	int64_t n = b->length;
+	int64_t n = b->length, end = 0;
 	if (!which)
 		return;
+	for (int64_t i = 0; i < b->n * n; i++) /* (the last inputs may have no labels) */
+		end = b->targets[i] >= 0 ? max64(end, i % n + 1) : end;
 	for (int64_t t = 0; t < n; t++) {
 		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
 		int64_t from = which == TARGETS_WITHOUT_FIRST	 ? 1
@@ -237,7 +292,7 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 			 : which == TARGETS_UNSHIFTED ? tokens[t]
 			 : which == TARGETS_UNMASKED  ? next
 			 : which == TARGETS_MASKED_ARE_ZERO
-				 ? (targets[t] < 0 ? 0 : targets[t])
+				 ? (targets[t] < 0 && t < end ? 0 : targets[t])
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
 							 : targets[t + 1];
@@ -331,8 +386,8 @@ static void change_layers(struct model *m, const struct path *path)
 static struct model model_of(const struct weights *w, const struct variant *how)
 {
 	struct model m = w->m;
-	if (how->window) /* instead of its own */
-		m.c.window = 0;
+	if (how->window && m.c.window) /* instead of its own, in the same layers */
+		m.c.window = INT32_MAX;
 	if (how->act)
 		m.act = (enum act_kind)how->act;
 	if (how->rope_linear > 0) {
@@ -342,7 +397,9 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	if (how->norm_eps > 0)
 		m.c.norm_eps = how->norm_eps;
 	if (how->other_gelu)
-		m.act = m.act == ACT_GELU ? ACT_GELU_TANH : ACT_GELU;
+		m.act = act_is_gated(m.act) ? (enum act_kind)ACT_PLAIN_GELU
+			: m.act == ACT_GELU ? ACT_GELU_TANH
+					    : ACT_GELU;
 	if (how->rope_theta > 0)
 		m.c.rope_theta = how->rope_theta;
 	if (how->rope_factor > 0) {
@@ -365,20 +422,27 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	return m;
 }
 
-/* Frees the sums. */
-static void put_sums(struct gradients *g, const struct model *m,
-	const struct variant *how, double **sums)
+/* The weights of the targets of the sequence at `at`: of the batch, times those of the variant; NULL: all are 1. both:
+ * [length], memory for them. */
+static const double *weights_of(
+	const struct token_batch *b, const struct variant *how, int64_t at, double *both)
 {
-	gradients_init(g, m);
-	for (int i = 0; i < m->n_tensors; i++) {
-		int64_t n = tensor_size(&m->tensors[i]);
-		if (sums[i])
-			g->g[i] = xmalloc((size_t)n * sizeof(float));
-		for (int64_t j = 0; sums[i] && j < n; j++)
-			g->g[i][j] = (float)(scale_of(&m->tensors[i], how) * sums[i][j]);
-		free(sums[i]);
-	}
-	set_norm(g, m);
+	const double *own = b->weights && !how->unweighted ? b->weights + at : NULL;
+	const double *more = how->weights ? how->weights + at : NULL;
+	for (int64_t t = 0; t < b->length && own && more; t++)
+		both[t] = own[t] * more[t];
+	return own && more ? both : own ? own : more;
+}
+
+/* The tensors of the model whose gradients are computed. */
+static bool *list_wanted(const struct weights *w, const bool *wanted)
+{
+	bool *own = xcalloc((size_t)w->m.n_tensors, sizeof(*own));
+	if (w->n_adapters)
+		adapters_want(w, wanted, own);
+	for (int i = 0; i < w->m.n_tensors && !w->n_adapters; i++)
+		own[i] = !wanted || wanted[i];
+	return own;
 }
 
 /* The rows from position `at` of the batch on. */
@@ -397,20 +461,25 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	const bool many = how->part.kind == PART_RANKS ||
 			  (how->part.kind && how->part.i == EACH_PART);
 	const int ranks = many ? how->part.n : 1;
-	double **values = widen(w, how), loss = 0;
+	const double by = how->adapter_scale > 0 ? how->adapter_scale : 1;
+	double **values = widen(w->w, &w->m, own_tensors(w), how), loss = 0, size = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
+	double *both = xmalloc((size_t)b->length * sizeof(*both));
 	const struct float64 f = {&m, values, how->function};
+	bool *own = list_wanted(w, how->wanted);
 	for (int i = 0; i < ranks * m.n_tensors; i++)
-		if (!how->wanted || how->wanted[i % m.n_tensors])
+		if (own[i % m.n_tensors])
 			sums[i] =
 				xcalloc((size_t)tensor_size(&m.tensors[i % m.n_tensors]),
 					sizeof(**sums));
+	if (how->adapter_scale > 0)
+		adapters_rescale(w, by, values);
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
-			b->pos + at, b->start + at, NULL, 0,
-			how->weights ? how->weights + at : NULL, NULL};
+			b->pos + at, b->start + at, NULL, 0, weights_of(b, how, at, both),
+			&size, NULL};
 		struct target_rows rows;
 		if (how->rows) {
 			rows = rows_at(how->rows, at, &m);
@@ -419,11 +488,13 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		apply_variant(&s, numbers, b, at, how);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
-				&f, &s, 1 / (double)b->counted, &how->part, sums);
+				&f, &s, 1 / batch_divisor(b), &how->part, sums);
 	}
 	for (int r = 0; r < ranks; r++) {
+		adapters_gradients(w, how->wanted, by, sums + r * m.n_tensors);
 		put_sums(&g[r], &m, how, sums + r * m.n_tensors);
-		g[r].loss = loss / (double)b->counted;
+		g[r].loss = loss / batch_divisor(b);
+		g[r].size = size / fabs(batch_divisor(b));
 	}
 	for (int i = 0; i < m.n_tensors; i++)
 		free(values[i]);
@@ -431,6 +502,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 		free(m.blocks);
 	if (m.arch != w->m.arch)
 		free((struct arch *)m.arch);
+	free(both);
+	free(own);
 	free(sums);
 	free(values);
 	free(numbers);

@@ -9,18 +9,52 @@
 #include "ckpt/view.h"
 #include "model/pass.h"
 
-/* The parameters of a view, in memory. */
+/* A low-rank adapter (LoRA) of a matrix W [out][in], or of several that the other program has as one:
+ * W + scale B A. */
+enum { ADAPTER_PARTS = 3 };
+struct adapter {
+	int a, b;		 /* its tensors: A [rank][in], B [out][rank] */
+	int part[ADAPTER_PARTS]; /* the matrices; their rows are the rows of B, in this order */
+	int n_parts;
+	double scale;
+};
+
+/* The parameters of a view, in memory. With adapters, two tensors of each are at the end of m.tensors, only these have
+ * gradients, and the matrices in w are W + scale B A. */
 struct weights {
 	struct model m;
 	float **w; /* [m.n_tensors], whole tensors */
+	struct adapter *adapters;
+	int n_adapters;
 };
+static inline int own_tensors(const struct weights *w)
+{
+	return w->m.n_tensors - 2 * w->n_adapters;
+}
 
 int weights_read(struct weights *w, const struct ckpt_view *v, struct err *e);
 void weights_free(struct weights *w);
 
-/* Gradients of the mean loss over the targets that count. */
+/* ---- adapters.c ---- */
+
+/* Adds adapters to a model; takes the list and the values of their tensors [2n]. */
+void weights_adapt(struct weights *w, struct adapter *adapters, int n,
+	const struct tensor *tensors, float **values);
+/* Multiplies the scales of all adapters by a number, in matrices [tensors] that have them. */
+void adapters_rescale(const struct weights *w, double by, double **values);
+/* Sets own[i] for the matrices from whose gradients the wanted ones follow; wanted: [tensors], NULL: all. */
+void adapters_want(const struct weights *w, const bool *wanted, bool *own);
+/* Replaces the gradients of the matrices by those of the adapters, whose scales are multiplied by a number. */
+void adapters_gradients(
+	const struct weights *w, const bool *wanted, double by, double **sums);
+
+/* ---- reference.c ---- */
+
+/* Gradients of the mean loss over the targets that count; with weights, of the sum of weight times loss, divided by
+ * batch_divisor(). */
 struct gradients {
 	double loss, norm;
+	double size; /* the loss without the signs of weights and losses */
 	int n;
 	float **g; /* [n], whole tensors */
 };
@@ -68,6 +102,7 @@ struct variant {
 	const double *weights;		/* [sequences][length], of the targets; NULL: 1 */
 	const struct target_rows *rows; /* of all sequences; NULL: none */
 	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
+	double noise;	    /* each weight has a random relative error up to this */
 	double norm_eps, rope_theta; /* 0: the model's */
 	int act; /* an activation function of ACT_OF_BUG and more; 0: the model's */
 	double rope_linear; /* positions are divided by this; 0: as the model's */
@@ -82,6 +117,8 @@ struct variant {
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF
 	} targets;
+	bool unweighted;      /* all weights are 1 */
+	double adapter_scale; /* the scales of adapters are so many times theirs; 0: once */
 };
 /* With PART_RANKS and EACH_PART *g is an array [part.n]. */
 void reference_float64(const struct weights *w, const struct token_batch *b,

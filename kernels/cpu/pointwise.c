@@ -46,6 +46,17 @@ static inline float swiglu_slope(float x, float gate, float up, float *dgate)
 	return up * gate * (s + x * (s * (1.0f - s)));
 }
 
+static inline float geglu_tanh(float x, float gate)
+{
+	return gelu_tanh(x) * gate;
+}
+
+static inline float geglu_tanh_slope(float x, float gate, float up, float *dgate)
+{
+	*dgate = up * gelu_tanh(x);
+	return up * gate * gelu_tanh_slope(x);
+}
+
 #define PLAIN_FWD(f) f(a[j])
 #define GATED_FWD(f) f(a[j], b[j])
 #define PLAIN_BWD(f) dy[j] * f##_slope(a[j])

@@ -209,6 +209,18 @@ template <bool FAST> static __device__ inline float swiglu_slope(float a, float 
 	}
 }
 
+template <bool FAST> static __device__ inline float geglu_tanh(float a, float b)
+{
+	return gelu_tanh<FAST>(a, b) * b;
+}
+
+template <bool FAST> static __device__ inline float geglu_tanh_slope(float a, float &b)
+{
+	float slope = gelu_tanh_slope<FAST>(a, b) * b;
+	b = gelu_tanh<FAST>(a, b);
+	return slope;
+}
+
 /* Rows of acts.h, as types. */
 template <enum act_kind KIND> struct activation;
 #define ACT(id, name, how, ...)                                         \

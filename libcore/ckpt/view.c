@@ -42,6 +42,7 @@ void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
 	v->groups = (struct strs){0};
 	v->settings = NULL;
 	v->copies = NULL;
+	v->file_name = NULL;
 	v->close = NULL;
 	str_puts(&v->config, of->config.s);
 	str_add(&v->origin, of->origin.s, of->origin.len);

@@ -58,6 +58,9 @@ struct ckpt_view {
 	/* Compares all copies with what is read; NULL: there are none. */
 	int (*copies)(
 		const struct ckpt_view *v, ckpt_see_copy *see, void *with, struct err *e);
+	/* Appends the name that a tensor of the parameters has in the file, and which of its rows are read; NULL: the
+	 * names are the same. */
+	void (*file_name)(const struct ckpt_view *v, int tensor, struct str *out);
 	void (*close)(struct ckpt_view *v); /* frees *with; may be NULL */
 	void *with;			    /* state of read() */
 };

@@ -30,6 +30,9 @@ struct torch_names {
 
 /* Finds the token embedding, and by its name whose the names are. */
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e);
+/* Finds whose the names are even if the embedding is missing: most tensors of the model have a name of that dialect. */
+int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
+	const struct model *m, struct err *e);
 void torch_names_close(struct torch_names *x);
 /* The item of a parameter by the name that its model has for it; NULL: there is none. */
 const struct torch_item *torch_names_find(const struct torch_names *x, const char *name);
@@ -85,14 +88,22 @@ struct tensor_source {
 	int64_t layer;		       /* of all layers in one tensor; -1: it has one */
 	bool transposed;
 	int fused; /* rows are [key head][queries, key, value][width], and this is the part */
-	bool pairs; /* channels that are rotated together are neighbours */
+	/* Of rows of queries and keys: channels that are rotated together are neighbours; only some are rotated. */
+	bool pairs, partly;
 };
+
+/* Returns where a channel of a head is in a tensor whose rows are in such an order. */
+int64_t channel_of_source(
+	const struct model *m, const struct tensor_source *s, int64_t channel);
+/* Are the rows of this tensor rotated? */
+bool has_rotated_rows(const struct tensor *t);
 
 /* A model, and where its tensors are. */
 struct placement {
 	const struct torch_names *names;
 	const struct model *m;
 	bool pairs;		  /* config.json has rope_interleaved */
+	bool some;		  /* tensors may be missing, in any group: zeros */
 	struct tensor_source *of; /* [group][tensor] */
 };
 
@@ -131,11 +142,12 @@ struct stem {
 struct scheme {
 	const char *layers; /* in front of the names of a layer; with its number */
 	bool biases;	    /* all modules have one, except no_bias */
-	struct stem stems[16];
+	struct stem stems[18];
 	/* Their modules in the order in which the class registers them, which an optimizer numbers; the last is NULL. */
 	const char *const *modules;
 };
-extern const struct scheme scheme_llama, scheme_gpt2;
+extern const struct scheme scheme_llama, scheme_gpt2, scheme_phi3, scheme_olmo2,
+	scheme_gemma, scheme_glm4;
 extern const struct scheme
 	*const hf_schemes[ARCHS]; /* of Hugging Face, per architecture */
 
@@ -209,6 +221,9 @@ struct dialect {
 	const char *name; /* of the program, in messages */
 	const char *
 		table; /* the end of the name of the token embedding, which only this dialect has */
+	/* Ends of names of the first layer that only this one has of dialects with this table; the first row with all of
+	 * them is taken. NULL: none. */
+	const char *marks[2];
 	int arch;
 	/* Lists that end with NULL: how names of tensors of the model begin; modules that wrap others, whose names are
 	 * dropped. */
@@ -232,7 +247,10 @@ struct dialect {
 	bool (*is_copy)(const struct torch_names *x, const char *name);
 };
 
-#define DIALECTS(X) X(meta) X(llama) X(gpt2) X(megatron) X(nanotron)
+#define DIALECTS(X) \
+	X(meta)     \
+	X(phi3)     \
+	X(glm4) X(gemma3) X(gemma2) X(olmo2) X(llama) X(gpt2) X(megatron) X(nanotron)
 #define DIALECT_ROW(name) extern const struct dialect dialect_##name;
 DIALECTS(DIALECT_ROW)
 #undef DIALECT_ROW

@@ -104,25 +104,38 @@ static int refuse(const struct torch_names *x, struct err *e)
 	}
 	scoped_str tables = {0};
 	for (int k = 0; dialects[k]; k++)
-		str_printf(&tables, "%s%s (%s)",
-			!k		  ? ""
-			: dialects[k + 1] ? ", "
-					  : " or ",
-			dialects[k]->table, dialects[k]->name);
+		if (!dialects[k]->marks[0]) /* else the table is that of another row */
+			str_printf(&tables, "%s%s (%s)",
+				!k		  ? ""
+				: dialects[k + 1] ? ", "
+						  : " or ",
+				dialects[k]->table, dialects[k]->name);
 	return err_set(e, EX_UNAVAILABLE,
 		"%s: its tensors are of no model that is known: one has %s, perhaps "
-		"after model.; %s%.100s. Of transformers, GPT2LMHeadModel and "
-		"LlamaForCausalLM can be read",
+		"after model.; %s%.100s. pt-ckpt(1) lists the classes of "
+		"transformers",
 		path, tables.s, *name ? "its first is " : "its only one has no name",
 		name);
 }
 
-int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
+/* Has the first layer what only this dialect has? */
+static bool has_marks(const struct torch_names *x, const struct dialect *d)
+{
+	bool all = true;
+	for (size_t k = 0; k < ARRAY_LEN(d->marks) && d->marks[k]; k++) {
+		scoped_ptr char *end = text_printf("layers.0.%s", d->marks[k]);
+		int64_t i = 0;
+		while (i < x->n && !text_ends(x->v[i].text, end))
+			i++;
+		all &= i < x->n;
+	}
+	return all;
+}
+
+/* Finds the token embedding; false: there is none. */
+static bool find_table(struct torch_names *x)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
-	*x = (struct torch_names){.file = f};
-	if (list_names(x, e))
-		return -1;
 	for (int64_t i = 0; i < x->n; i++)
 		for (int k = 0; dialects[k]; k++) {
 			const char *text = x->v[i].text, *table = dialects[k]->table;
@@ -131,16 +144,46 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 			if (x->v[i].item->kind != TORCH_TENSOR ||
 				!text_ends(text, table) || n > MAX_PREFIX ||
 				!are_keys_of_model(text, n) ||
-				(x->table && n >= x->prefix.len))
+				(x->table && n >= x->prefix.len) ||
+				!has_marks(x, dialects[k]))
 				continue;
 			str_clear(&x->prefix);
 			str_add(&x->prefix, text, n);
 			x->dialect = dialects[k];
 			x->table = x->v[i].item;
 		}
-	if (x->table && x->table->ndim == 2)
+	return x->table && x->table->ndim == 2;
+}
+
+int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e)
+{
+	*x = (struct torch_names){.file = f};
+	if (list_names(x, e))
+		return -1;
+	return find_table(x) ? 0 : refuse(x, e);
+}
+
+int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
+	const struct model *m, struct err *e)
+{
+	const struct dialect *best = NULL;
+	int most = 0;
+	*x = (struct torch_names){.file = f};
+	if (list_names(x, e))
+		return -1;
+	if (find_table(x))
 		return 0;
-	return refuse(x, e);
+	x->table = NULL;
+	for (int k = 0; dialects[k]; k++) {
+		int n = 0;
+		x->dialect = dialects[k];
+		for (int i = 0; i < m->n_tensors && !dialects[k]->fused; i++)
+			n += stems_item(x, m->tensors[i].name) != NULL;
+		best = n > most ? dialects[k] : best;
+		most = n > most ? n : most;
+	}
+	x->dialect = best;
+	return best ? 0 : refuse(x, e);
 }
 
 void torch_names_close(struct torch_names *x)

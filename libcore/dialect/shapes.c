@@ -32,15 +32,21 @@ static void read_layers(const struct torch_names *x, struct model_config *c)
 {
 	const struct torch_item *up = of_layer(x, 0, "feed_forward.w1.weight");
 	const struct torch_item *output = stems_item(x, "output.weight");
-	for (c->layers = 0; of_layer(x, c->layers, "attention_norm.weight");)
+	for (c->layers = 0; of_layer(x, c->layers, "attention.wo.weight");)
 		c->layers++;
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
 	c->ffn_dim = rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
-	c->bias = !of_layer(x, 0, "attention.wq.bias")	 ? BIAS_NONE
-		  : !of_layer(x, 0, "attention.wo.bias") ? BIAS_QKV
-							 : BIAS_ALL;
+	if (up &&
+		up == of_layer(x, 0, "feed_forward.w3.weight")) /* gate and up are one */
+		c->ffn_dim = rows(up, 0) / 2;
+	c->bias = !of_layer(x, 0, "attention.wq.bias")	    ? BIAS_NONE
+		  : !of_layer(x, 0, "attention.wo.bias")    ? BIAS_QKV
+		  : !of_layer(x, 0, "feed_forward.w1.bias") ? BIAS_ATTENTION
+							    : BIAS_ALL;
 	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
 	set_head_norm(c, rows(of_layer(x, 0, "attention.q_norm.weight"), 0));
+	if (c->arch == ARCH_OLMO2) /* (its norm is of all heads) */
+		c->head_dim = 0;
 	c->context = rows(stems_item(x, "pos_embeddings.weight"), 0);
 }
 
@@ -59,6 +65,9 @@ int64_t names_key_rows(const struct torch_names *x, const struct model_config *c
 {
 	if (x->dialect->fused)
 		return fused_key_rows(x, c);
-	return c->arch == ARCH_GPT2 ? c->dim
-				    : rows(of_layer(x, 0, "attention.wk.weight"), 0);
+	const struct torch_item *keys = of_layer(x, 0, "attention.wk.weight");
+	if (c->arch == ARCH_GPT2)
+		return c->dim;
+	bool fused = keys && keys == of_layer(x, 0, "attention.wq.weight");
+	return fused ? (rows(keys, 0) - c->heads * width_of_heads(c)) / 2 : rows(keys, 0);
 }

@@ -21,7 +21,27 @@ const struct torch_item *source_find(const struct placement *x, int group,
 int source_missing(const struct placement *x, int group, const char *name, struct err *e)
 {
 	const char *path = x->names->file->path;
+	if (x->some)
+		return 0;
 	return group ? 0 : err_set(e, EX_DATAERR, "%s: has no tensor %s", path, name);
+}
+
+bool has_rotated_rows(const struct tensor *t)
+{
+	return strstr(t->name, ".attention.wq.") || strstr(t->name, ".attention.wk.");
+}
+
+/* Ours are halves: channel j is rotated with j + width / 2, those that are not rotated are last in each half. */
+int64_t channel_of_source(
+	const struct model *m, const struct tensor_source *s, int64_t channel)
+{
+	int64_t half = m->head_dim / 2, j = channel % half, second = channel / half;
+	int64_t rotated = s->partly && m->c.rotary ? m->c.rotary / 2 : half;
+	if (channel >= 2 * half)
+		return channel;
+	if (j >= rotated)
+		return 2 * rotated + second * (half - rotated) + j - rotated;
+	return s->pairs ? 2 * j + second : second * rotated + j;
 }
 
 bool source_has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width)

@@ -196,6 +196,18 @@ const struct torch_item *stems_item(const struct torch_names *x, const char *our
 					    : NULL;
 }
 
+static struct tensor_source source_at(const struct placement *x, int tensor,
+	const struct torch_item *item, int64_t first, bool transposed)
+{
+	bool rotated = has_rotated_rows(&x->m->tensors[tensor]);
+	return (struct tensor_source){.item = item,
+		.first = first,
+		.layer = -1,
+		.transposed = transposed,
+		.pairs = rotated && x->pairs,
+		.partly = rotated && x->m->c.rotary};
+}
+
 static int find_tensor(struct placement *x, int group, const struct foreign *f,
 	bool linear, struct err *e)
 {
@@ -216,10 +228,7 @@ static int find_tensor(struct placement *x, int group, const struct foreign *f,
 	for (int p = 0; p < f->n_parts; first += f->outputs[p++])
 		if (f->part[p] >= 0)
 			*source_of(x, group, f->part[p]) =
-				(struct tensor_source){.item = item,
-					.first = first,
-					.layer = -1,
-					.transposed = transposed};
+				source_at(x, f->part[p], item, first, transposed);
 	return 0;
 }
 

@@ -93,12 +93,17 @@ static int scale_all(struct model *m, const struct strs *list, struct err *e)
 	return 0;
 }
 
+int options_groups(const struct train_opts *o, struct model *m, struct err *e)
+{
+	return options_freeze(m, &o->freeze, e) || scale_all(m, &o->lr_scale_of, e) ? -1 : 0;
+}
+
 int options_model_init(
 	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e)
 {
 	if (model_init(m, &o->model, vocab, e))
 		return -1;
-	if (!options_freeze(m, &o->freeze, e) && !scale_all(m, &o->lr_scale_of, e))
+	if (!model_check_kernels(m, e) && !options_groups(o, m, e))
 		return 0;
 	model_free(m);
 	return -1;

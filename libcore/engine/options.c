@@ -68,7 +68,7 @@ static const struct opt options[] = {
 		"gpt2-124m, llama3-8b, and more; or of several, as in gpt2-124m,diloco. The config "
 		"file and the command line override them."},
 	{OPT_ENUM, 'a', "arch", NULL, "gpt2", M(arch), OPT_MODEL, .values = arch_names, .help =
-		"Model architecture."},
+		"Model architecture. pt-train trains gpt2 and llama; pt-check checks steps of all."},
 	{OPT_INT, 0, "layers", "N", "4", M(layers), OPT_MODEL, 1, 100000,
 		.elsewhere = "num-hidden-layers num-layers n-layer n-layers", .help =
 		"Number of transformer layers."},
@@ -89,7 +89,7 @@ static const struct opt options[] = {
 		"Hidden size: the width of the residual stream."},
 	{OPT_INT, 0, "ffn-dim", "N", "0", M(ffn_dim), OPT_MODEL, 0, 1 << 24,
 		.elsewhere = "ffn-hidden-size intermediate-size", .help =
-		"Hidden size of the feed-forward layers. 0: 4 dim for gpt2; for llama 8/3 dim, "
+		"Hidden size of the feed-forward layers. 0: 4 dim for gpt2 and gemma; for others 8/3 dim, "
 		"rounded up to a multiple of 256. It must be divisible by the virtual tp."},
 	{OPT_INT, 'T', "context", "N", "64", M(context), OPT_MODEL, 1, 1 << 22,
 		.elsewhere = "max-seq-length max-seq-len max-length context-length n-ctx n-positions "
@@ -103,23 +103,22 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "vocab-multiple", "N", "1", M(vocab_multiple), OPT_MODEL, 1, 1 << 20, .help =
 		"Pad the vocabulary to a multiple of N. Padding tokens are never predicted."},
 	{OPT_ENUM, 0, "act", NULL, "by-arch", M(act), OPT_MODEL, .values = act_names, .help =
-		"Activation function. by-arch: gelu-tanh for gpt2, swiglu for llama."},
+		"Activation function. by-arch: gelu-tanh for gpt2, geglu-tanh for gemma, else swiglu."},
 	{OPT_ENUM, 0, "bias", NULL, "by-arch", M(bias), OPT_MODEL, .values = bias_names, .help =
 		"Biases in linear layers and LayerNorm. qkv: of queries, keys and values only, as "
-		"Qwen2 has them. attention: also of its output. by-arch: yes for gpt2, no for llama."},
+		"Qwen2 has them. attention: also of its output. by-arch: yes for gpt2, no for others."},
 	{FLAG("qk-norm", "no", M(qk_norm), OPT_MODEL),
 		.elsewhere = "qk-layernorm use-qk-norm", .help =
 		"RMSNorm of each head of queries and keys, with a weight each that all heads share, "
 		"before rotary positions; as Qwen3 has it."},
 	{OPT_ENUM, 0, "tie", NULL, "by-arch", M(tie), OPT_MODEL, .values = by_arch_names, .help =
-		"Tie the output layer to the token embedding. by-arch: yes for gpt2, no for "
-		"llama."},
+		"Tie the output layer to the token embedding. by-arch: yes for gpt2 and gemma."},
 	{OPT_DOUBLE, 0, "dropout", "P", "0", M(dropout), OPT_ARITH, 0, 0.999,
 		.elsewhere = "attention-dropout hidden-dropout", .help =
 		"Dropout probability of embeddings, attention and residual branches."},
 	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), OPT_MODEL, 0, 1,
 		.elsewhere = "rms-norm-eps layernorm-epsilon norm-epsilon layer-norm-eps", .help =
-		"Epsilon of LayerNorm and RMSNorm. 0: 1e-5."},
+		"Epsilon of LayerNorm and RMSNorm. 0: 1e-5, or the architecture's."},
 	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), OPT_ARITH, .values = init_names, .help =
 		"Weight initialisation. gpt2: normal with deviation 0.02, residual projections "
 		"scaled by 1/sqrt(2 layers). llama: normal with deviation 0.02. depth: as "
@@ -132,7 +131,7 @@ static const struct opt options[] = {
 		"Every Nth layer has no rotary positions, as in SmolLM3. 0: all layers have them."},
 	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), OPT_MODEL,
 		.values = rope_scaling_names, .help =
-		"Scale RoPE for longer contexts: linearly, or as Llama 3.1 does."},
+		"Scale RoPE for longer contexts: linearly, as Llama 3.1 does, or as YaRN does."},
 	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), OPT_MODEL, 1, 1e6, .help =
 		"The factor of this scaling."},
 	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), OPT_MODEL, 0.001, 1e6, .help =
@@ -140,7 +139,38 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "rope-high", "X", "4", M(rope_high), OPT_MODEL, 0.001, 1e6, .help =
 		"llama3: wavelengths below rope-original/X are not scaled."},
 	{OPT_INT, 0, "rope-original", "N", "8192", M(rope_original), OPT_MODEL, 1, MANY, .help =
-		"llama3: the context length before scaling."},
+		"llama3, yarn: the context length before scaling."},
+	{OPT_DOUBLE, 0, "rope-slow", "X", "1", M(rope_slow), OPT_MODEL, 0.001, 1e6,
+		.elsewhere = "beta-slow", .help =
+		"yarn: channels that rotate X times or less in rope-original positions are scaled whole."},
+	{OPT_DOUBLE, 0, "rope-fast", "X", "32", M(rope_fast), OPT_MODEL, 0.001, 1e6,
+		.elsewhere = "beta-fast", .help =
+		"yarn: channels that rotate X times or more are not scaled."},
+	{OPT_DOUBLE, 0, "rope-attention", "X", "0", M(rope_attention), OPT_MODEL, 0, 1e6,
+		.elsewhere = "attention-factor", .help =
+		"yarn: the factor of cosines and sines. 0: 0.1 log(rope-factor) + 1."},
+	{OPT_DOUBLE, 0, "rope-local-theta", "X", "0", M(rope_local_theta), OPT_MODEL, 0, 1e12,
+		.needs = "--sliding-window", .elsewhere = "rope-local-base-freq", .help =
+		"Base of unscaled RoPE in layers with a window, as in Gemma 3. 0: rope-theta. Not trained."},
+	{OPT_INT, 0, "rotary-channels", "N", "0", M(rotary), OPT_MODEL, 0, 1 << 16,
+		.elsewhere = "partial-rotary-factor rotary-percent rotary-dim", .help =
+		"Channels of a head that are rotated, as in Phi-4-mini: the first N/2 of each half. 0: all."},
+	{OPT_DOUBLE, 0, "embedding-scale", "X", "0", M(embedding_scale), OPT_MODEL, 0, 1e6,
+		.elsewhere = "embedding-multiplier", .help =
+		"Factor of embeddings, as in Granite. 0: 1; for gemma the root of dim. Not trained."},
+	{OPT_DOUBLE, 0, "residual-scale", "X", "0", M(residual_scale), OPT_MODEL, 0, 1e6,
+		.elsewhere = "residual-multiplier", .help =
+		"Factor of what a sublayer adds to the residual stream, as in Granite. 0: 1. Not trained."},
+	{OPT_DOUBLE, 0, "attention-scale", "X", "0", M(attention_scale), OPT_MODEL, 0, 1e6,
+		.elsewhere = "attention-multiplier query-pre-attn-scalar", .help =
+		"Factor of attention scores. 0: 1 / the root of the channels of a head."},
+	{OPT_DOUBLE, 0, "logit-scale", "X", "0", M(logit_scale), OPT_MODEL, 0, 1e6,
+		.elsewhere = "logits-scaling", .help =
+		"Factor of logits: 1 / Granite's logits_scaling. 0: 1. Not trained."},
+	{OPT_DOUBLE, 0, "score-cap", "X", "0", M(score_cap), OPT_MODEL, 0, 1e6, .help =
+		"Soft limit of attention scores, as in Gemma 2: X tanh(score / X). 0: none. Not trained."},
+	{OPT_DOUBLE, 0, "logit-cap", "X", "0", M(logit_cap), OPT_MODEL, 0, 1e6, .help =
+		"Soft limit of logits, as in Gemma 2. 0: none. Not trained."},
 	{OPT_INT, 0, "sliding-window", "W", "0", M(window), OPT_MODEL, 0, 1 << 22,
 		.elsewhere = "window-size", .help =
 		"Sliding window: a token attends to the last W tokens, itself included, as in "

@@ -165,7 +165,9 @@ int options_model(struct model_config *m, const char *config, struct err *e);
 
 /* ---- groups.c ----------------------------------------------------------------------- */
 
-/* model_init() of the model of a run, with what --freeze and --lr-scale-of say of its tensors. */
+/* Applies --freeze and --lr-scale-of to the tensors. */
+int options_groups(const struct train_opts *o, struct model *m, struct err *e);
+/* Makes the model of a run: model_init(), a check that the kernels compute it, and options_groups(). */
 int options_model_init(
 	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e);
 /* Marks the tensors that --freeze names. */

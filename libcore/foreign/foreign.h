@@ -32,6 +32,10 @@ struct open_how {
 	bool optimizer;
 	/* Regular expressions: tensors that the run does not train, which its optimizer may lack. NULL: none. */
 	const struct strs *freeze;
+	/* The file has gradients of the model of this view, perhaps without those of some tensors, which are zeros.
+	 * Sets found[tensors of the opened view]. NULL: the file has a model. */
+	const struct ckpt_view *gradients_of;
+	bool *found;
 };
 
 struct convert_format {

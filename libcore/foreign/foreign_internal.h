@@ -44,12 +44,18 @@ int number_file_end(struct number_file *f, int rc, struct err *e);
 /* A checkpoint of ours, or standard input ("-"); of another file the error says what would work. */
 int convert_open_own(struct ckpt **c, const char *path, struct err *e);
 
+/* Appends the name of an item, and the range of its rows or columns (n from first on) unless it is all of them. */
+void item_name(const struct torch_item *t, int64_t first, int64_t n, bool columns,
+	struct str *out);
+
 /* ---- torch_config.c: the options of the model ------------------------------------------------ */
 
 /* From the shapes, and from the file `given`, or a config.json beside the checkpoint (NULL). *pairs: channels that are
  * rotated together are neighbours. */
 int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, const char *given, struct err *e);
+/* Rejects a checkpoint whose config.json is of another class than the ones that are read, whatever its tensors are. */
+int torch_config_class(const char *checkpoint, const char *given, struct err *e);
 /* The options of AdamW that the checkpoint has. */
 int torch_config_optimizer(struct str *out, struct torch_file *f,
 	const struct torch_names *x, struct err *e);

@@ -8,32 +8,32 @@
 
 /* ---- reading -------------------------------------------------------------------------- */
 
-struct reader {
+struct hf_reader {
 	const char *path;
 	json_t *root;
 	struct err *e;
 };
 
-static json_t *get(const struct reader *r, const char *key)
+static json_t *get(const struct hf_reader *r, const char *key)
 {
 	json_t *x = json_object_get(r->root, key);
 	return json_is_null(x) ? NULL : x;
 }
 
-static int refuse(const struct reader *r, const char *key, const char *why)
+static int refuse(const struct hf_reader *r, const char *key, const char *why)
 {
 	return err_set(r->e, EX_DATAERR, "%s: %s %s", r->path, key, why);
 }
 
 /* The file may be intact, but pt-train does not compute such a model. */
-static int not_supported(const struct reader *r, const char *key, const char *why)
+static int not_supported(const struct hf_reader *r, const char *key, const char *why)
 {
 	return err_set(r->e, EX_UNAVAILABLE, "%s: %s %s", r->path, key, why);
 }
 
 /* `absent`: the value without the key; -1: it is needed. */
-static int get_int(const struct reader *r, const char *key, int64_t absent, int64_t most,
-	int64_t *out)
+static int get_int(const struct hf_reader *r, const char *key, int64_t absent,
+	int64_t most, int64_t *out)
 {
 	json_t *x = get(r, key);
 	if (!x && absent >= 0) {
@@ -45,7 +45,7 @@ static int get_int(const struct reader *r, const char *key, int64_t absent, int6
 }
 
 /* The same for a number that may be 0. */
-static int get_count(const struct reader *r, const char *key, int64_t absent,
+static int get_count(const struct hf_reader *r, const char *key, int64_t absent,
 	int64_t most, int64_t *out)
 {
 	json_t *x = get(r, key);
@@ -55,8 +55,8 @@ static int get_count(const struct reader *r, const char *key, int64_t absent,
 	return get_int(r, key, absent, most, out);
 }
 
-static int get_real(
-	const struct reader *r, json_t *from, const char *key, double absent, double *out)
+static int get_real(const struct hf_reader *r, json_t *from, const char *key,
+	double absent, double *out)
 {
 	json_t *x = json_object_get(from, key);
 	x = json_is_null(x) ? NULL : x;
@@ -66,7 +66,7 @@ static int get_real(
 	return 0;
 }
 
-static int get_bool(const struct reader *r, const char *key, bool absent, bool *out)
+static int get_bool(const struct hf_reader *r, const char *key, bool absent, bool *out)
 {
 	json_t *x = get(r, key);
 	*out = x ? json_is_true(x) : absent;
@@ -74,7 +74,7 @@ static int get_bool(const struct reader *r, const char *key, bool absent, bool *
 }
 
 /* Refuses a switch that is not at the one value that we compute. */
-static int need(const struct reader *r, const char *key, bool value)
+static int need(const struct hf_reader *r, const char *key, bool value)
 {
 	bool x;
 	if (get_bool(r, key, value, &x))
@@ -82,30 +82,28 @@ static int need(const struct reader *r, const char *key, bool value)
 	return x == value ? 0 : not_supported(r, key, value ? "is false" : "is true");
 }
 
-static int get_activation(
-	const struct reader *r, const char *key, const char *absent, int *out)
+static int get_activation(const struct hf_reader *r, const char *key, bool gated,
+	const char *absent, int *out)
 {
 	static const struct {
-		const char *name;
+		const char *names[2];
+		enum act_kind kind;
 		int act;
 	} known[] = {
-#define ACT(id, fn, kind, word, hf, hf_too, ...) {hf, ACTC_##id}, {hf_too, ACTC_##id},
+#define ACT(id, fn, kind, word, hf, hf_too, ...) {{hf, hf_too}, ACT_##id, ACTC_##id},
 #include "kernels/acts.h"
 	};
 	json_t *x = get(r, key);
 	const char *name = x ? json_string_value(x) : absent;
 	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
-		if (known[i].name && !strcmp(name, known[i].name)) {
-			*out = known[i].act;
-			return 0;
-		}
+		for (int k = 0; k < 2 && act_is_gated(known[i].kind) == gated; k++)
+			if (known[i].names[k] && !strcmp(name, known[i].names[k])) {
+				*out = known[i].act;
+				return 0;
+			}
 	return not_supported(
 		r, key, "is an activation function that pt-train does not have");
 }
-
-/* Of our own: their tables have no rows that pad the vocabulary, and the model that comes back has them. */
-#define OUR_MULTIPLE "pt_vocab_multiple"
-enum { MOST_MULTIPLE = 1 << 20 };
 
 enum {
 	MAX_HEADS = 4095,
@@ -116,7 +114,7 @@ enum {
 };
 
 /* No layer has a window. */
-static int need_full_layers(const struct reader *r)
+static int need_full_layers(const struct hf_reader *r)
 {
 	json_t *kinds = get(r, "layer_types");
 	for (size_t i = 0; i < json_array_size(kinds); i++) {
@@ -129,7 +127,7 @@ static int need_full_layers(const struct reader *r)
 }
 
 /* Of a class that has no windows. */
-static int refuse_windows(const struct reader *r)
+static int refuse_windows(const struct hf_reader *r)
 {
 	json_t *window = get(r, "sliding_window");
 	bool uses;
@@ -140,7 +138,25 @@ static int refuse_windows(const struct reader *r)
 	return need_full_layers(r);
 }
 
-static int read_gpt2(const struct reader *r, struct hf_config *h)
+/* The channels that are rotated; of a class that rotates all, the key must be 1. */
+static int read_rotary(const struct hf_reader *r, const struct hf_class *class,
+	json_t *scaling, int64_t width, struct model_config *c)
+{
+	double part = class->rotary > 0 ? class->rotary : 1;
+	if (get_real(r, r->root, "partial_rotary_factor", part, &part) ||
+		get_real(r, scaling, "partial_rotary_factor", part, &part))
+		return -1;
+	if (part == 1)
+		return 0;
+	if (!(class->rotary > 0))
+		return not_supported(r, "partial_rotary_factor", "is not 1");
+	c->rotary = (int64_t)((double)width * part);
+	return c->rotary > 0 && c->rotary <= width
+		       ? 0
+		       : refuse(r, "partial_rotary_factor", "is not a possible number");
+}
+
+static int read_gpt2(const struct hf_reader *r, struct hf_config *h)
 {
 	struct model_config *c = &h->c;
 	bool tie;
@@ -153,84 +169,228 @@ static int read_gpt2(const struct reader *r, struct hf_config *h)
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
 		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
 		get_real(r, r->root, "layer_norm_epsilon", 1e-5, &c->norm_eps) ||
-		get_activation(r, "activation_function", "gelu_new", &c->act) ||
+		get_activation(r, "activation_function", false, "gelu_new", &c->act) ||
 		get_bool(r, "tie_word_embeddings", true, &tie) ||
 		need(r, "scale_attn_weights", true) ||
 		need(r, "scale_attn_by_inverse_layer_idx", false) ||
-		need(r, "add_cross_attention", false) || refuse_windows(r))
+		need(r, "add_cross_attention", false) || refuse_windows(r) ||
+		read_rotary(
+			r, &(const struct hf_class){0}, get(r, "rope_parameters"), 1, c))
 		return -1;
-	if (c->act == ACTC_SWIGLU)
-		return not_supported(
-			r, "activation_function", "is silu, and the model GPT-2");
 	c->kv_heads = c->heads;
+	h->scheme = &scheme_gpt2;
 	c->bias = BIAS_ALL;
 	c->tie = tie ? YES : NO;
 	return 0;
 }
 
-/* From transformers 5 on, rope_parameters has rope_theta, too. */
-static int read_rope(const struct reader *r, double theta, struct model_config *c)
+/* YaRN. The factor of cosines and sines is a key, or follows from two others, or from the factor. */
+static int read_yarn(const struct hf_reader *r, json_t *scaling, struct model_config *c)
 {
-	json_t *scaling = get(r, "rope_parameters"), *own = get(r, "rope_scaling");
-	scaling = scaling ? scaling : own;
-	if (scaling && !json_is_object(scaling))
-		return refuse(r, "rope_scaling", "is not an object");
-	json_t *from = json_object_get(scaling, "rope_theta") ? scaling : r->root;
-	json_t *kind = json_object_get(scaling, "rope_type");
-	kind = kind ? kind : json_object_get(scaling, "type");
-	const char *name = kind ? json_string_value(kind) : "default";
-	int64_t original = 0;
-	if (get_real(r, from, "rope_theta", theta, &c->rope_theta))
+	const struct hf_reader inner = {r->path, scaling, r->e};
+	double m = 0, m_all = 0;
+	if (get_int(&inner, "original_max_position_embeddings", c->context, INT64_MAX,
+		    &c->rope_original) ||
+		get_real(r, scaling, "beta_fast", 32, &c->rope_fast) ||
+		get_real(r, scaling, "beta_slow", 1, &c->rope_slow) ||
+		need(&inner, "truncate", true))
 		return -1;
-	if (name && !strcmp(name, "default"))
+	c->rope_attention = 0;
+	if (get(&inner, "attention_factor"))
+		return get_real(r, scaling, "attention_factor", NAN, &c->rope_attention);
+	if (!get(&inner, "mscale") || !get(&inner, "mscale_all_dim"))
 		return 0;
-	c->rope_scaling = name && !strcmp(name, "linear")   ? ROPE_LINEAR
-			  : name && !strcmp(name, "llama3") ? ROPE_LLAMA3
-							    : ROPE_PLAIN;
-	if (c->rope_scaling == ROPE_PLAIN)
-		return not_supported(
-			r, "rope_type", "is none of default, linear, llama3");
-	if (get_real(r, scaling, "factor", NAN, &c->rope_factor))
+	if (get_real(r, scaling, "mscale", NAN, &m) ||
+		get_real(r, scaling, "mscale_all_dim", NAN, &m_all))
 		return -1;
-	if (c->rope_scaling == ROPE_LINEAR)
-		return 0;
-	const struct reader inner = {r->path, scaling, r->e};
-	if (get_int(&inner, "original_max_position_embeddings", -1, INT64_MAX,
-		    &original) ||
-		get_real(r, scaling, "low_freq_factor", NAN, &c->rope_low) ||
-		get_real(r, scaling, "high_freq_factor", NAN, &c->rope_high))
-		return -1;
-	c->rope_original = original;
+	c->rope_attention = (0.1 * m * log(c->rope_factor) + 1) /
+			    (0.1 * m_all * log(c->rope_factor) + 1);
 	return 0;
 }
 
-/* The classes whose tensors have Llama's names, and what their configurations mean without a key. */
-enum { LLAMA, MISTRAL, QWEN2, QWEN3, SMOLLM3 };
-static const struct hf_class {
-	const char *name, *type;
-	int64_t kv_heads; /* 0: as many as heads */
-	int64_t context;
-	int64_t head_dim; /* 0: hidden_size / heads */
-	double theta;
-	int64_t window; /* 0: there are none */
-	int64_t window_from; /* if use_sliding_window: from layer max_window_layers on, which is that */
-	bool window_off; /* unless use_sliding_window, which is the default */
-	bool tie;
-	bool qkv_bias, qk_norm, no_rope_layers; /* has them always */
-	bool attention_bias, mlp_bias;		/* has these switches */
-} classes[] = {[LLAMA] = {"LlamaForCausalLM", "llama", 0, 2048, 0, 1e4,
-		       .attention_bias = true, .mlp_bias = true},
-	[MISTRAL] = {"MistralForCausalLM", "mistral", 8, 131072, 0, 1e4, 4096},
-	[QWEN2] = {"Qwen2ForCausalLM", "qwen2", 32, 32768, 0, 1e4, 4096, 28, true,
-		.qkv_bias = true},
-	[QWEN3] = {"Qwen3ForCausalLM", "qwen3", 32, 32768, 128, 1e4, 4096, 28, true,
-		.qk_norm = true, .attention_bias = true},
-	/* without a number, it has no window; with one, the layers without positions have it */
-	[SMOLLM3] = {"SmolLM3ForCausalLM", "smollm3", 4, 32768, 0, 2e6,
-		.window_off = true, .tie = true, .no_rope_layers = true,
-		.attention_bias = true, .mlp_bias = true}};
+static int read_scaling(const struct hf_reader *r, const struct hf_class *class,
+	json_t *scaling, struct model_config *c)
+{
+	static const char *const names[] = {[ROPE_PLAIN] = "default",
+		[ROPE_LINEAR] = "linear",
+		[ROPE_LLAMA3] = "llama3",
+		[ROPE_YARN] = "yarn"};
+	json_t *kind = json_object_get(scaling, "rope_type");
+	kind = kind ? kind : json_object_get(scaling, "type");
+	const char *name = kind ? json_string_value(kind) : "default";
+	size_t i = 0;
+	while (i < ARRAY_LEN(names) && (!name || strcmp(name, names[i]) != 0))
+		i++;
+	if (i == ARRAY_LEN(names) || (i && class->plain_rope))
+		return not_supported(r, "rope_type",
+			class->plain_rope ? "is not default, and this model has no other"
+					  : "is none of default, linear, llama3, yarn");
+	c->rope_scaling = (int)i;
+	if (i == ROPE_PLAIN)
+		return 0;
+	if (get_real(r, scaling, "factor", NAN, &c->rope_factor))
+		return -1;
+	if (i == ROPE_YARN)
+		return read_yarn(r, scaling, c);
+	if (i == ROPE_LINEAR)
+		return 0;
+	const struct hf_reader inner = {r->path, scaling, r->e};
+	return get_int(&inner, "original_max_position_embeddings", -1, INT64_MAX,
+		       &c->rope_original) ||
+			       get_real(r, scaling, "low_freq_factor", NAN,
+				       &c->rope_low) ||
+			       get_real(
+				       r, scaling, "high_freq_factor", NAN, &c->rope_high)
+		       ? -1
+		       : 0;
+}
 
-static int read_layer_types(const struct reader *r, struct model_config *c)
+static const char *const kinds_of_layers[] = {"full_attention", "sliding_attention"};
+
+/* The part of rope_parameters that layers of a kind have: NULL: they have all of it. */
+static json_t *rope_of_layers(const struct hf_reader *r, int kind)
+{
+	return json_object_get(get(r, "rope_parameters"), kinds_of_layers[kind]);
+}
+
+/* The theta of layers with a window. */
+static int read_local_rope(
+	const struct hf_reader *r, const struct hf_class *class, struct model_config *c)
+{
+	json_t *local = rope_of_layers(r, 1);
+	json_t *kind = json_object_get(local, "rope_type");
+	const char *name = kind ? json_string_value(kind) : "default";
+	if (!name || strcmp(name, "default") != 0)
+		return not_supported(r, "rope_parameters.sliding_attention.rope_type",
+			"is not default");
+	return local ? get_real(r, local, "rope_theta", class->local_theta,
+			       &c->rope_local_theta)
+		     : get_real(r, r->root, "rope_local_base_freq", class->local_theta,
+			       &c->rope_local_theta);
+}
+
+/* From transformers 5 on, rope_parameters has rope_theta, too. */
+static int read_rope(const struct hf_reader *r, const struct hf_class *class,
+	int64_t width, struct model_config *c)
+{
+	json_t *scaling = get(r, "rope_parameters"), *own = get(r, "rope_scaling");
+	json_t *full = rope_of_layers(r, 0);
+	bool per_layer = class->local_theta > 0;
+	if ((full || rope_of_layers(r, 1)) && !per_layer)
+		return not_supported(
+			r, "rope_parameters", "has parts for kinds of layers");
+	scaling = per_layer ? full : scaling;
+	scaling = scaling && !json_is_null(scaling) ? scaling : own;
+	if (scaling && !json_is_object(scaling))
+		return refuse(r, "rope_scaling", "is not an object");
+	json_t *from = json_object_get(scaling, "rope_theta") ? scaling : r->root;
+	return get_real(r, from, "rope_theta", class->theta, &c->rope_theta) ||
+			       read_scaling(r, class, scaling, c) ||
+			       read_rotary(r, class, scaling, width, c) ||
+			       (per_layer && read_local_rope(r, class, c))
+		       ? -1
+		       : 0;
+}
+
+/* ---- what families have beside the keys of Llama ------------------------------------------ */
+
+/* A factor; 0 if it is 1. */
+static int get_factor(const struct hf_reader *r, const char *key, double *out)
+{
+	if (get_real(r, r->root, key, 1, out))
+		return -1;
+	*out = *out == 1 ? 0 : *out;
+	return 0;
+}
+
+static int read_granite(const struct hf_reader *r, struct model_config *c)
+{
+	if (get_factor(r, "embedding_multiplier", &c->embedding_scale) ||
+		get_factor(r, "residual_multiplier", &c->residual_scale) ||
+		get_factor(r, "logits_scaling", &c->logit_scale) ||
+		get_real(r, r->root, "attention_multiplier", 1, &c->attention_scale))
+		return -1;
+	c->logit_scale = c->logit_scale > 0 ? 1 / c->logit_scale : 0;
+	return 0;
+}
+
+/* A limit: null means none, and no key the class's own (0: none). */
+static int get_cap(const struct hf_reader *r, const char *key, double absent, double *out)
+{
+	json_t *x = json_object_get(r->root, key);
+	*out = x ? 0 : absent;
+	return x && !json_is_null(x) ? get_real(r, r->root, key, NAN, out) : 0;
+}
+
+static int read_gemma(const struct hf_reader *r, struct model_config *c, double score_cap,
+	double logit_cap)
+{
+	double width;
+	if (get_real(r, r->root, "query_pre_attn_scalar", 256, &width) ||
+		get_cap(r, "attn_logit_softcapping", score_cap, &c->score_cap) ||
+		get_cap(r, "final_logit_softcapping", logit_cap, &c->logit_cap) ||
+		need(r, "use_bidirectional_attention", false))
+		return -1;
+	c->attention_scale = 1 / sqrt(width);
+	return 0;
+}
+
+static int read_gemma2(const struct hf_reader *r, struct model_config *c)
+{
+	return read_gemma(r, c, 50, 30);
+}
+
+/* (transformers passes over attn_logit_softcapping, which it writes) */
+static int read_gemma3(const struct hf_reader *r, struct model_config *c)
+{
+	if (read_gemma(r, c, 0, 0))
+		return -1;
+	return c->score_cap > 0 ? not_supported(r, "attn_logit_softcapping",
+					  "is there, and Gemma 3 has none")
+				: 0;
+}
+
+/* The classes whose configurations have Llama's keys, and what they mean without a key. */
+const struct hf_class hf_classes[] = {
+	[HF_LLAMA] = {"LlamaForCausalLM", "llama", .context = 2048, .theta = 1e4,
+		.attention_bias = true, .mlp_bias = true},
+	[HF_MISTRAL] = {"MistralForCausalLM", "mistral", .kv_heads = 8, .context = 131072,
+		.theta = 1e4, .windows = true, .window = 4096},
+	[HF_QWEN2] = {"Qwen2ForCausalLM", "qwen2", .kv_heads = 32, .context = 32768,
+		.theta = 1e4, .windows = true, .window = 4096, .window_from = 28,
+		.window_off = true, .qkv_bias = true},
+	[HF_QWEN3] = {"Qwen3ForCausalLM", "qwen3", .kv_heads = 32, .context = 32768,
+		.head_dim = 128, .theta = 1e4, .windows = true, .window = 4096,
+		.window_from = 28, .window_off = true, .qk_norm = true,
+		.attention_bias = true},
+	/* without a number, it has no window; with one, the layers without positions have it */
+	[HF_SMOLLM3] = {"SmolLM3ForCausalLM", "smollm3", .kv_heads = 4, .context = 32768,
+		.theta = 2e6, .windows = true, .window_off = true, .tie = true,
+		.no_rope_layers = true, .attention_bias = true, .mlp_bias = true},
+	[HF_PHI3] = {"Phi3ForCausalLM", "phi3", .scheme = &scheme_phi3, .context = 4096,
+		.theta = 1e4, .eps = 1e-5, .windows = true, .rotary = 1,
+		.plain_rope = true},
+	[HF_OLMO2] = {"Olmo2ForCausalLM", "olmo2", ARCH_OLMO2, &scheme_olmo2,
+		.context = 2048, .theta = 1e4, .eps = 1e-5, .qk_norm = true,
+		.attention_bias = true},
+	[HF_GRANITE] = {"GraniteForCausalLM", "granite", .context = 2048, .theta = 1e4,
+		.attention_bias = true, .mlp_bias = true, .read = read_granite},
+	[HF_GEMMA2] = {"Gemma2ForCausalLM", "gemma2", ARCH_GEMMA2, &scheme_gemma,
+		.kv_heads = 4, .context = 8192, .head_dim = 256, .theta = 1e4,
+		.windows = true, .window = 4096, .window_skip = 2, .tie = true,
+		.attention_bias = true, .act_key = "hidden_activation",
+		.act = "gelu_pytorch_tanh", .read = read_gemma2},
+	[HF_GEMMA3] = {"Gemma3ForCausalLM", "gemma3_text", ARCH_GEMMA3, &scheme_gemma,
+		.kv_heads = 4, .context = 131072, .head_dim = 256, .theta = 1e6,
+		.local_theta = 1e4, .windows = true, .window = 4096, .window_skip = 6,
+		.tie = true, .qk_norm = true, .attention_bias = true,
+		.act_key = "hidden_activation", .act = "gelu_pytorch_tanh",
+		.read = read_gemma3},
+	[HF_GLM4] = {"Glm4ForCausalLM", "glm4", ARCH_GLM4, &scheme_glm4, .kv_heads = 2,
+		.context = 131072, .head_dim = 128, .theta = 1e4, .eps = 1.5625e-7,
+		.qkv_switch = true, .rotary = 0.5, .rope_pairs = true}};
+
+static int read_layer_types(const struct hf_reader *r, struct model_config *c)
 {
 	json_t *kinds = get(r, "layer_types");
 	int rc = 0;
@@ -252,7 +412,7 @@ static int read_layer_types(const struct reader *r, struct model_config *c)
 }
 
 /* SmolLM3's list has 0 for a layer without positions; ours are each Nth layer. */
-static int read_no_rope(const struct reader *r, struct model_config *c)
+static int read_no_rope(const struct hf_reader *r, struct model_config *c)
 {
 	json_t *list = get(r, "no_rope_layers");
 	int64_t every = 0, n = (int64_t)json_array_size(list);
@@ -279,7 +439,7 @@ static int read_no_rope(const struct reader *r, struct model_config *c)
 /* Of a class that has windows, as transformers 5 reads them: sliding_window is the number of keys that a query
  * sees, its own included. A null means none, and no key the class's own. */
 static int read_windows(
-	const struct reader *r, const struct hf_class *class, struct model_config *c)
+	const struct hf_reader *r, const struct hf_class *class, struct model_config *c)
 {
 	json_t *window = json_object_get(r->root, "sliding_window");
 	bool none = json_is_null(window) || (!window && !class->window), used = true;
@@ -294,19 +454,48 @@ static int read_windows(
 	if (class->window_from && get_count(r, "max_window_layers", class->window_from,
 					  MAX_LAYERS, &c->window_from))
 		return -1;
-	c->window_skip = class->no_rope_layers ? -c->nope_every : 0;
+	c->window_skip = class->no_rope_layers ? -c->nope_every : class->window_skip;
+	if (class->window_skip && get_int(r, "sliding_window_pattern", class->window_skip,
+					  MAX_LAYERS, &c->window_skip))
+		return -1;
 	if (c->window_from >= c->layers || (class->no_rope_layers && !c->nope_every))
 		c->window = c->window_from = 0;
 	return 0;
 }
 
-static int read_llama(
-	const struct reader *r, const struct hf_class *class, struct hf_config *h)
+/* Biases, which are switches in some classes, and always there in others. */
+static int read_biases(
+	const struct hf_reader *r, const struct hf_class *class, struct hf_config *h)
 {
 	struct model_config *c = &h->c;
+	bool always = class->qkv_bias, mlp = false;
+	if (get_bool(r, "attention_bias", class->qkv_switch, &h->attention_bias) ||
+		get_bool(r, "mlp_bias", false, &mlp))
+		return -1;
+	h->mlp_bias = mlp;
+	c->bias = h->mlp_bias ? BIAS_ALL : h->attention_bias ? BIAS_ATTENTION : BIAS_NONE;
+	if (always && c->bias != BIAS_NONE)
+		return not_supported(
+			r, "attention_bias", "or mlp_bias is true, and the model qwen2");
+	if (always || (class->qkv_switch && c->bias == BIAS_ATTENTION)) {
+		c->bias = BIAS_QKV;
+		h->attention_bias = true;
+	}
+	return 0;
+}
+
+static int read_llama(
+	const struct hf_reader *r, const struct hf_class *class, struct hf_config *h)
+{
+	const char *key = class->act_key ? class->act_key : "hidden_act";
+	const char *act = class->act ? class->act : "silu";
+	struct model_config *c = &h->c;
 	int64_t width;
+	int usual;
 	bool tie;
-	c->arch = ARCH_LLAMA;
+	c->arch = class->arch ? (int)class->arch : ARCH_LLAMA;
+	h->scheme = class->scheme ? class->scheme : &scheme_llama;
+	h->rope_interleaved = h->rope_interleaved || class->rope_pairs;
 	if (get_int(r, "num_hidden_layers", -1, MAX_LAYERS, &c->layers) ||
 		get_int(r, "num_attention_heads", -1, MAX_HEADS, &c->heads) ||
 		get_int(r, "num_key_value_heads",
@@ -321,51 +510,27 @@ static int read_llama(
 		get_int(r, "head_dim",
 			class->head_dim ? class->head_dim : c->dim / c->heads,
 			MAX_HEAD_DIM, &width) ||
-		get_real(r, r->root, "rms_norm_eps", 1e-6, &c->norm_eps) ||
-		get_activation(r, "hidden_act", "silu", &c->act) ||
+		get_real(r, r->root, "rms_norm_eps", class->eps > 0 ? class->eps : 1e-6,
+			&c->norm_eps) ||
+		get_activation(r, key, true, act, &c->act) ||
 		get_bool(r, "tie_word_embeddings", class->tie, &tie) ||
-		get_bool(r, "attention_bias", false, &h->attention_bias) ||
-		get_bool(r, "mlp_bias", false, &h->mlp_bias) ||
-		read_rope(r, class->theta, c) ||
+		read_biases(r, class, h) || read_rope(r, class, width, c) ||
 		(class->no_rope_layers && read_no_rope(r, c)) ||
-		(class->window || class->window_off ? read_windows(r, class, c)
-						    : refuse_windows(r)))
+		(class->windows ? read_windows(r, class, c) : refuse_windows(r)) ||
+		(class->read && class->read(r, c)))
 		return -1;
-	if (c->act != ACTC_SWIGLU)
-		return not_supported(r, "hidden_act", "is not silu");
+	get_activation(&(const struct hf_reader){.root = NULL}, key, true, act, &usual);
+	if (c->act != usual)
+		return not_supported(
+			r, key, class->act ? "is not gelu_pytorch_tanh" : "is not silu");
 	c->head_dim = width * c->heads == c->dim ? 0 : width;
-	c->bias = h->mlp_bias ? BIAS_ALL : h->attention_bias ? BIAS_ATTENTION : BIAS_NONE;
-	if (class->qkv_bias) {
-		if (c->bias != BIAS_NONE)
-			return not_supported(r, "attention_bias",
-				"or mlp_bias is true, and the model qwen2");
-		c->bias = BIAS_QKV;
-		h->attention_bias = true;
-	}
 	c->qk_norm = class->qk_norm;
 	c->tie = tie ? YES : NO;
 	return 0;
 }
 
-/* Of other models with these names of tensors: what would change the results if it was passed over. */
-static int check_absent(const struct reader *r)
-{
-	json_t *rope = get(r, "rope_parameters");
-	const struct reader inner = {r->path, rope, r->e};
-	double rotated = 1, rotated_too = 1;
-	if (get(r, "quantization_config"))
-		return not_supported(r, "quantization_config",
-			"is there; quantized numbers cannot be read");
-	if (get_real(r, r->root, "partial_rotary_factor", 1, &rotated) ||
-		get_real(&inner, rope, "partial_rotary_factor", 1, &rotated_too))
-		return -1;
-	return rotated == 1 && rotated_too == 1
-		       ? 0
-		       : not_supported(r, "partial_rotary_factor", "is not 1");
-}
-
 /* Nanotron's model_config.json has Llama's keys, and some that change the function. (It does not read rope_scaling.) */
-static int read_nanotron(const struct reader *r, struct hf_config *h)
+static int read_nanotron(const struct hf_reader *r, struct hf_config *h)
 {
 	static const char *const others[] = {"moe_config", "no_rope_layer",
 		"rope_seq_len_interpolation_factor", "sliding_window_size"};
@@ -382,10 +547,10 @@ static int read_nanotron(const struct reader *r, struct hf_config *h)
 		warn("%s: z_loss_enabled: the gradient of its loss has another part, which pt does "
 		     "not compute",
 			r->path);
-	return read_llama(r, &classes[LLAMA], h);
+	return read_llama(r, &hf_classes[HF_LLAMA], h);
 }
 
-static bool has_flag(const struct reader *r, const char *key)
+static bool has_flag(const struct hf_reader *r, const char *key)
 {
 	return json_is_true(json_object_get(r->root, key));
 }
@@ -412,7 +577,7 @@ static bool is_one_of(const char *const *list, const char *key)
 
 /* Are all keys those of a class, and this one there? Other classes have some of the same. */
 static bool are_keys_of(
-	const struct reader *r, const char *const *list, const char *needed)
+	const struct hf_reader *r, const char *const *list, const char *needed)
 {
 	const char *key;
 	json_t *value;
@@ -422,23 +587,24 @@ static bool are_keys_of(
 }
 
 /* The class of a configuration without model_type, if that is certain. */
-static const char *type_of_keys(const struct reader *r)
+static const char *type_of_keys(const struct hf_reader *r)
 {
 	const char *first = json_string_value(json_array_get(get(r, "architectures"), 0));
 	if (first && !strcmp(first, "GPT2LMHeadModel"))
 		return "gpt2";
-	for (size_t i = 0; first && i < ARRAY_LEN(classes); i++)
-		if (!strcmp(first, classes[i].name))
-			return classes[i].type;
+	for (size_t i = 0; first && i < ARRAY_LEN(hf_classes); i++)
+		if (!strcmp(first, hf_classes[i].name))
+			return hf_classes[i].type;
 	return are_keys_of(r, of_gpt2, "n_embd")	 ? "gpt2"
 	       : are_keys_of(r, of_llama, "hidden_size") ? "llama"
 							 : NULL;
 }
 
-static int read_class(const struct reader *r, struct hf_config *h)
+static int read_class(const struct hf_reader *r, struct hf_config *h)
 {
-	if (check_absent(r))
-		return -1;
+	if (get(r, "quantization_config"))
+		return not_supported(r, "quantization_config",
+			"is there; quantized numbers cannot be read");
 	const char *type = json_string_value(json_object_get(r->root, "model_type"));
 	if (has_flag(r, "is_llama_config") || has_flag(r, "is_qwen2_config"))
 		return read_nanotron(r, h);
@@ -449,13 +615,15 @@ static int read_class(const struct reader *r, struct hf_config *h)
 			"\"mistral\", \"qwen2\", \"qwen3\" or \"smollm3\"");
 	if (type && !strcmp(type, "gpt2"))
 		return read_gpt2(r, h);
-	for (size_t i = 0; type && i < ARRAY_LEN(classes); i++)
-		if (!strcmp(type, classes[i].type))
-			return read_llama(r, &classes[i], h);
+	for (size_t i = 0; type && i < ARRAY_LEN(hf_classes); i++)
+		if (!strcmp(type, hf_classes[i].type))
+			return read_llama(r, &hf_classes[i], h);
+	scoped_str known = {0};
+	for (size_t i = 0; i < ARRAY_LEN(hf_classes); i++)
+		str_printf(&known, ", %s", hf_classes[i].type);
 	return err_set(r->e, EX_UNAVAILABLE,
-		"%s: model_type is %s, which is none of gpt2, llama, mistral, qwen2, qwen3 and "
-		"smollm3, the models that pt has",
-		r->path, type ? type : "not a string");
+		"%s: model_type %s%s%s is not supported; pt reads gpt2%s", r->path,
+		type ? "\"" : "", type ? type : "(no text)", type ? "\"" : "", known.s);
 }
 
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)
@@ -468,203 +636,8 @@ int hf_config_read(struct hf_config *h, const char *path, struct err *e)
 		return -1;
 	json_auto_t *root = json_loadb(
 		text.s ? text.s : "", text.len, JSON_REJECT_DUPLICATES, &where);
-	const struct reader r = {path, root, e};
+	const struct hf_reader r = {path, root, e};
 	return json_is_object(root)
 		       ? read_class(&r, h)
 		       : err_set(e, EX_DATAERR, "%s: not a JSON object", path);
-}
-
-/* ---- writing -------------------------------------------------------------------------- */
-
-static const char *const dtype_names[] = {
-	[DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"};
-
-static const char *activation_of(const struct model *m)
-{
-	static const char *const names[] = {
-#define ACT(id, fn, kind, word, hf, ...) hf,
-#include "kernels/acts.h"
-	};
-	return names[m->act];
-}
-
-static json_t *make_gpt2(const struct model *m)
-{
-	const struct model_config *c = &m->c;
-	return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
-		"architectures", "GPT2LMHeadModel", "model_type", "gpt2",
-		"activation_function", activation_of(m), "n_layer", (json_int_t)c->layers,
-		"n_head", (json_int_t)c->heads, "n_embd", (json_int_t)c->dim, "n_inner",
-		(json_int_t)c->ffn_dim, "n_positions", (json_int_t)c->context,
-		"layer_norm_epsilon", c->norm_eps, "attn_pdrop", c->dropout, "embd_pdrop",
-		c->dropout, "resid_pdrop", c->dropout);
-}
-
-static json_t *make_rope(const struct model_config *c)
-{
-	if (c->rope_scaling == ROPE_PLAIN)
-		return json_null();
-	if (c->rope_scaling == ROPE_LINEAR)
-		return json_pack(
-			"{s:s, s:f}", "rope_type", "linear", "factor", c->rope_factor);
-	return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor",
-		c->rope_factor, "low_freq_factor", c->rope_low, "high_freq_factor",
-		c->rope_high, "original_max_position_embeddings",
-		(json_int_t)c->rope_original);
-}
-
-static const struct hf_class *class_of(const struct model *m)
-{
-	return &classes[m->c.qk_norm		      ? QWEN3
-			: m->c.nope_every	      ? SMOLLM3
-			: m->qkv_bias && !m->out_bias ? QWEN2
-			: m->c.window		      ? MISTRAL
-						      : LLAMA];
-}
-
-static void put_windows(json_t *o, const struct model *m, const struct hf_class *class)
-{
-	const struct model_config *c = &m->c;
-	json_object_set_new(o, "sliding_window", json_integer(c->window));
-	if (class->window_off)
-		json_object_set_new(o, "use_sliding_window", json_true());
-	if (class->window_off && !c->nope_every)
-		json_object_set_new(o, "max_window_layers", json_integer(c->window_from));
-	if (!c->window_skip && !c->nope_every)
-		return;
-	json_t *kinds = json_array(); /* the class has no other word for it */
-	for (int64_t l = 0; l < c->layers; l++)
-		json_array_append_new(
-			kinds, json_string(layer_has_window(c, l) ? "sliding_attention"
-								  : "full_attention"));
-	json_object_set_new(o, "layer_types", kinds);
-}
-
-static json_t *make_no_rope(const struct model *m)
-{
-	json_t *list = json_array();
-	for (int64_t l = 0; l < m->c.layers; l++)
-		json_array_append_new(list, json_integer(model_rotates(m, l)));
-	return list;
-}
-
-static json_t *make_llama(const struct model *m)
-{
-	const struct model_config *c = &m->c;
-	const struct hf_class *class = class_of(m);
-	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
-		"architectures", class->name, "model_type", class->type, "hidden_act",
-		"silu", "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
-		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
-		"hidden_size", (json_int_t)c->dim, "intermediate_size",
-		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim);
-	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
-	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
-	json_object_set_new(o, "rope_scaling", make_rope(c));
-	if (c->nope_every) {
-		json_object_set_new(
-			o, "no_rope_layer_interval", json_integer(c->nope_every));
-		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
-	}
-	if (c->window)
-		put_windows(o, m, class);
-	if (class->attention_bias)
-		json_object_set_new(o, "attention_bias", json_boolean(m->out_bias));
-	if (class->mlp_bias)
-		json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
-	return o;
-}
-
-static int check_gpt2(const struct model *m, struct err *e)
-{
-	const char *why =
-		m->act == ACT_SWIGLU	       ? "GELU; this model has SwiGLU"
-		: !activation_of(m)	       ? "no such activation function"
-		: m->c.window		       ? "no sliding window; this model has one"
-		: m->c.qk_norm		       ? "no norms of queries and keys"
-		: m->c.kv_heads != m->c.heads  ? "as many key and value heads as heads"
-		: model_q_width(m) != m->c.dim ? "heads of hidden size / heads channels"
-		: m->qkv_bias && !m->bias
-			? "biases in all layers; this model has those of attention"
-			: NULL;
-	return why ? err_set(e, EX_DATAERR, "GPT2LMHeadModel has %s", why) : 0;
-}
-
-/* A class has windows, positions and biases in some layers only. */
-static int check_class(const struct model *m, struct err *e)
-{
-	const struct model_config *c = &m->c;
-	const struct hf_class *class = class_of(m);
-	if (c->arch == ARCH_GPT2)
-		return check_gpt2(m, e);
-	if (m->act != ACT_SWIGLU)
-		return err_set(e, EX_DATAERR,
-			"LlamaForCausalLM has SwiGLU; this model has another activation "
-			"function");
-	if (c->window && !class->window_off && (c->window_from || c->window_skip))
-		return err_set(e, EX_DATAERR,
-			"%s has a window in all layers; this model has it in some",
-			class->name);
-	if (c->qk_norm && c->nope_every)
-		return err_set(e, EX_DATAERR,
-			"norms of queries and keys are those of Qwen3ForCausalLM, which is a "
-			"Llama with rotary positions in all layers");
-	bool known = class->attention_bias ? m->qkv_bias == m->out_bias : !m->out_bias;
-	if (!known || (m->bias && !class->mlp_bias) ||
-		(m->qkv_bias && !strcmp(class->type, "mistral")))
-		return err_set(e, EX_DATAERR,
-			"%s has no biases of these layers; this model has --bias %s",
-			class->name, bias_names[model_bias(m)]);
-	return 0;
-}
-
-int64_t hf_vocab_multiple(const struct model *m)
-{
-	int64_t own = max64(1, m->c.vocab_multiple), multiple = own;
-	while (multiple % m->tp)
-		multiple += own;
-	return multiple;
-}
-
-int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e)
-{
-	scoped_str text = {0};
-	scoped_ptr char *dumped = json_dumps(object, JSON_INDENT(2) | flags);
-	str_puts(&text, dumped);
-	str_putc(&text, '\n');
-	int rc = file_replace(path, &text, e);
-	json_decref(object);
-	return rc;
-}
-
-int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
-	const char *path, json_t *keys, struct err *e)
-{
-	int64_t multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
-	if (check_class(m, e))
-		return -1;
-	if (multiple > MOST_MULTIPLE) /* it could not be read again */
-		return err_set(e, EX_DATAERR,
-			"the vocabulary is padded to a multiple of %lld, and " OUR_MULTIPLE
-			" may be %d: --padding writes all rows",
-			(long long)multiple, MOST_MULTIPLE);
-	if (!path)
-		return 0;
-	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);
-	json_object_set_new(o, "vocab_size", json_integer(vocab));
-	if (vocab < m->padded_vocab)
-		json_object_set_new(o, OUR_MULTIPLE, json_integer(multiple));
-	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
-	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
-	json_object_update(o, keys);
-	return hf_json_write(path, o, 0, e);
-}
-
-void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1])
-{
-	struct ckpt_view v;
-	convert_view(&v, m, "");
-	snprintf(out, ST_DIGITS + 1, "%016llx",
-		(unsigned long long)hash_bytes(v.config.s, v.config.len, 0));
-	ckpt_view_close(&v);
 }

@@ -89,6 +89,24 @@ static int read_transposed(
 	return 0;
 }
 
+/* Rows of queries and keys, whose channels are in another order. */
+static int read_rotated(
+	struct hf *h, const struct ckpt_rows *r, int64_t width, float *out, struct err *e)
+{
+	const struct tensor_source s = {
+		.pairs = h->config.rope_interleaved, .partly = true};
+	int64_t dim = h->m.head_dim;
+	int rc = 0;
+	for (int64_t i = 0; i < r->n && !rc; i++) {
+		int64_t channel = (r->row + i) % dim;
+		int64_t row =
+			r->row + i - channel + channel_of_source(&h->m, &s, channel);
+		rc = torch_read(&h->files, h->theirs[h->at[r->tensor]],
+			h->first[r->tensor] + row, 1, out + i * width, e);
+	}
+	return rc;
+}
+
 static int read_hf(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
@@ -98,10 +116,22 @@ static int read_hf(
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]), n = r->n;
 	if (h->list[at].transposed && h->theirs[at])
 		return read_transposed(h, at, first, n, out, e);
+	if (h->theirs[at] && has_rotated_rows(&h->m.tensors[r->tensor]) &&
+		(h->config.rope_interleaved || h->m.c.rotary))
+		return read_rotated(h, r, width, out, e);
 	/* rows that pad the vocabulary, and biases that they do not have, are zeros */
 	n = h->theirs[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
 	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
 	return n ? torch_read(&h->files, h->theirs[at], first, n, out, e) : 0;
+}
+
+static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+{
+	const struct hf *h = v->with;
+	int at = h->at[tensor];
+	if (h->theirs[at])
+		item_name(h->theirs[at], h->first[tensor], v->tensors[tensor].dims[0],
+			h->list[at].transposed, out);
 }
 
 /* A tensor by its name, or without the name of the outer module, as the files of the bare model have
@@ -117,7 +147,7 @@ static const struct torch_item *look_up(const struct hf *h, const char *name)
 static bool may_lack(const struct hf *h, const char *name)
 {
 	bool attention = strstr(name, ".self_attn.") != NULL;
-	return h->m.c.arch == ARCH_LLAMA && text_ends(name, ".bias") &&
+	return h->m.c.arch != ARCH_GPT2 && text_ends(name, ".bias") &&
 	       !(attention ? h->config.attention_bias : h->config.mlp_bias);
 }
 
@@ -262,8 +292,8 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 		return err_prefix(e, "%s: ", config);
 	}
 	if (check_options(h, config, e) ||
-		(h->n = foreign_list(hf_schemes[h->m.c.arch], &h->m, h->m.c.vocab,
-			 &h->list, e)) < 0 ||
+		(h->n = foreign_list(
+			 h->config.scheme, &h->m, h->m.c.vocab, &h->list, e)) < 0 ||
 		find_tensors(h, e) || check_all_used(h, e) || check_tied(h, e))
 		return -1;
 	place_tensors(h);
@@ -292,6 +322,7 @@ static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	} else
 		*v = (struct ckpt_view){0};
 	v->read = read_hf;
+	v->file_name = name_in_file;
 	v->close = close_hf;
 	v->with = h;
 	if (rc)

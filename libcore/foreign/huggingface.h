@@ -3,6 +3,7 @@
 
 #include "foreign/foreign.h"
 #include "archive/safetensors.h"
+#include "dialect/dialect.h"
 
 #include <jansson.h>
 
@@ -18,8 +19,57 @@ enum { HF_MOST_POSITIONS = 1 << 22 };
 struct hf_config {
 	struct model_config c;
 	bool attention_bias, mlp_bias; /* Llama: these modules have biases */
-	bool rope_interleaved; /* nanotron: channels that are rotated together are neighbours */
+	bool rope_interleaved; /* channels that are rotated together are neighbours */
+	const struct scheme *scheme; /* names of tensors */
 };
+
+/* A class whose config.json has Llama's keys, and what is meant without a key. */
+enum hf_class_id {
+	HF_LLAMA,
+	HF_MISTRAL,
+	HF_QWEN2,
+	HF_QWEN3,
+	HF_SMOLLM3,
+	HF_PHI3,
+	HF_OLMO2,
+	HF_GRANITE,
+	HF_GEMMA2,
+	HF_GEMMA3,
+	HF_GLM4,
+	HF_CLASSES
+};
+struct hf_reader;
+struct hf_class {
+	const char *name, *type;
+	enum arch_id arch;	     /* 0: ARCH_LLAMA */
+	const struct scheme *scheme; /* NULL: scheme_llama */
+	int64_t kv_heads;	     /* 0: as many as heads */
+	int64_t context;
+	int64_t head_dim; /* 0: hidden_size / heads */
+	double theta;
+	double local_theta; /* of layers with a window, which have their own rotations; 0: they do not */
+	double eps; /* 0: 1e-6 */
+	double rotary; /* the part of the channels that is rotated, of a class with this key; 0: it has none */
+	bool rope_pairs; /* channels that are rotated together are neighbours */
+	bool plain_rope; /* rotations are not scaled */
+	bool windows;	 /* has sliding_window */
+	int64_t window;	 /* 0: there are none */
+	int64_t window_from; /* if use_sliding_window: from layer max_window_layers on, which is that */
+	int64_t window_skip; /* every Nth layer has no window; 0: all have it */
+	bool window_off;     /* unless use_sliding_window, which is the default */
+	bool tie;
+	bool qkv_bias, qk_norm, no_rope_layers; /* has them always */
+	bool qkv_switch; /* attention_bias is of queries, keys and values, and true without the key */
+	bool attention_bias, mlp_bias; /* has these switches */
+	const char *act_key, *act;     /* NULL: "hidden_act", "silu" */
+	int (*read)(const struct hf_reader *r,
+		struct model_config *c); /* other keys; NULL: none */
+};
+extern const struct hf_class hf_classes[HF_CLASSES];
+
+/* A key of our own: their tables have no rows that pad the vocabulary, and the model that comes back has them. */
+#define OUR_MULTIPLE "pt_vocab_multiple"
+enum { MOST_MULTIPLE = 1 << 20 };
 
 /* Keys that are absent have the defaults of the class. */
 int hf_config_read(struct hf_config *h, const char *path, struct err *e);

@@ -68,6 +68,20 @@ static void put_real(struct str *out, const char *key, double x)
 	str_printf(out, "%s = %s\n", key, text_double(text, x));
 }
 
+static void print_factors(const struct model_config *c, struct str *out)
+{
+	const struct {
+		const char *key;
+		double x;
+	} all[] = {{"embedding-scale", c->embedding_scale},
+		{"residual-scale", c->residual_scale},
+		{"attention-scale", c->attention_scale}, {"logit-scale", c->logit_scale},
+		{"score-cap", c->score_cap}, {"logit-cap", c->logit_cap}};
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (all[i].x > 0)
+			put_real(out, all[i].key, all[i].x);
+}
+
 /* The options of the model, as far as they are not those of its architecture. */
 static void print_options(const struct model *m, struct str *out)
 {
@@ -97,20 +111,31 @@ static void print_options(const struct model *m, struct str *out)
 		put_int(out, "sliding-window-skip", c->window_skip);
 	if (c->qk_norm)
 		str_puts(out, "qk-norm = yes\n");
+	print_factors(c, out);
 	if (!m->arch->rope)
 		return;
 	if (c->nope_every)
 		put_int(out, "nope-every", c->nope_every);
 	put_real(out, "rope-theta", c->rope_theta);
+	if (c->rope_local_theta > 0)
+		put_real(out, "rope-local-theta", c->rope_local_theta);
+	if (c->rotary)
+		put_int(out, "rotary-channels", c->rotary);
 	if (c->rope_scaling == ROPE_PLAIN)
 		return;
 	str_printf(out, "rope-scaling = %s\n", rope_scaling_names[c->rope_scaling]);
 	put_real(out, "rope-factor", c->rope_factor);
-	if (c->rope_scaling != ROPE_LLAMA3)
-		return;
-	put_real(out, "rope-low", c->rope_low);
-	put_real(out, "rope-high", c->rope_high);
-	put_int(out, "rope-original", c->rope_original);
+	if (c->rope_scaling == ROPE_LLAMA3) {
+		put_real(out, "rope-low", c->rope_low);
+		put_real(out, "rope-high", c->rope_high);
+		put_int(out, "rope-original", c->rope_original);
+	} else if (c->rope_scaling == ROPE_YARN) {
+		put_real(out, "rope-slow", c->rope_slow);
+		put_real(out, "rope-fast", c->rope_fast);
+		if (c->rope_attention > 0)
+			put_real(out, "rope-attention", c->rope_attention);
+		put_int(out, "rope-original", c->rope_original);
+	}
 }
 
 int convert_hash(

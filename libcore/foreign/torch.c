@@ -49,8 +49,8 @@ static int64_t row_of(
 {
 	const struct model_config *c = &x->m.c;
 	int64_t width = x->m.head_dim, head = row / width, at = row % width;
-	if (s->pairs)
-		at = at < width / 2 ? 2 * at : 2 * (at - width / 2) + 1;
+	if (s->pairs || s->partly)
+		at = channel_of_source(&x->m, s, at);
 	if (s->fused != NOT_FUSED) { /* [key head][queries, key, value][width] */
 		int64_t queries = c->heads / c->kv_heads, key = head, place = queries;
 		if (s->fused == FUSED_Q) {
@@ -95,7 +95,7 @@ static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t width, float *out, struct err *e)
 {
-	bool moved = s->pairs || s->fused != NOT_FUSED;
+	bool moved = s->pairs || s->partly || s->fused != NOT_FUSED;
 	int64_t at = moved ? row_of(x, s, row) : s->first + row;
 	if (s->layer < 0)
 		return torch_read(&x->file, s->item, at, 1, out, e);
@@ -117,12 +117,34 @@ static int read_torch(
 	}
 	if (s->transposed)
 		return read_transposed(x, s, r->row, r->n, out, e);
-	if (!s->pairs && s->fused == NOT_FUSED && s->layer < 0)
+	if (!s->pairs && !s->partly && s->fused == NOT_FUSED && s->layer < 0)
 		return torch_read(&x->file, s->item, s->first + r->row, r->n, out, e);
 	for (int64_t i = 0; i < r->n; i++)
 		if (read_row(x, s, r->row + i, width, out + i * width, e))
 			return -1;
 	return 0;
+}
+
+void item_name(const struct torch_item *t, int64_t first, int64_t n, bool columns,
+	struct str *out)
+{
+	str_puts(out, t->name);
+	if (t->ndim && n < t->dims[columns])
+		str_printf(out, "[%s%lld:%lld]", columns ? ":, " : "", (long long)first,
+			(long long)(first + n));
+}
+
+static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
+{
+	const struct torch_view *x = v->with;
+	const struct tensor_source *s = source_of(&x->at, CKPT_MODEL, tensor);
+	int64_t rows = x->m.tensors[tensor].dims[0];
+	if (!s->item)
+		return;
+	if (s->fused != NOT_FUSED || s->layer >= 0) /* its rows are not one range */
+		str_puts(out, s->item->name);
+	else
+		item_name(s->item, s->first, rows, s->transposed, out);
 }
 
 /* ---- what must not be lost ------------------------------------------------------------------- */
@@ -153,7 +175,7 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 {
 	const struct torch_item *table = x->names.table;
 	struct torch_difference d;
-	if (!source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
+	if (!table || !source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
 		return source_wrong_shape(&x->at, copy, e);
 	if (torch_same(&x->file, copy, table))
 		return 0;
@@ -430,6 +452,7 @@ static int load(
 {
 	struct model_config c;
 	if (torch_open_as(&x->file, x->container, path, e) ||
+		torch_config_class(x->file.path, x->how->config, e) ||
 		torch_names_open(&x->names, &x->file, e) ||
 		(x->moments = torch_names_has_moments(&x->names, e)) < 0 ||
 		torch_config(&c, &x->at.pairs, &x->file, &x->names, x->how->config, e))
@@ -449,6 +472,59 @@ static int load(
 										     : 0;
 }
 
+/* A gradient may be None. Anything else that is not a tensor, such as a shard of one, is not read. */
+static int check_values(const struct torch_view *x, struct err *e)
+{
+	const char *prefix = x->names.prefix.s ? x->names.prefix.s : "";
+	for (int64_t i = 0; i < x->names.n; i++) {
+		const struct torch_item *t = x->names.v[i].item;
+		const char *name = x->names.v[i].text;
+		scoped_str what = {0};
+		name += strncmp(name, prefix, strlen(prefix)) ? 0 : strlen(prefix);
+		if (t->kind == TORCH_TENSOR || !is_of_model(name))
+			continue;
+		torch_describe(&x->file, t, &what);
+		/* (what a DCP has of None is "a value") */
+		if (strcmp(what.s, "None") != 0 && strcmp(what.s, "a value") != 0)
+			return err_set(e, EX_UNAVAILABLE,
+				"%s: the gradient of %s is %s, not a tensor; save "
+				"p.grad.full_tensor() of a DTensor, or save the dictionary with "
+				"torch.distributed.checkpoint",
+				x->file.path, t->name, what.s);
+	}
+	return 0;
+}
+
+/* Opens gradients of a model that another file specifies. */
+static int load_gradients(
+	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
+{
+	if (convert_model(x->how->gradients_of, &x->m, e) ||
+		torch_open_as(&x->file, x->container, path, e))
+		return -1;
+	struct err other = {0};
+	int rc = torch_names_open_some(&x->names, &x->file, &x->m, e);
+	if (check_values(x, &other))
+		*e = other;
+	if (rc || e->code)
+		return -1;
+	if (x->names.dialect->fused)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: gradients with the names of %s are not supported", path,
+			x->names.dialect->name);
+	x->at = (struct placement){.names = &x->names, .m = &x->m, .some = true};
+	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
+	convert_view(v, &x->m, path);
+	scoped_ptr const struct torch_item **used =
+		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
+	if (x->names.dialect->find(&x->at, CKPT_MODEL, e) ||
+		check_all_used(x, used, list_used(x, used), e))
+		return -1;
+	for (int i = 0; i < x->m.n_tensors; i++)
+		x->how->found[i] = source_of(&x->at, CKPT_MODEL, i)->item != NULL;
+	return 0;
+}
+
 static const void *probe_torch(const char *path)
 {
 	return container_of(path);
@@ -461,9 +537,10 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	*v = (struct ckpt_view){0};
 	x->how = how;
 	x->container = probed;
-	int rc = load(x, v, path, e);
+	int rc = how->gradients_of ? load_gradients(x, v, path, e) : load(x, v, path, e);
 	v->read = read_torch;
 	v->copies = see_copies;
+	v->file_name = name_in_file;
 	v->close = close_torch;
 	v->with = x;
 	if (rc)

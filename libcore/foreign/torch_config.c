@@ -115,6 +115,16 @@ static char *find_config(const char *path, const char *given)
 	return NULL;
 }
 
+int torch_config_class(const char *checkpoint, const char *given, struct err *e)
+{
+	scoped_ptr char *path = find_config(checkpoint, given);
+	struct hf_config h;
+	if (!path || !text_ends(path, ".json"))
+		return 0;
+	return (!given && file_check_regular(path, e)) || hf_config_read(&h, path, e) ? -1
+										      : 0;
+}
+
 static int disagree(
 	const char *path, const char *what, int64_t says, int64_t is, struct err *e)
 {
@@ -157,12 +167,14 @@ static int read_config(struct model_config *c, bool *pairs,
 		*c = h.c;
 		*pairs = h.rope_interleaved;
 		c->bias = shape->bias;
+		if (check_shapes(c, shape, path, e))
+			return -1;
 		if (c->qk_norm != shape->qk_norm)
 			return err_set(e, EX_DATAERR,
 				"%s: the model has %s of queries and keys, and its tensors %s",
 				path, c->qk_norm ? "norms" : "no norms",
 				shape->qk_norm ? "have" : "have not");
-		return check_shapes(c, shape, path, e);
+		return 0;
 	}
 	if (read_options(c, path, context, e))
 		return -1;

@@ -5,8 +5,6 @@
  */
 #include "model/block.h"
 
-#include <math.h>
-
 /* Column-parallel tensors; gradients of queries, keys, values and the heads' output, a buffer of the
  * attention kernels, and gradients of the norms of queries and keys. Activations: block.h. */
 enum { Q, K, V };
@@ -16,11 +14,14 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, q = model_q_width(m);
 	int64_t heads = m->c.kv_heads, kv = heads * m->head_dim;
-	bool bias = m->out_bias, qkv = m->qkv_bias,
-	     norm_bias = m->bias && m->arch->norm == NORM_LAYER, norms = m->c.qk_norm;
+	bool bias = m->out_bias, qkv = m->qkv_bias, norms = m->c.qk_norm;
+	bool norm = model_has_norm(m, NORM_OF_INPUT),
+	     norm_bias = norm && m->bias && m->arch->norm == NORM_LAYER,
+	     post = model_has_norm(m, NORM_OF_OUTPUT), wide = m->arch->wide_qk_norm;
+	int64_t q_norm = wide ? q : m->head_dim, k_norm = wide ? kv : m->head_dim;
 	/* clang-format off */
 	const struct tensor_row rows[] = {
-		{"attention_norm.weight", dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,      &t->norm},
+		{"attention_norm.weight", dim, 0,   TP_SPLIT_NONE, ROW_NORM,     norm,      &t->norm},
 		{"attention_norm.bias",   dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     norm_bias, &t->norm_bias},
 		{"attention.wq.weight",   q,   dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[Q], TILE_ATTENTION_IN},
 		{"attention.wq.bias",     q,   0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[Q]},
@@ -28,10 +29,11 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 		{"attention.wk.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[K], TILE_NONE, heads},
 		{"attention.wv.weight",   kv,  dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,      &t->in[V], TILE_ATTENTION_IN, heads},
 		{"attention.wv.bias",     kv,  0,   TP_SPLIT_ROWS, ROW_BIAS,     qkv,       &t->in_bias[V], TILE_NONE, heads},
-		{"attention.q_norm.weight", m->head_dim, 0, TP_SPLIT_NONE, ROW_NORM, norms,     &t->in_norm[Q]},
-		{"attention.k_norm.weight", m->head_dim, 0, TP_SPLIT_NONE, ROW_NORM, norms,     &t->in_norm[K]},
+		{"attention.q_norm.weight", q_norm, 0, TP_SPLIT_NONE, ROW_NORM,  norms,     &t->in_norm[Q]},
+		{"attention.k_norm.weight", k_norm, 0, TP_SPLIT_NONE, ROW_NORM,  norms,     &t->in_norm[K]},
 		{"attention.wo.weight",   dim, q,   TP_SPLIT_COLS, ROW_RESIDUAL, true,      &t->out, TILE_ATTENTION_OUT},
 		{"attention.wo.bias",     dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     bias,      &t->bias},
+		{"attention_post_norm.weight", dim, 0, TP_SPLIT_NONE, ROW_NORM, post,      &t->post_norm},
 	};
 	/* clang-format on */
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));
@@ -78,7 +80,7 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 		.dim = p->m->head_dim,
 		.q_rows = p->rows / p->c.batch,
 		.k_rows = p->rows / p->c.batch,
-		.scale = 1.0f / sqrtf((float)p->m->head_dim),
+		.scale = model_attention_scale(p->m),
 		.drop = dropout_at(p, (struct at){at.layer, 0, 0}, DROP_PROBS),
 		.first_head = (p->tp.first + at.slice) * slice_heads(p),
 		.start = p->in.start ? p->in.start + at.chunk * p->rows : NULL,

@@ -14,7 +14,7 @@ const char *const act_names[] = {"by-arch",
 #include "kernels/acts.h"
 	NULL};
 const char *const init_names[] = {"by-arch", "gpt2", "llama", "depth", NULL};
-const char *const rope_scaling_names[] = {"none", "linear", "llama3", NULL};
+const char *const rope_scaling_names[] = {"none", "linear", "llama3", "yarn", NULL};
 
 /* ---- defaults and checks --------------------------------------------------------- */
 
@@ -94,6 +94,16 @@ static int check(struct model *m, struct err *e)
 		return err_set(e, EX_USAGE,
 			"nope-every: arch %s has no rotary positions that layers could go without",
 			arch_names[c->arch]);
+	if (c->rotary % 2 || c->rotary > m->head_dim || (c->rotary && c->qk_norm))
+		return err_set(e, EX_USAGE,
+			"rotary-channels: %lld of heads of %lld channels; it must be even, and "
+			"all of them with qk-norm",
+			(long long)c->rotary, (long long)m->head_dim);
+	if (c->rope_scaling == ROPE_YARN && c->rope_slow >= c->rope_fast)
+		return err_set(e, EX_USAGE,
+			"rope-slow (%g) must be below rope-fast (%g): pairs of channels between "
+			"them are interpolated",
+			c->rope_slow, c->rope_fast);
 	if (c->rope_scaling == ROPE_LLAMA3 && c->rope_low >= c->rope_high)
 		return err_set(e, EX_USAGE,
 			"rope-low (%g) must be below rope-high (%g): wavelengths between "
@@ -186,12 +196,14 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	c->norm_eps = c->norm_eps > 0 ? c->norm_eps : m->arch->norm_eps;
 	c->act = c->act ? c->act : (int)m->arch->act;
 	c->init = c->init ? c->init : (int)m->arch->init;
+	c->qk_norm = c->qk_norm || m->arch->qk_norm;
 	m->act = (enum act_kind)(c->act - ACTC_BY_ARCH - 1);
 	m->bias = c->bias == BIAS_BY_ARCH ? m->arch->bias : c->bias == BIAS_ALL;
 	m->out_bias = m->bias || c->bias == BIAS_ATTENTION;
 	m->qkv_bias = m->out_bias || c->bias == BIAS_QKV;
 	m->tie = decide(c->tie, m->arch->tie);
 	m->head_dim = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
+	c->rotary = c->rotary == m->head_dim ? 0 : c->rotary;
 	int64_t multiple = max64(1, c->vocab_multiple);
 	while (multiple % m->tp)
 		multiple += max64(1, c->vocab_multiple);
@@ -337,6 +349,38 @@ int64_t model_window(const struct model *m, int64_t layer)
 {
 	bool hides = layer_has_window(&m->c, layer) && m->c.window < m->c.context;
 	return hides ? m->c.window : 0;
+}
+
+const char *model_lacks_kernels(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	static char text[64];
+	const struct {
+		bool is;
+		const char *option;
+	} all[] = {{c->embedding_scale > 0, "embedding-scale"},
+		{c->residual_scale > 0, "residual-scale"},
+		{c->logit_scale > 0, "logit-scale"}, {c->score_cap > 0, "score-cap"},
+		{c->logit_cap > 0, "logit-cap"},
+		{c->rope_local_theta > 0, "rope-local-theta"}};
+	if (m->arch->check_only) {
+		snprintf(text, sizeof(text), "arch %s", arch_names[c->arch]);
+		return text;
+	}
+	for (size_t i = 0; i < ARRAY_LEN(all); i++)
+		if (all[i].is)
+			return all[i].option;
+	return NULL;
+}
+
+int model_check_kernels(const struct model *m, struct err *e)
+{
+	const char *lacks = model_lacks_kernels(m);
+	return lacks ? err_set(e, EX_UNAVAILABLE,
+			       "%s is not supported in training and sampling; pt-check(1) checks "
+			       "steps of such models",
+			       lacks)
+		     : 0;
 }
 
 /* ---- counts ---------------------------------------------------------------------- */

@@ -17,10 +17,12 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, ffn = m->c.ffn_dim;
 	bool bias = m->bias, gated = is_gated(m);
-	bool norm_bias = bias && m->arch->norm == NORM_LAYER;
+	bool norm = model_has_norm(m, NORM_OF_INPUT),
+	     norm_bias = norm && bias && m->arch->norm == NORM_LAYER,
+	     post = model_has_norm(m, NORM_OF_OUTPUT);
 	/* clang-format off */
 	const struct tensor_row rows[] = {
-		{"ffn_norm.weight",        dim, 0,   TP_SPLIT_NONE, ROW_NORM,     true,          &t->norm},
+		{"ffn_norm.weight",        dim, 0,   TP_SPLIT_NONE, ROW_NORM,     norm,          &t->norm},
 		{"ffn_norm.bias",          dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     norm_bias,     &t->norm_bias},
 		{"feed_forward.w1.weight", ffn, dim, TP_SPLIT_ROWS, ROW_WEIGHT,   true,          &t->in[0], TILE_FFN_IN},
 		{"feed_forward.w1.bias",   ffn, 0,   TP_SPLIT_ROWS, ROW_BIAS,     bias,          &t->in_bias[0]},
@@ -28,6 +30,7 @@ static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 		{"feed_forward.w3.bias",   ffn, 0,   TP_SPLIT_ROWS, ROW_BIAS,     gated && bias, &t->in_bias[1]},
 		{"feed_forward.w2.weight", dim, ffn, TP_SPLIT_COLS, ROW_RESIDUAL, true,          &t->out, TILE_FFN_OUT},
 		{"feed_forward.w2.bias",   dim, 0,   TP_SPLIT_NONE, ROW_BIAS,     bias,          &t->bias},
+		{"ffn_post_norm.weight",   dim, 0,   TP_SPLIT_NONE, ROW_NORM,     post,          &t->post_norm},
 	};
 	/* clang-format on */
 	tensors_add(m, layer, rows, ARRAY_LEN(rows));

@@ -104,7 +104,7 @@ static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a
 			part_of(p, a->m[ATT_V], at));
 		k->attn_row(p->d, part_of(p, a->m[ATT_O], at), part_of(p, att_q(a), at),
 			keys, values, slice_heads(p), slice_kv_heads(p), dim, g->first,
-			model_window(p->m, layer), 1.0f / sqrtf((float)dim));
+			model_window(p->m, layer), model_attention_scale(p->m));
 	}
 }
 

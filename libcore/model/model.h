@@ -9,10 +9,14 @@
 #include "kernels/kernels.h"
 #include "parallel/parallel.h"
 
+#include <math.h>
+
 /* ---- config.c: configuration and tensor table ------------------------------------ */
 
 /* Architectures: an id, and the NAME of struct arch arch_NAME, defined in NAME.c. */
-#define ARCH_LIST(X) X(GPT2, gpt2) X(LLAMA, llama)
+#define ARCH_LIST(X)  \
+	X(GPT2, gpt2) \
+	X(LLAMA, llama) X(OLMO2, olmo2) X(GEMMA2, gemma2) X(GEMMA3, gemma3) X(GLM4, glm4)
 #define ARCH_ID(id, row) ARCH_##id,
 enum arch_id { ARCH_LIST(ARCH_ID) ARCHS };
 #undef ARCH_ID
@@ -25,7 +29,7 @@ enum act_choice {
 #include "kernels/acts.h"
 };
 enum init_choice { INITC_BY_ARCH, INITC_GPT2, INITC_LLAMA, INITC_DEPTH };
-enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 };
+enum rope_scaling { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
 /* Values of the options; model_init() replaces "by architecture" and 0 by the defaults. */
 struct model_config {
@@ -39,6 +43,13 @@ struct model_config {
 	double rope_theta, rope_factor, rope_low, rope_high;
 	int rope_scaling;
 	int64_t rope_original;
+	double rope_slow, rope_fast, rope_attention; /* YaRN */
+	double rope_local_theta; /* of layers with a window; 0: rope_theta */
+	int64_t rotary;		 /* channels of a head that are rotated; 0: all */
+	/* Factors of embeddings, of what a sublayer adds to the residual stream, of attention scores and of logits; 0: those
+	 * of the architecture. Limits of scores and logits: x becomes cap tanh(x / cap); 0: no limit. */
+	double embedding_scale, residual_scale, attention_scale, logit_scale;
+	double score_cap, logit_cap;
 	int64_t window, window_from, window_skip; /* see layer_has_window() */
 	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is not named has 1 */
 };
@@ -47,9 +58,18 @@ struct model_config {
 enum { ATTENTION, FFN, SUBLAYERS };
 struct sublayer; /* layers.h */
 
+/* Where a sublayer has a norm: of its input, of its output before that is added to the stream, or both. */
+enum norm_place { NORM_OF_INPUT, NORM_OF_OUTPUT, NORM_OF_BOTH };
+
 struct arch {
 	enum norm_kind norm;
 	double norm_eps;
+	enum norm_place norm_place;
+	bool norm_adds_one;  /* a norm multiplies by 1 + its weight */
+	bool qk_norm;	     /* always has norms of queries and keys */
+	bool wide_qk_norm;   /* they are of all heads at once, not of each head */
+	bool root_embedding; /* embeddings are multiplied by the root of the width */
+	bool check_only; /* kernels lack a part of it: float64.h computes it, pt-train does not train it */
 	bool learned_positions, rope;
 	enum act_choice act;
 	enum init_choice init;
@@ -69,10 +89,12 @@ extern const char *const bias_names[], *const init_names[], *const rope_scaling_
 /* The tensors of a sublayer; NULL: the model does not have this tensor. */
 enum { SUBLAYER_INPUTS = 3 };
 struct sublayer_tensors {
-	struct tensor *norm, *norm_bias;
+	struct tensor *norm, *norm_bias; /* of the input */
+	struct tensor *post_norm;	 /* of the output */
 	struct tensor *in[SUBLAYER_INPUTS],
-		*in_bias[SUBLAYER_INPUTS];	 /* column-parallel */
-	struct tensor *in_norm[SUBLAYER_INPUTS]; /* of each head; all slices use it */
+		*in_bias[SUBLAYER_INPUTS]; /* column-parallel */
+	struct tensor *in_norm
+		[SUBLAYER_INPUTS]; /* of each head, or of all at once; all slices use it */
 	struct tensor *out,
 		*bias; /* row-parallel; the bias is added to the sum over slices */
 };
@@ -158,9 +180,26 @@ void model_unit_name(int unit, int n, struct str *out);
 /* Appends the list of tensors with their sizes; `all`: with the tensors of a layer. */
 void model_print(const struct model *m, bool all, struct str *out);
 
-/* The frequency of a pair of channels, theta^(-2j / head_dim), scaled as the options say: its rotation at
- * position t is by t times this angle (pass.c). */
-double rope_frequency(const struct model *m, int64_t j);
+/* Returns the frequency of pair j of a head's channels in a layer: theta^(-2j / rotated channels), scaled as the options
+ * specify; 0 for a pair that is not rotated. At position t the pair is rotated by t times this angle. (pass.c) */
+double rope_frequency(const struct model *m, int64_t layer, int64_t j);
+/* Returns the factor of cosines and sines of the pairs that are rotated. */
+double rope_amplitude(const struct model *m);
+/* Returns the factor of attention scores. */
+static inline float model_attention_scale(const struct model *m)
+{
+	return m->c.attention_scale > 0 ? (float)m->c.attention_scale
+					: 1.0f / sqrtf((float)m->head_dim);
+}
+
+/* Returns an option, or a part of the architecture, that the kernels do not compute; NULL: they compute the model. */
+const char *model_lacks_kernels(const struct model *m);
+/* Rejects a model that the kernels do not compute. */
+int model_check_kernels(const struct model *m, struct err *e);
+static inline bool model_has_norm(const struct model *m, enum norm_place place)
+{
+	return m->arch->norm_place == NORM_OF_BOTH || m->arch->norm_place == place;
+}
 
 /* ---- init.c ---------------------------------------------------------------------- */
 

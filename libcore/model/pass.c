@@ -21,12 +21,55 @@ static double llama3_scale(const struct model_config *c, double frequency)
 	return (1 - smooth) * frequency / c->rope_factor + smooth * frequency;
 }
 
-double rope_frequency(const struct model *m, int64_t j)
+/* The pair of channels, of pairs with `channels` channels, that rotates so many times in the original context. */
+static double pair_that_rotates(
+	const struct model_config *c, double times, double channels)
 {
-	double f = pow(m->c.rope_theta, -2.0 * (double)j / (double)m->head_dim);
-	if (m->c.rope_scaling == ROPE_LINEAR)
-		f /= m->c.rope_factor;
-	return m->c.rope_scaling == ROPE_LLAMA3 ? llama3_scale(&m->c, f) : f;
+	const double two_pi = 6.283185307179586;
+	double original = (double)c->rope_original;
+	return channels * log(original / (times * two_pi)) / (2 * log(c->rope_theta));
+}
+
+/* YaRN (Peng et al. 2023): pairs that rotate often in the original context are kept, those that rotate rarely are
+ * stretched, those between interpolated. The bounds are whole numbers, as in the authors' code. */
+static double yarn_scale(
+	const struct model_config *c, double frequency, int64_t j, int64_t channels)
+{
+	double n = (double)channels;
+	double low = fmax(floor(pair_that_rotates(c, c->rope_fast, n)), 0);
+	double high = fmin(ceil(pair_that_rotates(c, c->rope_slow, n)), n - 1);
+	high += low == high ? 0.001 : 0;
+	double stretched = fmin(fmax(((double)j - low) / (high - low), 0), 1);
+	return frequency * (1 - stretched) + frequency / c->rope_factor * stretched;
+}
+
+double rope_frequency(const struct model *m, int64_t layer, int64_t j)
+{
+	const struct model_config *c = &m->c;
+	bool local = c->rope_local_theta > 0 && layer_has_window(c, layer);
+	int64_t channels = c->rotary ? c->rotary : m->head_dim;
+	double theta = local ? c->rope_local_theta : c->rope_theta;
+	double f = pow(theta, -2.0 * (double)j / (double)channels);
+	if (2 * j >= channels)
+		return 0;
+	switch (local ? ROPE_PLAIN : c->rope_scaling) {
+	case ROPE_LINEAR:
+		return f / c->rope_factor;
+	case ROPE_LLAMA3:
+		return llama3_scale(c, f);
+	case ROPE_YARN:
+		return yarn_scale(c, f, j, channels);
+	default:
+		return f;
+	}
+}
+
+double rope_amplitude(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	if (c->rope_scaling != ROPE_YARN)
+		return 1;
+	return c->rope_attention > 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
 }
 
 /* rope[t] = cosines, then sines, of t times the frequencies. */
@@ -34,10 +77,11 @@ static void fill_rope(const struct model *m, float *rope)
 {
 	int64_t half = m->head_dim / 2;
 	for (int64_t j = 0; j < half; j++) {
-		double f = rope_frequency(m, j);
+		double f = rope_frequency(m, 0, j), a = f > 0 ? rope_amplitude(m) : 1;
 		for (int64_t t = 0; t < m->c.context; t++) {
-			rope[t * m->head_dim + j] = (float)cos((double)t * f);
-			rope[t * m->head_dim + half + j] = (float)sin((double)t * f);
+			rope[t * m->head_dim + j] = (float)(a * cos((double)t * f));
+			rope[t * m->head_dim + half + j] =
+				(float)(a * sin((double)t * f));
 		}
 	}
 }

@@ -35,7 +35,9 @@ static int no_key(const char *p, size_t n, struct err *e)
 	if (n == i && is_key(small, n))
 		return err_set(e, EX_DATAERR, "keys are in small letters: '%s'", small);
 	return err_set(e, EX_DATAERR, "expected `key = value`%s",
-		*p == '{' ? ", and this is JSON" : "");
+		*p == '{'
+			? ", and this is JSON; a model's config.json is for --model-config"
+			: "");
 }
 
 /* A quoted value from *p on, which stands behind the opening quote. */

@@ -72,6 +72,11 @@ static int set_enum(const struct opt *t, const char *text, int *v, struct err *e
 			return 0;
 		}
 	}
+	size_t len = strlen(text);
+	if (t->unsupported && !strncmp(t->unsupported, text, len) &&
+		t->unsupported[len] == ':')
+		return err_set(e, EX_USAGE, "%s: '%s' is not supported;%s", t->name, text,
+			t->unsupported + len + 1);
 	return err_none_of(e, t->name, text, t->values, n);
 }
 

@@ -44,6 +44,7 @@ struct opt {
 	unsigned flags;
 	double min, max;	   /* both 0: any */
 	const char *const *values; /* OPT_ENUM: names, closed by NULL */
+	const char *unsupported;   /* OPT_ENUM: "WORD: what to do instead"; NULL: none */
 	const char *files; /* completion: "" any file, ".h5" such files, "/" folders */
 	/* The options that it needs, as in messages: "--a", "--a or --b", "--a word or word".
 	 * Checked by opts_check_needs(). */

@@ -430,14 +430,15 @@ static void activation(struct timing *t, int64_t n, int64_t cols, const char *sh
 	static const char *const names[][2] = {
 		[ACT_GELU_TANH] = {"act_fwd, gelu", "act_bwd, gelu"},
 		[ACT_GELU] = {"act_fwd, gelu erf", "act_bwd, gelu erf"},
-		[ACT_SWIGLU] = {"act_fwd, swiglu", "act_bwd, swiglu"}};
+		[ACT_SWIGLU] = {"act_fwd, swiglu", "act_bwd, swiglu"},
+		[ACT_GEGLU_TANH] = {"act_fwd, geglu", "act_bwd, geglu"}};
 	size_t mark = arena_mark(&t->memory);
 	enum dtype type = timing_type(t);
 	struct call c = {.a = timing_mat(t, n, cols, type),
 		.b = timing_mat(t, n, cols, type),
 		.c = timing_mat(t, n, cols, type)};
 	for (c.act = 0; c.act < ARRAY_LEN(names); c.act++) {
-		bool gated = c.act == ACT_SWIGLU;
+		bool gated = act_is_gated(c.act);
 		if (gated) {
 			c.w = timing_mat(t, n, cols, type);
 			c.normed = timing_mat(t, n, cols, type);

@@ -225,6 +225,10 @@ logged() { # COLUMN STEP RUN
 	make_window
 	steps run 2
 	reports 64 'give two checkpoints' pt-check
+	reports 64 '--batch took all 3 files; give the checkpoints first' pt-check --batch batch.u16 before after
+	reports 64 "precision: 'fp16' is not supported; autocast checks it" pt-check -p fp16 a b
+	echo '{"model_type": "llama"}' >config.json
+	reports 65 "a model's config.json is for --model-config" pt-check --config config.json a b
 	code_of 64 pt-check "$(at run 1)"
 	code_of 64 pt-check "$(at run 1)" "$(at run 2)" "$(at run 2)"
 	code_of 64 check --batch batch.u16 --precision fp8

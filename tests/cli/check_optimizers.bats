@@ -12,8 +12,8 @@ check() { # BEFORE AFTER OPTION...
 @test "rates of groups: the file decides, and --lr does not" {
 	for lr in -1 1e-3; do
 		reports 0 'verdict: the step is right' check step-1 step-2 --lr=$lr
-		says 'note    layers.0.attention_norm.weight and 2 more: learning rate 0.002, and most have 0.001'
-		reports 1 'finding layers.0.attention.wo.weight: learning rate 0.002 instead of 0.001' \
+		says 'note    layers.0.attention_norm.weight (model.model.layers.0.input_layernorm.weight) and 2 more: learning rate 0.002, and most have 0.001'
+		reports 1 'finding layers.0.attention.wo.weight (model.model.layers.0.self_attn.o_proj.weight): learning rate 0.002 instead of 0.001' \
 			check step-1 rate-of-one-2 --lr=$lr
 		reports 1 'and 2 more: learning rate 0.001, and its group in the file has 0.002' \
 			check step-1 rate-of-norms-2 --lr=$lr

@@ -202,7 +202,7 @@ curve() { # SEED ROWS FORMAT
 	reports 1 'loss       identical, 60 values' pt-compare a b
 	says 'val_bpb    15 of 15 values differ'
 	says 'verdict: worse: at the end val_bpb is 0.1 '
-	says 'in steps 32 to 44 it is 0.1 higher, and the band'
+	says '; first shown in steps 32 to 44: 0.1 higher, and the band'
 	says '; loss: identical'
 	# another test, and evaluations in other rows
 	reports 1 'b: verdict: worse: at the end val_bpb is 0.1 ' pt-compare -q a b loss

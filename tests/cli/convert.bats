@@ -320,7 +320,7 @@ shapes() { # CHECKPOINT
 		code_of "${3:-65}" pt-ckpt verify bad
 		says "$2"
 	}
-	try 's/"gpt2"/"gpt3"/' 'model_type is gpt3, which is none of gpt2, llama, mistral, qwen2, qwen3 and smollm3' 69
+	try 's/"gpt2"/"gpt3"/' 'model_type "gpt3" is not supported; pt reads gpt2, llama, mistral, ' 69
 	says 'bad: not supported'
 	try 's/gelu_new/relu/' 'activation_function' 69
 	try 's/{/{"quantization_config": {},/' 'quantization_config' 69

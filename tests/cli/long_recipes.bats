@@ -45,6 +45,15 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 	says 'not divided by the 2 data-parallel ranks'
 }
 
+@test "check-trainer: the bugs of released programs" {
+	export PYTHON=${PT_PYTHON:-python3}
+	"$PYTHON" -c 'import accelerate, torch, transformers' >/dev/null 2>&1 || skip 'no transformers (PT_PYTHON=PYTHON)'
+	CASE=cache reports 1 'as if attention saw all documents of a sequence' "$recipes/check-trainer" cache
+	CASE=accumulate reports 1 'sequences have weights 0.7609' "$recipes/check-trainer" accumulate
+	# (of transformers 5.24)
+	CASE=labels reports 1 ': 0.9583 times' "$recipes/check-trainer" labels
+}
+
 @test "check-deepspeed: ZeRO 3 in bf16 on three ranks, and two bugs" {
 	cd "$BATS_TEST_TMPDIR"
 	export PYTHON=${PT_PYTHON:-python3}

@@ -239,6 +239,21 @@ rows_of() { # RUN
 	says 'sequences 5 6 7 8 of 8 do not count'
 }
 
+@test "check-trainer: a step of Trainer is right" {
+	PYTHON=nowhere code_of 1 "$recipes/check-trainer" none
+	says 'nowhere is missing'
+	export PYTHON=${PT_PYTHON:-python3}
+	command -v "$PYTHON" >/dev/null || skip "no $PYTHON (PT_PYTHON=PYTHON)"
+	"$PYTHON" -c 'import accelerate, torch, transformers' >/dev/null 2>&1 || {
+		reports 1 'has no PyTorch, transformers or accelerate' "$recipes/check-trainer" none
+		[ ! -e none ]
+		skip 'no transformers (PT_PYTHON=PYTHON)'
+	}
+	CASE=other reports 64 'unknown CASE "other"' "$recipes/check-trainer" none
+	reports 0 'verdict: the step is right' "$recipes/check-trainer" whole
+	says 'clipping to 1, 2 micro-batches, from the files of Trainer'
+}
+
 @test "check-deepspeed: a step of ZeRO is right" {
 	PYTHON=nowhere code_of 1 "$recipes/check-deepspeed" none
 	says 'nowhere is missing'

@@ -2,6 +2,7 @@
 #include "reference/batch.h"
 #include "tests/fuzz/fuzz.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,9 +75,12 @@ static void check(const struct token_batch *b)
 			(b->start[i] && !b->documents));
 		FUZZ_ON(t && b->start[i] < b->start[i - 1]);
 		FUZZ_ON(b->targets[i] < 0 && !b->masked);
+		FUZZ_ON(b->weights && !(fabs(b->weights[i]) <= 1e30));
+		FUZZ_ON(b->weights && b->targets[i] < 0 && b->weights[i] != 0);
 		counted += b->targets[i] >= 0;
 	}
 	FUZZ_ON(counted != b->counted || !counted);
+	FUZZ_ON(!(batch_divisor(b) < 0 || batch_divisor(b) > 0));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -95,7 +99,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	if (two)
 		snprintf(paths[1], sizeof(paths[1]), "%s",
 			make(kind, (which & 7) | 8, b.n, &b));
-	const struct batch_opts o = {*shape ? shape : NULL, end};
+	const struct batch_opts o = {
+		*shape ? shape : NULL, end, which & 64 ? "weights" : NULL};
 	int rc = token_batch_read(&batch, two ? 2 : 1, files, &o, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (!rc)

@@ -4,6 +4,8 @@
  * be opened is read, and is a model, perhaps. */
 #include "base/file.h"
 #include "foreign/foreign.h"
+#include "engine/options.h"
+#include "lora/lora.h"
 #include "tests/fuzz/fuzz.h"
 #include "archive/archive.h"
 
@@ -225,6 +227,63 @@ static void read_model(const char *path, const struct container *c)
 	ckpt_view_close(&v);
 }
 
+/* As adapters of a small model, with or without an optimizer, or their gradients. */
+static void read_adapters(const struct model *m, const char *path)
+{
+	struct err e = {0};
+	struct ckpt_view v;
+	struct lora l = {.used = true, .config = (char *)"", .alpha = 4, .m = *m};
+	l.n_list = foreign_list(&scheme_llama, m, m->c.vocab, &l.list, &e);
+	FUZZ_ON(l.n_list < 0);
+	for (int gradients = 0; gradients < 2; gradients++) {
+		e = (struct err){0};
+		int rc = lora_view(&v, &l, path, gradients, &e);
+		FUZZ_ON((rc != 0) != (e.code != 0));
+		for (int i = 0; !rc && i < v.n_tensors; i++)
+			for (int g = 0; g < v.groups.n; g++) {
+				const struct ckpt_rows rows = {g, i, 0, 1};
+				float *x =
+					xcalloc((size_t)ckpt_row_size(&v.tensors[i]) + 1,
+						sizeof(*x));
+				e = (struct err){0};
+				if (ckpt_row_size(&v.tensors[i]) < MOST_NUMBERS)
+					v.read(&v, &rows, x, &e);
+				free(x);
+			}
+		if (!rc)
+			ckpt_view_close(&v);
+	}
+	free(l.list);
+}
+
+/* As gradients of a small model, of which it may have some; and as adapters. */
+static void read_gradients(const char *path)
+{
+	struct err e = {0};
+	struct model_config c;
+	struct model m;
+	struct ckpt_view like, g;
+	FUZZ_ON(options_model(&c,
+			"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\ndim = 16\n"
+			"ffn-dim = 8\nvocab = 11\nvocab-multiple = 1\ncontext = 16\n",
+			&e) ||
+		model_init(&m, &c, 0, &e));
+	convert_view(&like, &m, "a model");
+	like.close = NULL;
+	scoped_ptr bool *found = xcalloc((size_t)m.n_tensors, sizeof(*found));
+	const struct open_how how = {.gradients_of = &like, .found = found};
+	const void *probed = convert_torch.probe(path);
+	if (probed) {
+		int rc = convert_torch.open(&g, path, probed, &how, &e);
+		FUZZ_ON((rc != 0) != (e.code != 0));
+		if (!rc)
+			ckpt_view_close(&g);
+	}
+	read_adapters(&m, path);
+	ckpt_view_close(&like);
+	model_free(&m);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	enum { MOST_ITEMS = 64 };
@@ -243,5 +302,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		read_item(&f, &f.items[i]);
 	torch_close(&f);
 	read_model(path, c);
+	read_gradients(path);
 	return 0;
 }

@@ -227,7 +227,7 @@ void step_expect(struct step *s, const struct check_opts *o, const char *text)
 }
 
 const struct check_opts plain_check = {.grad_norm = -1,
-	.loss = -1,
+	.loss = NAN,
 	.tp = 1,
 	.cp = 1,
 	.fsdp = 1,

@@ -178,6 +178,17 @@ static double swiglu_slope(double x, double gate, double *dgate)
 	return gate * s * (1 + x * (1 - s));
 }
 
+static double geglu_tanh(double x, double gate)
+{
+	return gelu_tanh(x) * gate;
+}
+
+static double geglu_tanh_slope(double x, double gate, double *dgate)
+{
+	*dgate = gelu_tanh(x);
+	return gelu_tanh_slope(x) * gate;
+}
+
 #define PLAIN_FWD(f) f(a[i])
 #define GATED_FWD(f) f(a[i], b[i])
 #define PLAIN_BWD(f) da[i] += dy[i] * f##_slope(a[i])

@@ -124,6 +124,10 @@ TEST(as_the_trainer)
 		LLAMA
 		"rope-scaling = llama3\nrope-factor = 8\nrope-low = 1\nrope-high = 4\n"
 		"rope-original = 8192\n",
+		LLAMA
+		"rope-scaling = yarn\nrope-factor = 4\nrope-original = 64\nrope-theta = 100\n",
+		LLAMA
+		"act = geglu-tanh\nrotary-channels = 4\nattention-scale = 0.7\nhead-dim = 10\n",
 		LLAMA "qk-norm = yes\nhead-dim = 6\nnope-every = 2\n",
 		GPT2 "act = gelu\n", GPT2 "tie = no\nbias = no\n"};
 	for (size_t k = 0; k < ARRAY_LEN(configs); k++) {

@@ -89,7 +89,7 @@ TEST(better_and_worse)
 TEST(difference_that_is_gone)
 {
 	const struct curve c = {5, 2, 0, 0.5, 63}, late = {5, 2, -0.1, 0.3, 12};
-	check_pair(&c, COL_LOSS, 0, VERDICT_DIFFERENT, 0, "it is ");
+	check_pair(&c, COL_LOSS, 0, VERDICT_DIFFERENT, 0, "; first shown in steps ");
 	check_pair(&late, COL_LOSS, 0, VERDICT_BETTER, -1, "");
 }
 

@@ -73,14 +73,15 @@ TEST(pairs_and_heads)
 TEST(named_numbers_epochs_and_lines_without_a_step)
 {
 	struct run_log l = read_by(
-		"format a\ntrain 'turn ' needs 'nll' epoch named\n'nll' loss\n'ram' mem MiB\n'left' -\n"
+		"format a\ntrain 'turn ' needs 'nll' epoch named\n'nll' loss\n'ram' mem MiB\n'tok' tps suffix\n'left' -\n"
 		"eval 'dev:' whole last named\n'score' val_loss %\n",
-		"turn 1 step 5 nll 2.5, ram: 2, left: 7, x=1\nturn 1 step 9 nll 2.25\ndev: score 50\n"
+		"turn 1 step 5 nll 2.5, ram: 2, tok: 2k, left: 7, x=1\nturn 1 step 9 nll 2.25\ndev: score 50\n"
 		"turn 2 step 5 nll=2\nturn 2 step 9 rank 3 nll=9\n");
 	assert_int_equal(l.n_rows, 3);
 	assert_value(&l, &(struct want){5, "loss", 2.5});
 	assert_value(&l, &(struct want){5, "mem", 0x1p21});
 	assert_value(&l, &(struct want){5, "x", 1});
+	assert_value(&l, &(struct want){5, "tps", 2000});
 	assert_value(&l, &(struct want){9, "val_loss", 0.5});
 	assert_value(&l, &(struct want){18, "loss", 2}); /* an epoch has 9 + 4 steps */
 	assert_true(run_log_find(&l, "left") < 0);

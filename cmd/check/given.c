@@ -1,0 +1,333 @@
+/* Gradients that the other run saved: read, compared between ranks, with the reference's scale, and with the moments. */
+#include "check/check.h"
+
+#include "archive/safetensors.h"
+#include "base/file.h"
+#include "stats/stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- files --------------------------------------------------------------------------------- */
+
+static int open_one(struct given_gradients *g, const char *path, const struct lora *lora,
+	struct err *e)
+{
+	const struct container *c = text_ends(path, ".safetensors")
+					    ? &container_safetensors
+					    : container_of(path);
+	const int64_t k = g->n;
+	if (!c)
+		return err_set(e, file_exists(path) ? EX_DATAERR : EX_IOERR,
+			file_exists(path)
+				? "%s: no gradients: neither a file of torch.save or safetensors, "
+				  "nor a directory of torch.distributed.checkpoint"
+				: "%s: No such file or directory",
+			path);
+	g->files = xgrow(g->files, k, sizeof(*g->files));
+	g->found = xgrow(g->found, k, sizeof(*g->found));
+	g->found[k] = xcalloc((size_t)g->of->n_tensors + 1, sizeof(**g->found));
+	const struct open_how how = {.gradients_of = g->of, .found = g->found[k]};
+	for (int i = 0; i < g->of->n_tensors && lora->used; i++)
+		g->found[k][i] = true; /* (all that the view has) */
+	if (lora->used ? lora_view(&g->files[k], lora, path, true, e)
+		       : convert_torch.open(&g->files[k], path, c, &how, e))
+		return free(g->found[k]), -1;
+	g->n++;
+	return 0;
+}
+
+int given_open(struct given_gradients *g, const struct strs *files,
+	const struct ckpt_view *of, const struct lora *lora, struct err *e)
+{
+	*g = (struct given_gradients){.of = of, .loss_scale = 1};
+	for (int64_t i = 0; i < files->n; i++)
+		if (open_one(g, files->v[i], lora, e))
+			return -1;
+	return 0;
+}
+
+void given_close(struct given_gradients *g)
+{
+	for (int64_t k = 0; k < g->n; k++) {
+		ckpt_view_close(&g->files[k]);
+		free(g->found[k]);
+	}
+	free(g->files);
+	free(g->found);
+	*g = (struct given_gradients){0};
+}
+
+/* The number of a tensor of g->of in file k; -1: the file does not have it. */
+static int place_in(const struct given_gradients *g, int64_t k, int tensor)
+{
+	int at = ckpt_view_find(&g->files[k], g->of->tensors[tensor].name);
+	return at >= 0 && g->found[k][at] ? at : -1;
+}
+
+int given_read(const struct given_gradients *g, int tensor, float **x, double *lost,
+	struct err *e)
+{
+	const int64_t n = ckpt_size(&g->of->tensors[tensor]);
+	int at = -1;
+	*x = NULL;
+	*lost = 0;
+	for (int64_t k = 0; k < g->n && at < 0; k++) {
+		at = place_in(g, k, tensor);
+		if (at >= 0)
+			*x = ckpt_view_tensor(&g->files[k], at, e);
+	}
+	if (at >= 0 && !*x)
+		return -1;
+	if (!*x)
+		*x = xcalloc((size_t)max64(1, n), sizeof(**x));
+	*lost = rounding_of(*x, n);
+	return 0;
+}
+
+void given_names(const struct given_gradients *g, struct str *out)
+{
+	enum { MAX_NAMES = 4 };
+	for (int64_t k = 0; k < g->n && k < MAX_NAMES; k++)
+		str_printf(out, "%s%s", k ? ", " : "", g->files[k].name);
+	if (g->n > MAX_NAMES)
+		str_printf(out, " and %lld more", (long long)g->n - MAX_NAMES);
+}
+
+void given_print(const struct given_gradients *g, int n, struct str *out)
+{
+	int found = 0;
+	for (int i = 0; i < n && g->n; i++) {
+		bool any = false;
+		for (int64_t k = 0; k < g->n; k++)
+			any |= place_in(g, k, i) >= 0;
+		found += any;
+	}
+	if (!g->n)
+		return;
+	str_puts(out, "given   ");
+	given_names(g, out);
+	str_printf(out, ": gradients of %d of %d tensors\n", found, n);
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
+
+/* Compares the gradient of a tensor in file k with the first file that has it. Sets *at to the first element that
+ * differs; -1: none does. */
+static int compare_copy(const struct given_gradients *g, int64_t k, int tensor,
+	int64_t *at, double value[2], struct err *e)
+{
+	const int64_t n = ckpt_size(&g->of->tensors[tensor]);
+	int place[2] = {-1, place_in(g, k, tensor)};
+	int64_t first = 0;
+	*at = -1;
+	for (; first < k && place[0] < 0; first++)
+		place[0] = place_in(g, first, tensor);
+	if (place[0] < 0 || place[1] < 0)
+		return 0;
+	float *a = ckpt_view_tensor(&g->files[first - 1], place[0], e);
+	float *b = a ? ckpt_view_tensor(&g->files[k], place[1], e) : NULL;
+	for (int64_t j = 0; b && j < n && *at < 0; j++)
+		if (memcmp(&a[j], &b[j], sizeof(*a)) != 0) {
+			*at = j;
+			value[0] = (double)a[j];
+			value[1] = (double)b[j];
+		}
+	free(a);
+	free(b);
+	return e->code ? -1 : 0;
+}
+
+int judge_given_copies(struct step_check *c, struct err *e)
+{
+	const struct given_gradients *g = &c->given;
+	for (int64_t k = 1; k < g->n; k++) {
+		double value[2], of_first[2] = {0};
+		int64_t at, first_at = 0;
+		int n = 0, first = -1;
+		for (int i = 0; i < c->n; i++) {
+			if (compare_copy(g, k, i, &at, value, e))
+				return -1;
+			n += at >= 0;
+			if (at < 0 || first >= 0)
+				continue;
+			first = i;
+			first_at = at;
+			memcpy(of_first, value, sizeof(value));
+		}
+		if (n)
+			add_finding(c, FINDING_COPIES, NULL,
+				"copies: the gradients of %s differ from those of the files before "
+				"it in %d tensor%s: the first is %s, element %lld, %.6g and %.6g",
+				g->files[k].name, n, plural(n), c->of[first].name,
+				(long long)first_at, of_first[1], of_first[0]);
+	}
+	return 0;
+}
+
+/* ---- scale -------------------------------------------------------------------------------------- */
+
+static bool is_near(double a, double b, double within)
+{
+	return fabs(a / b - 1) <= within;
+}
+
+/* (Smaller powers of two are numbers of ranks.) */
+enum { MIN_LOSS_SCALE = 256 };
+
+/* Returns the power of two of a loss scale, if x is `wanted` times one; else 0. (GradScaler begins with 65536, and
+ * halves and doubles it.) */
+static double loss_scale_of(double x, double wanted, double within)
+{
+	double power = exp2(round(log2(x / wanted)));
+	return power >= MIN_LOSS_SCALE && power <= 0x1p40 &&
+			       is_near(x, power * wanted, within)
+		       ? power
+		       : 0;
+}
+
+/* Is the factor one that a missing division makes? */
+static bool is_count(const struct step_check *c, double factor)
+{
+	const struct check_opts *o = &c->o;
+	const double ranks = (double)(o->dp * o->fsdp), micro = (double)o->accumulation;
+	const double counts[] = {(double)c->batch.counted,
+		(double)(c->batch.n * c->batch.length), (double)c->batch.n, ranks, micro,
+		ranks * micro, (double)o->tp, (double)o->cp,
+		(double)c->batch.counted / (ranks * micro)};
+	for (size_t i = 0; i < ARRAY_LEN(counts); i++)
+		if (is_near(factor, counts[i], 1e-3))
+			return true;
+	return false;
+}
+
+/* What was logged as norm is of gradients without a loss scale, before clipping. */
+static void judge_logged(struct step_check *c, double norm, double within)
+{
+	double logged = c->o.grad_norm;
+	char times[120];
+	if (!(logged > 0) || is_near(logged, norm, within + c->o.grad_norm_half / norm))
+		return;
+	say_times(c, logged / norm, times, sizeof(times));
+	add_finding(c, FINDING_SCALE, NULL,
+		"scale: grad_norm %.5g was logged, and that of the gradient is %.5g: %s",
+		logged, norm, times);
+}
+
+void judge_given_scale(struct step_check *c, double given)
+{
+	const double clip = c->files.adam.clip, f = c->scale.common;
+	const double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.03;
+	const double norm = given / fabs(f), clipped = clip_factor(clip, norm);
+	double scale = f > 0 ? loss_scale_of(f, 1, within) : 0;
+	char times[120];
+	c->scale.seen_norm = given;
+	if (!c->scale.n_right || !isfinite(norm) || !(norm > 0))
+		return;
+	judge_logged(c, norm, within);
+	c->scale.checked = true;
+	if (is_near(f, 1, within))
+		return;
+	if (is_near(f, clipped, within)) {
+		c->scale.clipped = true;
+	} else if (clip < 0 && f > 0 && f < 1) {
+		c->scale.clipped = true;
+		c->scale.checked = c->o.grad_norm > 0;
+	} else if (scale > 0 && is_near(c->given.loss_scale, scale, 1e-9)) {
+		add_finding(c, FINDING_NOTE, NULL,
+			"scale: the gradients of --grads are %.0f times the reference's, and exp_avg "
+			"is not: a loss scale, which the run divided out after they were saved",
+			scale);
+	} else if (scale > 0 && !is_count(c, f)) {
+		c->scale.checked = false;
+		c->given.loss_scale = scale;
+		add_finding(c, FINDING_NOTE, NULL,
+			"scale: all gradients are %.0f times the reference's, as with a loss scale "
+			"(GradScaler): save them after scaler.unscale_(optimizer)",
+			scale);
+	} else {
+		say_times(c, f, times, sizeof(times));
+		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s", times);
+	}
+}
+
+/* ---- the moments ---------------------------------------------------------------------------------- */
+
+/* What exp_avg of a tensor gained, compared with its given gradient. */
+struct gain {
+	struct products p;
+	double bound;
+	bool tested;
+};
+
+static int read_gain(struct step_check *c, int tensor, struct gain *x, struct err *e)
+{
+	struct tensor_step t;
+	double lost, rounded;
+	float *given = NULL, *gained = NULL;
+	int rc = tensor_step_read(&t, &c->files, tensor, STEP_MEANS, e) ||
+		 given_read(&c->given, tensor, &given, &rounded, e);
+	if (!rc) {
+		gained = seen_gradient(&c->files, &t, &lost);
+		x->p = products_of(gained, given, t.n);
+		x->bound = 1e-6 + 4 * lost + 2 * rounded;
+		x->tested = x->p.bb > 0 && isfinite(x->p.aa) && isfinite(x->p.bb) &&
+			    x->bound < 0.5;
+	}
+	free(given);
+	free(gained);
+	tensor_step_free(&t);
+	return rc ? -1 : 0;
+}
+
+/* Judges the factor of what exp_avg gained: clipping and a loss scale lie between. */
+static void judge_factor(struct step_check *c, double given)
+{
+	const double clip = c->files.adam.clip, f = c->given.factor, within = 1e-3;
+	double expected = clip_factor(clip, given), scale = 0;
+	for (int k = 8; k <= 40 && !(scale > 0); k++) {
+		double power = exp2(k);
+		if (is_near(f * power, clip_factor(clip, given / power), within))
+			scale = power;
+	}
+	if (is_near(f, 1, within) || is_near(f, expected, within) ||
+		(clip < 0 && f > 0 && f < 1)) {
+		if (clip < 0 && scale > 0)
+			c->given.loss_scale = scale;
+	} else if (scale > 0) {
+		c->given.loss_scale = scale;
+	} else {
+		add_finding(c, FINDING_CLIP, NULL,
+			"clip: exp_avg gained %.5g times the gradients of --grads; by clipping norm "
+			"%.5g to %.4g it is %.5g; is beta1 another one?",
+			f, given, fmax(clip, 0), expected);
+	}
+}
+
+int judge_witness(struct step_check *c, struct err *e)
+{
+	struct gain *x = xcalloc((size_t)c->n + 1, sizeof(*x));
+	double *f = xcalloc((size_t)c->n + 1, sizeof(*f)), squares = 0;
+	int n = 0, rc = 0, wrong = 0;
+	const bool applies = c->given.n && c->files.m1 >= 0;
+	for (int i = 0; i < c->n && applies && !rc; i++) {
+		rc = c->of[i].frozen ? 0 : read_gain(c, i, &x[i], e);
+		squares += x[i].p.bb;
+		if (x[i].tested)
+			f[n++] = x[i].p.ab / x[i].p.bb;
+	}
+	c->given.factor = n && !rc ? median(f, n) : 0;
+	for (int i = 0; i < c->n && n && !rc; i++)
+		if (x[i].tested &&
+			!(residual_of(&x[i].p, c->given.factor) <= x[i].bound)) {
+			wrong++;
+			add_finding(c, FINDING_MOMENTS, &c->of[i],
+				"exp_avg did not gain the gradient that --grads has");
+		}
+	if (n && !rc && !wrong)
+		judge_factor(c, sqrt(squares));
+	free(x);
+	free(f);
+	return rc;
+}

@@ -1,0 +1,54 @@
+/* Hugging Face's Gemma2ForCausalLM and Gemma3ForCausalLM: norms are of the inputs and of the outputs of sublayers. */
+#include "dialect/dialect.h"
+
+static const char *const modules[] = {"model.embed_tokens", ".self_attn.q_proj",
+	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
+	".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj", ".mlp.up_proj",
+	".mlp.down_proj", ".input_layernorm", ".post_attention_layernorm",
+	".pre_feedforward_layernorm", ".post_feedforward_layernorm", "model.norm",
+	"lm_head", NULL};
+
+const struct scheme scheme_gemma = {"model.layers.", false,
+	{
+		{"tok_embeddings", "model.embed_tokens", false, true},
+		{"attention_norm", "input_layernorm", false, true},
+		{"attention.wq", "self_attn.q_proj", false, false},
+		{"attention.wk", "self_attn.k_proj", false, false},
+		{"attention.wv", "self_attn.v_proj", false, false},
+		{"attention.q_norm", "self_attn.q_norm", false, true},
+		{"attention.k_norm", "self_attn.k_norm", false, true},
+		{"attention.wo", "self_attn.o_proj", false, false},
+		{"attention_post_norm", "post_attention_layernorm", false, true},
+		{"ffn_norm", "pre_feedforward_layernorm", false, true},
+		{"feed_forward.w1", "mlp.gate_proj", false, false},
+		{"feed_forward.w3", "mlp.up_proj", false, false},
+		{"feed_forward.w2", "mlp.down_proj", false, false},
+		{"ffn_post_norm", "post_feedforward_layernorm", false, true},
+		{"norm", "model.norm", false, true},
+		{"output", "lm_head", false, true},
+	},
+	modules};
+
+static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
+
+const struct dialect dialect_gemma2 = {
+	.name = "Hugging Face",
+	.table = "embed_tokens.weight",
+	.marks = {"pre_feedforward_layernorm.weight"},
+	.arch = ARCH_GEMMA2,
+	.parts = parts,
+	.heads = "model_args.n_head",
+	.scheme = &scheme_gemma,
+	.find = stems_find,
+};
+
+const struct dialect dialect_gemma3 = {
+	.name = "Hugging Face",
+	.table = "embed_tokens.weight",
+	.marks = {"pre_feedforward_layernorm.weight", "self_attn.q_norm.weight"},
+	.arch = ARCH_GEMMA3,
+	.parts = parts,
+	.heads = "model_args.n_head",
+	.scheme = &scheme_gemma,
+	.find = stems_find,
+};

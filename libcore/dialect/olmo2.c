@@ -1,0 +1,40 @@
+/* Hugging Face's Olmo2ForCausalLM: norms are of the outputs of sublayers. */
+#include "dialect/dialect.h"
+
+static const char *const modules[] = {"model.embed_tokens", ".self_attn.q_proj",
+	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
+	".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj", ".mlp.up_proj",
+	".mlp.down_proj", ".post_attention_layernorm", ".post_feedforward_layernorm",
+	"model.norm", "lm_head", NULL};
+
+const struct scheme scheme_olmo2 = {"model.layers.", false,
+	{
+		{"tok_embeddings", "model.embed_tokens", false, true},
+		{"attention.wq", "self_attn.q_proj", false, false},
+		{"attention.wk", "self_attn.k_proj", false, false},
+		{"attention.wv", "self_attn.v_proj", false, false},
+		{"attention.q_norm", "self_attn.q_norm", false, true},
+		{"attention.k_norm", "self_attn.k_norm", false, true},
+		{"attention.wo", "self_attn.o_proj", false, false},
+		{"attention_post_norm", "post_attention_layernorm", false, true},
+		{"feed_forward.w1", "mlp.gate_proj", false, false},
+		{"feed_forward.w3", "mlp.up_proj", false, false},
+		{"feed_forward.w2", "mlp.down_proj", false, false},
+		{"ffn_post_norm", "post_feedforward_layernorm", false, true},
+		{"norm", "model.norm", false, true},
+		{"output", "lm_head", false, true},
+	},
+	modules};
+
+static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
+
+const struct dialect dialect_olmo2 = {
+	.name = "Hugging Face",
+	.table = "embed_tokens.weight",
+	.marks = {"post_feedforward_layernorm.weight"},
+	.arch = ARCH_OLMO2,
+	.parts = parts,
+	.heads = "model_args.n_head",
+	.scheme = &scheme_olmo2,
+	.find = stems_find,
+};

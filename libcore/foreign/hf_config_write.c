@@ -1,0 +1,221 @@
+/* Writing config.json: which class of Hugging Face a model can be, and its keys. */
+#include "foreign/huggingface.h"
+
+#include "base/file.h"
+
+static const char *const dtype_names[] = {
+	[DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"};
+
+static const char *activation_of(const struct model *m)
+{
+	static const char *const names[] = {
+#define ACT(id, fn, kind, word, hf, ...) hf,
+#include "kernels/acts.h"
+	};
+	return names[m->act];
+}
+
+static json_t *make_gpt2(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
+		"architectures", "GPT2LMHeadModel", "model_type", "gpt2",
+		"activation_function", activation_of(m), "n_layer", (json_int_t)c->layers,
+		"n_head", (json_int_t)c->heads, "n_embd", (json_int_t)c->dim, "n_inner",
+		(json_int_t)c->ffn_dim, "n_positions", (json_int_t)c->context,
+		"layer_norm_epsilon", c->norm_eps, "attn_pdrop", c->dropout, "embd_pdrop",
+		c->dropout, "resid_pdrop", c->dropout);
+}
+
+static json_t *make_rope(const struct model_config *c)
+{
+	if (c->rope_scaling == ROPE_PLAIN)
+		return json_null();
+	if (c->rope_scaling == ROPE_LINEAR)
+		return json_pack(
+			"{s:s, s:f}", "rope_type", "linear", "factor", c->rope_factor);
+	if (c->rope_scaling == ROPE_YARN) {
+		json_t *o = json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "yarn",
+			"factor", c->rope_factor, "beta_slow", c->rope_slow, "beta_fast",
+			c->rope_fast, "original_max_position_embeddings",
+			(json_int_t)c->rope_original);
+		if (c->rope_attention > 0)
+			json_object_set_new(
+				o, "attention_factor", json_real(c->rope_attention));
+		return o;
+	}
+	return json_pack("{s:s, s:f, s:f, s:f, s:I}", "rope_type", "llama3", "factor",
+		c->rope_factor, "low_freq_factor", c->rope_low, "high_freq_factor",
+		c->rope_high, "original_max_position_embeddings",
+		(json_int_t)c->rope_original);
+}
+
+static const struct hf_class *class_of(const struct model *m)
+{
+	return &hf_classes[m->c.qk_norm			 ? HF_QWEN3
+			   : m->c.nope_every		 ? HF_SMOLLM3
+			   : m->qkv_bias && !m->out_bias ? HF_QWEN2
+			   : m->c.window		 ? HF_MISTRAL
+							 : HF_LLAMA];
+}
+
+static void put_windows(json_t *o, const struct model *m, const struct hf_class *class)
+{
+	const struct model_config *c = &m->c;
+	json_object_set_new(o, "sliding_window", json_integer(c->window));
+	if (class->window_off)
+		json_object_set_new(o, "use_sliding_window", json_true());
+	if (class->window_off && !c->nope_every)
+		json_object_set_new(o, "max_window_layers", json_integer(c->window_from));
+	if (!c->window_skip && !c->nope_every)
+		return;
+	json_t *kinds = json_array(); /* the class has no other word for it */
+	for (int64_t l = 0; l < c->layers; l++)
+		json_array_append_new(
+			kinds, json_string(layer_has_window(c, l) ? "sliding_attention"
+								  : "full_attention"));
+	json_object_set_new(o, "layer_types", kinds);
+}
+
+static json_t *make_no_rope(const struct model *m)
+{
+	json_t *list = json_array();
+	for (int64_t l = 0; l < m->c.layers; l++)
+		json_array_append_new(list, json_integer(model_rotates(m, l)));
+	return list;
+}
+
+static json_t *make_llama(const struct model *m)
+{
+	const struct model_config *c = &m->c;
+	const struct hf_class *class = class_of(m);
+	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
+		"architectures", class->name, "model_type", class->type, "hidden_act",
+		"silu", "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
+		(json_int_t)c->heads, "num_key_value_heads", (json_int_t)c->kv_heads,
+		"hidden_size", (json_int_t)c->dim, "intermediate_size",
+		(json_int_t)c->ffn_dim, "head_dim", (json_int_t)m->head_dim);
+	json_object_set_new(o, "rms_norm_eps", json_real(c->norm_eps));
+	json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
+	json_object_set_new(o, "rope_scaling", make_rope(c));
+	if (c->nope_every) {
+		json_object_set_new(
+			o, "no_rope_layer_interval", json_integer(c->nope_every));
+		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
+	}
+	if (c->window)
+		put_windows(o, m, class);
+	if (class->attention_bias)
+		json_object_set_new(o, "attention_bias", json_boolean(m->out_bias));
+	if (class->mlp_bias)
+		json_object_set_new(o, "mlp_bias", json_boolean(m->bias));
+	return o;
+}
+
+static int check_gpt2(const struct model *m, struct err *e)
+{
+	const char *why =
+		m->act == ACT_SWIGLU	       ? "GELU; this model has SwiGLU"
+		: !activation_of(m)	       ? "no such activation function"
+		: m->c.window		       ? "no sliding window; this model has one"
+		: m->c.qk_norm		       ? "no norms of queries and keys"
+		: m->c.kv_heads != m->c.heads  ? "as many key and value heads as heads"
+		: model_q_width(m) != m->c.dim ? "heads of hidden size / heads channels"
+		: m->qkv_bias && !m->bias
+			? "biases in all layers; this model has those of attention"
+			: NULL;
+	return why ? err_set(e, EX_DATAERR, "GPT2LMHeadModel has %s", why) : 0;
+}
+
+/* Returns an option of the model that is read from other classes, and not written; NULL: there is none. */
+static const char *option_without_class(const struct model *m)
+{
+	const char *lacks = model_lacks_kernels(m);
+	return lacks			  ? lacks
+	       : m->c.rotary		  ? "rotary-channels"
+	       : m->c.attention_scale > 0 ? "attention-scale"
+					  : NULL;
+}
+
+/* A class has windows, positions and biases in some layers only. */
+static int check_class(const struct model *m, struct err *e)
+{
+	const struct model_config *c = &m->c;
+	const struct hf_class *class = class_of(m);
+	if (c->arch == ARCH_GPT2)
+		return check_gpt2(m, e);
+	const char *other = option_without_class(m);
+	if (other)
+		return err_set(e, EX_UNAVAILABLE,
+			"a model with %s cannot be written in this format", other);
+	if (m->act != ACT_SWIGLU)
+		return err_set(e, EX_DATAERR,
+			"LlamaForCausalLM has SwiGLU; this model has another activation "
+			"function");
+	if (c->window && !class->window_off && (c->window_from || c->window_skip))
+		return err_set(e, EX_DATAERR,
+			"%s has a window in all layers; this model has it in some",
+			class->name);
+	if (c->qk_norm && c->nope_every)
+		return err_set(e, EX_DATAERR,
+			"norms of queries and keys are those of Qwen3ForCausalLM, which is a "
+			"Llama with rotary positions in all layers");
+	bool known = class->attention_bias ? m->qkv_bias == m->out_bias : !m->out_bias;
+	if (!known || (m->bias && !class->mlp_bias) ||
+		(m->qkv_bias && !strcmp(class->type, "mistral")))
+		return err_set(e, EX_DATAERR,
+			"%s has no biases of these layers; this model has --bias %s",
+			class->name, bias_names[model_bias(m)]);
+	return 0;
+}
+
+int64_t hf_vocab_multiple(const struct model *m)
+{
+	int64_t own = max64(1, m->c.vocab_multiple), multiple = own;
+	while (multiple % m->tp)
+		multiple += own;
+	return multiple;
+}
+
+int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e)
+{
+	scoped_str text = {0};
+	scoped_ptr char *dumped = json_dumps(object, JSON_INDENT(2) | flags);
+	str_puts(&text, dumped);
+	str_putc(&text, '\n');
+	int rc = file_replace(path, &text, e);
+	json_decref(object);
+	return rc;
+}
+
+int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
+	const char *path, json_t *keys, struct err *e)
+{
+	int64_t multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
+	if (check_class(m, e))
+		return -1;
+	if (multiple > MOST_MULTIPLE) /* it could not be read again */
+		return err_set(e, EX_DATAERR,
+			"the vocabulary is padded to a multiple of %lld, and " OUR_MULTIPLE
+			" may be %d: --padding writes all rows",
+			(long long)multiple, MOST_MULTIPLE);
+	if (!path)
+		return 0;
+	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);
+	json_object_set_new(o, "vocab_size", json_integer(vocab));
+	if (vocab < m->padded_vocab)
+		json_object_set_new(o, OUR_MULTIPLE, json_integer(multiple));
+	json_object_set_new(o, "tie_word_embeddings", json_boolean(m->tie));
+	json_object_set_new(o, "torch_dtype", json_string(dtype_names[dtype]));
+	json_object_update(o, keys);
+	return hf_json_write(path, o, 0, e);
+}
+
+void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1])
+{
+	struct ckpt_view v;
+	convert_view(&v, m, "");
+	snprintf(out, ST_DIGITS + 1, "%016llx",
+		(unsigned long long)hash_bytes(v.config.s, v.config.len, 0));
+	ckpt_view_close(&v);
+}
