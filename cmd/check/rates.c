@@ -197,6 +197,8 @@ static enum group_rate rate_of_group(
 	for (int before = both; before >= 0; before--) {
 		double own = settings_of(c, x, before)->lr;
 		double other = settings_of(c, most, before)->lr;
+		if (!(own > 0 || other > 0)) /* (the end of a schedule) */
+			continue;
 		if (has_rate(c, x, own / c->lr) ||
 			(other > 0 && has_rate(c, x, own / other)))
 			return RATE_EXPLAINED;

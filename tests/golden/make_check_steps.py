@@ -5,6 +5,7 @@
 
 Matrices have the learning rate 1e-3 and decay, norms 2e-3 and none. step-0.pt has the model alone, step-1.pt and
 step-2.pt are right; what the others have is in their names."""
+import copy
 import json
 from pathlib import Path
 
@@ -67,11 +68,17 @@ save("step-0", {"model": model.state_dict()})
 step(model, optimizer)
 save("step-1", state_of(model, optimizer))
 before = {k: v.clone() for k, v in model.state_dict().items()}
+ended = copy.deepcopy(state_of(model, optimizer))  # the next rate of a schedule is 0, and one tensor only decayed
+for group in ended["optimizer"]["param_groups"]:
+    group["lr"] = 0.0
+first = begin()[0].state_dict()
+key = "model.layers.0.self_attn.o_proj.weight"
+ended["model"][key] = first[key] * (1 - 1e-4)
+save("ended-1", ended)
 step(model, optimizer)
 right = state_of(model, optimizer)
 save("step-2", right)
 
-key = "model.layers.0.self_attn.o_proj.weight"
 planted = dict(right, model=dict(right["model"]))
 planted["model"][key] = 2 * right["model"][key] - before[key]
 save("rate-of-one-2", planted)
