@@ -1,12 +1,37 @@
 /*
- * targets: weights that single targets have in the loss, as solved from a gradient, and the patterns
- * that known bugs make of them.
+ * causes: what may explain wrong gradients, each a function of the table cmd/check/causes.h. Here is what the files of
+ * this directory share: functions by name, numbers that are solved for, and weights of single targets.
  */
 #pragma once
 
 #include "check/search.h"
 
 #include "stats/stats.h"
+
+/* ---- solved.c: a number that gradients depend on smoothly -------------------------------- */
+
+/* Sets *g to the gradients with the number x, of all tensors or those of the screen; with 0 they are the reference's. */
+typedef void gradients_with(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g);
+/* Returns the number that explains the wrong tensors, or 0 if none does. `first`: where the search
+ * begins. */
+double solve_number(const struct cause_search *s, gradients_with *compute,
+	const void *with, double first);
+
+/* ---- step_causes.c, function_causes.c: other functions ---------------------------------- */
+
+/* Least squares of all wrong tensors that n gradients have, on these; false: these depend on each other. */
+bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x);
+/* A function that a bug may have made. */
+struct guess {
+	struct variant v;
+	const char *text;
+	bool applies;
+};
+/* Do the gradients of a guess come nearer than *nearest, which is set to their distance? */
+bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest);
+
+/* ---- target_causes.c: weights that single targets have in the loss ---------------------- */
 
 struct target_fit {
 	const struct step_check *c;

@@ -1,5 +1,5 @@
 /* What known bugs make of the weights of targets; see targets.h. */
-#include "check/targets.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>

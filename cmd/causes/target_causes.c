@@ -3,7 +3,7 @@
  * pass is right, the gradient of the last block's w2 is the sum over the positions t of
  * w[t] dy[t] x[t]^T, and least squares give each weight without another backward pass.
  */
-#include "check/targets.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>
