@@ -5,19 +5,46 @@
  */
 #include "check/search.h"
 
+#include "stats/stats.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- what may be told where no cause is known ------------------------------------------- */
 
-/* Are all wrong tensors nearly right, as bf16 makes them? */
+/* The factor of the median of the wrong tensors. */
+static double middle_factor(const struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	double *f = xcalloc((size_t)s->n_wrong + 1, sizeof(*f));
+	for (int k = 0; k < s->n_wrong; k++) {
+		int i = s->wrong[k];
+		const struct products p =
+			products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+		f[k] = p.bb > 0 ? p.ab / p.bb : 0;
+	}
+	double middle = s->n_wrong ? median(f, s->n_wrong) : 1;
+	free(f);
+	return middle;
+}
+
+/* Are all wrong tensors within the bounds of bf16, with a factor that they have in common? */
 bool is_rounded(struct cause_search *s)
 {
-	for (int k = 0; k < s->n_wrong; k++)
-		if (s->c->of[s->wrong[k]].gradient.value > 0.03)
-			return false;
-	return s->c->o.precision == RUN_FP32 && 2 * s->n_wrong > s->c->n;
+	const struct step_check *c = s->c;
+	if (c->o.precision != RUN_FP32 || 2 * s->n_wrong <= c->n || !c->has_reference)
+		return false;
+	double *bounds = bounds_in_bf16(c, &s->e), factor = middle_factor(s);
+	bool all = bounds && factor > 0;
+	for (int k = 0; k < s->n_wrong && all; k++) {
+		int i = s->wrong[k];
+		const struct products p =
+			products_of(c->seen[i], reference_of(c, i), c->of[i].n);
+		all = residual_of(&p, factor) <= fmin(bounds[i], 0.5);
+	}
+	free(bounds);
+	return all;
 }
 
 /* Are all norms wrong, and nothing else? */
@@ -46,9 +73,7 @@ bool are_rounded_norms(struct cause_search *s)
 /* (A layout without tensor-parallel ranks has no sequence parallelism.) */
 bool are_norms(struct cause_search *s)
 {
-	const struct check_opts *o = &s->c->o;
-	bool known = o->dp * o->fsdp * o->cp * o->accumulation > 1;
-	return are_only_norms(s) && (o->tp > 1 || !known);
+	return may_have(s->c, s->c->o.tp) && are_only_norms(s);
 }
 
 /* The tokens that have a gradient in the embedding and are not in the batch, or the other way round; -1: not known, as
@@ -86,10 +111,19 @@ bool is_unexplained(struct cause_search *s)
 
 bool has_right_forward(struct cause_search *s)
 {
-	snprintf(s->detail, sizeof(s->detail),
-		"%s is right, and so are the batch and the forward pass; is it the backward pass%s",
-		s->c->loss_right ? "the loss" : "the output layer's gradient",
-		s->has & IF_MOST ? ", or gradients that were not set to zero" : "");
+	const char *also =
+		s->has & IF_MOST ? ", or gradients that were not set to zero" : "";
+	if (s->c->o.precision == RUN_FP32)
+		snprintf(s->detail, sizeof(s->detail),
+			"%s is right, and so are the batch and the forward pass; is it the "
+			"backward pass%s",
+			s->c->loss_right ? "the loss" : "the output layer's gradient",
+			also);
+	else
+		snprintf(s->detail, sizeof(s->detail),
+			"the loss is within the rounding of bf16, which hides a forward pass "
+			"that differs by little; is it the backward pass, such a function%s",
+			also);
 	return s->c->loss_right || s->forward_right;
 }
 

@@ -33,8 +33,11 @@ CAUSE(TRY_TENSOR, IF_REFERENCE, by_value, "as if each element were clipped to %s
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
 	"its moments of the step before were those of %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_decay,
-	"the gradient plus %s times the parameter: weight decay before the moments (L2)")
+	"the gradient plus %s: weight decay before the moments (L2)")
 
+CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_kept_gradients,
+	"the gradients of the step before were not set to zero (zero_grad): what is seen is "
+	"their sum with this step's")
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
 	"as if the moments of the step before were zero")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s")
@@ -120,6 +123,10 @@ CAUSE(TRY_UPDATE, IF_NO_REFERENCE, is_dead,
 	"no gradient: it is not trained (--freeze), or the backward does not reach it",
 	FINDING_NO_GRADIENT)
 CAUSE(TRY_UPDATE, 0, is_unchanged, "has a gradient, and did not change", FINDING_UPDATE)
+CAUSE(TRY_UPDATE, 0, has_stochastic_rounding,
+	"update: its parameters are rounded to bf16 stochastically: each is one of the two "
+	"bf16 numbers beside AdamW's",
+	FINDING_NOTE)
 CAUSE(TRY_UPDATE, 0, by_slices_of_update, "update: dim %s", FINDING_UPDATE)
 CAUSE(TRY_UPDATE, 0, has_other_update, "the update is not AdamW's from these moments",
 	FINDING_UPDATE)

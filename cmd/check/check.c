@@ -147,6 +147,12 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 			c->o.two_norms
 				? "--grad-norm X,Y is of two runs, and these files are of one"
 				: "of two runs, --grad-norm is X,Y: the norms of both");
+	const struct str *state = &c->files.after.other_state;
+	if (state->len)
+		return err_set(e, EX_TROUBLE,
+			"%s: moments not found: each trained tensor needs exp_avg and exp_avg_sq "
+			"of AdamW under optimizer.state, and the file has %s",
+			job->after, state->s);
 	if (n && !step_files_have_moments(&c->files))
 		return err_set(e, EX_TROUBLE,
 			"%s has no moments of AdamW, from which the gradient follows: save "
@@ -194,7 +200,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	if (one_step && nothing_changed(c, &same, e))
 		return -1;
 	if (same) {
-		c->tested = true;
+		c->tested = c->nothing_changed = true;
 		c->has_reference = false; /* none is computed */
 		add_finding(c, FINDING_STEP, NULL,
 			"nothing changed, neither parameters nor moments: the step was skipped, "
@@ -205,6 +211,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		 : c->has_reference ? check_with_batch(c, e)
 				    : check_without_batch(c, e);
 	note_tested(c);
+	order_findings(c);
 	return rc;
 }
 

@@ -48,6 +48,9 @@ enum finding_kind {
 
 enum { FINDING_TEXT = 300, MAX_FINDINGS = 64 };
 
+/* What files store of a tensor after the step. */
+enum { STORED_PARAMETERS, STORED_MEANS, STORED_SQUARES, N_STORED };
+
 /* The result of one test of a tensor: a distance, and the largest that rounding explains. */
 struct distance {
 	double value, bound;
@@ -77,6 +80,7 @@ struct tensor_check {
 		 * and a decay of 1 looks like so large a relative change of the rate. */
 		double unclear, along;
 	} sums;
+	double stored[N_STORED]; /* rounding_of() */
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
 	bool dead;	/* neither moment gained anything */
@@ -161,7 +165,8 @@ struct step_check {
 	bool lr_scaled;		    /* scales of the learning rate are known */
 	struct finding findings[MAX_FINDINGS];
 	int n_findings;
-	bool tested, wrong; /* anything */
+	bool nothing_changed; /* neither parameters nor moments */
+	bool tested, wrong;   /* anything */
 };
 
 /* What is checked. */
@@ -193,9 +198,15 @@ void add_count_names(
 	const struct step_check *c, double factor, char *out, size_t capacity);
 /* Returns what else than the norm of the reference's gradient this number is; NULL: not known. */
 const char *name_of_norm(const struct step_check *c, double norm);
+/* Puts what other findings may follow from first. */
+void order_findings(struct step_check *c);
 
 /* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
+/* Returns the bounds that gradients in bf16 would have, allocated; NULL with *e set. */
+double *bounds_in_bf16(const struct step_check *c, struct err *e);
+/* betas.c: if another beta1 explains exp_avg, adds a finding and sets it. Needs the reference. */
+int solve_betas(struct step_check *c, bool *solved, struct err *e);
 /* Sets c->seen[tensor], and how much of it is lost to rounding. */
 int read_seen(struct step_check *c, int tensor, double *lost, struct err *e);
 /* causes.c: explains those that are wrong. */

@@ -93,6 +93,49 @@ int add_finding(struct step_check *c, enum finding_kind kind,
 	return found(c, x, c->n_findings++);
 }
 
+/* A scale that is off may follow from wrong gradients, and so may moments and updates. */
+static int rank_of(enum finding_kind kind)
+{
+	switch (kind) {
+	case FINDING_GRADIENT:
+	case FINDING_ZERO:
+	case FINDING_NO_GRADIENT:
+		return 1;
+	case FINDING_SCALE:
+	case FINDING_CLIP:
+	case FINDING_MOMENTS:
+	case FINDING_UPDATE:
+		return 2;
+	case FINDING_NOTE:
+		return 3;
+	default:
+		return 0;
+	}
+}
+
+void order_findings(struct step_check *c)
+{
+	struct finding sorted[MAX_FINDINGS];
+	int to[MAX_FINDINGS], n = 0;
+	if (c->n_findings == MAX_FINDINGS) /* (the last one is for all others) */
+		return;
+	for (int rank = 0; rank < 4; rank++)
+		for (int k = 0; k < c->n_findings; k++)
+			if (rank_of(c->findings[k].kind) == rank) {
+				sorted[n] = c->findings[k];
+				to[k] = n++;
+			}
+	memcpy(c->findings, sorted, (size_t)n * sizeof(*sorted));
+	for (int i = 0; i < c->n; i++) {
+		struct tensor_check *x = &c->of[i];
+		uint64_t found = 0;
+		for (int k = 0; k < n; k++)
+			found |= (x->found >> k & 1) << to[k];
+		x->found = found;
+		x->cause = x->cause < 0 ? -1 : to[x->cause];
+	}
+}
+
 int count_findings(const struct step_check *c, bool notes)
 {
 	int n = 0;
@@ -146,6 +189,10 @@ int find_unchecked(const struct step_check *c, enum check_part part, struct str 
 {
 	const bool two = c->files.two_runs;
 	str_clear(why);
+	if (c->nothing_changed) {
+		str_puts(why, "neither parameters nor moments changed");
+		return 0;
+	}
 	switch (part) {
 	case CHECK_GRADIENTS:
 		return unchecked_gradients(c, why);

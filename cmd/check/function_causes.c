@@ -376,6 +376,19 @@ static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
+/* Leaves out of the detail an axis that the layout does not have, or asks for it where no layout was given. */
+static void name_axis(struct cause_search *s)
+{
+	static const char axis[] = " (context parallelism)";
+	char *at = strstr(s->detail, axis);
+	scoped_str text = {0};
+	if (!at || s->c->o.cp > 1)
+		return;
+	str_printf(&text, "%.*s%s%s", (int)(at - s->detail), s->detail,
+		has_layout(s->c) ? "" : " (context parallelism?)", at + strlen(axis));
+	snprintf(s->detail, sizeof(s->detail), "%s", text.s);
+}
+
 /* Another function than the model's options say. */
 bool by_function(struct cause_search *s)
 {
@@ -394,6 +407,7 @@ bool by_function(struct cause_search *s)
 		if (is_nearer(s, &tries[t], &nearest))
 			text = tries[t].text;
 	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
+	name_axis(s);
 	return text;
 }
 

@@ -114,6 +114,24 @@ static int set_bounds(struct step_check *c, struct err *e)
 	return 0;
 }
 
+double *bounds_in_bf16(const struct step_check *c, struct err *e)
+{
+	struct step_check as = *c;
+	size_t n = (size_t)c->n;
+	as.o.precision = RUN_BF16;
+	as.of = xcalloc(n + 1, sizeof(*as.of));
+	memcpy(as.of, c->of, n * sizeof(*as.of));
+	double *bounds = xcalloc(n + 1, sizeof(*bounds));
+	int rc = set_bounds(&as, e);
+	for (int i = 0; i < c->n; i++)
+		bounds[i] = as.of[i].gradient.bound;
+	free(as.of);
+	if (!rc)
+		return bounds;
+	free(bounds);
+	return NULL;
+}
+
 /* ---- the common factor -------------------------------------------------------------------- */
 
 /* The mean of the factors near this one, by their squares. */
@@ -491,6 +509,30 @@ static void judge_scale_of_runs(struct step_check *c)
 	}
 }
 
+/* Is the common factor another one than clipping explains? */
+static bool scale_is_off(const struct step_check *c)
+{
+	double clip = c->files.adam.clip;
+	return clip >= 0 && !near(c->scale.common, clip_factor(clip, c->reference.norm),
+				    c->o.precision == RUN_FP32 ? 1e-3 : 0.03);
+}
+
+/* With another beta1, if one is solved for. */
+static int judge_again(
+	struct step_check *c, struct products *p, double *lost, struct err *e)
+{
+	bool solved;
+	if (solve_betas(c, &solved, e))
+		return -1;
+	if (!solved)
+		return 0;
+	free(c->seen);
+	if (multiply(c, p, lost, e))
+		return -1;
+	choose_common(c, p, lost);
+	return 0;
+}
+
 int judge_gradients(struct step_check *c, struct err *e)
 {
 	const bool two = c->files.two_runs;
@@ -498,8 +540,11 @@ int judge_gradients(struct step_check *c, struct err *e)
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
 	int rc = two ? read_means(c, p, lost, e)
 		     : set_bounds(c, e) || multiply(c, p, lost, e);
-	if (!rc) {
+	if (!rc)
 		choose_common(c, p, lost);
+	if (!rc && !two && (2 * c->scale.n_right <= c->n || scale_is_off(c)))
+		rc = judge_again(c, p, lost, e);
+	if (!rc) {
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, i, &p[i], lost[i]);
 	}

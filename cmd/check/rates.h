@@ -16,5 +16,10 @@ bool has_other_lr(const struct step_check *c, const struct tensor_check *x);
 bool lr_is_wrong(const struct step_check *c);
 /* Returns false for the optimizers whose update is not AdamW's. */
 bool has_adamw_update(const struct step_check *c);
+/* update.c: sets the change of each element, and the update by a learning rate of 1. decay: -1: the run's. Allocated. */
+void compute_updates(const struct step_check *c, const struct tensor_step *t,
+	double decay, float **change, float **update);
+/* storage.c: adds notes of what is stored in bf16, and of the optimizer's settings. */
+void note_storage(struct step_check *c);
 /* Sets c->update_unchecked. */
 void find_unchecked_updates(struct step_check *c);

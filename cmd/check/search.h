@@ -45,6 +45,24 @@ enum cause_needs {
 	IF_FUNCTION = IF_SEARCH | IF_MOST | IF_FORWARD
 };
 
+/* Was a layout given? */
+static inline bool has_layout(const struct step_check *c)
+{
+	const struct check_opts *o = &c->o;
+	return o->tp > 1 || o->cp > 1 || o->fsdp > 1 || o->dp > 1;
+}
+
+/* May the run have this axis? Where no layout was given, a cause of an axis is a question. */
+static inline bool may_have(const struct step_check *c, int64_t degree)
+{
+	return degree > 1 || !has_layout(c);
+}
+
+static inline const char *question(const struct step_check *c)
+{
+	return has_layout(c) ? "" : "?";
+}
+
 /* Returns true if the cause explains what is tried. Sets s->detail if the text needs one. */
 typedef bool cause_test(struct cause_search *s);
 

@@ -284,3 +284,43 @@ bool by_old_parameters(struct cause_search *s)
 	free(old.update);
 	return lr > 0;
 }
+
+/* ---- gradients of the step before ----------------------------------------------------------- */
+
+/* The gradient of the step before, by its exp_avg / (1 - beta1) if it was the first one. Returns how far the sum of both
+ * is from what is seen, compared with the bound, and sets the factors of both. */
+static double far_from_sum(
+	const struct cause_search *s, int i, double x[2], struct err *e)
+{
+	const struct step_check *c = s->c;
+	const double beta = c->files.adam.beta1;
+	struct tensor_step t;
+	double far = INFINITY, a[4] = {0};
+	x[0] = x[1] = 0;
+	if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, e) && t.m0) {
+		for (int64_t j = 0; j < t.n; j++)
+			t.m0[j] = (float)((double)t.m0[j] / (1 - beta));
+		const float *part[] = {reference_of(c, i), t.m0};
+		add_products(a, x, part, 2, c->seen[i], t.n);
+		if (solve(a, x, 2))
+			far = distance_of(part, x, 2, c->seen[i], t.n);
+	}
+	tensor_step_free(&t);
+	return far;
+}
+
+/* zero_grad() is missing if the factors are equal. */
+bool by_kept_gradients(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	const double within_factor = c->o.precision == RUN_FP32 ? 2e-3 : 0.05;
+	struct err e = {0};
+	int explained = 0;
+	for (int k = 0; k < s->n_wrong && c->files.m0 >= 0 && !e.code; k++) {
+		double x[2], far = far_from_sum(s, s->wrong[k], x, &e);
+		explained += within(c, s->wrong[k], far) &&
+			     fabs(x[1] / x[0] - 1) <= within_factor;
+	}
+	die_io(&e);
+	return 10 * explained >= 9 * s->n_wrong && explained;
+}

@@ -134,7 +134,16 @@ static bool are_few(const double *x, int n, char *out, size_t room, double *time
 	}
 	*times = 1 / least;
 	put_sequences(out, room, x, n, 1);
-	return few + others == n && others > few;
+	return few + others == n && others > few && least > 0.02;
+}
+
+/* Are all weights that are not 0 equal? */
+static bool has_equal_others(const double *x, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (fabs(x[i]) >= 0.02 && fabs(x[i] - 1) >= 0.02)
+			return false;
+	return true;
 }
 
 /* x: the weights, the largest of which is 1, and most before. */
@@ -144,14 +153,17 @@ static void describe_sequences(
 	const struct step_check *c = s->c;
 	char list[100], *text = s->detail;
 	const size_t size = sizeof(s->detail);
-	put_sequences(list, sizeof(list), x, n, 0);
+	/* (a zero among other weights hides them) */
+	*list = '\0';
+	if (has_equal_others(x, n))
+		put_sequences(list, sizeof(list), x, n, 0);
 	double times = shown(c, most / c->scale.run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
 		snprintf(text, size,
 			"%s of %d do not count, in norms alone, of whose gradients each "
 			"tensor-parallel rank has a part with sequence parallelism: not summed "
-			"over the ranks",
-			list, n);
+			"over the ranks%s",
+			list, n, question(c));
 	else if (*list && c->scale.run_clip > 0 && fabs(times - 1) > 0.02)
 		snprintf(text, size, "%s of %d do not count, and the others %.3g times",
 			list, n, times);
@@ -176,6 +188,17 @@ static double largest_bound(const struct step_check *c, const bool *wanted)
 	return bound;
 }
 
+/* The elements of the wrong tensors that are wanted. */
+static int64_t count_elements(const struct cause_search *s, const bool *wanted)
+{
+	int64_t n = 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *x = &s->c->of[s->wrong[k]];
+		n += wanted[x->in_model] ? x->n : 0;
+	}
+	return n;
+}
+
 /* Leaves at most so many elements wanted, or one tensor. */
 static void limit_wanted(const struct model *m, bool *wanted)
 {
@@ -195,6 +218,9 @@ static bool fit_sequences(
 {
 	const struct step_check *c = s->c;
 	double bound = largest_bound(c, wanted), one[MAX_PARTS];
+	/* (as many weights as elements explain anything) */
+	if (count_elements(s, wanted) < 4 * n)
+		return false;
 	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
 	for (int j = 0; j < n; j++) {
 		const struct variant v = {.sequence = j, .wanted = wanted};
@@ -329,14 +355,14 @@ bool by_missing_all_reduce(struct cause_search *s)
 			"went on with its own parts: no all-reduce of the outputs of attention and "
 			"FFN (wo, w2)"}};
 	const int64_t tp = s->c->o.tp, degrees[] = {tp > 1 ? tp : 2, tp > 1 ? 0 : 4};
-	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
+	for (size_t i = 0; i < ARRAY_LEN(degrees) && may_have(s->c, tp); i++)
 		for (size_t k = 0; k < ARRAY_LEN(tries); k++)
 			if (degrees[i] && degrees[i] <= MAX_PARTS &&
 				(tries[k].which == MISSING_ENTER || !s->forward_right) &&
 				misses(s, (int)degrees[i], tries[k].which, false) &&
 				misses(s, (int)degrees[i], tries[k].which, true)) {
-				snprintf(s->detail, sizeof(s->detail), "%s",
-					tries[k].text);
+				snprintf(s->detail, sizeof(s->detail), "%s%s",
+					tries[k].text, question(s->c));
 				return true;
 			}
 	return false;

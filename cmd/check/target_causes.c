@@ -134,8 +134,10 @@ static void list_targets(struct target_fit *t)
 	const struct token_batch *b = &t->c->batch;
 	t->at = xcalloc((size_t)b->counted + 1, sizeof(*t->at));
 	for (int64_t i = 0; i < b->n * b->length && t->n < b->counted; i++)
-		if (b->targets[i] >= 0)
+		if (b->targets[i] >= 0) {
 			t->at[t->n++] = i;
+			t->length = max64(t->length, i % b->length + 1);
+		}
 }
 
 /* Are there few enough targets, and equations for each? */

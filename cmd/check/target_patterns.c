@@ -57,7 +57,7 @@ static void groups_release(struct groups *g)
 
 static void group_positions(struct groups *g, const struct target_fit *t)
 {
-	groups_init(g, t, t->c->batch.length);
+	groups_init(g, t, t->length);
 	for (int64_t i = 0; i < t->n; i++)
 		g->of[i] = position_of(t, i);
 	groups_sum(g, t);
@@ -78,7 +78,7 @@ static void group_chunks(
 	const struct token_batch *b = &t->c->batch;
 	groups_init(g, t, by_sequence ? b->n * chunks : chunks);
 	for (int64_t i = 0; i < t->n; i++) {
-		int64_t chunk = position_of(t, i) * chunks / b->length;
+		int64_t chunk = position_of(t, i) * chunks / t->length;
 		g->of[i] = by_sequence ? sequence_of(t, i) * chunks + chunk : chunk;
 	}
 	groups_sum(g, t);
@@ -153,7 +153,7 @@ static void list_off(const struct groups *g, char *text, size_t capacity)
 bool by_places(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	struct groups g;
-	const int64_t length = t->c->batch.length;
+	const int64_t length = t->length;
 	group_positions(&g, t);
 	int64_t off = set_mask(&g, t, w), n = 0;
 	for (int64_t period = length; period > 1 && off && !n; period--)
@@ -189,7 +189,7 @@ bool by_means(const struct target_fit *t, double *w, char *text, size_t capacity
 	for (size_t k = 0; k < ARRAY_LEN(tries); k++)
 		for (int by_sequence = 0; by_sequence < 2; by_sequence++) {
 			struct groups g;
-			if (tries[k] < 2 - by_sequence || tries[k] > t->c->batch.length)
+			if (tries[k] < 2 - by_sequence || tries[k] > t->length)
 				continue;
 			group_chunks(&g, t, tries[k], by_sequence);
 			set_means(&g, t, w);
@@ -353,7 +353,7 @@ bool by_probability(const struct target_fit *t, double *w, char *text, size_t ca
 static bool has_chunks(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	char list[120];
-	for (int64_t n = 2; n <= 16 && 2 * n <= t->c->batch.length; n++) {
+	for (int64_t n = 2; n <= 16 && 2 * n <= t->length; n++) {
 		struct groups g;
 		group_chunks(&g, t, n, false);
 		for (int64_t i = 0; i < t->n; i++)

@@ -11,6 +11,7 @@
 struct target_fit {
 	const struct step_check *c;
 	int64_t n, *at; /* [n]: sequence * length + position of each target that counts */
+	int64_t length; /* positions of a sequence that may have targets: the last may have none */
 	double *k,
 		*b; /* [n][n], [n]: products of the targets' parts; with what was seen */
 	double yy;  /* the square of what was seen */

@@ -344,7 +344,11 @@ bool by_decay(struct cause_search *s)
 	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
 	if (!solve(a, x, 2) || !(x[0] > 0))
 		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.3g", x[1] / x[0]);
+	/* torch.optim.Adam adds it to the clipped gradient, a term of the loss is clipped with it */
+	double clip = c->files.adam.clip, factor = clip_factor(clip, c->reference.norm);
+	bool after = clip > 0 && factor < 1 && fabs(x[0] / factor - 1) <= factor_grain(c);
+	snprintf(s->detail, sizeof(s->detail), "%.3g times the parameter%s",
+		after ? x[1] : x[1] / x[0], after ? ", after clipping" : "");
 	return fabs(x[1] / x[0]) >= 1e-6 &&
 	       within(c, i, distance_of(part, x, 2, c->seen[i], c->of[i].n));
 }
@@ -394,11 +398,12 @@ static void describe_parts(const struct step_check *c, char *text, size_t room,
 	put_factors(c, list, sizeof(list), x, p->n);
 	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
 		snprintf(text, room,
-			"the part of slice %d of %d %s: not summed over the ranks", last,
-			p->n, part_name(p->kind.kind));
+			"the part of slice %d of %d %s: not summed over the ranks%s",
+			last, p->n, part_name(p->kind.kind), question(c));
 	else
-		snprintf(text, room, "parts of %d %s: %s times", p->n,
-			part_name(p->kind.kind), list);
+		snprintf(text, room, "parts of %d %s: %s times%s", p->n,
+			part_name(p->kind.kind), list,
+			p->kind.kind == PART_USE ? "" : question(c));
 }
 
 static bool by_parts(struct cause_search *s, int i, const struct parts *p)
@@ -407,6 +412,8 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 	const float *part[MAX_PARTS];
 	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
 	int k = c->of[i].in_model;
+	if (c->of[i].n < 4 * p->n) /* as many weights as elements explain anything */
+		return false;
 	for (int j = 0; j < p->n; j++)
 		part[j] = p->of[j].g[k];
 	add_products(a, x, part, p->n, c->seen[i], c->of[i].n);
@@ -437,6 +444,15 @@ static int explain_parts(struct cause_search *s, struct parts *p, const bool *wa
 	return n;
 }
 
+/* Does the layout have an axis whose ranks have such parts? (Positions are cut by sequence parallelism, too.) */
+static bool is_possible_kind(const struct step_check *c, enum part_kind kind)
+{
+	return kind == PART_USE	    ? true
+	       : kind == PART_SLICE ? may_have(c, c->o.tp)
+	       : kind == PART_CHUNK ? may_have(c, c->o.tp > 1 ? c->o.tp : c->o.cp)
+				    : may_have(c, c->o.cp);
+}
+
 /* (What does not explain the screen is not tried on the others.) Each tensor has its own parts,
  * and is explained here. */
 bool by_sums(struct cause_search *s)
@@ -454,7 +470,8 @@ bool by_sums(struct cause_search *s)
 	for (size_t t = 0; t < ARRAY_LEN(tries) && unexplained(s, wanted); t++) {
 		struct parts p = {.kind = {tries[t].kind, (int)tries[t].n, 0},
 			.n = (int)tries[t].n};
-		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length)
+		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length ||
+			!is_possible_kind(s->c, p.kind.kind))
 			continue;
 		set_screen(s);
 		if (explain_parts(s, &p, s->screen) && unexplained(s, wanted))

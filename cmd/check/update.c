@@ -50,15 +50,22 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 struct rule {
 	const char *text; /* NULL: as it should be */
 	double later;	  /* steps more than the file says */
-	bool uncorrected, eps_inside;
+	bool mean_uncorrected, square_uncorrected, eps_inside;
+	bool eps_corrected; /* eps is divided by the root of exp_avg_sq's correction, too */
 };
 
 static const struct rule rules[] = {
 	{0},
 	{.text = "the optimizer's step is one more than the file says", .later = 1},
 	{.text = "the optimizer's step is one less than the file says", .later = -1},
-	{.text = "the moments' bias is not corrected", .uncorrected = true},
+	{.text = "the moments' bias is not corrected",
+		.mean_uncorrected = true,
+		.square_uncorrected = true},
+	{.text = "the bias of exp_avg is not corrected", .mean_uncorrected = true},
+	{.text = "the bias of exp_avg_sq is not corrected", .square_uncorrected = true},
 	{.text = "eps is added inside the square root", .eps_inside = true},
+	{.text = "eps is added before the bias of exp_avg_sq is corrected",
+		.eps_corrected = true},
 };
 
 /* What all elements of an update have in common. */
@@ -72,9 +79,11 @@ static struct direction direction_of(const struct step_check *c, const struct ru
 {
 	const struct adam *a = &c->files.adam;
 	double step = fmax(1, c->files.step + r->later);
-	return (struct direction){.mean = r->uncorrected ? 1 : 1 - pow(a->beta1, step),
-		.square = r->uncorrected ? 1 : 1 - pow(a->beta2, step),
-		.eps = a->eps,
+	double square = 1 - pow(a->beta2, step);
+	return (struct direction){
+		.mean = r->mean_uncorrected ? 1 : 1 - pow(a->beta1, step),
+		.square = r->square_uncorrected ? 1 : square,
+		.eps = r->eps_corrected ? a->eps / sqrt(square) : a->eps,
 		.eps_inside = r->eps_inside};
 }
 
@@ -98,7 +107,8 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		uu += u * u, up += u * p, pp += p * p;
 		ud += u * d, pd += p * d, dd += d * d;
 	}
-	double det = uu * pp - up * up, round = rounding_of(t->p1, t->n), k = 0;
+	double det = uu * pp - up * up, round = x->stored[STORED_PARAMETERS], k = 0;
+	double fine = x->stored[STORED_MEANS] + x->stored[STORED_SQUARES];
 	bool both = det > 1e-6 * uu * pp;
 	x->lr = uu > 0 ? ud / uu : 0;
 	if (both) {
@@ -109,7 +119,7 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		.pp = pp,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
 		.round = round,
-		.fine = rounding_of(t->m1, t->n) + rounding_of(t->v1, t->n),
+		.fine = fine,
 		.shrink = k,
 		.unclear = both ? sqrt(uu * pp / det) : 1,
 		.along = !both && uu > 0 ? fabs(up / uu) : 0};
@@ -117,6 +127,8 @@ static void test_update(const struct step_check *c, const struct rule *r,
 	/* (parameters that are small beside their update, as biases of the first steps, tell no decay) */
 	x->decays = both && x->lr > 0 && 3 * round / sqrt((double)t->n) < 0.01 * x->lr &&
 		    1e-5 * sqrt(uu / pp) < 0.003;
+	/* (nor do moments whose rounding looks like one) */
+	x->decays &= 3 * fine * x->sums.unclear * sqrt(uu / pp / (double)t->n) < 0.003;
 }
 
 /* With the learning rate of the run: the distance, and what the rounding of the new parameters explains. */
@@ -172,6 +184,9 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	double lost;
 	x->nonfinite = !all_finite(t->p1, t->n) || !all_finite(t->m1, t->n) ||
 		       !all_finite(t->v1, t->n);
+	x->stored[STORED_PARAMETERS] = rounding_of(t->p1, t->n);
+	x->stored[STORED_MEANS] = rounding_of(t->m1, t->n);
+	x->stored[STORED_SQUARES] = rounding_of(t->v1, t->n);
 	x->unchanged = !memcmp(t->p0, t->p1, (size_t)t->n * sizeof(float));
 	x->dead = t->m1 && only_decays(t->m1, t->m0, c->files.adam.beta1, t->n) &&
 		  (!t->v1 || only_decays(t->v1, t->v0, c->files.adam.beta2, t->n));
@@ -230,12 +245,21 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
 }
 
+/* Does a tensor that should decay not do so? A rule that makes the rate many times larger hides its decay. */
+static bool lacks_decay(const struct step_check *c, const struct tensor_check *x)
+{
+	double own = decay_of_group(c, x);
+	return x->decays && x->update.tested && !x->update.wrong && is_decay(x, 0) &&
+	       (own >= 0 ? own : c->files.adam.decay) > 0.02;
+}
+
 /* How many tensors a rule leaves unexplained. */
 static int count_unexplained(const struct step_check *c)
 {
 	int n = lr_is_wrong(c) ? c->n : 0;
 	for (int i = 0; i < c->n; i++)
-		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]);
+		n += c->of[i].update.wrong || has_other_decay(c, &c->of[i]) ||
+		     lacks_decay(c, &c->of[i]);
 	return n;
 }
 
@@ -278,8 +302,11 @@ static int judge_moments(
 			left += c->of[i].moments.wrong;
 		if (2 * left <= tested) {
 			add_finding(c, FINDING_BETA2, NULL,
-				"exp_avg_sq: as if beta2 were %.4g instead of %.4g",
-				other, beta);
+				"exp_avg_sq: as if beta2 were %.4g instead of %.4g%s",
+				other, beta,
+				fabs(c->files.adam.beta1 - beta) < 1e-3
+					? ": are the betas exchanged?"
+					: "");
 			wrong = left;
 		} else {
 			c->files.adam.beta2 = beta;
@@ -299,12 +326,12 @@ static int judge_moments(
 
 /* ---- updates that are wrong ---------------------------------------------------------------- */
 
-/* The change of each element, and the update by a learning rate of 1 with decay. Allocated. */
-static void compute_updates(const struct step_check *c, const struct tensor_step *t,
-	float **change, float **update)
+void compute_updates(const struct step_check *c, const struct tensor_step *t,
+	double decay, float **change, float **update)
 {
 	const struct direction of = direction_of(c, &rules[0]);
-	double decay = c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay;
+	if (decay < 0)
+		decay = c->files.adam.decay >= 0 ? c->files.adam.decay : c->decay;
 	*change = xmalloc((size_t)max64(1, t->n) * sizeof(**change));
 	*update = xmalloc((size_t)max64(1, t->n) * sizeof(**update));
 	for (int64_t i = 0; i < t->n; i++) {
@@ -342,7 +369,7 @@ bool by_slices_of_update(struct cause_search *s)
 	bool yes = false;
 	if (c->of[s->tensor].update.wrong &&
 		!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
-		compute_updates(c, &t, &s->change, &s->update);
+		compute_updates(c, &t, -1, &s->change, &s->update);
 		yes = try_slices(
 			s, (const int64_t[]){c->o.fsdp, c->o.tp}, slices_of_update);
 		free(s->change);
@@ -437,5 +464,6 @@ int judge_update(struct step_check *c, struct err *e)
 		choose_rule(c, &best, e))
 		return -1;
 	find_unchecked_updates(c);
+	note_storage(c);
 	return find_update_causes(c, best->text, e);
 }

@@ -172,7 +172,7 @@ int hint_unknown(
 
 /* ---- directories --------------------------------------------------------------------------- */
 
-/* Finds the history or what the run printed in a directory of a run of W&B; NULL: there is neither. */
+/* Finds the history or the output of a run in its directory of W&B; NULL: there is neither. */
 static char *wandb_file(const char *path)
 {
 	static const char *const names[] = {"wandb-history.jsonl", "output.log"};

@@ -23,7 +23,7 @@ static bool take_epoch(struct build *b, struct span line)
 	return true;
 }
 
-/* Returns the first byte after "100/100 [====] - " or "- 7s - ", whose epoch is complete; or NULL. */
+/* Returns the first byte after "100/100 [====] - " or "- 7s - " of a complete epoch; or NULL. */
 static const char *after_bar(struct span line)
 {
 	int64_t n, total;

@@ -119,7 +119,7 @@ struct pattern_state {
 	bool too_hard;	      /* a line took too many steps */
 };
 
-/* Lines that look like training rows and are none, since other output has cut them or is within them. */
+/* Training rows that are left out, because other output cuts them or is within them. */
 struct garbled {
 	int64_t n;
 	char first[41];
@@ -250,7 +250,7 @@ bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 bool is_array(struct span first);
 /* Adds the names of the columns if the beginning of a log is a header and a row with numbers. */
 bool csv_columns(struct span sample, struct strs *names);
-/* Returns true for the beginning of a table with a row per run, such as the table of W&B's start page. */
+/* Returns true for the beginning of a table with a row per run, such as W&B's table of runs. */
 bool csv_is_runs(struct span sample);
 /* The names of the runs of a table like W&B's, whose header is given. */
 void csv_runs(struct span header, struct strs *runs);

@@ -199,7 +199,7 @@ static void take_letter(struct search *s)
 	s->after = s->p = q > s->p ? q : s->p + 1;
 }
 
-/* Returns the byte after "(higher is better)", which may stand between a name and its number; or NULL. */
+/* Returns the byte after "(higher is better)" between a name and its number; or NULL. */
 static const char *after_direction(const struct search *s)
 {
 	const char *end = s->line.p + s->line.n;
@@ -346,7 +346,7 @@ static const struct label *label_of(const struct line_kind *k, struct span name)
 	return NULL;
 }
 
-/* Returns the step of the run, for a kind whose mark is before an epoch. *at: the number that is the step. */
+/* Returns the step of the run in a line with an epoch. *at: the index of the number that is the step. */
 static int64_t step_after_epoch(
 	struct build *b, const struct named *f, int n, int64_t epoch, int *at)
 {

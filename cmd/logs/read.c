@@ -21,8 +21,8 @@ static bool ends_quoted(struct span line)
 	return quotes && quotes % 2 == 0 && line.p[line.n - 1] == '"';
 }
 
-/* Returns the bytes of a line without its last word, which may be incomplete. A JSON object, a text in
- * quotes, as in W&B's exports, and a progress bar show their end. */
+/* Returns the bytes of a line without its last word, which may be incomplete. A JSON object, a text
+ * in quotes, as in W&B's exports, and a progress bar show their end. */
 static size_t whole_words(struct span line)
 {
 	size_t n = line.n;
@@ -121,8 +121,8 @@ static int read_own_growing(struct run_log *l, int fd, struct err *e)
 	return file_lines(fd, l->name, run_log_line, l, &rest, e);
 }
 
-/* Returns the descriptor of the contents of a compressed log; fd: it is not compressed; -1: an error. Logs
- * shrink to a tenth or so. What would grow without measure is refused. */
+/* Returns the descriptor of the contents of a compressed log, or fd if it is not compressed; -1: an
+ * error. Logs shrink to a tenth or so. A file that would grow beyond measure is rejected. */
 static int open_contents(int fd, const char *name, struct err *e)
 {
 	enum { MOST_GROWTH = 256, ANYWAY = 1 << 24 };

@@ -452,17 +452,6 @@ static bool is_cut(const struct pass *p, int64_t k, bool backward)
 	       of->sublayer == k % 2 && (of->layer < 0 || of->layer == k / 2);
 }
 
-static const struct sublayer_tensors *tensors_of(const struct pass *p, int64_t k)
-{
-	return &p->of->w.m->blocks[k / 2].sub[k % 2];
-}
-
-static double residual_scale(const struct pass *p)
-{
-	double scale = p->of->w.m->c.residual_scale;
-	return scale > 0 ? scale : 1;
-}
-
 static bool is_parallel(const struct pass *p)
 {
 	return p->of->w.f->function.path.kind == PATH_PARALLEL;
@@ -477,6 +466,17 @@ static int64_t input_of(const struct pass *p, int64_t k)
 static double often(double times)
 {
 	return times > 0 ? times : 1;
+}
+
+static const struct sublayer_tensors *tensors_of(const struct pass *p, int64_t k)
+{
+	return &p->of->w.m->blocks[k / 2].sub[k % 2];
+}
+
+static double residual_scale(const struct pass *p)
+{
+	double scale = p->of->w.m->c.residual_scale;
+	return scale > 0 ? scale : 1;
 }
 
 /* From each rank's part of the output of sublayer k to the sums over the ranks, with the bias. */
@@ -499,6 +499,12 @@ static void sum_outputs(const struct pass *p, int64_t k)
 			add_scaled(to + i * w->dim, often(f->bias_times[k % 2]), bias,
 				w->dim);
 	}
+}
+
+/* Where the gradient of the input of sublayer k is summed. */
+static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
+{
+	return input_of(p, k) == k ? me->dx : me->beside;
 }
 
 /* After the row-parallel layer of sublayer k: the norm of its output, and the residual. */
@@ -530,12 +536,6 @@ static void leave_backward64(const struct pass *p, int64_t k)
 		add_scaled(dz, residual_scale(p), me->dx, p->size);
 		norm_backward(&me->w, post, NULL, me->dy, dz, dz, me->sum);
 	}
-}
-
-/* Where the gradient of the input of sublayer k is summed. */
-static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
-{
-	return input_of(p, k) == k ? me->dx : me->beside;
 }
 
 /* Before column-parallel layers: the sum over the ranks, and from there to the norm's weights and to dx. */

@@ -187,13 +187,6 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 
 /* ---- in float64 ------------------------------------------------------------------------ */
 
-/* A number from -1 to 1 for element j of tensor i. */
-static double noise_of(int i, int64_t j)
-{
-	const int64_t at[2] = {i, j};
-	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
-}
-
 /* Is this the norm of a stream, of queries or keys? */
 static bool is_norm(const struct tensor *t)
 {
@@ -209,6 +202,13 @@ static double scale_of(const struct tensor *t, const struct variant *how)
 	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
 }
 
+/* A number from -1 to 1 for element j of tensor i. */
+static double noise_of(int i, int64_t j)
+{
+	const int64_t at[2] = {i, j};
+	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
+}
+
 static double **widen(const struct weights *w, const struct variant *how)
 {
 	double **all = xcalloc((size_t)w->m.n_tensors, sizeof(*all));
@@ -218,9 +218,11 @@ static double **widen(const struct weights *w, const struct variant *how)
 		double scale = scale_of(&w->m.tensors[i], how);
 		double offset = is_norm(&w->m.tensors[i]) ? how->norm_offset : 0;
 		for (int64_t j = 0; j < n; j++)
-			all[i][j] = scale * (double)w->w[i][j] *
-					    (1 + how->noise * noise_of(i, j)) +
-				    offset;
+			all[i][j] =
+				scale * (double)w->w[i][j] *
+					(how->noise > 0 ? 1 + how->noise * noise_of(i, j)
+							: 1) +
+				offset;
 	}
 	return all;
 }
@@ -235,9 +237,11 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 	int64_t at, enum targets which)
 {
 	const int32_t *tokens = b->tokens + at, *targets = b->targets + at;
-	int64_t n = b->length;
+	int64_t n = b->length, end = 0;
 	if (!which)
 		return;
+	for (int64_t i = 0; i < b->n * n; i++) /* (the last inputs may have no labels) */
+		end = b->targets[i] >= 0 ? max64(end, i % n + 1) : end;
 	for (int64_t t = 0; t < n; t++) {
 		int32_t next = t + 1 < n ? tokens[t + 1] : targets[t];
 		int64_t from = which == TARGETS_WITHOUT_FIRST	 ? 1
@@ -248,7 +252,7 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 			 : which == TARGETS_UNSHIFTED ? tokens[t]
 			 : which == TARGETS_UNMASKED  ? next
 			 : which == TARGETS_MASKED_ARE_ZERO
-				 ? (targets[t] < 0 ? 0 : targets[t])
+				 ? (targets[t] < 0 && t < end ? 0 : targets[t])
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
 							 : targets[t + 1];

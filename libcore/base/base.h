@@ -2,8 +2,8 @@
  * base: errors and messages, memory, strings, numbers as text, clocks, hashes, random numbers,
  * exact sums. Files are in base/file.h, options in options/options.h.
  *
- * It calls the C library, POSIX, xxHash and, in json.h and unpack.h, jansson, zlib and zstd. It calls no
- * other floor. No call is collective.
+ * It calls the C library, POSIX, xxHash, jansson (json.h), zlib and zstd (unpack.h) only, and no other
+ * floor. No call is collective.
  */
 #pragma once
 

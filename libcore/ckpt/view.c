@@ -38,7 +38,7 @@ void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c)
 void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
 {
 	*v = *of;
-	v->config = v->origin = (struct str){0};
+	v->config = v->origin = v->other_state = (struct str){0};
 	v->groups = (struct strs){0};
 	v->settings = NULL;
 	v->copies = NULL;
@@ -66,6 +66,7 @@ void ckpt_view_close(struct ckpt_view *v)
 	strs_free(&v->groups);
 	str_free(&v->config);
 	str_free(&v->origin);
+	str_free(&v->other_state);
 	*v = (struct ckpt_view){0};
 }
 

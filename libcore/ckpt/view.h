@@ -48,6 +48,8 @@ struct ckpt_view {
 	struct ckpt_settings
 		*settings;  /* [n_tensors], which close() frees; NULL: not known */
 	unsigned optimizer; /* CKPT_MAXIMIZES, ... */
+	/* What the optimizer has for tensors without moments: "momentum_buffer (optimizer.muon)". */
+	struct str other_state;
 	const double *numbers;
 	int64_t n_numbers;
 	/* Reads the rows in fp32, and reports damage. */

@@ -37,6 +37,11 @@ const struct torch_item *torch_names_find(const struct torch_names *x, const cha
  * parameter, or NULL if only the optimizer has it under this name. */
 const struct torch_item *torch_names_state(const struct torch_names *x, const char *name,
 	const struct torch_item *item, const char *what);
+/* Returns whether an optimizer has a state of a parameter, with or without moments. */
+bool torch_names_has_state(
+	const struct torch_names *x, const struct torch_item *parameter);
+/* Appends the keys of the states of all optimizers, except their steps: "momentum_buffer (optimizer.muon)". */
+void torch_names_describe_state(const struct torch_names *x, struct str *out);
 /* 1: it has moments; 0: none; -1: some that cannot be read. */
 int torch_names_has_moments(const struct torch_names *x, struct err *e);
 /* The item BEGIN PREFIX NAME END, where the prefix of the token embedding may lack parts at its end, and if

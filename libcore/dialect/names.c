@@ -253,6 +253,74 @@ const struct torch_item *torch_names_state(const struct torch_names *x, const ch
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
+/* Is there a tensor whose name begins so, and is no step? */
+static bool has_state_below(const struct torch_names *x, const char *begin)
+{
+	int64_t low = 0, high = x->n;
+	while (low < high) {
+		int64_t middle = low + (high - low) / 2;
+		if (strcmp(x->v[middle].text, begin) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	for (; low < x->n && !strncmp(x->v[low].text, begin, strlen(begin)); low++)
+		if (x->v[low].item->kind == TORCH_TENSOR &&
+			!text_ends(x->v[low].text, ".step"))
+			return true;
+	return false;
+}
+
+/* The name that the state of a parameter has, which is a number where there are numbers; "": not known. */
+static void name_of_state(
+	const struct torch_names *x, const struct torch_item *parameter, struct str *out)
+{
+	scoped_ptr char *name = torch_names_plain(parameter->name);
+	str_puts(out, "");
+	if (!x->order)
+		str_puts(out, name + (strncmp(name, "model.", 6) ? 0 : 6));
+	for (int64_t i = 0; i < x->n_order; i++)
+		if (x->order[i] == parameter)
+			str_printf(out, "%lld", (long long)i);
+}
+
+bool torch_names_has_state(
+	const struct torch_names *x, const struct torch_item *parameter)
+{
+	scoped_str name = {0}, begin = {0};
+	bool found = false;
+	if (parameter)
+		name_of_state(x, parameter, &name);
+	for (size_t k = 0; k < ARRAY_LEN(optimizers) && name.len && !found; k++) {
+		str_clear(&begin);
+		str_printf(&begin, "%sstate.%s.", optimizers[k], name.s);
+		found = has_state_below(x, begin.s);
+	}
+	return found;
+}
+
+void torch_names_describe_state(const struct torch_names *x, struct str *out)
+{
+	enum { MOST = 6 };
+	scoped_strs seen = {0};
+	for (int64_t i = 0; i < x->n && seen.n < MOST; i++) {
+		const char *text = x->v[i].text, *state = strstr(text, ".state.");
+		const char *key = strrchr(text, '.');
+		if (strncmp(text, "optim", 5) != 0 || !state || key < state + 6 ||
+			x->v[i].item->kind != TORCH_TENSOR || !strcmp(key, ".step"))
+			continue;
+		scoped_ptr char *what = text_printf(
+			"%.60s (%.*s)", key + 1, (int)min64(60, state - text), text);
+		bool is_new = true;
+		for (int64_t k = 0; k < seen.n; k++)
+			is_new &= strcmp(seen.v[k], what) != 0;
+		if (is_new)
+			strs_add(&seen, what);
+	}
+	for (int64_t k = 0; k < seen.n; k++)
+		str_printf(out, "%s%s", k ? ", " : "", seen.v[k]);
+}
+
 /* Parameters in fp32, one after the other without their names. */
 static bool has_flat_groups(const struct torch_names *x)
 {
@@ -299,6 +367,8 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 			if (x->v[i].item->kind == TORCH_TENSOR &&
 				!strncmp(x->v[i].text, optimizers[k],
 					strlen(optimizers[k])) &&
+				!strncmp(x->v[i].text + strlen(optimizers[k]), "state.",
+					6) &&
 				text_ends(x->v[i].text, ".exp_avg"))
 				return 1;
 	return 0;

@@ -417,8 +417,10 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 	int rc = check_all_used(x, used, n, e) || order_numbers(x, used, n, e);
 	if (rc)
 		return -1;
-	if (!x->moments)
+	if (!x->moments) {
+		torch_names_describe_state(&x->names, &v->other_state);
 		return 0;
+	}
 	for (int g = 1; g < SOURCE_GROUPS; g++) {
 		if (x->names.dialect->find(&x->at, g, e))
 			return -1;
@@ -428,6 +430,10 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
 		means[i] = source_of(&x->at, 1, i)->item;
+	for (int i = 0; i < x->m.n_tensors && !v->other_state.len; i++)
+		if (!means[i] && torch_names_has_state(&x->names,
+					 source_of(&x->at, CKPT_MODEL, i)->item))
+			torch_names_describe_state(&x->names, &v->other_state);
 	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
 	rc = check_means(x, means, e) ||
 	     torch_group_settings(

@@ -501,6 +501,27 @@ TEST(wrong_scales)
 	step_expect(&s, &o,
 		"all gradients are 4 times: not divided by the 4 data-parallel ranks");
 	step_end(&s);
+	/* gradient ascent is no clipping, whether --clip and the norm are given or not */
+	for (int k = 0; k < 4; k++) {
+		step_begin(&s, LLAMA);
+		scale_all(&s, -1);
+		step_train(&s);
+		s.adam.clip = k & 1 ? 0.5 : -1;
+		o.grad_norm = k & 2 ? s.g.norm : -1;
+		step_expect(
+			&s, &o, "finding scale: all gradients are negated: the loss is");
+		step_expect(&s, &o, "verdict: wrong: 1 finding\n");
+		step_end(&s);
+	}
+	o.grad_norm = -1;
+	/* a factor above 1 is none either */
+	step_begin(&s, LLAMA);
+	s.adam.clip = 0;
+	scale_all(&s, 1.5);
+	step_train(&s);
+	s.adam.clip = -1;
+	step_expect(&s, &o, "scale: all gradients are 1.5 times");
+	step_end(&s);
 	/* clipped by the norm of a part */
 	step_begin(&s, LLAMA);
 	s.grad_norm = 0.7 * s.g.norm;

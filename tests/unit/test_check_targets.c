@@ -207,6 +207,37 @@ TEST(weights_of_targets)
 	}
 }
 
+/* Labels that do not count are token 0, also where the last inputs have none. */
+TEST(masked_are_zero)
+{
+	for (int last = 0; last < 2; last++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		for (int i = 0; i < SEQUENCES && last; i++) {
+			s.batch.targets[i * LENGTH + LENGTH - 1] = -1;
+			s.batch.counted--;
+		}
+		step_mask(&s);
+		struct token_batch right = s.batch;
+		s.batch.targets = xmalloc(TARGETS_ALL * sizeof(*s.batch.targets));
+		for (int i = 0; i < TARGETS_ALL; i++)
+			s.batch.targets[i] =
+				right.targets[i] < 0 &&
+						!(last && i % LENGTH == LENGTH - 1)
+					? 0
+					: right.targets[i];
+		gradients_free(&s.g);
+		reference_float64(
+			&s.w, &s.batch, &(struct variant){.sequence = -1}, &s.g);
+		free(s.batch.targets);
+		s.batch.targets = right.targets;
+		step_train(&s);
+		step_expect(&s, &plain_check,
+			"as if the targets that do not count were token 0");
+		step_end(&s);
+	}
+}
+
 /* In bf16 the weights of masks are found as well: here with noise of 1 % in all gradients. */
 TEST(weights_in_bf16)
 {

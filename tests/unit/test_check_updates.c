@@ -129,6 +129,49 @@ TEST(rates_of_their_own)
 	step_end(&s);
 }
 
+/* Corrections of the bias that are missing: what they leave of the update; decay tells them from another rate. */
+TEST(bias_of_one_moment)
+{
+	static const struct {
+		double times;
+		const char *text;
+	} cases[] = {{0.1, "update: as if the bias of exp_avg is not corrected"},
+		{4.47213595, "update: as if the bias of exp_avg_sq is not corrected"},
+		{0.447213595, "update: as if the moments' bias is not corrected"}};
+	for (size_t k = 0; k < 2 * ARRAY_LEN(cases); k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.no_batch = k & 1;
+		s.adam.eps = 1e-14;
+		step_train(&s);
+		move_all(&s, 1, cases[k / 2].times, 1);
+		s.adam.lr = k & 1 ? 1e-3 : -1;
+		step_expect(&s, &plain_check, cases[k / 2].text);
+		step_end(&s);
+	}
+}
+
+/* Large enough to tell where eps is. */
+TEST(place_of_eps)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	step_train(&s);
+	s.adam.eps = 1e-3;
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++) {
+			double m = (double)s.of[1][EXP_AVG][i][j] / 0.1;
+			double v = (double)s.of[1][EXP_AVG_SQ][i][j];
+			double p = (double)s.of[0][MODEL][i][j];
+			s.of[1][MODEL][i][j] =
+				(float)(p * (1 - 1e-4) -
+					1e-3 * m / ((sqrt(v) + 1e-3) / sqrt(0.05)));
+		}
+	step_expect(&s, &plain_check,
+		"update: as if eps is added before the bias of exp_avg_sq is corrected");
+	step_end(&s);
+}
+
 /* Parameters so large that their rounding hides the update; and of some tensors. */
 TEST(hidden_updates)
 {

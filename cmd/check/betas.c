@@ -1,0 +1,149 @@
+/* Another beta1 than the files have, or both betas exchanged: solved from the moments and the reference. */
+#include "check/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* What all tensors have in common. Each counts as much as another, whatever its size. */
+struct moment_sums {
+	/* exp_avg = beta1 (the one before) + rest (the reference): least squares */
+	double mm, mr, rr, am, ar;
+	double square; /* exp_avg_sq's gain over the reference's square, summed */
+	int n;
+};
+
+static void add_tensor(
+	struct moment_sums *s, const struct tensor_step *t, const float *reference)
+{
+	double rr = products_of(reference, reference, t->n).aa, quad = 0, gain = 0;
+	if (!(rr > 0))
+		return;
+	if (t->m0) {
+		s->mm += products_of(t->m0, t->m0, t->n).aa / rr;
+		s->mr += products_of(t->m0, reference, t->n).ab / rr;
+		s->am += products_of(t->m1, t->m0, t->n).ab / rr;
+	}
+	s->ar += products_of(t->m1, reference, t->n).ab / rr;
+	s->rr += 1;
+	for (int64_t i = 0; i < t->n && t->v1 && !t->v0; i++) {
+		double square = (double)reference[i] * (double)reference[i];
+		quad += square * square;
+		gain += (double)t->v1[i] * square;
+	}
+	s->square += quad > 0 ? gain / quad : 0;
+	s->n++;
+}
+
+/* Sets beta1 and the factor of the reference that explain exp_avg; false: none do. */
+static bool solve_beta1(const struct step_check *c, const struct moment_sums *s,
+	double *beta1, double *factor)
+{
+	double clip = c->files.adam.clip;
+	if (!s->n)
+		return false;
+	if (c->files.m0 >= 0) {
+		double det = s->mm * s->rr - s->mr * s->mr;
+		if (!(det > 1e-6 * s->mm * s->rr))
+			return false;
+		*beta1 = (s->am * s->rr - s->ar * s->mr) / det;
+		*factor = (s->ar * s->mm - s->am * s->mr) / det / (1 - *beta1);
+		return true;
+	}
+	/* From zero moments, only where the clipping is known. */
+	if (clip < 0)
+		return false;
+	*factor = clip_factor(clip, c->reference.norm);
+	*beta1 = 1 - s->ar / s->rr / *factor;
+	return true;
+}
+
+/* A number that is meant: with few digits, if one is near. */
+static double rounded(double x)
+{
+	double near = round(x * 1000) / 1000;
+	return fabs(x - near) < 2e-4 ? near : x;
+}
+
+/* How many tensors a beta1 explains, with one factor for all. */
+static int count_explained(const struct step_check *c, double beta1, double factor,
+	int *better, struct err *e)
+{
+	const double old = c->files.adam.beta1;
+	int n = 0;
+	*better = 0;
+	for (int i = 0; i < c->n && !e->code; i++) {
+		const float *r = c->reference.g[c->of[i].in_model];
+		struct tensor_step t;
+		double left = 0, before = 0, size = 0, kept = 0;
+		if (c->of[i].frozen || tensor_step_read(&t, &c->files, i, STEP_MEANS, e))
+			continue;
+		for (int64_t j = 0; j < t.n; j++) {
+			double m0 = t.m0 ? (double)t.m0[j] : 0, m1 = (double)t.m1[j];
+			double g = factor * (double)r[j];
+			double d = m1 - beta1 * m0 - (1 - beta1) * g;
+			double was = m1 - old * m0 - (1 - old) * g;
+			left += d * d;
+			before += was * was;
+			size += (1 - beta1) * g * (1 - beta1) * g;
+			kept += m0 * m0;
+		}
+		double bound =
+			c->of[i].gradient.bound +
+			4 * rounding_of(t.m1, t.n) * sqrt(kept / fmax(size, 1e-300));
+		if (size > 0 && sqrt(left / size) <= bound) {
+			n++;
+			*better += left < 0.25 * before;
+		}
+		tensor_step_free(&t);
+	}
+	return n;
+}
+
+int solve_betas(struct step_check *c, bool *solved, struct err *e)
+{
+	struct adam *a = &c->files.adam;
+	struct moment_sums s = {0};
+	double beta1 = 0, factor = 0;
+	int better;
+	*solved = false;
+	for (int i = 0; i < c->n; i++) {
+		struct tensor_step t;
+		if (c->of[i].frozen)
+			continue;
+		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS | STEP_SQUARES, e);
+		if (!rc)
+			add_tensor(&s, &t, c->reference.g[c->of[i].in_model]);
+		tensor_step_free(&t);
+		if (rc)
+			return -1;
+	}
+	if (!solve_beta1(c, &s, &beta1, &factor))
+		return 0;
+	beta1 = rounded(beta1);
+	if (!(beta1 > 0.01 && beta1 < 0.9999 && factor > 0) ||
+		fabs(beta1 - a->beta1) < 1e-3)
+		return 0;
+	/* (by_kept_gradients() is the other cause of more of exp_avg) */
+	double kept = (beta1 - a->beta1) * (1 - a->beta1) / (factor * (1 - beta1));
+	if (c->files.m0 >= 0 && fabs(kept - 1) < 0.01)
+		return 0;
+	/* From zero moments another beta1 looks like a scale, if exp_avg_sq does not tell it. */
+	double beta2 = rounded(1 - s.square / s.n / (factor * factor));
+	bool cold = c->files.m0 < 0;
+	double grain = c->o.precision == RUN_FP32 ? 0.01 : 0.05;
+	bool same = fabs(beta2 - a->beta2) <= grain * (1 - a->beta2);
+	bool swapped = fabs(beta1 - a->beta2) < 1e-3 &&
+		       fabs(beta2 - a->beta1) <= grain * (1 - a->beta1);
+	if (cold && (c->files.v1 < 0 || !(same || swapped)))
+		return 0;
+	int n = count_explained(c, beta1, factor, &better, e);
+	if (e->code)
+		return -1;
+	if (2 * n <= c->n || 2 * better <= n)
+		return 0;
+	*solved = true;
+	add_finding(c, FINDING_STEP, NULL,
+		"exp_avg: as if beta1 were %.4g instead of %.4g", beta1, a->beta1);
+	a->beta1 = beta1;
+	return 0;
+}

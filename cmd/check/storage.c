@@ -1,0 +1,94 @@
+/* How parameters and moments are stored: notes of rounding, and updates that stochastic rounding explains. */
+#include "check/rates.h"
+#include "check/search.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- notes ------------------------------------------------------------------------------- */
+
+static const char *const stored_names[N_STORED] = {"parameters", "exp_avg", "exp_avg_sq"};
+
+/* Returns how many tensors have a precision, and how many have values. */
+static int count_stored(const struct step_check *c, int what, double precision, int *all)
+{
+	int n = 0;
+	*all = 0;
+	for (int i = 0; i < c->n; i++) {
+		const struct tensor_check *x = &c->of[i];
+		double has = x->stored[what];
+		bool counts = has > 0 && !x->frozen && !x->unchanged;
+		*all += counts;
+		n += counts && !(has < precision);
+	}
+	return n;
+}
+
+void note_storage(struct step_check *c)
+{
+	for (int what = 0; what < N_STORED; what++) {
+		int all, bf16 = count_stored(c, what, 0x1p-9, &all);
+		if (2 * bf16 <= all)
+			continue;
+		add_finding(c, FINDING_NOTE, NULL,
+			"%s: all values are bf16 numbers (%d of %d tensors)%s",
+			stored_names[what], bf16, all,
+			what == STORED_PARAMETERS
+				? ": no fp32 master weights, so small updates are lost"
+				: "");
+	}
+	if (c->files.m0 >= 0 && !(c->files.from > 0) && !c->files.two_runs)
+		add_finding(c, FINDING_NOTE, NULL,
+			"the optimizer's step before is %.0f, and its moments are not zero: was "
+			"its step reset?",
+			fmax(0, c->files.from));
+	if (c->files.after.optimizer & CKPT_MAXIMIZES)
+		add_finding(c, FINDING_NOTE, NULL,
+			"the optimizer has maximize=True: it moves along the gradient, not "
+			"against it");
+}
+
+/* ---- stochastic rounding ------------------------------------------------------------------- */
+
+/* Is each new parameter one of the two bf16 numbers beside the one that AdamW's update leads to? */
+static bool is_between(const struct tensor_step *t, const float *update, double lr)
+{
+	double sum = 0, squares = 0;
+	for (int64_t i = 0; i < t->n; i++) {
+		double moved = lr * (double)update[i], exact = (double)t->p0[i] - moved;
+		double off = (double)t->p1[i] - exact;
+		int exponent;
+		frexp(exact, &exponent);
+		double unit = ldexp(1, exponent - 8);
+		/* (rate and decay are not known better) */
+		if (fabs(off) > 1.05 * unit + 0.02 * fabs(moved))
+			return false;
+		sum += off / unit;
+		squares += off / unit * (off / unit);
+	}
+	/* (as often up as down) */
+	return fabs(sum) <= 5 * sqrt(squares);
+}
+
+bool has_stochastic_rounding(struct cause_search *s)
+{
+	struct step_check *c = s->c;
+	struct tensor_check *x = &c->of[s->tensor];
+	struct tensor_step t = {0};
+	bool yes = false;
+	if (!x->update.wrong || x->stored[STORED_PARAMETERS] < 0x1p-9 || !(c->lr > 0))
+		return false;
+	if (!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
+		float *change, *update;
+		compute_updates(c, &t, x->decays ? x->decay : -1, &change, &update);
+		yes = is_between(&t, update, c->lr * x->lr_scale);
+		free(change);
+		free(update);
+	}
+	tensor_step_free(&t);
+	if (yes) { /* its rounding is up to twice the rounding to the nearest */
+		x->update.bound = fmax(2 * x->update.bound, x->update.value);
+		x->update.wrong = false;
+	}
+	return yes;
+}

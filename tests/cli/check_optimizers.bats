@@ -1,0 +1,64 @@
+#!/usr/bin/env bats
+# pt-check: what PyTorch's optimizers save: rates of groups, other optimizers, other betas, rounding.
+# (tests/golden/make_check_steps.py makes the steps.)
+load helpers
+
+STEPS=$BATS_TEST_DIRNAME/../golden/check-steps
+
+check() { # BEFORE AFTER OPTION...
+	pt-check -c "$STEPS/config.json" "$STEPS/$1.pt" "$STEPS/$2.pt" --batch "$STEPS/batch.pt" --clip 0 "${@:3}"
+}
+
+@test "rates of groups: the file decides, and --lr does not" {
+	for lr in -1 1e-3; do
+		reports 0 'verdict: the step is right' check step-1 step-2 --lr=$lr
+		says 'note    layers.0.attention_norm.weight (model.model.layers.0.input_layernorm.weight) and 2 more: learning rate 0.002, and most have 0.001'
+		reports 1 'finding layers.0.attention.wo.weight: learning rate 0.002 instead of 0.001' \
+			check step-1 rate-of-one-2 --lr=$lr
+		reports 1 'and 2 more: learning rate 0.001, and its group in the file has 0.002' \
+			check step-1 rate-of-norms-2 --lr=$lr
+	done
+	reports 0 'verdict: the step is right' check step-0 step-1
+}
+
+@test "gradient ascent is named, with the option that makes it" {
+	reports 1 'gradients are negated: the loss is negated, or maximized (maximize=True in the file)' check step-0 maximize-1
+	reports 0 'note    the optimizer has maximize=True' pt-check -c "$STEPS/config.json" "$STEPS"/{step-0,maximize-1}.pt
+}
+
+@test "the update of another optimizer is not checked, and the verdict names it" {
+	reports 0 'update  NOT checked: the optimizer is AMSGrad' check step-1 amsgrad-2
+	says 'verdict: the step is right, but its update was not checked'
+	reports 0 'update  NOT checked: the optimizer is NAdam' check step-0 nadam-1
+	code_of 0 check step-1 amsgrad-2 --json
+	jq -e '.verdict == "right" and .update.checked == false and (.update.reason | contains("AMSGrad")) and
+		.gradients.checked and .moments.checked and .scale.checked and .scale.reason == null' <<<"$output"
+}
+
+@test "moments that are not found end with 2, and what is there is named" {
+	reports 2 'moments not found: ' check step-0 muon-1
+	says 'the file has exp_avg (optimizer.adamw), exp_avg_sq (optimizer.adamw), momentum_buffer (optimizer.muon)'
+	[ "$(messages)" -eq 1 ]
+	reports 2 'momentum_buffer (optimizer.muon)' pt-check -c "$STEPS/config.json" "$STEPS"/{step-0,muon-1}.pt
+	reports 2 'exp_avg_sq (optimizer), momentum_buffer (optimizer)' check step-0 mixed-1
+}
+
+@test "another beta1, betas that are exchanged, gradients that are kept" {
+	reports 1 'finding exp_avg: as if beta1 were 0.95 instead of 0.9' check step-0 beta1-1
+	says 'verdict: wrong: 1 finding'
+	reports 1 'finding exp_avg: as if beta1 were 0.95 instead of 0.9' check step-1 exchanged-2
+	says 'finding exp_avg_sq: as if beta2 were 0.9 instead of 0.95: are the betas exchanged?'
+	says 'update  12 of 12 within bounds'
+	reports 1 '(12): the gradients of the step before were not set to zero (zero_grad)' check step-1 kept-2
+	says 'verdict: wrong: 1 finding'
+}
+
+@test "numbers in bf16, stochastic rounding and a step that was reset are notes" {
+	reports 0 'note    parameters: all values are bf16 numbers' check step-0 bf16-1
+	says 'note    exp_avg_sq: all values are bf16 numbers (12 of 12 tensors)'
+	says 'its parameters are rounded to bf16 stochastically'
+	not grep -q 'exp_avg: all' <<<"$output"
+	reports 0 "note    the optimizer's step before is 0, and its moments are not zero" check reset-1 reset-2
+	code_of 0 check step-1 step-2
+	not grep -qE 'bf16|step before' <<<"$output"
+}

@@ -1,0 +1,186 @@
+/* pt-check: causes only where there is evidence for them, and of axes that the layout has. */
+#include "tests/support/check_step.h"
+#include "tests/support/support.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The gradient is the sum of the gradients of the sequences, with weights. */
+static void weigh_sequences(struct step *s, const double *weights)
+{
+	struct gradients g[SEQUENCES];
+	for (int k = 0; k < SEQUENCES; k++)
+		reference_float64(
+			&s->w, &s->batch, &(struct variant){.sequence = k}, &g[k]);
+	for (int i = 0; i < s->g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s->w.m.tensors[i]); j++) {
+			double sum = 0;
+			for (int k = 0; k < SEQUENCES; k++)
+				sum += weights[k] * (double)g[k].g[i][j];
+			s->g.g[i][j] = (float)sum;
+		}
+	for (int k = 0; k < SEQUENCES; k++)
+		gradients_free(&g[k]);
+}
+
+/* The gradients of some tensors are those of a variant. */
+static void replace(struct step *s, const struct variant *v, const char *what)
+{
+	struct gradients g;
+	reference_float64(&s->w, &s->batch, v, &g);
+	for (int i = 0; i < g.n; i++)
+		if (strstr(s->w.m.tensors[i].name, what))
+			memcpy(s->g.g[i], g.g[i],
+				(size_t)tensor_size(&s->w.m.tensors[i]) * sizeof(float));
+	gradients_free(&g);
+}
+
+/* A zero hides no other weight. */
+TEST(weights_of_sequences)
+{
+	static const struct {
+		double weights[SEQUENCES];
+		const char *text;
+	} cases[] = {{{1, 0.5, 0, 1}, "(21): sequences have weights 1 0.5 0 1\n"},
+		{{1, -0.5, -0.5, 0}, "(21): sequences have weights 1 -0.5 -0.5 0\n"},
+		{{1, 0, 1, 0}, "(21): sequences 2 4 of 4 do not count\n"},
+		{{1, 1, 3, 1}, "(21): sequences 3 of 4 count 3 times"}};
+	for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		weigh_sequences(&s, cases[k].weights);
+		step_train(&s);
+		step_expect(&s, &plain_check, cases[k].text);
+		step_end(&s);
+	}
+}
+
+/* Eight elements with factors of their own, which eight parts of any sum would explain. */
+TEST(few_elements)
+{
+	struct step s;
+	step_begin(&s, LLAMA "qk-norm = yes\n");
+	int i = step_tensor(&s, "layers.1.attention.q_norm.weight");
+	for (int j = 0; j < 8; j++)
+		s.g.g[i][j] *= (float)(1 + 0.3 * test_normal(91, j));
+	step_train(&s);
+	step_expect(
+		&s, &plain_check, "q_norm.weight (1): no known cause: the output layer");
+	step_end(&s);
+}
+
+/* A cause of an axis: a question where no layout is given, none where the layout lacks the axis. */
+TEST(axes_of_the_layout)
+{
+	static const struct {
+		int64_t dp, tp, cp;
+		const char *norms, *positions;
+	} cases[] = {{1, 1, 1, "tensor-parallel slices: not summed over the ranks?\n",
+			     "in each chunk (context parallelism?)\n"},
+		{2, 1, 1, "(5): no known cause: ", "in each chunk\n"},
+		{2, 2, 2, "tensor-parallel slices: not summed over the ranks\n",
+			"in each chunk (context parallelism)\n"}};
+	for (size_t k = 0; k < ARRAY_LEN(cases); k++)
+		for (int positions = 0; positions < 2; positions++) {
+			struct check_opts o = plain_check;
+			struct step s;
+			o.dp = cases[k].dp;
+			o.tp = cases[k].tp;
+			o.cp = cases[k].cp;
+			step_begin(&s, LLAMA);
+			if (positions)
+				replace(&s,
+					&(struct variant){.sequence = -1, .restart = 2},
+					"");
+			else
+				replace(&s,
+					&(struct variant){.sequence = -1,
+						.part = {PART_SLICE, 2, 0}},
+					"norm");
+			step_train(&s);
+			step_expect(
+				&s, &o, positions ? cases[k].positions : cases[k].norms);
+			step_end(&s);
+		}
+}
+
+/* Noise of this part of each gradient, whose direction is random. */
+static void add_noise(struct step *s, double part)
+{
+	for (int i = 0; i < s->g.n; i++) {
+		int64_t n = tensor_size(&s->w.m.tensors[i]);
+		double rms = sqrt(products_of(s->g.g[i], s->g.g[i], n).aa / (double)n);
+		for (int64_t j = 0; j < n; j++)
+			s->g.g[i][j] +=
+				(float)(part * rms * test_normal(81 + (uint64_t)i, j));
+	}
+}
+
+/* A run in bf16 that is not said to be, and whose clipping is not told. */
+TEST(bf16_unsaid)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	add_noise(&s, 0.008);
+	step_train(&s);
+	s.adam.clip = -1;
+	step_expect(&s, &plain_check,
+		"(21): farther than rounding in fp32, and not than in bf16");
+	step_end(&s);
+}
+
+/* In bf16 a loss that is off by more than its rounding is not called right, and one that is not off proves little. */
+TEST(forward_pass_in_bf16)
+{
+	static const struct {
+		double times;
+		const char *text;
+	} cases[] = {
+		{1, "the loss is within the rounding of bf16, which hides a forward pass"},
+		{1.0008, "no known cause: all gradients point about where they should"},
+		{1.004, "finding loss: "}};
+	for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
+		struct step s;
+		struct check_opts o = plain_check;
+		step_begin(&s, LLAMA);
+		o.precision = RUN_BF16;
+		o.loss = cases[k].times * s.g.loss;
+		add_noise(&s, 0.3);
+		step_train(&s);
+		step_expect(&s, &o, cases[k].text);
+		step_end(&s);
+	}
+}
+
+/* The norm that was logged is right, and differs from what the optimizer saw because of wrong gradients. */
+TEST(what_follows_comes_last)
+{
+	struct step s;
+	struct check_opts o = plain_check;
+	step_begin(&s, LLAMA);
+	o.grad_norm = s.g.norm;
+	s.adam.clip = 0;
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		if (strstr(s.w.m.tensors[i].name, "wo."))
+			step_scale(&s, s.w.m.tensors[i].name, 0.5);
+	step_train(&s);
+	step_expect(&s, &o, "0.5 times what it should be\nfinding scale: grad_norm");
+	step_end(&s);
+}
+
+/* torch.optim.Adam adds the decay to the clipped gradient. */
+TEST(decay_after_clipping)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.grad_norm = s.g.norm;
+	for (int i = 0; i < s.g.n; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+			s.g.g[i][j] += (float)(0.1 * (s.g.norm + 1e-6) / 0.5 *
+					       (double)s.w.w[i][j]);
+	step_train(&s);
+	step_expect(&s, &plain_check,
+		"the gradient plus 0.1 times the parameter, after clipping: weight decay");
+	step_end(&s);
+}
