@@ -17,7 +17,8 @@ const struct scheme scheme_olmo2 = {"model.layers.", false,
 		{"ffn_post_norm", "post_feedforward_layernorm", false, true},
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
-	}};
+	},
+	llama_modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 

@@ -15,7 +15,8 @@ const struct scheme scheme_phi3 = {"model.layers.", false,
 		{"feed_forward.w2", "mlp.down_proj", false, false},
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
-	}};
+	},
+	llama_modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 
