@@ -190,9 +190,12 @@ static int check_without_batch(struct step_check *c, struct err *e)
 	return judge_update(c, e);
 }
 
-static int check_with_batch(struct step_check *c, struct err *e)
+static int check_with_batch(
+	struct step_check *c, const char *config, const char *before, struct err *e)
 {
 	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
+		return -1;
+	if (use_padding(c, config, before, compute_reference, e))
 		return -1;
 	leave_out_frozen(c);
 	lora_examine(c);
@@ -220,9 +223,10 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 			"or both files were saved between the same two steps");
 		return 0;
 	}
-	int rc = c->files.two_runs  ? check_two_runs(c, e)
-		 : c->has_reference ? check_with_batch(c, e)
-				    : check_without_batch(c, e);
+	int rc = c->files.two_runs ? check_two_runs(c, e)
+		 : c->has_reference
+			 ? check_with_batch(c, job->open.config, job->before, e)
+			 : check_without_batch(c, e);
 	note_tested(c);
 	order_findings(c);
 	return rc;

@@ -209,6 +209,10 @@ const char *name_of_norm(const struct step_check *c, double norm);
 /* Puts what other findings may follow from first. */
 void order_findings(struct step_check *c);
 
+/* padding.c: computes the reference again, if the run gives the embedding of pad_token_id no gradient. config: as in
+ * struct open_how; compute: sets c->reference. */
+int use_padding(struct step_check *c, const char *config, const char *before,
+	int (*compute)(struct step_check *, struct err *), struct err *e);
 /* judge.c: gradients against the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
 /* Returns the bounds that gradients in bf16 would have, allocated; NULL with *e set. */

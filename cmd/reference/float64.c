@@ -365,7 +365,8 @@ static void embed_backward64(const struct sequence_work *w, const double *dx)
 		if (w->s->rows && w->s->rows->dx)
 			add_scaled(w->s->rows->dx + i * w->dim, embedding_scale(w), row,
 				w->dim);
-		if (table && in_part(w, i) && has_use(w, 0))
+		if (table && in_part(w, i) && has_use(w, 0) &&
+			w->s->tokens[i] + 1 != w->f->padding)
 			add_scaled(table + w->s->tokens[i] * w->dim, embedding_scale(w),
 				row, w->dim);
 		if (pos && in_part(w, i))

@@ -122,6 +122,7 @@ struct float64 {
 	const struct model *m;
 	double **w; /* [m->n_tensors]: of whole tensors, [dims[0]][dims[1]] */
 	struct function function;
+	int64_t padding; /* 1 + the token whose embedding has no gradient as an input; 0: none */
 };
 
 /* Adds scale times the gradient of the sum of losses to grad[t] of each tensor whose pointer is not NULL, and

@@ -128,6 +128,8 @@ bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why)
 {
 	*why = b->weights ? "targets have weights" : NULL;
+	if (w->padding && w->m.output == w->m.tokens)
+		*why = "pad_token_id has no gradient in a table that is also the output layer";
 	if (model_lacks_kernels(&w->m))
 		*why = "pt-train has no kernels for this model";
 	if (w->m.positions && b->length > w->m.c.context)
@@ -253,6 +255,10 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 			g->g[i][j] = (float)(by * (double)g->g[i][j]);
 	if (w->n_adapters)
 		replace_by_adapters(w, g);
+	const int64_t dim = w->m.tokens->dims[1];
+	if (w->padding)
+		memset(g->g[w->m.tokens - w->m.tensors] + (w->padding - 1) * dim, 0,
+			(size_t)dim * sizeof(float));
 	set_norm(g, &w->m);
 	int rc = 0;
 	if (r.bad)
@@ -466,7 +472,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
 	double *both = xmalloc((size_t)b->length * sizeof(*both));
-	const struct float64 f = {&m, values, how->function};
+	const struct float64 f = {&m, values, how->function, w->padding};
 	bool *own = list_wanted(w, how->wanted);
 	for (int i = 0; i < ranks * m.n_tensors; i++)
 		if (own[i % m.n_tensors])

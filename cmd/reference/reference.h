@@ -26,6 +26,7 @@ struct weights {
 	float **w; /* [m.n_tensors], whole tensors */
 	struct adapter *adapters;
 	int n_adapters;
+	int64_t padding; /* 1 + the token whose embedding has no gradient as an input; 0: none */
 };
 static inline int own_tensors(const struct weights *w)
 {
