@@ -561,7 +561,9 @@ int judge_gradients(struct step_check *c, struct err *e)
 		     : set_bounds(c, e) || multiply(c, p, lost, e);
 	if (!rc)
 		choose_common(c, p, lost);
-	if (!rc && !two && (2 * c->scale.n_right <= c->n || scale_is_off(c)))
+	/* (gradients that are given do not depend on beta1) */
+	if (!rc && !two && !c->given.n &&
+		(2 * c->scale.n_right <= c->n || scale_is_off(c)))
 		rc = judge_again(c, p, lost, e);
 	if (!rc) {
 		for (int i = 0; i < c->n; i++)
