@@ -60,7 +60,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Judging", .help =
 		"Of runs that are neither identical nor within a tolerance, --column is judged by "
 		"statistics; see VERDICTS."},
-	{OPT_LIST, 'y', "column", "NAME[:min | :max] | OURS=THEIRS", NULL, O(columns), .help =
+	{OPT_LIST, 'y', "column", "NAME[:min|:max]|OURS=THEIRS", NULL, O(columns), .help =
 		"Judge this column only, and show it with --graph, --plot and --table: any column "
 		"of the logs, in pt-run(5) those of this project, or of another program's log. "
 		":min, :max: lower or higher values are better; without it the name decides, "
@@ -241,8 +241,8 @@ static int take_sense(char *name)
 	return sense;
 }
 
-/* Sets *judged to the NAME of --column, NULL if there is none, *sense to what follows it, and *how to what the
- * options specify. */
+/* Sets *judged to the NAME of --column, NULL if there is none, *sense to what follows it, and *how
+ * to what the options specify. */
 static int open_formats(const struct opts *o, const char **judged, int *sense,
 	struct log_how *how, struct err *e)
 {
@@ -698,7 +698,8 @@ int main(int argc, char **argv)
 	how.column = how.exact.column = column;
 	if (o.require == REQUIRE_NOT_WORSE && !how.judge.sense && !column_sense(column))
 		return err_say(&(struct err){EX_USAGE,
-			"require: not-worse: whether lower or higher values of the column are better is not known; give --column NAME:min or NAME:max"});
+			"require: not-worse: whether lower or higher values of the column "
+			"are better is not known; give --column NAME:min or NAME:max"});
 	struct report_run *reports = no_reports(&r);
 	if (r.n == 1)
 		info("%s alone is shown: nothing is compared", r.logs[0].name);

@@ -96,7 +96,7 @@ int find_update_causes(struct step_check *c, const char *rule, struct err *e);
 
 /* Marks in wanted[n_tensors of the model] those without a cause so far; their number. */
 int unexplained(const struct cause_search *s, bool *wanted);
-/* ---- tensor_causes.c: a tensor, or some -------------------------------------------------- */
+/* ---- cmd/causes/tensor_causes.c: a tensor, or some -------------------------------------------------- */
 
 /* Does a cause leave no more than rounding, and much less than there is without it? */
 bool within(const struct step_check *c, int i, double residual);
@@ -110,17 +110,7 @@ void put_factors(
 bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 	bool (*explains)(struct cause_search *s, int dim, int n));
 
-/* ---- solved.c: a number that gradients depend on smoothly -------------------------------- */
-
-/* Sets *g to the gradients with the number x, of all tensors or those of the screen; with 0 they are the reference's. */
-typedef void gradients_with(const struct cause_search *s, const void *with, double x,
-	bool all, struct gradients *g);
-/* Returns the number that explains the wrong tensors, or 0 if none does. `first`: where the search
- * begins. */
-double solve_number(const struct cause_search *s, gradients_with *compute,
-	const void *with, double first);
-
-/* ---- step_causes.c: the whole step ----------------------------------------------------- */
+/* ---- cmd/causes/step_causes.c: the whole step ------------------------------------------ */
 
 /* Sets s->screen; false: all have a cause. */
 bool set_screen(struct cause_search *s);
@@ -131,18 +121,8 @@ double distance_with(const struct cause_search *s, struct variant v, bool all);
 /* How near the wrong tensors come to these gradients, after a factor of all: the largest residual of one, compared
  * with its bound. */
 double farthest_from(const struct cause_search *s, const struct gradients *g);
-/* Least squares of all wrong tensors that n gradients have, on these; false: these depend on each other. */
-bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x);
 /* Sets s->near: a cause explains all wrong tensors within their bounds, and leaves no more than half of what
  * there is without one: in bf16 a function that hardly differs from the model's is near whatever is wrong. */
 void need_near(struct cause_search *s);
-/* A function that a bug may have made. */
-struct guess {
-	struct variant v;
-	const char *text;
-	bool applies;
-};
-/* Do the gradients of a guess come nearer than *nearest, which is set to their distance? */
-bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest);
 /* Gradients that are the reference's but for noise? The smallest cosine of a wrong tensor's. */
 double least_cosine(const struct cause_search *s);

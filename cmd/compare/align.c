@@ -42,8 +42,8 @@ static void rows_of_all(const struct judging *j, struct log_rows *r)
 	}
 }
 
-/* The rows that all runs have; *n_lone: those that only some have; *n_ending: of these the ones after the
- * last that all have. */
+/* The rows that all runs have; *n_lone: those that only some have; *n_ending: of these the ones
+ * after the last that all have. */
 static int64_t count_rows(
 	const struct judging *j, struct log_rows *r, int64_t *n_lone, int64_t *n_ending)
 {

@@ -112,8 +112,8 @@ static struct token_rows common_tokens(const struct run_log *a, const struct run
 	return t;
 }
 
-/* A difference that neither rounding nor chance explains: where samples are not cut to one length, other seeds have
- * other numbers of tokens. */
+/* A difference that neither rounding nor chance explains: where samples are not cut to one length,
+ * other seeds have other numbers of tokens. */
 static bool is_other_number(
 	const double at[3], double part, double sd, int64_t n, int64_t df)
 {

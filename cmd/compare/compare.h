@@ -87,7 +87,8 @@ struct run_diff {
 
 /* Returns true if a log is pt-train's, which has all bits of its values. */
 bool log_is_own(const struct run_log *l);
-/* Returns true if n rows that are missing at the end, next to n_common common rows, are few: at most a tenth. */
+/* Returns true if n rows that are missing at the end, next to n_common common rows, are few: at
+ * most a tenth. */
 bool few_are_missing(int64_t n, int64_t n_common);
 /* Equal bits as floats; and as doubles, if both values have more digits than a float. A log may have
  * a float as a short decimal number, and another one the same float in full. */

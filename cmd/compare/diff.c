@@ -153,7 +153,8 @@ static bool is_of_one(const struct curve_diff *c)
 	       (c->only_control || c->only_test || has_unread(c));
 }
 
-/* Where no curve is shared, a column that is none may be; and a column that is judged alone may be either. */
+/* Where no curve is shared, a column that is none may be; and a column that is judged alone may be
+ * either. */
 static bool compare_other(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {

@@ -36,7 +36,8 @@ static struct path path_of(const double *x, int64_t n, int sense)
 	return p;
 }
 
-/* A quarter of what the controls gained is lost at the end, and more than the noise of the curve. */
+/* A quarter of what the controls gained is lost at the end, and more than the noise of the curve.
+ * */
 static bool has_lost(const struct path *p, double gain, int sense)
 {
 	const double part = 0.25, sigmas = 3 * sqrt(2);
@@ -74,7 +75,8 @@ bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why)
 
 /* ---- the verdict ----------------------------------------------------------------------- */
 
-/* The side of zero on which the difference at the end is, if a difference on that side was found. */
+/* The side of zero on which the difference at the end is, if a difference on that side was found.
+ * */
 static int direction_at_end(const struct verdict_result *r)
 {
 	const struct interval *i = &r->difference;

@@ -170,8 +170,8 @@ static void compare_noise(const struct judging *j, int test, int64_t from, int64
 		column_name(j), c);
 }
 
-/* The looks at the mean and at the noise share the level. The noise of evaluations is not the noise of the batches.
- * With a reason, which is the first difference, only means are looked at. */
+/* The looks at the mean and at the noise share the level. The noise of evaluations is not the
+ * noise of the batches. With a reason, which is the first difference, only means are looked at. */
 static void look_at_rows(const struct judging *j, int64_t from, int64_t to, double level,
 	struct verdict_result *r, struct str *reason)
 {

@@ -33,8 +33,8 @@ bool is_equivalent(const struct verdict_result *r)
 	       is_inside(&r->slope, r->slope_margin);
 }
 
-/* Appends "at the end loss is 0.1 +-0.02 lower (test 2.4, control 2.5)"; what is assumed of replicas has no
- * interval. */
+/* Appends "at the end loss is 0.1 +-0.02 lower (test 2.4, control 2.5)"; what is assumed of
+ * replicas has no interval. */
 static void print_end(const struct judging *j, struct verdict_result *r, bool interval)
 {
 	double d = r->difference.value;
@@ -90,8 +90,8 @@ static double count_units(
 	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
 }
 
-/* So many units of each set would show the difference to be one, if it is as large as it seems; 0: more than
- * MOST_UNITS. */
+/* So many units of each set would show the difference to be one, if it is as large as it seems; 0:
+ * more than MOST_UNITS. */
 enum { MOST_UNITS = 32 };
 static int units_to_differ(const struct judging *j, const struct verdict_result *r)
 {

@@ -383,7 +383,7 @@ void judge(const struct run_log *const *control, int n_control,
 	find_spikes(&j, r);
 	find_correlation(&j, r);
 	decide(&j, r);
-	judging_free(&j); /* (but for the text that *r has) */
+	judging_free(&j); /* except ending, which *r has now */
 }
 
 void verdict_result_free(struct verdict_result *r)

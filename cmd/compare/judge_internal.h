@@ -114,7 +114,8 @@ bool same_arithmetic(const struct run_log *a, const struct run_log *b);
 
 /* Returns true if a test ends where it has lost what it had learnt, and no control does. */
 bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why);
-/* Returns the verdict about a difference that was shown; sets r->direction and appends to the reason. */
+/* Returns the verdict about a difference that was shown; sets r->direction and appends to the
+ * reason. */
 enum verdict judge_direction(const struct judging *j, struct verdict_result *r);
 /* Returns true if the tests are shown to be worse by less than the margin, if at all. */
 bool is_not_worse(const struct verdict_result *r);
@@ -167,7 +168,8 @@ bool differs(const struct judging *j, struct verdict_result *r, struct str *reas
 /* Estimates the differences at the end, and their margins. */
 void estimate_end(const struct judging *j, struct verdict_result *r);
 bool is_equivalent(const struct verdict_result *r);
-/* Append the difference at the end; its margin; or of what is not settled both, and what would settle it. */
+/* Append the difference at the end; its margin; or of what is not settled both, and what would
+ * settle it. */
 void explain_end(const struct judging *j, struct verdict_result *r);
 void explain_margin(struct verdict_result *r);
 void explain_undecided(const struct judging *j, struct verdict_result *r);

@@ -66,7 +66,8 @@ static void disagree(struct verdict_result *a, const char *first,
 	a->direction = 0;
 }
 
-/* Takes the place of what was judged, if only here a difference was shown; else it is reported beside it. */
+/* Takes the place of what was judged, if only here a difference was shown; else it is reported
+ * beside it. */
 static void judge_evaluation(
 	struct outcome *x, const struct run_log **logs, const struct judge_opts *how)
 {
@@ -185,8 +186,8 @@ static bool column_is_equivalent(
 	return equivalent;
 }
 
-/* Where the judged column is equal: are the columns that differ equivalent, such as a gradient norm that another
- * order of a sum has rounded? Appends which. */
+/* Where the judged column is equal: are the columns that differ equivalent, such as a gradient
+ * norm that another order of a sum has rounded? Appends which. */
 static bool others_are_equivalent(
 	const struct outcome *x, const struct outcome_opts *o, struct str *why)
 {

@@ -186,7 +186,8 @@ static double half_width(const struct speed_diff *d)
 	return log(d->high / d->ratio);
 }
 
-/* Are these measures of one quantity, such as tokens per second and the time of a step, within their noise? */
+/* Are these measures of one quantity, such as tokens per second and the time of a step, within
+ * their noise? */
 static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff *b)
 {
 	const double rounding = 0.02;
@@ -197,8 +198,8 @@ static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff
 	       fabs(gain_of(a) - gain_of(b)) < fmax(rounding, noise);
 }
 
-/* Gives measures of the quantity of the first one interval, the widest, so that their statements agree. done[]: those
- * that have such an interval. */
+/* Gives measures of the quantity of the first one interval, the widest, so that their statements
+ * agree. done[]: those that have such an interval. */
 static void reconcile(struct speed_diff *d, int n, int first, bool *done)
 {
 	bool same[MAX_SPEEDS] = {false};

@@ -59,8 +59,8 @@ struct judge_opts {
 	bool whole;	   /* rows that are missing at the end are a difference, too */
 	int sense; /* 1: higher is better, -1: lower; 0: as the name of the column implies */
 	bool one_sided; /* look for VERDICT_NOT_WORSE */
-	/* The probability that a difference is shown of runs without one, in runs of any length that are judged any number
-	 * of times while they grow; 0: 0.005. */
+	/* The probability that a difference is shown of runs without one, in runs of any length
+	 * that are judged any number of times while they grow; 0: 0.005. */
 	double alarm;
 	/* That VERDICT_EQUIVALENT is true; 0: 0.95. */
 	double confidence;

@@ -82,9 +82,11 @@ static void add_escaped(struct str *out, const char *p, const char *end)
 	}
 }
 
-static void add_group(struct str *out, const struct named *f, const char *group)
+static void add_group(
+	struct str *out, const char *line, const struct named *f, const char *group)
 {
-	const char *number = f->number.p, *from = f->name.n ? f->name.p : number - 1;
+	const char *number = f->number.p;
+	const char *from = f->name.n ? f->name.p : number - (number > line);
 	if (out->len)
 		str_puts(out, ".*?");
 	add_escaped(out, from, number);
@@ -100,11 +102,11 @@ static void add_pattern(const struct log_how *how, struct str *out, const struct
 	int n = find_named((struct span){f->line.s, f->line.len}, v);
 	struct roles r = choose_numbers(how, f, n, v);
 	if (r.loss >= 0 && r.step >= 0 && r.step < r.loss)
-		add_group(out, &v[r.step], "(?<step>\\d+)");
+		add_group(out, f->line.s, &v[r.step], "(?<step>\\d+)");
 	if (r.loss >= 0)
-		add_group(out, &v[r.loss], "(?<loss>\\S+)");
+		add_group(out, f->line.s, &v[r.loss], "(?<loss>\\S+)");
 	if (r.loss >= 0 && r.step > r.loss)
-		add_group(out, &v[r.step], "(?<step>\\d+)");
+		add_group(out, f->line.s, &v[r.step], "(?<step>\\d+)");
 }
 
 /* Adds a pattern for the commonest lines, first of all of those with a loss; or nothing. */

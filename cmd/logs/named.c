@@ -166,7 +166,8 @@ static const char *take_number(struct search *s, const char *at)
 		drop_name(s);
 		return date;
 	}
-	struct span name = {s->name, s->name ? (size_t)(s->after - s->name) : 0};
+	struct span name = {
+		s->name ? s->name : "", s->name ? (size_t)(s->after - s->name) : 0};
 	f->number = (struct span){typed, (size_t)(behind - typed)};
 	f->unread = unread ||
 		    (s->given && goes_on((struct span){behind, (size_t)(end - behind)}));

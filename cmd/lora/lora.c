@@ -179,14 +179,15 @@ static int check_shapes(const struct lora_files *x, int i, struct err *e)
 		x->file.path, f->name);
 }
 
-/* The name of a tensor of a view: of our matrix, or of queries, keys and values as one. */
+/* The name of a tensor of a view: of our matrix, or of queries, keys and values, or gate and up, as one. */
 static void name_tensor(const struct lora *l, int place, char *out, size_t room)
 {
 	const struct foreign *f = &l->list[place / 2];
 	const char *name = l->m.tensors[f->part[0]].name;
 	int n = (int)(strlen(name) - strlen(".weight"));
 	if (f->n_parts > 1)
-		snprintf(out, room, "%.*sqkv%s", n - 1, name, letters[place % 2]);
+		snprintf(out, room, "%.*s%s%s", n - 1, name,
+			f->n_parts == 2 ? "13" : "qkv", letters[place % 2]);
 	else
 		snprintf(out, room, "%.*s%s", n, name, letters[place % 2]);
 }

@@ -20,6 +20,7 @@ static void move_block(
 		struct sublayer_tensors *s = &b->sub[i];
 		move(&s->norm, from, to);
 		move(&s->norm_bias, from, to);
+		move(&s->post_norm, from, to);
 		move(&s->out, from, to);
 		move(&s->bias, from, to);
 		for (int k = 0; k < SUBLAYER_INPUTS; k++) {

@@ -146,6 +146,7 @@ struct scheme {
 	/* Their modules in the order in which the class registers them, which an optimizer numbers; the last is NULL. */
 	const char *const *modules;
 };
+extern const char *const llama_modules[];
 extern const struct scheme scheme_llama, scheme_gpt2, scheme_phi3, scheme_olmo2,
 	scheme_gemma, scheme_glm4;
 extern const struct scheme

@@ -1,13 +1,6 @@
 /* Hugging Face's Gemma2ForCausalLM and Gemma3ForCausalLM: norms are of the inputs and of the outputs of sublayers. */
 #include "dialect/dialect.h"
 
-static const char *const modules[] = {"model.embed_tokens", ".self_attn.q_proj",
-	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
-	".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj", ".mlp.up_proj",
-	".mlp.down_proj", ".input_layernorm", ".post_attention_layernorm",
-	".pre_feedforward_layernorm", ".post_feedforward_layernorm", "model.norm",
-	"lm_head", NULL};
-
 const struct scheme scheme_gemma = {"model.layers.", false,
 	{
 		{"tok_embeddings", "model.embed_tokens", false, true},
@@ -27,7 +20,7 @@ const struct scheme scheme_gemma = {"model.layers.", false,
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
 	},
-	modules};
+	llama_modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 

@@ -1,12 +1,6 @@
 /* Hugging Face's Glm4ForCausalLM: norms are of the inputs and of the outputs of sublayers, gate and up are one tensor. */
 #include "dialect/dialect.h"
 
-static const char *const modules[] = {"model.embed_tokens", ".self_attn.q_proj",
-	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
-	".mlp.gate_up_proj", ".mlp.down_proj", ".input_layernorm",
-	".post_attention_layernorm", ".post_self_attn_layernorm", ".post_mlp_layernorm",
-	"model.norm", "lm_head", NULL};
-
 const struct scheme scheme_glm4 = {"model.layers.", false,
 	{
 		{"tok_embeddings", "model.embed_tokens", false, true},
@@ -24,7 +18,7 @@ const struct scheme scheme_glm4 = {"model.layers.", false,
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
 	},
-	modules};
+	llama_modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 

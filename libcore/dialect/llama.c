@@ -4,11 +4,14 @@
  */
 #include "dialect/dialect.h"
 
-static const char *const modules[] = {"model.embed_tokens", ".self_attn.q_proj",
+/* The order of all classes of Hugging Face that have these names. (Phi-3 has its o_proj first.) */
+const char *const llama_modules[] = {"model.embed_tokens", ".self_attn.q_proj",
 	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
-	".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj", ".mlp.up_proj",
-	".mlp.down_proj", ".input_layernorm", ".post_attention_layernorm", "model.norm",
-	"lm_head", NULL};
+	".self_attn.qkv_proj", ".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj",
+	".mlp.up_proj", ".mlp.gate_up_proj", ".mlp.down_proj", ".input_layernorm",
+	".post_attention_layernorm", ".pre_feedforward_layernorm",
+	".post_feedforward_layernorm", ".post_self_attn_layernorm", ".post_mlp_layernorm",
+	"model.norm", "lm_head", NULL};
 
 const struct scheme scheme_llama = {"model.layers.", false,
 	{
@@ -27,7 +30,7 @@ const struct scheme scheme_llama = {"model.layers.", false,
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
 	},
-	modules};
+	llama_modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 

@@ -1,12 +1,6 @@
 /* Hugging Face's Olmo2ForCausalLM: norms are of the outputs of sublayers. */
 #include "dialect/dialect.h"
 
-static const char *const modules[] = {"model.embed_tokens", ".self_attn.q_proj",
-	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
-	".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj", ".mlp.up_proj",
-	".mlp.down_proj", ".post_attention_layernorm", ".post_feedforward_layernorm",
-	"model.norm", "lm_head", NULL};
-
 const struct scheme scheme_olmo2 = {"model.layers.", false,
 	{
 		{"tok_embeddings", "model.embed_tokens", false, true},
@@ -24,7 +18,7 @@ const struct scheme scheme_olmo2 = {"model.layers.", false,
 		{"norm", "model.norm", false, true},
 		{"output", "lm_head", false, true},
 	},
-	modules};
+	llama_modules};
 
 static const char *const parts[] = {"model.layers.", "model.norm.", "lm_head.", NULL};
 

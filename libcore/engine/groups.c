@@ -95,7 +95,8 @@ static int scale_all(struct model *m, const struct strs *list, struct err *e)
 
 int options_groups(const struct train_opts *o, struct model *m, struct err *e)
 {
-	return options_freeze(m, &o->freeze, e) || scale_all(m, &o->lr_scale_of, e) ? -1 : 0;
+	return options_freeze(m, &o->freeze, e) || scale_all(m, &o->lr_scale_of, e) ? -1
+										    : 0;
 }
 
 int options_model_init(

@@ -83,8 +83,8 @@ int column_of_tag(const char *tag, size_t n);
  * contain other values. */
 bool column_fits(int c, double v);
 
-/* Returns 1 if higher values of the column are better, such as an accuracy; -1 if lower ones are, such as a
- * loss; 0 if the name, which may be of another program, implies neither. */
+/* Returns 1 if higher values of the column are better, such as an accuracy; -1 if lower ones are,
+ * such as a loss; 0 if the name, which may be of another program, implies neither. */
 int column_sense(const char *name);
 
 /* Prints the table as a list for a manual page, and as lines for people. */

@@ -258,6 +258,8 @@ by_proposal() { # LOG
 	by_proposal nll | diff - <(printf '%s\n' step,loss 1,8.5 2,8.25 3,7.5)
 	printf '{%s} after [ %d] steps, $cost: %s\n' a 8 8.5 b 9 8.25 c 10 7.5 >cost
 	by_proposal cost | diff - <(printf '%s\n' step,loss 8,8.5 9,8.25 10,7.5)
+	printf '%d/9 [nll] %s, x: 2.5\n' 1 8.5 2 8.25 3 7.5 >first
+	by_proposal first | head -n 1 | grep -qx step,loss
 	printf 'epoch,  train/x, val/x,a,b,c,d,e\n0, 2.5, 3,,,,,\n1, 2, 2,,,,,\n' >table.csv
 	reports 2 'table.csv: a table of epoch, train/x, val/x, a, b, c and 2 more: none is known as a loss; name it: --column loss=NAME' \
 		pt-compare table.csv table.csv
@@ -307,10 +309,10 @@ by_proposal() { # LOG
 		echo "step $i/9 | loss 8.${i}5125 (+nanz)| norm 1.5 (+nanz)| lr 3e-4 | 5.5 ms | 40.5% bf16 MFU | 12 tok/s"
 	done >llmc
 	pt-compare --export - llmc 2>&1 | grep -c , | grep -qx 10
-	sed '5s/^step/step/; 5s/| norm.*/| norm 1.5 (+nste/; 7s/^step 7/e: cannot open/' llmc >cut
-	pt-compare --export - cut >out 2>err
+	sed '5s/^step/step/; 5s/| norm.*/| norm 1.5 (+nste/; 7s/^step 7/e: cannot open/' llmc >cut.log
+	pt-compare --export - cut.log >out 2>err
 	[ "$(cut -d, -f1 out | tr '\n' ' ')" = 'step 1 2 3 4 6 8 9 ' ]
-	[ "$(cat err)" = "pt-compare: warning: cut: 2 rows are left out, because other output cuts or mixes with them;\
+	[ "$(cat err)" = "pt-compare: warning: cut.log: 2 rows are left out, because other output cuts or mixes with them;\
  the first: 'step 5/9 | loss 8.55125 (+nanz)| norm 1.'" ]
 	# two ranks print into each other
 	sed '5{N;s/| norm.*\n/| norm 1./}' llmc >mixed

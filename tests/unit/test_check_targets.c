@@ -141,7 +141,7 @@ static void plant(struct step *s, void (*set_weights)(struct plant *))
 	struct plant p = {.s = s};
 	const struct model_config *m = &s->w.m.c;
 	struct target_rows rows = {xcalloc(TARGETS_ALL * (size_t)m->dim, sizeof(double)),
-		xcalloc(TARGETS_ALL * (size_t)m->ffn_dim, sizeof(double)), p.loss};
+		xcalloc(TARGETS_ALL * (size_t)m->ffn_dim, sizeof(double)), p.loss, NULL};
 	gradients_free(&s->g);
 	reference_float64(&s->w, &s->batch,
 		&(struct variant){.sequence = -1, .rows = &rows}, &s->g);
@@ -238,24 +238,66 @@ TEST(masked_are_zero)
 	}
 }
 
-/* In bf16 the weights of masks are found as well: here with noise of 1 % in all gradients. */
+/* Noise of 1 % in all gradients. */
+static void add_noise(struct step *s)
+{
+	for (int i = 0; i < s->g.n; i++) {
+		int64_t n = tensor_size(&s->w.m.tensors[i]);
+		double rms = sqrt(products_of(s->g.g[i], s->g.g[i], n).aa / (double)n);
+		for (int64_t j = 0; j < n; j++)
+			s->g.g[i][j] +=
+				(float)(0.01 * rms * test_normal(81 + (uint64_t)i, j));
+	}
+}
+
+/* In bf16 the weights of masks are found as well. */
 TEST(weights_in_bf16)
 {
 	struct check_opts o = plain_check;
-	struct step s;
 	o.precision = RUN_BF16;
-	step_begin(&s, LLAMA);
-	plant(&s, last_four);
-	for (int i = 0; i < s.g.n; i++) {
-		int64_t n = tensor_size(&s.w.m.tensors[i]);
-		double rms = sqrt(products_of(s.g.g[i], s.g.g[i], n).aa / (double)n);
-		for (int64_t j = 0; j < n; j++)
-			s.g.g[i][j] +=
-				(float)(0.01 * rms * test_normal(81 + (uint64_t)i, j));
+	for (int k = 0; k < 2; k++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		plant(&s, k ? growing : last_four);
+		add_noise(&s);
+		step_train(&s);
+		step_expect(&s, &o,
+			k ? "as if the weight of a target depended on its position: "
+			  : "as if the last 4 targets of each sequence did not count\n");
+		step_end(&s);
 	}
-	step_train(&s);
-	step_expect(&s, &o, "as if the last 4 targets of each sequence did not count\n");
-	step_end(&s);
+}
+
+static void label_doubled(struct plant *p)
+{
+	for (int i = 0; i < TARGETS_ALL; i++)
+		p->w[i] = p->s->batch.targets[i] == common_label(p) ? 2 : 1;
+}
+
+/* Weights of tokens, where there are several targets of each; in bf16, too. */
+TEST(weights_of_tokens)
+{
+	for (int bf16 = 0; bf16 < 2; bf16++) {
+		struct check_opts o = plain_check;
+		struct step s;
+		char text[80];
+		step_begin(&s, LLAMA);
+		for (int i = 0; i < TARGETS_ALL; i++) {
+			s.batch.tokens[i] %= 12;
+			s.batch.targets[i] %= 12;
+		}
+		step_mask(&s);
+		plant(&s, label_doubled);
+		if (bf16)
+			add_noise(&s);
+		o.precision = bf16 ? RUN_BF16 : RUN_FP32;
+		step_train(&s);
+		snprintf(text, sizeof(text),
+			"counted by their tokens: token %d 2 times\n",
+			common_label(&(struct plant){.s = &s}));
+		step_expect(&s, &o, text);
+		step_end(&s);
+	}
 }
 
 static void equal(struct plant *p)

@@ -1,5 +1,5 @@
-/* The direction of verdicts: better, worse, or diverged; columns whose sense is known; rows that are missing at the
- * end. */
+/* The direction of verdicts: better, worse, or diverged; columns whose sense is known; rows that
+ * are missing at the end. */
 #include "tests/support/support.h"
 #include "compare/judge_internal.h"
 #include "compare/outcome.h"
@@ -145,8 +145,8 @@ static enum verdict judge_sets(uint64_t seed, double worse, int n)
 	return r.verdict;
 }
 
-/* At the edge of the margin it is said with a probability of at most 1 - confidence; and far on the good side
- * always. */
+/* At the edge of the margin it is said with a probability of at most 1 - confidence; and far on
+ * the good side always. */
 TEST(not_worse)
 {
 	enum { N = 200 };

@@ -58,6 +58,7 @@ static void expect_weights(char *const *files, int64_t n, const char *by,
 TEST(forms_of_weights)
 {
 	static const uint16_t windows[] = {1, 2, 3, 4, 5, 6};
+	static const double eight[8] = {0};
 	static const double per_token[] = {9, .5, -2, 9, 0, 1.25};
 	static const double per_target[] = {.5, -2, 0, 1.25},
 			    not_finite[] = {1, 2, NAN, 4};
@@ -77,7 +78,7 @@ TEST(forms_of_weights)
 		{{first, doubles_file(1, 2, per_target), first,
 			doubles_file(1, 2, per_target + 2)}},
 		{{targets, w}, .text = "name the files of the tokens first"},
-		{{w, doubles_file(2, 4, per_token)}, .text = "weights have 4 columns"},
+		{{w, doubles_file(2, 4, eight)}, .text = "weights have 4 columns"},
 		{{w, doubles_file(1, 2, per_target)},
 			.text = "1 of 2 sequences have no weights"},
 		{{first, targets}, .text = "weights of 2 sequences, and 1"},

@@ -1,5 +1,5 @@
 /* What known bugs would make of the gradients of most tensors at once; see causes.c. */
-#include "check/search.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>

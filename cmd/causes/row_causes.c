@@ -1,5 +1,5 @@
 /* Which rows or elements of a gradient are wrong, where few are; rows of the embedding. See causes.c. */
-#include "check/search.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Causes with a number that is solved for: a window of attention, soft caps, parameters of an earlier step. See
  * causes.c. */
-#include "check/search.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Gradients that are not clipped together: each tensor by itself, or the shards of each rank. See causes.c. */
-#include "check/search.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* What known bugs make of the weights of targets; see targets.h. */
-#include "check/targets.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -46,6 +46,31 @@ static void groups_sum(struct groups *g, const struct target_fit *t)
 	}
 	for (int64_t k = 0; k < g->n; k++)
 		g->mean[k] = g->count[k] ? g->mean[k] / (double)g->count[k] : 1;
+}
+
+/* Solves for one weight of each group, in place of the means; sets w to the weights. */
+static void solve_groups(struct groups *g, const struct target_fit *t, double *w)
+{
+	int64_t *index = xcalloc((size_t)g->n, sizeof(*index)), n = 0;
+	for (int64_t k = 0; k < g->n; k++)
+		index[k] = g->count[k] ? n++ : 0;
+	double *a = xcalloc((size_t)(n * n), sizeof(*a)),
+	       *b = xcalloc((size_t)n, sizeof(*b));
+	for (int64_t i = 0; i < t->n; i++) {
+		int64_t row = index[g->of[i]];
+		b[row] += t->b[i];
+		for (int64_t j = 0; j < t->n; j++)
+			a[row * n + index[g->of[j]]] += t->k[i * t->n + j];
+	}
+	bool solved = solve_definite(a, b, n);
+	for (int64_t i = 0; i < t->n; i++)
+		w[i] = solved ? b[index[g->of[i]]] : g->mean[g->of[i]];
+	normalize_weights(w, t->n);
+	for (int64_t i = 0; i < t->n; i++)
+		g->mean[g->of[i]] = w[i];
+	free(index);
+	free(a);
+	free(b);
 }
 
 static void groups_release(struct groups *g)
@@ -268,8 +293,7 @@ bool by_label_weights(const struct target_fit *t, double *w, char *text, size_t 
 			root ? "root of " : "");
 	}
 	if (!found && used > 1 && 2 * used <= t->n) {
-		for (int64_t i = 0; i < t->n; i++)
-			w[i] = g.mean[g.of[i]];
+		solve_groups(&g, t, w);
 		snprintf(text, capacity, "targets counted by their tokens:");
 		list_weights(t, &g, text, capacity);
 		found = !are_equal(w, (int)t->n, 0.01);
@@ -350,20 +374,22 @@ bool by_probability(const struct target_fit *t, double *w, char *text, size_t ca
 /* ---- positions, and no pattern --------------------------------------------------------------------- */
 
 /* Are there few chunks of the positions that have each one weight? */
-static bool has_chunks(const struct target_fit *t, double *w, char *text, size_t capacity)
+bool by_chunks(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
+	/* (in bf16 many chunks come near weights that grow with the position) */
+	const double most =
+		fmin(t->bound, fmax(0.3 * t->bound, 1.5 * targets_left(t, t->w)));
 	char list[120];
 	for (int64_t n = 2; n <= 16 && 2 * n <= t->length; n++) {
 		struct groups g;
 		group_chunks(&g, t, n, false);
-		for (int64_t i = 0; i < t->n; i++)
-			w[i] = g.mean[g.of[i]];
+		solve_groups(&g, t, w);
 		put_factors(t->c, list, sizeof(list), g.mean, (int)n);
 		groups_release(&g);
 		snprintf(text, capacity,
 			"targets of %lld chunks of the positions had the weights %s",
 			(long long)n, list);
-		if (targets_left(t, w) <= t->bound)
+		if (targets_left(t, w) <= most)
 			return true;
 	}
 	return false;
@@ -373,12 +399,9 @@ bool by_positions(const struct target_fit *t, double *w, char *text, size_t capa
 {
 	struct groups g;
 	char list[120];
-	if (has_chunks(t, w, text, capacity))
-		return true;
 	group_positions(&g, t);
 	bool tells = 2 * count_used(&g) <= t->n;
-	for (int64_t i = 0; i < t->n; i++)
-		w[i] = g.mean[g.of[i]];
+	solve_groups(&g, t, w);
 	put_factors(t->c, list, sizeof(list), g.mean, (int)min64(g.n, 10));
 	snprintf(text, capacity, "the weight of a target depended on its position: %s%s",
 		list, g.n > 10 ? " ..." : "");

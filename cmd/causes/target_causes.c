@@ -3,7 +3,7 @@
  * pass is right, the gradient of the last block's w2 is the sum over the positions t of
  * w[t] dy[t] x[t]^T, and least squares give each weight without another backward pass.
  */
-#include "check/targets.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -20,8 +20,7 @@ static double dot(const double *a, const double *b, int64_t n)
 	return sum;
 }
 
-/* Solves a x = b for a positive definite matrix [n][n], which is overwritten. x is b. */
-static bool solve_definite(double *a, double *b, int64_t n)
+bool solve_definite(double *a, double *b, int64_t n)
 {
 	for (int64_t j = 0; j < n; j++) {
 		double d = a[j * n + j] - dot(a + j * n, a + j * n, j);
@@ -200,18 +199,17 @@ static bool explain_wrong(const struct cause_search *s, const struct target_fit 
 	return far <= s->near;
 }
 
-/* Scales the solved weights so that most are 1. */
-static void normalize(struct target_fit *t)
+void normalize_weights(double *w, int64_t n)
 {
-	double *sorted = xmalloc((size_t)t->n * sizeof(*sorted)), most = 0;
-	memcpy(sorted, t->w, (size_t)t->n * sizeof(*sorted));
-	double by = median(sorted, (int)t->n);
-	for (int64_t i = 0; i < t->n; i++)
-		most = fmax(most, fabs(t->w[i]));
+	double *sorted = xmalloc((size_t)n * sizeof(*sorted)), most = 0;
+	memcpy(sorted, w, (size_t)n * sizeof(*sorted));
+	double by = median(sorted, n);
+	for (int64_t i = 0; i < n; i++)
+		most = fmax(most, fabs(w[i]));
 	if (fabs(by) < 0.1 * most)
 		by = most;
-	for (int64_t i = 0; i < t->n; i++)
-		t->w[i] /= by;
+	for (int64_t i = 0; i < n && by != 0; i++)
+		w[i] /= by;
 	free(sorted);
 }
 
@@ -219,12 +217,13 @@ static void normalize(struct target_fit *t)
 bool by_targets(struct cause_search *s)
 {
 	static target_pattern *const patterns[] = {by_places, by_means, by_labels,
-		by_label_weights, by_probability, by_positions, by_mask, by_any_weights};
+		by_label_weights, by_probability, by_chunks, by_positions, by_mask,
+		by_any_weights};
 	struct target_fit t;
 	bool found = false;
 	if (targets_init(&t, s->c)) {
 		double *w = xcalloc((size_t)t.n, sizeof(*w));
-		normalize(&t);
+		normalize_weights(t.w, t.n);
 		for (size_t k = 0; k < ARRAY_LEN(patterns) && !found; k++)
 			found = patterns[k](&t, w, s->detail, sizeof(s->detail)) &&
 				targets_left(&t, w) <= t.bound &&

@@ -1,5 +1,5 @@
 /* Functions that bugs have made of the model's; see causes.c. */
-#include "check/search.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>

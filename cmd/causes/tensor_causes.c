@@ -1,5 +1,5 @@
 /* What known bugs would make of the gradient of one tensor, and of parts of a sum over ranks; see causes.c. */
-#include "check/search.h"
+#include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>
