@@ -20,7 +20,7 @@ check() { # BEFORE AFTER OPTION...
 	done
 	reports 0 'verdict: the step is right' check step-0 step-1
 	# at the end of a schedule the file has 0 as the next rate of all
-	reports 1 'finding layers.0.attention.wo.weight: has a gradient, and no update' check step-0 ended-1
+	reports 1 'self_attn.o_proj.weight): has a gradient, and no update' check step-0 ended-1
 	says 'verdict: wrong: 1 finding'
 }
 
