@@ -56,11 +56,7 @@ class AdamW(torch.optim.AdamW):
     bug, rank, names = None, 0, {}
 
     def step(self, closure=None):
-        if self.bug == "moments-swapped":
-            p = {n: p for p, n in self.names.items()}
-            a, b = (p[f"layers.0.attention.{n}.weight"] for n in ("wk", "wv"))
-            self.state[a], self.state[b] = self.state[b], self.state[a]
-        if self.bug in (None, "moments-swapped"):
+        if not self.bug:
             return super().step()
         for group in self.param_groups:
             for p in group["params"]:
@@ -75,18 +71,10 @@ class AdamW(torch.optim.AdamW):
             s.update(step=torch.tensor(0.0), exp_avg=torch.zeros_like(p),
                      exp_avg_sq=torch.zeros_like(p))
         x, g, m, v = (own(t) for t in (p, p.grad, s["exp_avg"], s["exp_avg_sq"]))
-        if bug == "momentum-lost":
-            m.zero_(), v.zero_()
         if bug == "steps-from-1":
             s["step"].zero_()
         s["step"] += 1
         t = s["step"].item()
-        lr = 2 * lr if bug == "lr-next" else lr
-        beta2 = 0.999 if bug == "beta2" else beta2
-        decay = {"decay-none": 0, "decay-twice": 2 * decay, "decay-norms": 0.1, "decay-l2": 0
-                 }.get(bug, decay)
-        if bug == "decay-l2":
-            g = g + group["weight_decay"] * x
         m.mul_(beta1).add_(g, alpha=1 - beta1)
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         if bug == "update-one-shard-stale" and self.rank == 1:
@@ -95,15 +83,8 @@ class AdamW(torch.optim.AdamW):
             return
         if bug == "lr-by-rank" and self.rank == 1:
             lr = lr / 2
-        if bug == "update-one-tensor-stale" and self.names[p] == "layers.1.feed_forward.w2.weight":
-            return
         m_hat, v_hat = m / (1 - beta1 ** t), v / (1 - beta2 ** t)
-        if bug == "no-bias-correction":
-            m_hat, v_hat = m, v
-        root = v_hat.sqrt() + group["eps"]
-        if bug == "eps-in-root":
-            root = (v_hat + group["eps"]).sqrt()
-        x.mul_(1 - lr * decay).sub_(lr * m_hat / root)
+        x.mul_(1 - lr * decay).sub_(lr * m_hat / (v_hat.sqrt() + group["eps"]))
 
 
 def optimizer_of(net, c):
@@ -120,7 +101,7 @@ def optimizer_of(net, c):
     else:
         matrices, norms = ([p for _, p in named if (p.dim() == 2) == two] for two in (True, False))
         opt = AdamW([{"params": matrices, "weight_decay": c.decay},
-                     {"params": norms, "weight_decay": 0.0, "lr": c.lr * c.norm_lr}], **options)
+                     {"params": norms, "weight_decay": 0.0}], **options)
     opt.names = {p: n for n, p in named}
     return opt
 
@@ -138,8 +119,6 @@ class Run:
             m.to(torch.bfloat16)
         if c.bug == "tie-lost":
             m.output.weight.data.copy_(m.tok_embeddings.weight.data)
-        if c.bug == "frozen":
-            m.layers["1"].attention.wv.weight.requires_grad_(False)
         self.dp, self.tp, self.shards = dist.group.WORLD, None, None
         self.net = self.ddp() if c.layout.startswith("ddp") else self.fsdp()
         self.dp_rank, self.dp_size = dist.get_rank(self.dp), dist.get_world_size(self.dp)
@@ -194,10 +173,6 @@ class Run:
         if c.mask:  # sequence i has some 3 i prompt tokens that do not count
             for i in range(c.batch):
                 y[i, :3 * i] = -100
-        if c.mask == "long":  # prompts of most of each sequence
-            y[:, :c.length * 4 // 5] = -100
-        if c.mask == "whole":  # and one has nothing else
-            y[0] = -100
         parts = [x, y]
         if c.documents:
             begins = torch.rand(x.shape, generator=g) < 0.1
@@ -213,38 +188,21 @@ class Run:
         counted = sum_over((y != -100).sum(), self.dp)
         if bug in ("rank-reads-anothers", "rank-reads-anothers-logged"):
             x, y = (broadcast(t, self.dp) for t in (x, y))
-        if bug == "labels-shifted":
-            y = torch.cat((y[:, 1:], torch.full_like(y[:, :1], -100)), 1)
-        if bug == "last-target-lost":
-            y = torch.cat((y[:, :-1], torch.full_like(y[:, :1], -100)), 1)
-        if bug == "mask-ignored":
-            y = torch.cat((x[:, 1:], y[:, -1:]), 1)
-        if bug == "positions-run-on":
-            positions = [torch.arange(c.length).expand(x.shape)]
         parts = list(zip(*(t.chunk(accumulate) for t in (x, y, *positions))))
-        if bug == "micro-batch-skipped":
-            parts.pop()
-        for i, (x, y, *positions) in enumerate(parts):
+        for x, y, *positions in parts:
             with torch.autocast("cpu", torch.bfloat16, enabled=c.precision == "autocast"):
                 logits = self.net(x, *positions)
             logits = logits.float().flatten(0, 1)
-            total = F.cross_entropy(logits, y.flatten(), reduction="sum",
-                                    label_smoothing=0.1 if bug == "label-smoothing" else 0)
-            if bug == "z-loss":
-                total = total + 1e-2 * logits.logsumexp(-1).square().sum()
-            if bug in ("mean-of-means", "mask-ignored"):
+            total = F.cross_entropy(logits, y.flatten(), reduction="sum")
+            if bug == "mean-of-means":
                 yield total / (y != -100).sum() / accumulate
-            elif bug == "accumulation-not-divided":
-                yield total / (y != -100).sum()
             else:
-                lost = bug == "micro-batch-lost" and self.dp_rank == 1 and i == 0
-                twice = bug == "micro-batch-twice" and self.dp_rank == 1 and i == 0
-                yield total * ((0 if lost else 1 + twice) * self.dp_size / counted)
+                yield total * (self.dp_size / counted)
 
     def backward(self, batch, bug):
         logged = 0
         for loss in self.losses(batch, bug):
-            (loss * 1024 if bug == "loss-scale-left" else loss).backward()
+            loss.backward()
             logged += loss.detach()
         return (sum_over(logged, self.dp) / self.dp_size).item()
 
@@ -262,20 +220,12 @@ class Run:
                 factor = 2
             if bug == "wo-slice-twice" and tp == 1 and ".wo." in name:
                 factor = 2
-            if bug in FACTORS and name == "layers.1.feed_forward.w1.weight":
-                factor = FACTORS[bug]
             if factor != 1:
                 g.mul_(factor)
-            if bug == "negated" and name == "layers.1.attention.wv.weight":
-                g.neg_()
             if bug == "slice-of-another" and name == "layers.1.attention.wk.weight":
                 g.copy_(broadcast(g, self.tp))
             if bug == "embedding-rows-lost" and tp == 1 and "tok" in name:
                 g.zero_()
-            if bug == "by-value":
-                g.clamp_(-1e-3, 1e-3)
-            if bug == "nan" and self.rank == 1 and name == "layers.1.attention.wk.weight":
-                g[0] = float("nan")
 
     def clip(self, bug):
         grads = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
@@ -283,11 +233,6 @@ class Run:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(),
                                                   self.c.clip or float("inf"), foreach=False)
             return own(norm.full_tensor() if isinstance(norm, DTensor) else norm).item()
-        if bug == "clip-by-tensor":
-            norms = [torch.nn.utils.clip_grad_norm_([p], self.c.clip, foreach=False)
-                     for p in self.model.parameters()]
-            norms = [n.full_tensor() if isinstance(n, DTensor) else n for n in norms]
-            return torch.stack(norms).norm().item()
         square = torch.zeros(())
         for g in grads.values():
             square += own(g).float().square().sum()
@@ -307,10 +252,7 @@ class Run:
             self.opt.bug, self.opt.rank = bug, dist.get_rank(self.shards) if self.shards else 0
         else:
             self.model.bug = bug
-        if bug == "dropout":
-            torch.manual_seed(self.rank)
-        if bug != "gradients-kept":
-            self.opt.zero_grad()
+        self.opt.zero_grad()
         stale = self.go_back(bug)
         if bug == "ddp-no-sync":
             with self.net.no_sync():
@@ -327,7 +269,7 @@ class Run:
             for p in self.model.parameters():
                 if p.dim() == 1:
                     own(self.opt.state[p]["exp_avg"]).zero_()
-        for _ in range({"step-skipped": 0, "step-twice": 2}.get(bug, 1)):
+        for _ in range(2 if bug == "step-twice" else 1):
             self.opt.step()
         return {"batch": batch, "loss": loss, "grad_norm": norm}
 
@@ -377,20 +319,13 @@ class Run:
             model = {hf_name(n): x for n, x in model.items()}
         prefix = {"pt-ddp": "module.", "pt-compiled": "_orig_mod."}.get(form, "")
         model = {prefix + n: x for n, x in model.items()}
-        end = "_state_dict" if form == "pt-long" else ""
-        state = {"step": step, "model" + end: model}
+        state = {"step": step, "model": model}
         if not (self.c.mistake == "no-moments" and step):
-            state["optimizer" + end] = self.opt.state_dict()
+            state["optimizer"] = self.opt.state_dict()
         return state
 
 
-FACTORS = {"factor-1.05": 1.05, "factor-1.0001": 1.0001, "factor-0.5": 0.5}
-OF_THE_OPTIMIZER = ("beta2", "eps-in-root", "no-bias-correction", "lr-next", "decay-none",
-                    "decay-twice", "decay-norms", "decay-l2", "momentum-lost", "steps-from-1",
-                    "moments-swapped", "embedding-shard-stale", "lr-by-rank",
-                    "update-one-shard-stale", "update-one-tensor-stale")
-
-
+OF_THE_OPTIMIZER = ("steps-from-1", "embedding-shard-stale", "lr-by-rank", "update-one-shard-stale")
 # Nothing is wrong that judge.py looks at.
 UNSEEN = ("rank-reads-anothers-logged", "steps-from-1", "replica-lost")
 
@@ -423,8 +358,6 @@ def write(folder, c, run, seen):
             following = torch.cat((x[:, 1:], y[:, -1:]), 1)
             batch = {"tokens": x, "labels": following, "loss_mask": (y != -100).float(),
                      "position_ids": torch.arange(c.length).expand(x.shape).contiguous()}
-        elif c.batch_form == "extra":
-            batch = [*batch[:2], {"positions": batch[2]}]
         torch.save(batch, folder / f"batch-{run.dp_rank}.pt")
     if run.rank:
         return
@@ -436,7 +369,7 @@ def write(folder, c, run, seen):
         model |= {"is_llama_config": True, "rope_interleaved": True}
     (folder / "config.json").write_text(json.dumps(model, indent=1) + "\n")
     keys = ("layout", "precision", "accumulate", "clip", "lr", "betas", "eps", "decay",
-            "decay_norms", "norm_lr", "warm", "form", "names", "bug", "mistake", "cause", "say",
+            "decay_norms", "warm", "form", "names", "bug", "mistake", "cause", "say",
             "code")
     log = {k: getattr(c, k) for k in keys} | {k: seen[k] for k in ("loss", "grad_norm")}
     (folder / "run.json").write_text(json.dumps(log, indent=1) + "\n")
@@ -453,15 +386,11 @@ def make(c, out):
     for step in range(c.warm):
         run.step(step, None)
     run.save(folder, "before", c.warm)
-    lr = c.lr
     seen = run.step(c.warm, c.bug)
     if c.mistake == "two-steps":
         run.step(c.warm + 1, None)
     if c.mistake == "other-batch":
         seen["batch"] = run.batch(c.warm + 1)
-    if c.next_lr:  # a scheduler that has gone on before the checkpoint is written
-        for group in run.opt.param_groups:
-            group["lr"] = 2 * lr
     run.save(folder, "after", c.warm + 1)
     write(folder, c, run, seen)
     dist.barrier()

@@ -35,20 +35,19 @@ def model_of(folder, c):
         layers=f["num_hidden_layers"], heads=f["num_attention_heads"],
         kv_heads=f["num_key_value_heads"], dim=f["hidden_size"], ffn=f["intermediate_size"],
         length=f["max_position_embeddings"], norm_eps=f["rms_norm_eps"], theta=f["rope_theta"],
-        rope_scaling=f["rope_scaling"],
         vocab=f["vocab_size"], tie=f["tie_word_embeddings"], names=c.names, angles="fp64"
     )).double()
 
 
 def parameters(state, names, c):
-    model = state.get("model", state.get("model_state_dict", state))
+    model = state.get("model", state)
     prefix = {"pt-ddp": "module.", "pt-compiled": "_orig_mod."}.get(c.form, "")
     return {n: model[prefix + (hf_name(n) if c.names == "hf" else n)].double() for n in names}
 
 
 def moments(state, shapes, c):
     """{name: {exp_avg, exp_avg_sq, step}}; zeros where there is no state yet."""
-    state = state.get("optimizer", state.get("optimizer_state_dict"))
+    state = state["optimizer"]
     by, names = state.get("state", state), list(shapes)
     if c.layout.startswith("ddp"):  # numbers, counted through the groups
         if not c.decay_norms:
@@ -120,7 +119,7 @@ def judge(folder):
         squares[n] -= ((2 ** -23 / (1 - beta2) * v0.norm()) / (seen ** 2).norm()).item()
         t, lr, decay = float(s1[n]["step"]), c.lr, c.decay
         if len(shapes[n]) == 1 and not c.decay_norms:
-            lr, decay = c.lr * c.norm_lr, 0
+            lr, decay = c.lr, 0
         if t:
             root = (v1 / (1 - beta2 ** t)).sqrt() + c.eps
             want = p0[n] * (1 - lr * decay) - lr * a1 / (1 - beta1 ** t) / root

@@ -103,25 +103,13 @@ def local(w, placements=None):
 # ---- the model ---------------------------------------------------------------------------
 
 
-def frequencies(c, width, kind):
-    """Of rotations; scaled as Llama 3.1 has it if rope_scaling says so."""
-    f = 1 / c.theta ** (torch.arange(0, width, 2).to(kind) / width)
-    s = c.rope_scaling
-    if not s:
-        return f
-    low, high = s["low_freq_factor"], s["high_freq_factor"]
-    turns = s["original_max_position_embeddings"] * f / (2 * math.pi)
-    part = ((turns - low) / (high - low)).clamp(0, 1)
-    return (1 - part) * f / s["factor"] + part * f
-
-
 def turn(x, positions, c, halves):
     """Rotates channels 2j and 2j + 1 of [B, T, H, W], or j and j + W/2 as Hugging Face does.
     Positions are [B or 1, T]. Most trainers compute angles in float32."""
     width = x.shape[-1]
     high = torch.float64 if x.dtype == torch.float64 else torch.float32
     angles = high if c.angles == "fp32" else torch.float64
-    f = frequencies(c, width, angles)
+    f = 1 / c.theta ** (torch.arange(0, width, 2).to(angles) / width)
     angle = (positions.to(angles)[:, :, None] * f)[:, :, None, :]
     cos, sin = angle.cos().to(high), angle.sin().to(high)
     a, b = x.chunk(2, -1) if halves else (x[..., 0::2], x[..., 1::2])
@@ -146,9 +134,8 @@ class Norm(nn.Module):
         return m.tp.enter(F.rms_norm(x, x.shape[-1:], w, self.eps), m.bug)
 
 
-def product(layer, x, m):
-    w = local(layer.weight)
-    return F.linear(x, w.detach() + 0 * w if layer is m.detached else w)
+def product(layer, x):
+    return F.linear(x, local(layer.weight))
 
 
 class Attention(nn.Module):
@@ -162,43 +149,19 @@ class Attention(nn.Module):
 
     def forward(self, x, m):
         n, length = x.shape[:2]
-        q, k, v = (product(w, x, m).view(n, length, -1, self.width)
+        q, k, v = (product(w, x).view(n, length, -1, self.width)
                    for w in (self.wq, self.wk, self.wv))
         at = torch.arange(length)[None] if m.positions is None else m.positions
-        if m.bug == "positions-by-chunk":
-            at = at % (length // 2)
-        q, k = (turn(t, at, m.c, m.halves != (m.bug == "other-rotation")) for t in (q, k))
+        q, k = (turn(t, at, m.c, m.halves) for t in (q, k))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         groups = q.shape[1] // k.shape[1]
-        k, v = (t.repeat(1, groups, 1, 1) if m.bug == "kv-heads-order" else
-                t.repeat_interleave(groups, 1) for t in (k, v))
+        k, v = (t.repeat_interleave(groups, 1) for t in (k, v))
         see = torch.ones(length, length, dtype=torch.bool).tril()
-        if m.bug == "window":  # a sliding window of half of the sequence
-            see = see.triu(1 - length // 2)
-        if m.bug == "window-5":
-            see = see.triu(-4)
-        if m.bug == "one-later":
-            see = torch.ones_like(see).tril(1)
-        if m.bug == "not-causal":
-            see = torch.ones_like(see)
-        half = length // 2
-        if m.positions is not None and m.bug != "documents-seen":
+        if m.positions is not None:
             document = (m.positions == 0).cumsum(1)
             see = (see & (document[:, :, None] == document[:, None, :]))[:, None]
-        if m.bug == "mask-border":  # the last query of a chunk sees the next chunk's first key
-            see[half - 1, half] = True
-        if m.bug == "chunk-unseen":  # the second chunk's queries never get the first one's keys
-            see[half:, :half] = False
-        if m.bug == "chunk-by-chunk":  # the mask of a chunk of its own is put on the others, too
-            see[half:, :half] = see[half:, half:]
-        scale = 1 / self.width if m.bug == "softmax-scale" else None
-        if m.bug == "score-cap":
-            x = q @ k.transpose(2, 3) / math.sqrt(self.width)
-            x = (20 * torch.tanh(x / 20)).masked_fill(~see, -math.inf)
-            y = x.softmax(-1) @ v
-        else:
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=see, scale=scale)
-        return product(self.wo, y.transpose(1, 2).reshape(n, length, -1), m)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=see)
+        return product(self.wo, y.transpose(1, 2).reshape(n, length, -1))
 
 
 class FeedForward(nn.Module):
@@ -209,10 +172,8 @@ class FeedForward(nn.Module):
         self.w3 = nn.Linear(c.dim, c.ffn, bias=False)
 
     def forward(self, x, m):
-        gate, up = product(self.w1, x, m), product(self.w3, x, m)
-        if m.bug == "gate-exchanged":
-            gate, up = up, gate
-        return product(self.w2, F.silu(gate) * up, m)
+        gate, up = product(self.w1, x), product(self.w3, x)
+        return product(self.w2, F.silu(gate) * up)
 
 
 class Block(nn.Module):
@@ -224,7 +185,7 @@ class Block(nn.Module):
     def forward(self, x, m):
         y = m.tp.leave(self.attention(self.attention_norm.enter(x, m), m),
                        m.bug in ("leave-missing", "leaves-missing"))
-        x = x + (F.dropout(y, 0.1) if m.bug == "dropout" else y)
+        x = x + y
         return x + m.tp.leave(self.feed_forward(self.ffn_norm.enter(x, m), m),
                               m.bug in ("ffn-leave-missing", "leaves-missing"))
 
@@ -253,9 +214,8 @@ class Llama(nn.Module):
 
     def forward(self, ids, positions=None):
         """Documents begin where positions are 0; without them a sequence is one."""
-        detached = self.layers["1"].attention.wv if self.bug == "detached" else None
         m = SimpleNamespace(tp=self.tp, c=self.c, bug=self.bug, halves=self.halves,
-                            last=self.norm, detached=detached, positions=positions,
+                            last=self.norm, positions=positions,
                             one=self.layers["1"].ffn_norm)
         w = local(self.tok_embeddings.weight)
         ids = ids - self.tp.rank * len(w)
@@ -264,15 +224,12 @@ class Llama(nn.Module):
         x = self.tp.embed(x, self.bug)
         if self.bug == "embedding-part-missing":
             x = x.detach()
-        if self.bug == "embedding-scaled":
-            x = x * math.sqrt(self.c.dim)
         for block in self.layers.values():
             x = block(x, m)
         w = local(self.output.weight)
         if self.bug == "head-part-missing":
             w = w.detach()
-        logits = self.tp.logits(F.linear(self.norm.enter(x, m), w))
-        return 30 * torch.tanh(logits / 30) if self.bug == "logit-cap" else logits
+        return self.tp.logits(F.linear(self.norm.enter(x, m), w))
 
 
 # ---- Hugging Face's names ----------------------------------------------------------------
@@ -298,5 +255,5 @@ def hf_config(c):
             "num_hidden_layers": c.layers, "num_attention_heads": c.heads,
             "num_key_value_heads": c.kv_heads, "hidden_size": c.dim,
             "intermediate_size": c.ffn, "max_position_embeddings": c.length,
-            "rms_norm_eps": c.norm_eps, "rope_theta": c.theta, "rope_scaling": c.rope_scaling,
+            "rms_norm_eps": c.norm_eps, "rope_theta": c.theta, "rope_scaling": None,
             "vocab_size": c.vocab, "tie_word_embeddings": c.tie, "torch_dtype": "float32"}
