@@ -211,7 +211,7 @@ static int megatron_parse(struct megatron_index *x, const struct str *text,
 			"documents%s",
 			x->name, text->len, (long long)x->n_sequences,
 			(long long)x->n_documents,
-			rest > x->n_sequences &&
+			fits && rest > x->n_sequences &&
 					(rest - x->n_sequences) / 8 == x->n_documents
 				? " (of text and pictures, which are not read)"
 				: "");
