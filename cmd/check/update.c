@@ -129,6 +129,9 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		    1e-5 * sqrt(uu / pp) < 0.003;
 	/* (nor do moments whose rounding looks like one) */
 	x->decays &= 3 * fine * x->sums.unclear * sqrt(uu / pp / (double)t->n) < 0.003;
+	/* (a decay below the rounding of parameters in 16 bits is lost in all of them alike) */
+	x->decays &= round < 1e-5 ||
+		     fmax(fabs(k), fabs(x->lr * c->files.adam.decay)) > 4 * round;
 }
 
 /* With the learning rate of the run: the distance, and what the rounding of the new parameters explains. */
