@@ -1,6 +1,7 @@
 /* pt-check: updates of right moments, which are missing, have the wrong sign or another learning rate. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
+#include "kernels/dtype_bits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -201,4 +202,25 @@ TEST(hidden_updates)
 		str_free(&json);
 		step_end(&s);
 	}
+}
+
+/* Parameters in bf16 lose a decay that is less than half of their last digit. */
+TEST(decay_below_rounding)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.no_batch = true;
+	s.adam.lr = 0.015;
+	step_train(&s);
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++) {
+			float *p0 = &s.of[0][MODEL][i][j], *p1 = &s.of[1][MODEL][i][j];
+			float kept = *p0 * (1 - 0.015f * (float)s.adam.decay);
+			float update = kept - *p1;
+			*p0 = round_bf16(*p0);
+			kept = round_bf16(*p0 * (1 - 0.015f * (float)s.adam.decay));
+			*p1 = round_bf16(kept - update);
+		}
+	expect_printed(&s, false, "parameters: all values are bf16 numbers");
+	step_end(&s);
 }
