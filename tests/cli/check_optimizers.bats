@@ -65,3 +65,19 @@ check() { # BEFORE AFTER OPTION...
 	code_of 0 check step-1 step-2
 	not grep -qE 'bf16|step before' <<<"$output"
 }
+
+@test "the embedding of pad_token_id has no gradient as an input" {
+	local name
+	for name in padding padding-tied; do
+		reports 0 'note    the embedding of token 5 (pad_token_id) has no gradient as an input' \
+			check "$name-0" "$name-1" -c "$STEPS/$name.json"
+		says 'verdict: the step is right'
+		code_of 0 check "$name-0" "$name-1" -c "$STEPS/$name.json" --reference fp32
+		jq 'del(.pad_token_id)' "$STEPS/$name.json" >none.json
+		code_of 1 check "$name-0" "$name-1" -c none.json
+		# and a gradient that the class would leave out is right, too
+		jq '.pad_token_id = 5' "$STEPS/config.json" >with.json
+		code_of 0 check step-0 step-1 -c with.json
+		not grep -q pad_token_id <<<"$output"
+	done
+}

@@ -145,3 +145,15 @@ step(model, both[0])
 both[1].step()
 save("muon-1", {"model": model.state_dict(),
                 "optimizer": {"muon": both[0].state_dict(), "adamw": both[1].state_dict()}})
+
+# a token of the batch has no gradient as an input
+for name in ("padding", "padding-tied"):
+    config = copy.deepcopy(CONFIG)
+    config.pad_token_id, config.tie_word_embeddings = int(BATCH[0, 2]), name == "padding-tied"
+    (OUT / f"{name}.json").write_text(json.dumps(config.to_dict()))
+    torch.manual_seed(1)
+    model = transformers.LlamaForCausalLM(config)
+    optimizer = torch.optim.AdamW(groups(model), betas=BETAS)
+    save(f"{name}-0", {"model": model.state_dict()})
+    step(model, optimizer)
+    save(f"{name}-1", state_of(model, optimizer))
