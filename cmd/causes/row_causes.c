@@ -159,6 +159,7 @@ bool by_few(struct cause_search *s)
 			struct few f = {0};
 			int i = s->wrong[k];
 			if (s->c->of[i].cause < 0 &&
+				((s->has & IF_SURE) || !may_chance(s, i)) &&
 				find_few(&f, s->c, i, (enum grouping)by)) {
 				describe_few(&f, text, sizeof(text));
 				explain(s, i, text);

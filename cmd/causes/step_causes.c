@@ -110,38 +110,46 @@ static double left_by(
 	return size > 0 ? sqrt(left / size) : INFINITY;
 }
 
+/* Is the weight of a sequence this one, but for rounding? */
+static bool is_weight(const struct step_check *c, double x, double weight)
+{
+	return fabs(x - weight) < (c->o.precision == RUN_FP32 ? 0.02 : 0.05);
+}
+
 /* "5 6 7 8" */
-static void put_sequences(char *out, size_t room, const double *x, int n, double weight)
+static void put_sequences(const struct step_check *c, char *out, size_t room,
+	const double *x, int n, double weight)
 {
 	size_t at = 0;
 	*out = '\0';
 	for (int i = 0; i < n && at < room; i++)
-		if (fabs(x[i] - weight) < 0.02)
+		if (is_weight(c, x[i], weight))
 			at += (size_t)snprintf(
 				out + at, room - at, "%s%d", at ? " " : "", i + 1);
 }
 
 /* Do some sequences have the largest weight, and more others the same smaller one? Lists the former. */
-static bool are_few(const double *x, int n, char *out, size_t room, double *times)
+static bool are_few(const struct step_check *c, const double *x, int n, char *out,
+	size_t room, double *times)
 {
 	double least = 1;
 	int few = 0, others = 0;
 	for (int i = 0; i < n; i++)
 		least = fmin(least, x[i]);
 	for (int i = 0; i < n; i++) {
-		few += fabs(x[i] - 1) < 0.02;
-		others += fabs(x[i] - least) < 0.02;
+		few += is_weight(c, x[i], 1);
+		others += is_weight(c, x[i], least);
 	}
 	*times = 1 / least;
-	put_sequences(out, room, x, n, 1);
-	return few + others == n && others > few && least > 0.02;
+	put_sequences(c, out, room, x, n, 1);
+	return few + others == n && others > few && !is_weight(c, least, 0);
 }
 
 /* Are all weights that are not 0 equal? */
-static bool has_equal_others(const double *x, int n)
+static bool has_equal_others(const struct step_check *c, const double *x, int n)
 {
 	for (int i = 0; i < n; i++)
-		if (fabs(x[i]) >= 0.02 && fabs(x[i] - 1) >= 0.02)
+		if (!is_weight(c, x[i], 0) && !is_weight(c, x[i], 1))
 			return false;
 	return true;
 }
@@ -155,8 +163,8 @@ static void describe_sequences(
 	const size_t size = sizeof(s->detail);
 	/* (a zero among other weights hides them) */
 	*list = '\0';
-	if (has_equal_others(x, n))
-		put_sequences(list, sizeof(list), x, n, 0);
+	if (has_equal_others(c, x, n))
+		put_sequences(c, list, sizeof(list), x, n, 0);
 	double times = shown(c, most / c->scale.run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
 		snprintf(text, size,
@@ -169,7 +177,7 @@ static void describe_sequences(
 			list, n, times);
 	else if (*list)
 		snprintf(text, size, "%s of %d do not count", list, n);
-	else if (are_few(x, n, list, sizeof(list), &times))
+	else if (are_few(c, x, n, list, sizeof(list), &times))
 		snprintf(text, size, "%s of %d count %.3g times, and the others once",
 			list, n, shown(c, times));
 	else {
@@ -236,13 +244,25 @@ static bool fit_sequences(
 	return fits;
 }
 
-/* (What does not explain the screen is not tried on the others.) */
+/* Are all tensors without a cause such as a few numbers fit by chance? */
+static bool are_by_chance(const struct cause_search *s)
+{
+	for (int k = 0; k < s->n_wrong; k++)
+		if (s->c->of[s->wrong[k]].cause < 0 &&
+			((s->has & IF_SURE) || !may_chance(s, s->wrong[k])))
+			return false;
+	return true;
+}
+
+/* (What does not explain the screen is not tried on the others. Of a norm alone it has too few elements to tell.) */
 bool by_sequences(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	int n = (int)s->c->batch.n;
 	double x[MAX_PARTS], most = 0;
-	if (n < 2 || n > MAX_PARTS || !fit_sequences(s, n, s->screen, x))
+	if (n < 2 || n > MAX_PARTS || are_by_chance(s) ||
+		(count_elements(s, s->screen) >= 4 * n &&
+			!fit_sequences(s, n, s->screen, x)))
 		return false;
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
 	unexplained(s, wanted);

@@ -38,6 +38,14 @@ void put_factors(
 
 /* ---- one tensor by itself ------------------------------------------------------------------ */
 
+bool may_chance(const struct cause_search *s, int i)
+{
+	const struct step_check *c = s->c;
+	return c->has_reference && c->o.precision != RUN_FP32 &&
+	       tensor_of(c, i)->ndim < 2 &&
+	       ((s->has & IF_MOST) || c->of[i].gradient.value < 0.1);
+}
+
 /* Does a cause leave no more than rounding, and much less than there is without it? */
 bool within(const struct step_check *c, int i, double residual)
 {
@@ -412,7 +420,8 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 	const float *part[MAX_PARTS];
 	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
 	int k = c->of[i].in_model;
-	if (c->of[i].n < 4 * p->n) /* as many weights as elements explain anything */
+	/* (as many weights as elements explain anything) */
+	if (c->of[i].n < 4 * p->n || (may_chance(s, i) && !(s->has & IF_SURE)))
 		return false;
 	for (int j = 0; j < p->n; j++)
 		part[j] = p->of[j].g[k];

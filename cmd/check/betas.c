@@ -57,11 +57,11 @@ static bool solve_beta1(const struct step_check *c, const struct moment_sums *s,
 	return true;
 }
 
-/* A number that is meant: with few digits, if one is near. */
+/* A beta that is meant: with few digits, if one is near. (What matters is 1 - beta.) */
 static double rounded(double x)
 {
 	double near = round(x * 1000) / 1000;
-	return fabs(x - near) < 2e-4 ? near : x;
+	return fabs(x - near) < fmin(2e-4, 0.02 * (1 - x)) ? near : x;
 }
 
 /* How many tensors a beta1 explains, with one factor for all. */
@@ -131,7 +131,10 @@ int solve_betas(struct step_check *c, bool *solved, struct err *e)
 	double beta2 = rounded(1 - s.square / s.n / (factor * factor));
 	bool cold = c->files.m0 < 0;
 	double grain = c->o.precision == RUN_FP32 ? 0.01 : 0.05;
-	bool same = fabs(beta2 - a->beta2) <= grain * (1 - a->beta2);
+	/* (a factor of exp_avg, and its square one of exp_avg_sq, are a scale) */
+	double times = (1 - beta1) / (1 - a->beta1);
+	bool same = fabs(beta2 - a->beta2) <= grain * (1 - a->beta2) &&
+		    fabs(times * times - 1) > 2 * grain;
 	bool swapped = fabs(beta1 - a->beta2) < 1e-3 &&
 		       fabs(beta2 - a->beta1) <= grain * (1 - a->beta1);
 	if (cold && (c->files.v1 < 0 || !(same || swapped)))

@@ -29,11 +29,20 @@ static double middle_factor(const struct cause_search *s)
 	return middle;
 }
 
-/* Are all wrong tensors within the bounds of bf16, with a factor that they have in common? */
-bool is_rounded(struct cause_search *s)
+/* How far the logged loss is off, compared with `part` of the loss; 0: it was not logged. */
+static double loss_off(const struct step_check *c, double part)
+{
+	double off = fabs(c->o.loss - c->reference.loss) - c->o.loss_half;
+	return isnan(c->o.loss) ? 0 : off / (part * c->reference.size);
+}
+
+/* Are all wrong tensors within the bounds of bf16, with a factor that they have in common, and is
+ * the loss? */
+bool seems_rounded(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	if (c->o.precision != RUN_FP32 || 2 * s->n_wrong <= c->n || !c->has_reference)
+	if (c->o.precision != RUN_FP32 || 2 * s->n_wrong <= c->n || !c->has_reference ||
+		loss_off(c, 1e-2 / sqrt((double)max64(1, c->batch.counted))) > 1)
 		return false;
 	double *bounds = bounds_in_bf16(c, &s->e), factor = middle_factor(s);
 	bool all = bounds && factor > 0;
@@ -45,6 +54,12 @@ bool is_rounded(struct cause_search *s)
 	}
 	free(bounds);
 	return all;
+}
+
+/* (A loss that is off in fp32 may be that of another function as well.) */
+bool is_rounded(struct cause_search *s)
+{
+	return loss_off(s->c, s->c->loss_bound) <= 1 && seems_rounded(s);
 }
 
 /* Are all norms wrong, and nothing else? */
@@ -113,7 +128,16 @@ bool has_right_forward(struct cause_search *s)
 {
 	const char *also =
 		s->has & IF_MOST ? ", or gradients that were not set to zero" : "";
-	if (s->c->o.precision == RUN_FP32)
+	/* (few digits of a loss do not tell two functions apart) */
+	const struct step_check *c = s->c;
+	bool coarse = !s->forward_right && c->loss_right &&
+		      c->o.loss_half > c->loss_bound * c->reference.size;
+	if (c->o.precision == RUN_FP32 && coarse)
+		snprintf(s->detail, sizeof(s->detail),
+			"the loss agrees in the digits that were logged, which hides a forward pass "
+			"that differs by little; is it the backward pass, such a function%s",
+			also);
+	else if (c->o.precision == RUN_FP32)
 		snprintf(s->detail, sizeof(s->detail),
 			"%s is right, and so are the batch and the forward pass; is it the "
 			"backward pass%s",
@@ -259,6 +283,32 @@ static int list_wrong(struct cause_search *s, struct err *e)
 	return 0;
 }
 
+/* Tries the causes of each tensor that may be fitted by chance, or of the others. */
+static void try_each(struct cause_search *s, bool chance)
+{
+	for (int k = 0; k < s->n_wrong; k++) {
+		s->tensor = s->wrong[k];
+		if (s->c->of[s->tensor].cause < 0 && may_chance(s, s->tensor) == chance)
+			try_causes(s, TRY_TENSOR);
+	}
+}
+
+/* (What may be chance is trusted where most are wrong, and at least half of the others have a cause.) */
+static void try_tensors(struct cause_search *s)
+{
+	int known = 0, others = 0;
+	s->has |= IF_SURE;
+	try_each(s, false);
+	for (int k = 0; k < s->n_wrong; k++) {
+		bool other = !may_chance(s, s->wrong[k]);
+		others += other;
+		known += other && s->c->of[s->wrong[k]].cause >= 0;
+	}
+	if (2 * known < others || !(s->has & IF_MOST))
+		s->has &= ~(unsigned)IF_SURE;
+	try_each(s, true);
+}
+
 int find_causes(struct step_check *c, struct err *e)
 {
 	struct cause_search s = {.c = c,
@@ -275,11 +325,8 @@ int find_causes(struct step_check *c, struct err *e)
 			s.n_wrong);
 	if (!rc && s.n_wrong)
 		try_causes(&s, TRY_FIRST);
-	for (int k = 0; k < s.n_wrong && !rc; k++) {
-		s.tensor = s.wrong[k];
-		if (c->of[s.tensor].cause < 0)
-			try_causes(&s, TRY_TENSOR);
-	}
+	if (!rc)
+		try_tensors(&s);
 	if (c->has_reference && !rc)
 		need_near(&s);
 	if (!rc)

@@ -19,8 +19,8 @@ CAUSE(TRY_TENSOR, 0, has_no_gradient,
 	"no gradient: it is not trained (--freeze), or the backward does not reach it")
 CAUSE(TRY_TENSOR, 0, by_own_clip, "clipped by its own norm, not by that of all gradients")
 CAUSE(TRY_TENSOR, 0, by_no_clip, "not clipped, and others are")
-CAUSE(TRY_TENSOR, 0, by_factor, "%s times what it should be")
-CAUSE(TRY_TENSOR, 0, by_slices, "dim %s times")
+CAUSE(TRY_TENSOR, IF_SURE, by_factor, "%s times what it should be")
+CAUSE(TRY_TENSOR, IF_SURE, by_slices, "dim %s times")
 CAUSE(TRY_TENSOR, 0, by_transposition, "transposed")
 CAUSE(TRY_TENSOR, 0, by_halves,
 	"rows of heads in halves instead of pairs (rotary positions)")
@@ -28,11 +28,11 @@ CAUSE(TRY_TENSOR, 0, by_pairs,
 	"rows of heads in pairs instead of halves (rotary positions)")
 CAUSE(TRY_TENSOR, 0, by_exchange, "the gradient of %s")
 CAUSE(TRY_TENSOR, IF_SEARCH, by_embedding_rows, "%s")
-CAUSE(TRY_TENSOR, IF_REFERENCE, by_order_of_slices, "dim %s, counted from 0")
-CAUSE(TRY_TENSOR, IF_REFERENCE, by_value, "as if each element were clipped to %s")
+CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_order_of_slices, "dim %s, counted from 0")
+CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_value, "as if each element were clipped to %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
 	"its moments of the step before were those of %s")
-CAUSE(TRY_TENSOR, IF_REFERENCE, by_decay,
+CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_decay,
 	"the gradient plus %s: weight decay before the moments (L2)")
 
 CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_kept_gradients,
@@ -85,6 +85,9 @@ CAUSE(TRY_STEP, IF_NO_SEARCH, is_unexplained,
 CAUSE(TRY_STEP, 0, is_rounded,
 	"farther than rounding in fp32, and not than in bf16: was a part of the run in bf16 "
 	"(--precision)?")
+CAUSE(TRY_STEP, 0, seems_rounded,
+	"no known cause: farther than rounding in fp32, and not than in bf16: was a part of the "
+	"run in bf16 (--precision), or is it a function that differs by little?")
 CAUSE(TRY_STEP, 0, has_right_forward, "no known cause: %s?")
 CAUSE(TRY_STEP, 0, has_right_tensors, "no known cause")
 CAUSE(TRY_STEP, IF_MOST, by_cosines,

@@ -355,7 +355,11 @@ static void judge_scale(
 	if (near(off, 1, within))
 		return;
 	say_times(c, off, times, sizeof(times));
-	if (clip > 0 && c->scale.clipped && c->scale.seen_norm > clip * (1 + within))
+	if (clip > 0 && c->scale.clipped && near(common, 1, within))
+		add_finding(c, FINDING_SCALE, NULL,
+			"clip: the gradient was not clipped: its norm is %.5g, and --clip is %.5g",
+			c->scale.seen_norm, clip);
+	else if (clip > 0 && c->scale.clipped && c->scale.seen_norm > clip * (1 + within))
 		add_finding(c, FINDING_CLIP, NULL,
 			"clip: the clipped gradient has norm %.5g, above %.5g: the norm that it was "
 			"divided by is %.4g of its own, %s%s",

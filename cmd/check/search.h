@@ -42,6 +42,7 @@ enum cause_needs {
 	IF_FEW = 32,	 /* or not */
 	IF_FORWARD = 64, /* the forward pass may be wrong */
 	IF_ALSO = 128,	 /* (none: it is tried even if another cause has been found) */
+	IF_SURE = 256,	 /* the tensor is none that a few numbers may fit by chance */
 	IF_FUNCTION = IF_SEARCH | IF_MOST | IF_FORWARD
 };
 
@@ -104,6 +105,10 @@ bool within(const struct step_check *c, int i, double residual);
 double shown(const struct step_check *c, double f);
 void put_factors(
 	const struct step_check *c, char *out, size_t room, const double *f, int n);
+
+/* May a few numbers fit this tensor by chance? Within the bounds of bf16: a norm or a bias, where most tensors are
+ * wrong, or where it is wrong by little. */
+bool may_chance(const struct cause_search *s, int i);
 
 /* Tries two degrees of the layout, and others, as numbers of slices of each dimension of
  * s->tensor. */

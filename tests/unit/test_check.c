@@ -529,6 +529,21 @@ TEST(wrong_scales)
 	step_expect(
 		&s, &plain_check, "the norm that it was divided by is 0.7 of its own");
 	step_end(&s);
+	/* not clipped at all */
+	step_begin(&s, LLAMA);
+	s.grad_norm = 0.1 * s.adam.clip;
+	step_train(&s);
+	step_expect(&s, &plain_check, "clip: the gradient was not clipped: its norm is ");
+	step_end(&s);
+	/* a factor that exp_avg_sq has, too, is no other beta1: 1 - beta2 is small, as the default is */
+	step_begin(&s, LLAMA);
+	s.adam.clip = 0;
+	s.adam.beta2 = 0.999;
+	scale_all(&s, 0.94);
+	step_train(&s);
+	step_expect(&s, &plain_check, "finding scale: all gradients are 0.94 times");
+	step_expect(&s, &plain_check, "verdict: wrong: 1 finding\n");
+	step_end(&s);
 }
 
 /* ---- wrong updates ---------------------------------------------------------------------------- */
