@@ -5,7 +5,7 @@ load helpers
 @test "an option, a tokenizer, an architecture, an activation function, an optimizer and a format of logs are each a file or a row" {
 	root=$(realpath "$BATS_TEST_DIRNAME/../..")
 	mkdir tree
-	(cd "$root" && tar cf - Makefile cmd libcore kernels man share completions tests/additions) | tar xf - -C tree
+	(cd "$root" && tar cf - Makefile cmd libcore kernels man share completions tests/additions tests/support) | tar xf - -C tree
 	cd tree
 	for patch in tests/additions/*.patch; do
 		git apply "$patch"
