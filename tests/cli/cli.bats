@@ -130,12 +130,12 @@ candidates() { # PROGRAM WORD...
 	[ "$(candidates pt-train --no-ck)" = '--no-ckpt --no-ckpt-best' ]
 	[ "$(candidates pt-train --layer)" = --layers ]
 	grep -q $'^--layers\t[A-Z].*\\.$' candidates
-	[ "$(candidates pt-train --arch '')" = 'gpt2 llama' ]
-	[ "$(candidates pt-train -a '')" = 'gpt2 llama' ]
+	[ "$(candidates pt-train --arch '')" = 'gpt2 llama olmo2 gemma2 gemma3 glm4' ]
+	[ "$(candidates pt-train -a '')" = 'gpt2 llama olmo2 gemma2 gemma3 glm4' ]
 	[ "$(candidates pt-train --arch l)" = llama ]
-	[ "$(candidates pt-train --arch=)" = '--arch=gpt2 --arch=llama' ]
-	[ "$(candidates pt-train --arch=g)" = --arch=gpt2 ]
-	[ "$(candidates pt-train arch=g)" = arch=gpt2 ]
+	[ "$(candidates pt-train --arch=l)" = '--arch=llama' ]
+	[ "$(candidates pt-train --arch=gp)" = --arch=gpt2 ]
+	[ "$(candidates pt-train arch=gp)" = arch=gpt2 ]
 	[ "$(candidates pt-train arch gemm)" = 'gemm-algorithms= :files .h5' ]
 	[ "$(candidates pt-train lay)" = 'layers= :files .h5' ]
 	[ "$(candidates pt-train '')" = ':files .h5' ] # keys are many
@@ -176,10 +176,10 @@ offers() { # PROGRAM WORD...
 }
 
 @test "bash completion: pieces around =, and files" {
-	[ "$(offers pt-train --arch = g)" = gpt2 ]
-	[ "$(offers pt-train --arch =)" = $'gpt2\nllama' ]
+	[ "$(offers pt-train --arch = gp)" = gpt2 ]
+	[ "$(offers pt-train --arch =)" = $'gpt2\nllama\nolmo2\ngemma2\ngemma3\nglm4' ]
 	[ "$(offers pt-train arch = l)" = llama ]
-	[ "$(offers pt-train -a '')" = $'gpt2\nllama' ]
+	[ "$(offers pt-train -a '')" = $'gpt2\nllama\nolmo2\ngemma2\ngemma3\nglm4' ]
 	[ "$(offers pt-train lr = 3 --no-ck)" = $'--no-ckpt\n--no-ckpt-best' ]
 	[ "$(offers pt-train lay)" = layers= ]
 	[ "$(offers pt-train ckpt = '')" = $'yes\nno' ]
@@ -205,9 +205,9 @@ offers() { # PROGRAM WORD...
 		HOME=$PWD XDG_DATA_HOME=$PWD XDG_CONFIG_HOME=$PWD fish --no-config -c \
 			". ./stub.fish; complete -C '$1'" | cut -f1
 	}
-	[ "$(fishes 'pt-train --arch=g')" = --arch=gpt2 ]
+	[ "$(fishes 'pt-train --arch=gp')" = --arch=gpt2 ]
 	[ "$(fishes 'pt-train --preset llama2')" = llama2-7b ]
-	[ "$(fishes 'pt-train arch=g')" = arch=gpt2 ]
+	[ "$(fishes 'pt-train arch=gp')" = arch=gpt2 ]
 	[ "$(fishes 'pt-train --no-ckpt-')" = --no-ckpt-best ]
 	[ "$(fishes 'pt-train --resume au')" = auto ]
 	[ "$(fishes 'pt-ckpt ve')" = verify ]
@@ -232,7 +232,7 @@ offers() { # PROGRAM WORD...
 	zshes() {
 		zsh -f ./zshes "$@" | paste -sd ' '
 	}
-	[ "$(zshes pt-train --arch=g)" = 'key -S word --arch=gpt2' ]
+	[ "$(zshes pt-train --arch=gp)" = 'key -S word --arch=gpt2' ]
 	[[ $(zshes pt-train lay) = 'key layers=:Number of transformer layers. -S word compset -P 1 *= files -g *.h5(-.)' ]]
 	[ "$(zshes pt-train --out '')" = 'key -S word compset -P 1 *= files -/' ]
 	[ "$(zshes pt-train --config '')" = 'key -S word compset -P 1 *= files' ]
