@@ -119,10 +119,12 @@ int torch_config_class(const char *checkpoint, const char *given, struct err *e)
 {
 	scoped_ptr char *path = find_config(checkpoint, given);
 	struct hf_config h;
+	struct err once = {0};
 	if (!path || !text_ends(path, ".json"))
 		return 0;
-	return (!given && file_check_regular(path, e)) || hf_config_read(&h, path, e) ? -1
-										      : 0;
+	if (given && file_check_regular(path, &once)) /* (a FIFO can be read once) */
+		return 0;
+	return file_check_regular(path, e) || hf_config_read(&h, path, e) ? -1 : 0;
 }
 
 static int disagree(

@@ -248,7 +248,7 @@ refused() { # CODE TEXT COMMAND...
 
 @test "a value that is near an enum's is named, from wherever it came" {
 	make_shard
-	refused 64 "arch: 'lama' is none of gpt2, llama; did you mean 'llama'" pt-train --arch lama
+	refused 64 "arch: 'lama' is none of gpt2, llama, olmo2, gemma2, gemma3, glm4; did you mean 'llama'" pt-train --arch lama
 	refused 64 "environment: PT_ARCH: arch: 'lama'" env PT_ARCH=lama pt-train
 	refused 64 "did you mean 'llama'" pt-train arch=lama
 	echo 'arch = lama' >c.conf
