@@ -36,30 +36,42 @@ static double loss_off(const struct step_check *c, double part)
 	return isnan(c->o.loss) ? 0 : off / (part * c->reference.size);
 }
 
-/* Are all wrong tensors within the bounds of bf16, with a factor that they have in common, and is
- * the loss? */
-bool seems_rounded(struct cause_search *s)
+/* How far the tensor in the middle is, compared with its bound in bf16, after a factor that all wrong ones have in
+ * common; INFINITY: one is beyond its bound, or the loss is. */
+static double middle_in_bf16(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	if (c->o.precision != RUN_FP32 || 2 * s->n_wrong <= c->n || !c->has_reference ||
 		loss_off(c, 1e-2 / sqrt((double)max64(1, c->batch.counted))) > 1)
-		return false;
+		return INFINITY;
 	double *bounds = bounds_in_bf16(c, &s->e), factor = middle_factor(s);
+	double *far = xcalloc((size_t)s->n_wrong, sizeof(*far));
 	bool all = bounds && factor > 0;
 	for (int k = 0; k < s->n_wrong && all; k++) {
 		int i = s->wrong[k];
 		const struct products p =
 			products_of(c->seen[i], reference_of(c, i), c->of[i].n);
-		all = residual_of(&p, factor) <= fmin(bounds[i], 0.5);
+		double left = residual_of(&p, factor);
+		all = left <= fmin(bounds[i], 0.5);
+		far[k] = left / bounds[i];
 	}
+	double middle = all ? median(far, s->n_wrong) : INFINITY;
 	free(bounds);
-	return all;
+	free(far);
+	return middle;
 }
 
-/* (A loss that is off in fp32 may be that of another function as well.) */
+/* Is the loss right in fp32, or not known? What rounds to bf16 may then be a sum alone. */
 bool is_rounded(struct cause_search *s)
 {
-	return loss_off(s->c, s->c->loss_bound) <= 1 && seems_rounded(s);
+	return loss_off(s->c, s->c->loss_bound) <= 1 && isfinite(middle_in_bf16(s));
+}
+
+/* (With a loss that is off, all of the run was in bf16. Such runs were at 0.3 to 0.5 of their bounds.) */
+bool seems_rounded(struct cause_search *s)
+{
+	double middle = middle_in_bf16(s);
+	return middle > 0.15 && isfinite(middle);
 }
 
 /* Are all norms wrong, and nothing else? */

@@ -86,8 +86,8 @@ CAUSE(TRY_STEP, 0, is_rounded,
 	"farther than rounding in fp32, and not than in bf16: was a part of the run in bf16 "
 	"(--precision)?")
 CAUSE(TRY_STEP, 0, seems_rounded,
-	"no known cause: farther than rounding in fp32, and not than in bf16: was a part of the "
-	"run in bf16 (--precision), or is it a function that differs by little?")
+	"farther than rounding in fp32, and not than in bf16: was the run in bf16 (--precision), "
+	"or is it a function that differs by little?")
 CAUSE(TRY_STEP, 0, has_right_forward, "no known cause: %s?")
 CAUSE(TRY_STEP, 0, has_right_tensors, "no known cause")
 CAUSE(TRY_STEP, IF_MOST, by_cosines,
