@@ -29,7 +29,8 @@ CAUSE(TRY_TENSOR, 0, by_pairs,
 CAUSE(TRY_TENSOR, 0, by_exchange, "the gradient of %s")
 CAUSE(TRY_TENSOR, IF_SEARCH, by_embedding_rows, "%s")
 CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_order_of_slices, "dim %s, counted from 0")
-CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_value, "as if each element were clipped to %s")
+CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_value,
+	"as if each element were clipped to %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
 	"its moments of the step before were those of %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_decay,
