@@ -97,6 +97,7 @@ static void compute_rows(const struct step_check *c, int tensor, struct target_r
 	struct gradients g = {0};
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
 	wanted[c->of[tensor].in_model] = true;
+	*r = (struct target_rows){0};
 	r->dy = xcalloc((size_t)(n * m->c.dim), sizeof(double));
 	r->x = xcalloc((size_t)(n * m->c.ffn_dim), sizeof(double));
 	r->loss = xcalloc((size_t)n, sizeof(double));
