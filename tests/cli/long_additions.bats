@@ -10,7 +10,7 @@ load helpers
 	for patch in tests/additions/*.patch; do
 		git apply "$patch"
 	done
-	env -u MAKEFLAGS -u MAKELEVEL make -s -j"$(nproc)" DEPS=no CUDA=no programs WERROR=-Werror 1>/dev/null
+	env -u MAKEFLAGS -u MAKELEVEL make -s -j"$(nproc)" DEPS=no CUDA=no programs WERROR=-Werror </dev/null 1>/dev/null
 	PATH=$PWD/build:$PATH
 	printf 'the quick brown fox jumps over the lazy dog. %.0s' {1..200} >text
 	pt-prepare --tokenizer rot13 text -o data.h5
