@@ -125,7 +125,8 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		.along = !both && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	/* (parameters that are small beside their update, as biases of the first steps, tell no decay) */
-	x->decays = both && x->lr > 0 && 3 * round / sqrt((double)t->n) < 0.01 * x->lr &&
+	x->decays = both && x->lr > 0 &&
+		    3 * round * x->sums.unclear / sqrt((double)t->n) < 0.01 * x->lr &&
 		    1e-5 * sqrt(uu / pp) < 0.003;
 	/* (nor do moments whose rounding looks like one) */
 	x->decays &= 3 * fine * x->sums.unclear * sqrt(uu / pp / (double)t->n) < 0.003;
