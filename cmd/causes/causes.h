@@ -40,7 +40,7 @@ struct target_fit {
 	double *k,
 		*b; /* [n][n], [n]: products of the targets' parts; with what was seen */
 	double yy;  /* the square of what was seen */
-	double bound; /* of the distance that weights may leave, relative to what was seen */
+	double bound; /* upper bound of the relative distance after the fit */
 	double *p;    /* [n]: probabilities of the targets */
 	double *w;    /* [n]: the solved weights; most are 1 */
 };

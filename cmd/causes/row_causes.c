@@ -178,7 +178,7 @@ struct rows {
 	double *dx;    /* [positions of the batch][dim] */
 	double *rest;  /* [vocab][dim]: the output layer's part, if both are one table */
 	double *row;   /* [vocab][dim] */
-	int64_t parts; /* of the batch, each of some sequences */
+	int64_t parts; /* number of parts of the batch, whole sequences each */
 };
 
 static void rows_init(struct rows *r, const struct step_check *c, int tensor)

@@ -110,7 +110,7 @@ static double left_by(
 	return size > 0 ? sqrt(left / size) : INFINITY;
 }
 
-/* Is the weight of a sequence this one, but for rounding? */
+/* Returns whether the weight of a sequence equals this one within rounding. */
 static bool is_weight(const struct step_check *c, double x, double weight)
 {
 	return fabs(x - weight) < (c->o.precision == RUN_FP32 ? 0.02 : 0.05);

@@ -165,7 +165,7 @@ struct step_check {
 	/* Of the update: */
 	double lr, lr_bound, decay; /* what most tensors had */
 	char update_unchecked[120]; /* why updates were not checked; "": all were */
-	int n_updates_unchecked;    /* of so many tensors; 0: of all */
+	int n_updates_unchecked;    /* number of tensors; 0: all */
 	bool lr_scaled;		    /* scales of the learning rate are known */
 	struct finding findings[MAX_FINDINGS];
 	int n_findings;

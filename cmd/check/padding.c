@@ -38,7 +38,7 @@ static int find_table(const struct step_check *c, int64_t token)
 	return -1;
 }
 
-/* Sets row[dim] to the row of the gradient that the run had, but for a factor. */
+/* Sets row[dim] to the token's row of the run's gradient, up to a common factor. */
 static int read_row(
 	const struct step_check *c, int table, int64_t token, double *row, struct err *e)
 {

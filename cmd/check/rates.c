@@ -221,7 +221,7 @@ static bool rate_is_wrong(const struct step_check *c, const struct tensor_check 
 	return is != RATE_EXPLAINED && c->files.adam.lr > 0;
 }
 
-/* Tensors that a group has in common have one rate, but for rounding: that of the first. */
+/* The tensors of a group share one rate within rounding: the rate of its first tensor. */
 static double shown_rate(const struct step_check *c, const struct tensor_check *x)
 {
 	for (int k = 0; c->order[k] != x - c->of; k++) {
