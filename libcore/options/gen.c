@@ -12,7 +12,7 @@ void opt_kinds(const struct program *p, struct strs *out)
  * line is long. */
 void man_text(FILE *f, const char *s)
 {
-	enum { LONG = 72 };
+	enum { LONG = 92 };
 	int at = 0;
 	for (char before = '\n'; *s; before = *s++) {
 		bool sentence = *s == ' ' && (before == '.' || before == '?');
@@ -54,6 +54,11 @@ static void man(const struct program *p, FILE *f)
 			fprintf(f, " Ar %s", arg.s);
 		if (opt_is_on(t))
 			fprintf(f, " , Fl -no-%s", t->name);
+		opt_default(t, &arg);
+		if (arg.len)
+			fputs(" Pq default Cm ", f);
+		for (const char *c = arg.s; *c; c++)
+			fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
 		putc('\n', f);
 		man_text(f, t->help);
 		if (opt_is_on(t))
@@ -63,13 +68,6 @@ static void man(const struct program *p, FILE *f)
 				t->was);
 		if (t->needs)
 			fprintf(f, "It needs %s.\n", t->needs);
-		opt_default(t, &arg);
-		if (!arg.len)
-			continue;
-		fputs("The default is\n.Cm ", f);
-		for (const char *c = arg.s; *c; c++)
-			fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
-		fputs(" .\n", f);
 	}
 	fputs(".El\n", f);
 }
