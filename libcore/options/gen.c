@@ -29,6 +29,23 @@ void man_text(FILE *f, const char *s)
 	putc('\n', f);
 }
 
+/* Writes " Pq default Cm 12 ; No needs --option" of an option, or a part of it. */
+static void man_remarks(const struct opt *t, FILE *f)
+{
+	scoped_str arg = {0};
+	opt_default(t, &arg);
+	if (opt_is_on(t))
+		str_puts(&arg, "on");
+	if (arg.len || t->needs)
+		fputs(" Pq ", f);
+	if (arg.len)
+		fputs("default Cm ", f);
+	for (const char *c = arg.s; *c; c++)
+		fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
+	if (t->needs)
+		fprintf(f, "%sneeds %s", arg.len ? " ; No " : "", t->needs);
+}
+
 static void man(const struct program *p, FILE *f)
 {
 	scoped_str arg = {0};
@@ -54,20 +71,12 @@ static void man(const struct program *p, FILE *f)
 			fprintf(f, " Ar %s", arg.s);
 		if (opt_is_on(t))
 			fprintf(f, " , Fl -no-%s", t->name);
-		opt_default(t, &arg);
-		if (arg.len)
-			fputs(" Pq default Cm ", f);
-		for (const char *c = arg.s; *c; c++)
-			fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
+		man_remarks(t, f);
 		putc('\n', f);
 		man_text(f, t->help);
-		if (opt_is_on(t))
-			fputs("On by default.\n", f);
 		if (t->was)
-			fprintf(f, "Its earlier name,\n.Fl -%s ,\nis read too.\n",
+			fprintf(f, ".No The earlier name Fl -%s No is still accepted .\n",
 				t->was);
-		if (t->needs)
-			fprintf(f, "It needs %s.\n", t->needs);
 	}
 	fputs(".El\n", f);
 }
