@@ -34,8 +34,8 @@ static const struct opt options[] = {
 	{OPT_INT, 's', "seed", "N", "1", T(seed), OPT_ARITH, .help =
 		"Seed of the initial parameters, the order of samples and dropout."},
 	{OPT_INT, 0, "readers", "N", "0", T(readers), OPT_REPLAY, 0, 1e6, .help =
-		"Number of ranks that read the data and send it to the other ranks. 0: every rank "
-		"reads its own samples."},
+		"Number of ranks that read the data and send it to the other ranks (0: every rank "
+		"reads its own samples)."},
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Let data-parallel rank r of R, counted over all workers, read only files r, r + "
 		"R, r + 2R and so on. Results then depend on R. All files need the same "
@@ -49,7 +49,7 @@ static const struct opt options[] = {
 		"Global batch size: sequences per optimizer step, over all ranks."},
 	{OPT_INT, 0, "batch-per-rank", "N", "0", T(batch_per_rank), OPT_REPLAY, 0, 1e9, .help =
 		"Set --batch to N sequences per data-parallel rank, as DDP scripts do, and "
-		"--lr-scale-batch to N. 0: --batch does not depend on the ranks."},
+		"--lr-scale-batch to N (0: --batch does not depend on the ranks)."},
 	{OPT_INT, 'm', "micro-batch", "N", "0", T(micro_batch), OPT_ARITH, 0, 1e12,
 		.elsewhere = "per-device-train-batch-size device-batch-size "
 		"micro-batch-size local-batch-size train-micro-batch-size-per-gpu", .help =
@@ -59,7 +59,7 @@ static const struct opt options[] = {
 	{OPT_INT, 'n', "steps", "N", "2000", T(steps), OPT_ARITH, 0, MANY,
 		.elsewhere = "num-steps num-train-steps total-steps train-steps "
 		"train-iters max-iters max-steps training-steps num-iterations", .help =
-		"Number of optimizer steps. 0: only write the initial checkpoint."},
+		"Number of optimizer steps (0: only write the initial checkpoint)."},
 
 	{OPT_GROUP, .name = "Model"},
 	{OPT_STR, 'p', "preset", "NAMES", NULL, T(preset), OPT_RUN, .help =
@@ -117,22 +117,21 @@ static const struct opt options[] = {
 		"Dropout probability in embeddings, attention and residual branches."},
 	{OPT_DOUBLE, 0, "norm-eps", "X", "0", M(norm_eps), OPT_MODEL, 0, 1,
 		.elsewhere = "rms-norm-eps layernorm-epsilon norm-epsilon layer-norm-eps", .help =
-		"Epsilon of LayerNorm and RMSNorm. 0: the default of --arch, 1e-5 for gpt2 and "
-		"llama."},
+		"Epsilon of LayerNorm and RMSNorm (0: the default of --arch, 1e-5 for gpt2 and "
+		"llama)."},
 	{OPT_ENUM, 0, "init", NULL, "by-arch", M(init), OPT_ARITH, .values = init_names, .help =
-		"Weight initialization. gpt2: normal with standard deviation 0.02; residual "
-		"projections are scaled by 1/sqrt(2 layers). llama: normal with standard deviation "
-		"0.02. depth: smaller in deeper layers, as in torchtitan. by-arch: gpt2 for gpt2, "
-		"else llama."},
+		"Weight initialization. gpt2, llama: normal with standard deviation 0.02; gpt2 "
+		"scales residual projections by 1/sqrt(2 layers). depth: smaller in deeper layers, "
+		"as in torchtitan. by-arch: gpt2 for gpt2, else llama."},
 	{OPT_DOUBLE, 0, "rope-theta", "X", "10000", M(rope_theta), OPT_MODEL, 1, 1e12,
 		.elsewhere = "rotary-base", .help =
 		"Base of the rotary position embedding (RoPE)."},
 	{OPT_INT, 0, "nope-every", "N", "0", M(nope_every), OPT_MODEL, 0, 100000,
 		.elsewhere = "no-rope-layer-interval every-n-layers-nope no-rope-freq", .help =
-		"Every Nth layer has no positions (NoPE), as in SmolLM3. 0: all layers have RoPE."},
+		"Every Nth layer has no positions (NoPE), as in SmolLM3 (0: all layers have RoPE)."},
 	{OPT_ENUM, 0, "rope-scaling", NULL, "none", M(rope_scaling), OPT_MODEL,
 		.values = rope_scaling_names, .help =
-		"Scale RoPE for longer contexts: linearly, as Llama 3.1, or as YaRN."},
+		"How to scale RoPE for longer contexts (llama3: as in Llama 3.1)."},
 	{OPT_DOUBLE, 0, "rope-factor", "X", "8", M(rope_factor), OPT_MODEL, 1, 1e6, .help =
 		"Factor of --rope-scaling."},
 	{OPT_DOUBLE, 0, "rope-low", "X", "1", M(rope_low), OPT_MODEL, 0.001, 1e6, .help =
@@ -157,8 +156,8 @@ static const struct opt options[] = {
 		"pt-check only."},
 	{OPT_INT, 0, "rotary-channels", "N", "0", M(rotary), OPT_MODEL, 0, 1 << 16,
 		.elsewhere = "partial-rotary-factor rotary-percent rotary-dim", .help =
-		"Channels per head that RoPE rotates (Phi-4-mini): the first N/2 of each half. 0: "
-		"all."},
+		"Channels per head that RoPE rotates (Phi-4-mini): the first N/2 of each half (0: "
+		"all)."},
 	{OPT_DOUBLE, 0, "embedding-scale", "X", "0", M(embedding_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "embedding-multiplier", .help =
 		"Factor of embeddings (Granite). 0: 1, but sqrt(dim) for gemma. pt-check only."},
@@ -168,7 +167,7 @@ static const struct opt options[] = {
 		"pt-check only."},
 	{OPT_DOUBLE, 0, "attention-scale", "X", "0", M(attention_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "attention-multiplier query-pre-attn-scalar", .help =
-		"Factor of the attention scores. 0: 1/sqrt(channels per head)."},
+		"Factor of the attention scores (0: 1/sqrt(channels per head))."},
 	{OPT_DOUBLE, 0, "logit-scale", "X", "0", M(logit_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "logits-scaling", .help =
 		"Factor of the logits: 1 / logits_scaling in Granite. 0: 1. pt-check only."},
@@ -179,7 +178,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "sliding-window", "W", "0", M(window), OPT_MODEL, 0, 1 << 22,
 		.elsewhere = "window-size", .help =
 		"Sliding window: a token attends to the last W tokens, itself included, as in "
-		"Mistral. 0: to all tokens before it."},
+		"Mistral (0: to all tokens before it)."},
 	{OPT_INT, 0, "sliding-window-from", "L", "0", M(window_from), OPT_MODEL, 0, 100000,
 		.elsewhere = "max-window-layers", .needs = "--sliding-window", .help =
 		"First layer with the window, counted from 0 (Qwen2). Layers before it have none."},
@@ -199,7 +198,7 @@ static const struct opt options[] = {
 		.elsewhere = "learning-rate", .help =
 		"Peak learning rate."},
 	{OPT_DOUBLE, 0, "min-lr", "X", "-1", T(min_lr), OPT_ARITH, -1, 1e30, .help =
-		"Learning rate at the end of the decay. -1: a tenth of --lr."},
+		"Learning rate at the end of the decay (-1: a tenth of --lr)."},
 	{WORDS("lr-schedule", "cosine", T(lr_schedule), OPT_ARITH, LR_SCHEDULE_WORDS),
 		.elsewhere = "lr-scheduler-type lr-scheduler lr-decay-style", .help =
 		"Decay of the learning rate after the warmup. wsd: warmup, stable, then decay over "
@@ -209,15 +208,14 @@ static const struct opt options[] = {
 		"Steps of linear warmup."},
 	{OPT_INT, 0, "decay-steps", "N", "0", T(decay_steps), OPT_ARITH, 0, MANY,
 		.elsewhere = "lr-decay-iters", .help =
-		"Step at which the decay ends. 0: --steps."},
+		"Step at which the decay ends (0: --steps)."},
 	{OPT_INT, 0, "wsd-decay", "N", "0", T(wsd_decay), OPT_ARITH, 0, MANY, .help =
-		"wsd: number of steps of the decay. 0: a fifth of all steps."},
+		"wsd: number of steps of the decay (0: a fifth of all steps)."},
 	{WORDS("wsd-shape", "linear", T(wsd_shape), OPT_ARITH, WSD_SHAPE_WORDS), .help =
-		"wsd: shape of the decay. sqrt: 1 - sqrt, by Haegele et al., 2024."},
+		"wsd: shape of the decay. sqrt: 1 - sqrt(progress), as Haegele et al., 2024."},
 	{WORDS("lr-scale", "none", T(lr_scale), OPT_ARITH, LR_SCALE_WORDS),
 		.needs = "--lr-scale-batch or --batch-per-rank", .help =
-		"Multiply the learning rate by batch / --lr-scale-batch, or by its square root. It "
-		"needs --lr-scale-batch or --batch-per-rank."},
+		"Multiply the learning rate by batch / --lr-scale-batch, or by its square root."},
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY, .help =
 		"Batch size that --lr was chosen for."},
 	{OPT_LIST, 0, "freeze", "REGEX", NULL, T(freeze), OPT_ARITH, .help =
@@ -256,14 +254,14 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "clip", "X", "1", T(clip), OPT_ARITH, 0, 1e30,
 		.elsewhere = "max-grad-norm grad-norm-clip gradient-clip-val "
 		"clip-grad grad-clip max-norm gradient-clipping", .help =
-		"Clip the gradients to this global norm. 0: no clipping."},
+		"Clip the gradients to this global norm (0: no clipping)."},
 	{OPT_DOUBLE, 0, "label-smoothing", "X", "0", T(label_smoothing), OPT_ARITH, 0, 0.999,
 		.elsewhere = "label-smoothing-factor", .help =
 		"Train towards 1 - X of the target and X spread evenly over all tokens, like "
-		"PyTorch's label_smoothing. It affects the training loss, not evaluations."},
+		"PyTorch's label_smoothing (not in evaluations)."},
 	{OPT_DOUBLE, 0, "z-loss", "X", "0", T(z_loss), OPT_ARITH, 0, 1e6, .help =
 		"Add X log(Z)^2 to the loss of each token, where Z is the denominator of the "
-		"softmax. PaLM uses 1e-4, OLMo 1e-5. It affects the training loss, not evaluations."},
+		"softmax (not in evaluations). PaLM uses 1e-4, OLMo 1e-5."},
 
 	{OPT_GROUP, .name = "Precision"},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", T(dtype), OPT_ARITH, .values = precision_names, .help =
@@ -280,7 +278,7 @@ static const struct opt options[] = {
 		"halves the scale."},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), OPT_ARITH, 0, MANY,
 		.help =
-		"fp16: double the loss scale after N steps without overflow. 0: never."},
+		"fp16: double the loss scale after N steps without overflow (0: never)."},
 	{WORDS("kernels", "fused", T(kernels), OPT_ARITH, KERNELS_WORDS), .help =
 		"fused: kernels that do several operations in one pass over memory, where they "
 		"exist. ref: one kernel per operation. On a CPU both give the same bits."},
@@ -386,10 +384,10 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "tile", "N", "0", T(tile), OPT_REPLAY, 0, 1024, .help =
 		"Gather, multiply and free large layers in N pieces, one after the other: the "
 		"weights of the transformer layers, the embedding and the output layer, and their "
-		"gradients. The pieces are virtual slices: --virtual tp is N unless it is given. N "
-		"must be a multiple of --tp, and larger. This needs parameters that are gathered "
-		"or read (--fsdp with --zero 3, --offload params or all), a --virtual cp that "
-		"equals --cp, and a --dtype other than float8. 0: each layer at once."},
+		"gradients. The pieces are virtual slices: the virtual tp is N unless --virtual "
+		"sets it. N must be a multiple of --tp, and larger. This needs parameters that are "
+		"gathered or read (--fsdp with --zero 3, --offload params or all), a --virtual cp "
+		"that equals --cp, and a --dtype other than float8. 0: each layer at once."},
 	{WORDS("offload", "none", T(offload), OPT_REPLAY, OFFLOAD_WORDS), .help =
 		"What to offload to files (--offload-to), or on a GPU without --offload-to, to "
 		"host memory. optimizer: the optimizer state. grads: also gradients, layer by "
@@ -401,9 +399,10 @@ static const struct opt options[] = {
 		"Directory for offloaded state, on a fast disk of every host. The files have no "
 		"names and vanish when the program ends."},
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), OPT_REPLAY, .help =
-		"Memory limit per rank, on its GPU if it has one. 0: its share of the free memory."},
+		"Memory limit per rank, on its GPU if it has one (0: its share of the free memory)."},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), OPT_REPLAY, 0, 4096, .help =
-		"Threads per rank. 0: the processors of the host, divided among its ranks."},
+		"Threads per rank. In total, use no more than the host has processors. 0: its "
+		"processors, divided among its ranks."},
 	{WORDS("device", "auto", T(device), OPT_REPLAY, DEVICE_WORDS), .help =
 		"Device to compute on. auto: a GPU if each rank of the host can have one and it "
 		"supports all options, else the CPU. cuda: the ranks take the GPUs of their host "
@@ -458,15 +457,15 @@ static const struct opt options[] = {
 		"measure what bad data costs."},
 	{OPT_DOUBLE, 0, "watchdog", "SECONDS", "600", T(watchdog), 0, 0, 1e9, .help =
 		"Abort the job when a rank has waited this long for other ranks without any "
-		"progress, and print which ranks are missing in which operation. 0: wait forever."},
+		"progress, and print which ranks are missing in which operation (0: wait forever)."},
 
 	{OPT_GROUP, .name = "Local SGD (EDiT)", .help =
 		"Each worker is a group of ranks with its own copy of the model and its share of "
 		"every batch. The parallel layout above is the layout of one worker. "
 		"pt-local-sgd(7) describes local SGD."},
 	{OPT_INT, 0, "edit-workers", "N", "0", T(edit.workers), OPT_ARITH, 0, 1e6, .help =
-		"Number of workers, which train independently and synchronize from time to time. "
-		"0: no local SGD."},
+		"Number of workers, which train independently and synchronize from time to time "
+		"(0: no local SGD)."},
 	{OPT_INT, 0, "edit-sync-interval", "N", "1", E(interval), OPT_ARITH, 1, 1e12,
 		.needs = "--edit-workers", .help =
 		"Steps between synchronizations."},
@@ -581,7 +580,7 @@ static const struct opt options[] = {
 		"Fraction of the elements of a row that are sent; at least one element is."},
 	{OPT_DOUBLE, 0, "edit-clip-pseudo-grad", "NORM", "0", E(clip), OPT_ARITH, 0, 1e30,
 		.needs = "--edit-outer or --edit-reducer", .help =
-		"Clip the reduced pseudo-gradient to this norm. 0: no clipping."},
+		"Clip the reduced pseudo-gradient to this norm (0: no clipping)."},
 	{FLAG("edit-skip-anomaly", "no", E(skip_anomaly), OPT_ARITH),
 		.needs = "--edit-outer or --edit-reducer", .help =
 		"Exclude a worker whose pseudo-gradient norm is much larger than its earlier "
@@ -610,17 +609,17 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Evaluation"},
 	{OPT_INT, 'e', "eval-every", "N", "250", T(eval_every), OPT_RUN, 0, MANY,
 		.elsewhere = "eval-steps val-check-interval eval-interval", .help =
-		"Evaluate every N steps, and at the end. 0: never."},
+		"Evaluate every N steps, and at the end (0: never)."},
 	{FLAG("eval-first", "no", T(eval_first), OPT_RUN), .needs = "--eval-every", .help =
 		"Also evaluate before the first step, with a sample if --sample-every is set."},
 	{OPT_INT, 0, "eval-windows", "N", "240", T(eval_windows), OPT_ARITH, 0, MANY,
 		.elsewhere = "eval-iters", .help =
 		"Number of windows of each split to evaluate: always the same ones, equally "
-		"spaced, none twice. 0: all that fit."},
+		"spaced, none twice (0: all that fit)."},
 	{FLAG("eval-only", "no", T(eval_only), 0), .help =
 		"Evaluate the checkpoint of --resume or --init-from, and exit."},
 	{OPT_INT, 0, "sample-every", "N", "0", T(sample_every), OPT_RUN, 0, MANY, .help =
-		"Generate a text sample every N steps. 0: never."},
+		"Generate a text sample every N steps (0: never)."},
 	{OPT_INT, 0, "sample-tokens", "N", "200", T(sample_tokens), OPT_RUN, 1, 1e9, .help =
 		"Length of a sample in tokens."},
 	{OPT_STR, 0, "sample-prompt", "TEXT", "\n", T(sample_prompt), OPT_RUN, .help =
@@ -654,18 +653,18 @@ static const struct opt options[] = {
 		"Write checkpoints. --no-ckpt omits even the last one."},
 	{OPT_INT, 'c', "ckpt-every", "N", "0", T(ckpt_every), OPT_RUN, 0, MANY,
 		.elsewhere = "save-steps save-every save-interval checkpoint-interval", .help =
-		"Write a checkpoint every N steps. 0: only by time, and at the end."},
+		"Write a checkpoint every N steps (0: only by time, and at the end)."},
 	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), OPT_RUN, 0, MANY,
 		.needs = "--edit-workers", .help =
 		"Local SGD: write a checkpoint after every Nth synchronization, and at the end of "
-		"the warm-up. 0: only as the other options say."},
+		"the warm-up (0: only as the other options say)."},
 	{WORDS("edit-ckpt", "group", T(edit.ckpt), OPT_RUN, EDIT_CKPT_WORDS),
 		.needs = "--edit-workers", .help =
 		"Local SGD: who writes checkpoints. group: each worker its own. rank0: only the "
 		"first worker. With rank0, all workers resume from its checkpoint: from their last "
 		"synchronization, with the optimizer state of the first worker."},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "600", T(ckpt_secs), OPT_RUN, 0, 1e9, .help =
-		"Write a checkpoint when the last one is this old. 0: never."},
+		"Write a checkpoint when the last one is this old (0: never)."},
 	{FLAG("ckpt-best", "yes", T(ckpt_best), OPT_RUN), .help =
 		"Write a checkpoint when the validation loss is the lowest so far, and link "
 		"best.h5 to it."},
@@ -674,7 +673,7 @@ static const struct opt options[] = {
 		"written in the background."},
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), OPT_RUN, 0, 1e6,
 		.elsewhere = "save-total-limit", .help =
-		"Keep the last N checkpoints and the best one. 0: all."},
+		"Keep the last N checkpoints and the best one (0: all)."},
 
 	{OPT_GROUP, .name = "Log"},
 	{OPT_INT, 0, "log-every", "N", "10", T(log_every), OPT_RUN, 1, MANY,
@@ -696,8 +695,8 @@ static const struct opt options[] = {
 		"Rewrite run.h5 when it is this much older than the journal, or less often if that "
 		"would take more than a twentieth of the time."},
 	{OPT_INT, 0, "check-replicas-every", "N", "0", T(check_replicas_every), OPT_RUN, 0, MANY, .help =
-		"Compare a hash of the parameters across ranks every N steps, and stop if they "
-		"differ. 0: never."},
+		"Compare a hash of the parameters across ranks every N steps, to detect silent "
+		"errors of processors and memory, and stop if they differ (0: never)."},
 	{OPT_STR, 0, "peak-flops", "FLOPS", NULL, T(peak_flops), 0, .help =
 		"Peak FLOP/s of a rank, the denominator of mfu. measure: the rate of a large "
 		"matmul, measured at the start. Without the option: on a GPU the value of its data "

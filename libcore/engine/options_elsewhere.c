@@ -78,8 +78,10 @@ void options_man_absent(FILE *f)
 	for (const struct opt_answer *a = train_answers; a->names; a++) {
 		if (!a->lacks)
 			continue;
-		fprintf(f, ".It\n%s:\n", a->lacks);
-		man_text(f, a->instead);
+		scoped_str item = {0};
+		str_printf(&item, "%s: %s", a->lacks, a->instead);
+		fputs(".It\n", f);
+		man_text(f, item.s);
 	}
 	fputs(".El\n", f);
 }

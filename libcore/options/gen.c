@@ -12,7 +12,7 @@ void opt_kinds(const struct program *p, struct strs *out)
  * line is long. */
 void man_text(FILE *f, const char *s)
 {
-	enum { LONG = 92 };
+	enum { LONG = 99 };
 	int at = 0;
 	for (char before = '\n'; *s; before = *s++) {
 		bool sentence = *s == ' ' && (before == '.' || before == '?');
