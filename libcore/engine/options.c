@@ -715,13 +715,13 @@ static const struct opt options[] = {
 		"Also predict the time of a step on these devices, and how much of its "
 		"communication is exposed (not hidden by computation). NAME: h100, h200, b200, "
 		"a100 or cpu; with --device auto, the plan is for that device. A KEY replaces a "
-		"value of NAME. gpus: GPUs per host, or ranks per host of CPUs. nvlink, net: "
+		"value of NAME. gpus=N: GPUs per host, or ranks per host of CPUs. nvlink=X, net=X: "
 		"bandwidth of a GPU within its host and to other hosts, per direction, in GB/s, or "
-		"GB/s:us with the latency in microseconds. memory: memory bandwidth of a GPU in "
-		"GB/s. pcie: bandwidth between GPU and host memory in GB/s. efficiency: rate of "
-		"matmuls divided by the peak. attention: the same for attention, if it differs. "
-		"flops: peak of a GPU or a core in GFLOP/s. cores: cores of a host, which its "
-		"ranks share. capacity: bytes of memory that a rank can use, for pt-plan."},
+		"GB/s:us with the latency in microseconds. memory=X: memory bandwidth of a GPU in "
+		"GB/s. pcie=X: bandwidth between GPU and host memory in GB/s. efficiency=X: rate "
+		"of matmuls divided by the peak. attention=X: the same for attention, if it "
+		"differs. flops=X: peak of a GPU or a core in GFLOP/s. cores=N: cores of a host, "
+		"which its ranks share. capacity=BYTES: memory that a rank can use, for pt-plan."},
 	{OPT_END},
 };
 /* clang-format on */
