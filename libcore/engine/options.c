@@ -39,8 +39,8 @@ static const struct opt options[] = {
 	{FLAG("data-per-rank", "no", T(data_per_rank), OPT_ARITH), .help =
 		"Let data-parallel rank r of R, counted over all workers, read only files r, r + "
 		"R, r + 2R and so on. Results then depend on R. All files need the same "
-		"vocabulary; with a character tokenizer, make them in one call of pt-prepare with "
-		"--shard-size."},
+		"vocabulary; with a character tokenizer, prepare them in one call of pt-prepare, "
+		"with --shard-size."},
 	OPT_SPOOL_LIMIT(T(spool_limit), OPT_REPLAY),
 
 	{OPT_GROUP, .name = "Batch"},
@@ -219,9 +219,9 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY, .help =
 		"Batch size that --lr was chosen for."},
 	{OPT_LIST, 0, "freeze", "REGEX", NULL, T(freeze), OPT_ARITH, .help =
-		"Do not train the tensors whose names contain a match of this regular expression "
-		"(PCRE2). May be repeated. pt-ckpt show prints the names. Frozen tensors have no "
-		"gradient and no optimizer state, and do not count in the gradient norm. Layers "
+		"Do not train the tensors that this regular expression (PCRE2) matches anywhere in "
+		"their names. May be repeated. pt-ckpt show prints the names. Frozen tensors have "
+		"no gradient and no optimizer state, and do not count in the gradient norm. Layers "
 		"below the lowest trained tensor only run the forward pass. A regular expression "
 		"that matches no tensor is an error; an empty one is ignored."},
 	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, T(lr_scale_of), OPT_ARITH, .help =
@@ -274,8 +274,8 @@ static const struct opt options[] = {
 		"float8: keep the first and the last block in bf16, as the output layer always is. "
 		"A model of one or two blocks needs --no-float8-skip-ends."},
 	{OPT_DOUBLE, 0, "loss-scale", "X", "65536", T(loss_scale), OPT_ARITH, 1e-4, 1e30, .help =
-		"fp16: initial loss scale. A step whose gradients overflow updates nothing and "
-		"halves the scale."},
+		"fp16: initial loss scale. If gradients overflow, the step updates nothing and the "
+		"scale is halved."},
 	{OPT_INT, 0, "loss-scale-window", "N", "2000", T(loss_scale_window), OPT_ARITH, 0, MANY,
 		.help =
 		"fp16: double the loss scale after N steps without overflow (0: never)."},
@@ -401,8 +401,8 @@ static const struct opt options[] = {
 	{OPT_SIZE, 0, "memory", "BYTES", "0", T(memory), OPT_REPLAY, .help =
 		"Memory limit per rank, on its GPU if it has one (0: its share of the free memory)."},
 	{OPT_INT, 't', "threads", "N", "0", T(threads), OPT_REPLAY, 0, 4096, .help =
-		"Threads per rank. In total, use no more than the host has processors. 0: its "
-		"processors, divided among its ranks."},
+		"Threads per rank. In total, use no more threads than the host has processors. 0: "
+		"its processors, divided among its ranks."},
 	{WORDS("device", "auto", T(device), OPT_REPLAY, DEVICE_WORDS), .help =
 		"Device to compute on. auto: a GPU if each rank of the host can have one and it "
 		"supports all options, else the CPU. cuda: the ranks take the GPUs of their host "
@@ -583,7 +583,7 @@ static const struct opt options[] = {
 		"Clip the reduced pseudo-gradient to this norm (0: no clipping)."},
 	{FLAG("edit-skip-anomaly", "no", E(skip_anomaly), OPT_ARITH),
 		.needs = "--edit-outer or --edit-reducer", .help =
-		"Exclude a worker whose pseudo-gradient norm is much larger than its earlier "
+		"Exclude a worker if its pseudo-gradient norm is much larger than its earlier "
 		"norms. If all workers are excluded, all return to the anchor. After 3 such "
 		"synchronizations in a row they are included, with a warning. NaN and infinity are "
 		"always excluded, unless parameters are averaged (no outer optimizer, no reducer)."},
@@ -657,7 +657,7 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "ckpt-syncs", "N", "0", T(ckpt_syncs), OPT_RUN, 0, MANY,
 		.needs = "--edit-workers", .help =
 		"Local SGD: write a checkpoint after every Nth synchronization, and at the end of "
-		"the warm-up (0: only as the other options say)."},
+		"the warm-up (0: only when another option asks for one)."},
 	{WORDS("edit-ckpt", "group", T(edit.ckpt), OPT_RUN, EDIT_CKPT_WORDS),
 		.needs = "--edit-workers", .help =
 		"Local SGD: who writes checkpoints. group: each worker its own. rank0: only the "
