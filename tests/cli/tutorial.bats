@@ -103,6 +103,10 @@ examples() { # PAGE
 	done | not grep .
 }
 
+@test "pt-compare(1): the command that lists names of columns" {
+	pt-compare --generate names | grep -qx '.Qq lm loss'
+}
+
 @test "pt-torchtitan(7): every option that it names is one" {
 	rows() { sed -n 's/^\.It \([a-z_0-9.*]*\) Ta /\1 /p' "$BATS_TEST_DIRNAME/../../man/pt-torchtitan.7"; }
 	[ "$(rows | grep -c .)" -gt 140 ]
