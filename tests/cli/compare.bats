@@ -87,7 +87,7 @@ curve() { # SEED ROWS FORMAT
 	[[ $output == *'; it may need more than 32 controls and as many tests, or a larger --margin' ]]
 	sed 's/loss=2/loss=9/; s/loss=3/loss=8/' d >unlike
 	code_of 3 pt-compare -q --control a b c --test d unlike
-	[[ $output == *'; the tests differ from each other by far more than the controls do: give tests of one kind' ]]
+	[[ $output == *'; the tests differ from each other by far more than the controls do: give only tests of the same configuration' ]]
 	awk 'BEGIN {
 		srand(5)
 		for (i = 1; i <= 300; i++) {
@@ -97,7 +97,7 @@ curve() { # SEED ROWS FORMAT
 		}
 	}'
 	code_of 3 pt-compare -q --margin 3e-4 same near
-	[[ $output =~ '; it may need '[0-9]+' steps, or four controls of other rounding '.*' three or more seeds' ]]
+	[[ $output =~ '; it may need '[0-9]+' steps, or four controls with different rounding '.*' three or more seeds' ]]
 	# a row that one run lacks is a difference
 	code_of 1 pt-compare -q a <(sed 300d b)
 	[[ $output == 'verdict: different: '*'1 row is of some runs only, which --common leaves out' ]]
@@ -172,7 +172,7 @@ curve() { # SEED ROWS FORMAT
 	curve 1 40 '{"step": %d, "accuracy": %.9g}' >a
 	curve 2 40 '{"step": %d, "accuracy": %.9g}' >b
 	code_of 2 pt-compare a b
-	says 'none of the logs has a loss (choose a column by --column NAME, or say by --column loss=NAME which one is the loss); they have accuracy'
+	says 'none of the logs has a loss (choose a column by --column NAME, or specify the loss by --column loss=NAME); they have accuracy'
 	reports 64 "none of the logs has a column 'accurcy'; they have accuracy" pt-compare -y accurcy a b
 	reports 0 'accuracy   identical, 40 values' pt-compare -y accuracy a a
 	reports 3 'accuracy   40 of 40 values differ' pt-compare -y accuracy a b
@@ -827,8 +827,8 @@ moved() { # EXPRESSION [COLUMN]
 	moved 0 | sed 's/^250,.*/250,nan/' >nan.csv
 	code_of 0 pt-compare -q c.csv same.csv # no log can have equal bits
 	[[ $output == 'verdict: equivalent: '* ]]
-	reports 1 'the exit code is 1, because identical is required' pt-compare --require identical c.csv same.csv
-	reports 1 'the exit code is 1, because equivalent is required' pt-compare c.csv better.csv
+	reports 1 'the exit code is 1, because the required verdict is identical; see --require' pt-compare --require identical c.csv same.csv
+	reports 1 'the exit code is 1, because the required verdict is equivalent; see --require' pt-compare c.csv better.csv
 	says '(test - control: -0.1)'
 	says 'verdict: better: at the end loss is 0.1 '
 	says ' lower (test 1.9'

@@ -151,7 +151,7 @@ equal() { # RUN RUN
 @test "what cannot be exported, and where to" {
 	printf 'step,loss\n1,2\n' >in.csv
 	mkdir there
-	reports 64 'ends with .csv or .jsonl' pt-compare in.csv --export x.txt
+	reports 64 'is neither a .csv or .jsonl file nor a directory' pt-compare in.csv --export x.txt
 	[ ! -e x.txt ]
 	pt-compare in.csv --export x.txt --export-format csv
 	cmp in.csv x.txt

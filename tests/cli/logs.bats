@@ -110,7 +110,7 @@ in_formats() { # STEP LOSS
 			code_of 1 pt-compare "$log" "$log"
 			says "warning: $log: 1 value or row cannot be read and is left out, the first: loss '"
 			says "$bad"
-			says '1 of the control and 1 of the test cannot be read, the first at step 2'
+			says '1 in the control and 1 in the test cannot be read, the first at step 2'
 			says 'verdict: different: '
 			code_of 0 pt-compare -q --common "$log" "$log"
 			reports 1 '"unread": 2' pt-compare --json "$log" "$log"
@@ -194,7 +194,7 @@ in_formats() { # STEP LOSS
 	printf '# meta ranks = 2\nstep=1 loss=2.5\nstep=2 loss=2.25\n' >b
 	code_of 0 pt-compare a.csv b --report page.md
 	grep -qx '| ranks | - | 2 |' page.md
-	reports 2 'nope.csv: no log appeared there' pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
+	reports 2 'nope.csv: no log appeared' pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
 }
 
 @test "logs that are not read as they are: compressed ones, and those of W&B" {

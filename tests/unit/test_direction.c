@@ -234,7 +234,8 @@ static enum verdict judge_short(
 	int64_t control_rows, int64_t test_rows, bool whole, const char *says)
 {
 	const struct curve c = {.from = 5, .to = 2}, d = {5, 2, 1e-5, 0, 0};
-	const struct judge_opts o = {.column = COL_LOSS, .by = COL_STEP, .whole = whole};
+	const struct judge_opts o = {
+		.column = COL_LOSS, .by = COL_STEP, .strict_end = whole};
 	struct run_log logs[] = {log_of(&c, COL_LOSS, 1, control_rows),
 		log_of(&d, COL_LOSS, 1, test_rows)};
 	const struct run_log *a = &logs[0], *b = &logs[1];

@@ -580,7 +580,7 @@ TEST(vacuous)
 		judge_logs(logs, 1, 1, &plain, &r);
 		assert_int_equal(r.verdict, same ? VERDICT_IDENTICAL : VERDICT_VACUOUS);
 		assert_false(r.learnt);
-		assert_non_null(strstr(r.reason.s, "no more than its noise"));
+		assert_non_null(strstr(r.reason.s, "within its noise"));
 		verdict_result_free(&r);
 	}
 	check_curves(&learns, &learns, VERDICT_IDENTICAL, "160 values");
