@@ -158,7 +158,7 @@ curve() { # SEED ROWS FORMAT
 	} >a
 	for hostile in 'loss=(?<loss>(0|00|0+)+1)$' '(0+)(0+)(?<loss>[2-9!]1)'; do
 		code_of 2 timeout 100 pt-compare --pattern "$hostile" a a
-		says 'pt-compare: a: pattern: it takes too long on a line that begins '"'loss=000"
+		says 'pt-compare: a: pattern: takes too long on a line that begins with '"'loss=000"
 	done
 	# what is no more than many lines is read
 	seq -f 'a b c d e f loss=%g' 20000 >many

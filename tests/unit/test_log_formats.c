@@ -148,9 +148,9 @@ static void assert_refused(const char *text, const char *why)
 TEST(what_is_no_format)
 {
 	static const char *const rows[][2] = {
-		{"", "it has no format"},
-		{"# nothing\n", "it has no format"},
-		{"column loss 'x'\n", "it has no format"},
+		{"", "no format in this file"},
+		{"# nothing\n", "no format in this file"},
+		{"column loss 'x'\n", "no format in this file"},
 		{"form lab\n", "my.format: line 1: 'form' is none of format, about, "},
 		{"\n\nformat Lab\n",
 			"line 3: the form is format NAME, of a-z, 0-9 and -"},
@@ -216,7 +216,7 @@ TEST(what_is_no_format)
 	assert_non_null(write_bytes("my.format", &text));
 	struct log_how how = {.format = test_path("my.format")};
 	assert_int_equal(log_how_open(&how, &e), -1);
-	assert_non_null(strstr(e.msg, "it is not a text: it has a NUL byte"));
+	assert_non_null(strstr(e.msg, "not a text file: it has a NUL byte"));
 	log_how_close(&how);
 	str_free(&text);
 }
