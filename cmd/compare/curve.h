@@ -31,8 +31,6 @@ bool curve_has_column(const struct run_log *l, int c);
 /* Adds all columns with a value in one of the logs, except the axes. */
 void curve_columns(const struct run_log *logs, int n, struct strs *names);
 
-/* ---- plot.c ------------------------------------------------------------------------ */
-
 /* Prints a table: step or tokens, control, tests; '-' for a missing value. */
 void curve_table(const struct run_log *logs, int n, const char *column,
-	enum curve_axis axis, struct str *out);
+	enum curve_axis axis, struct str *out); /* plot.c */

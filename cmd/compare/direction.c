@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* ---- a curve that leaves and does not come back ---------------------------------------- */
+/* ---- curves that lose what was learned ------------------------------------------------- */
 
 /* Where a curve started, how far it got, and where it ends. */
 struct path {
@@ -45,7 +45,7 @@ static bool has_lost(const struct path *p, double gain, int sense)
 	return gain > 0 && lost >= part * gain && lost > sigmas * p->error;
 }
 
-bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why)
+bool lost_what_was_learned(const struct judging *j, int sense, struct str *why)
 {
 	int64_t n = j->finite.n;
 	int n_control = j->n_runs[CONTROL];
@@ -91,8 +91,8 @@ enum verdict judge_direction(const struct judging *j, struct verdict_result *r)
 		return VERDICT_DIFFERENT;
 	if (r->direction == r->sense)
 		return VERDICT_BETTER;
-	return lost_what_was_learnt(j, r->sense, &r->reason) ? VERDICT_DIVERGED
-							     : VERDICT_WORSE;
+	return lost_what_was_learned(j, r->sense, &r->reason) ? VERDICT_DIVERGED
+							      : VERDICT_WORSE;
 }
 
 bool is_not_worse(const struct verdict_result *r)

@@ -125,9 +125,8 @@ static struct estimate slope_by_batches(const double *at, const double *x, int64
 	return line_through(mean_at, mean, N_BATCHES);
 }
 
-static struct estimate estimate_same_batches(const struct judging *j,
-	const double *control, const double *test, int64_t from, int64_t n,
-	enum functional f)
+static struct estimate estimate_same(const struct judging *j, const double *control,
+	const double *test, int64_t from, int64_t n, enum functional f)
 {
 	scoped_ptr double *d = xcalloc((size_t)n + 1, sizeof(*d));
 	for (int64_t i = 0; i < n; i++)
@@ -145,9 +144,8 @@ static double fall_before(const struct judging *j, int64_t from, int64_t to)
 	return fabs(set_mean(j, CONTROL, before, from) - set_mean(j, CONTROL, from, to));
 }
 
-static struct estimate estimate_other_batches(const struct judging *j,
-	const double *control, const double *test, int64_t from, int64_t n,
-	enum functional f)
+static struct estimate estimate_alone(const struct judging *j, const double *control,
+	const double *test, int64_t from, int64_t n, enum functional f)
 {
 	double noise = step_noise(control, n), other = step_noise(test, n);
 	double fall = ASSUMED_FALL * fall_before(j, from, from + n);
@@ -173,8 +171,8 @@ static struct estimate estimate_curves(
 	scoped_ptr double *test = mean_curve(j, TEST, from, to - from);
 	struct estimate e =
 		j->design == DESIGN_SAME_BATCHES
-			? estimate_same_batches(j, control, test, from, to - from, f)
-			: estimate_other_batches(j, control, test, from, to - from, f);
+			? estimate_same(j, control, test, from, to - from, f)
+			: estimate_alone(j, control, test, from, to - from, f);
 	return e;
 }
 

@@ -111,7 +111,7 @@ static void index_columns(struct exporting *x, int log)
 		x->index[k] = run_log_find(&x->logs[log], x->columns.v[k]);
 }
 
-/* ---- a file ------------------------------------------------------------------------ */
+/* ---- output ------------------------------------------------------------------------ */
 
 struct output {
 	int fd;
@@ -361,8 +361,6 @@ static int write_events(struct exporting *x, const char *path, struct err *e)
 	}
 	return rc;
 }
-
-/* ---- all --------------------------------------------------------------------------- */
 
 int export_write(const struct run_log *logs, int n, const struct strs *chosen,
 	const char *path, int format, struct err *e)

@@ -152,8 +152,6 @@ static void add_difference(struct figures *f)
 	find_range(to, n, f->r->whole_range);
 }
 
-/* ---- all of them ------------------------------------------------------------------- */
-
 static void find_x_range(struct figures *f)
 {
 	f->x = (struct scale){INFINITY, -INFINITY, false};

@@ -73,8 +73,8 @@ static bool is_identical(const struct judging *j, struct verdict_result *r)
 			j->log[CONTROL][0]->digits);
 	else
 		str_puts(&r->reason, "bit for bit");
-	if (!r->learnt)
-		str_printf(&r->reason, "; nothing was learnt: %s", r->note.s);
+	if (!r->learned)
+		str_printf(&r->reason, "; nothing was learned: %s", r->note.s);
 	return true;
 }
 
@@ -179,7 +179,7 @@ static int64_t copy_finite(const double *x, int64_t n, double *to)
 }
 
 /* Returns true if the loss of each control fell; otherwise appends which one did not. */
-static bool controls_learnt(const struct judging *j, struct str *why)
+static bool controls_learned(const struct judging *j, struct str *why)
 {
 	scoped_ptr double *x = xcalloc((size_t)j->all.n + 1, sizeof(*x));
 	bool all = true;
@@ -290,12 +290,12 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 	if (any_never_finite(j, CONTROL, &r->reason) ||
 		any_constant(j, CONTROL, &r->reason))
 		return VERDICT_VACUOUS;
-	r->learnt = controls_learnt(j, &r->note);
+	r->learned = controls_learned(j, &r->note);
 	r->shown = any_never_finite(j, TEST, &r->reason) ||
 		   (!j->o->rule && turns_nonfinite(j, r));
 	if (r->shown)
 		return VERDICT_DIVERGED;
-	if (!r->learnt && r->n_differ) {
+	if (!r->learned && r->n_differ) {
 		str_puts(&r->reason, r->note.s);
 		return VERDICT_VACUOUS;
 	}

@@ -111,7 +111,7 @@ bool same_arithmetic(const struct run_log *a, const struct run_log *b);
 /* ---- direction.c ----------------------------------------------------------------- */
 
 /* Returns true if a test has lost by its end what it had learned, and no control has. */
-bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why);
+bool lost_what_was_learned(const struct judging *j, int sense, struct str *why);
 /* Returns the verdict on a difference that was shown; sets r->direction, appends to the reason. */
 enum verdict judge_direction(const struct judging *j, struct verdict_result *r);
 /* Returns true if the tests are shown to be worse by at most the margin. */
@@ -150,6 +150,7 @@ bool share_values(
 
 /* Returns the control that shares the most values with a test; *n_differ: values that differ. */
 int nearest_control(const struct judging *j, int test, int64_t *n_differ);
+void find_spikes(const struct judging *j, struct verdict_result *r); /* spikes.c */
 
 /* ---- diverge.c -------------------------------------------------------------------- */
 
@@ -178,10 +179,6 @@ void explain_undecided(const struct judging *j, struct verdict_result *r);
 double fraction_of_loss(
 	const struct judging *j, double fraction, int64_t from, int64_t to);
 static const double DEFAULT_MARGIN = 0.005; /* a fraction of the control's loss */
-
-/* ---- spikes.c --------------------------------------------------------------------- */
-
-void find_spikes(const struct judging *j, struct verdict_result *r);
 
 /* ---- estimate.c ------------------------------------------------------------------ */
 

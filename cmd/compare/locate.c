@@ -146,7 +146,6 @@ static bool is_regular(const char *path)
 	return strcmp(path, "-") && !stat(path, &s) && S_ISREG(s.st_mode);
 }
 
-/* Returns true for a file of hashes. */
 static bool is_hash_file(const char *path)
 {
 	struct tensor_hashes l = {0};

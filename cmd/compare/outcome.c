@@ -210,7 +210,8 @@ static bool excuse_other_columns(
 	return why->len > 0;
 }
 
-static enum verdict verdict_of(struct outcome *x, const struct outcome_opts *o)
+/* Combines the exact and the statistical verdict. */
+static enum verdict combine_verdicts(struct outcome *x, const struct outcome_opts *o)
 {
 	enum verdict exact = exact_verdict(x), judged = x->judged.verdict;
 	if (exact == VERDICT_NOTHING || !x->has_judged || judged == VERDICT_NOTHING)
@@ -403,7 +404,7 @@ static void judge_outcome(const struct runs *r, const struct outcome_opts *o, in
 	for (int i = 0; i < n; i++)
 		find_control(r, &r->logs[first + i], &o->exact, &x->exact[i]);
 	judge_tests(x, o);
-	x->verdict = verdict_of(x, o);
+	x->verdict = combine_verdicts(x, o);
 	explain(x, o);
 }
 
@@ -577,7 +578,7 @@ void outcome_print(const struct outcome *x, const struct outcome_opts *o, struct
 	if (x->has_judged)
 		print_spikes(&x->judged, o->exact.by, out);
 	if (x->verdict <= VERDICT_WITHIN && x->judged.note.len)
-		str_printf(out, "nothing was learnt: %s\n", x->judged.note.s);
+		str_printf(out, "nothing was learned: %s\n", x->judged.note.s);
 	str_puts(out, "verdict: ");
 	outcome_verdict(x, o, out);
 	str_putc(out, '\n');

@@ -118,7 +118,7 @@ static json_t *judgement_json(const struct verdict_result *r, const char *column
 	put_json(j, "lone_rows", json_integer(r->n_lone));
 	put_json(j, "nonfinite_rows", json_integer(r->n_nonfinite));
 	put_json(j, "controls_left_out", json_integer(r->n_left_out));
-	put_json(j, "learnt", json_boolean(r->learnt));
+	put_json(j, "learnt", json_boolean(r->learned));
 	put_json(j, "noise_correlation", number_json(r->correlation));
 	put_json(j, "differs_at", number_json(r->differs_at));
 	put_json(j, "onset", number_json(r->onset));

@@ -169,8 +169,7 @@ static const char *fact_name(const struct report *r, int fact)
 {
 	static const char *const names[N_FACTS] = {
 		"Layout", "Techniques", NULL, ">MFU", ">Peak memory"};
-	return fact == SPEED ? speed_heading(speed_choose_column(r->logs, r->n))
-			     : names[fact];
+	return fact == SPEED ? speed_heading(speed_column(r->logs, r->n)) : names[fact];
 }
 
 /* Prints a fact of a run; nothing if it is not in the log. */
@@ -179,7 +178,7 @@ static void put_fact(
 {
 	int columns_of[N_FACTS] = {[MFU] = COL_MFU, [MEMORY] = COL_MEM};
 	char text[NUM_TEXT];
-	columns_of[SPEED] = speed_choose_column(r->logs, r->n);
+	columns_of[SPEED] = speed_column(r->logs, r->n);
 	if (fact == LAYOUT) {
 		str_puts(out, l->info.layout ? l->info.layout : "");
 	} else if (fact == TECHNIQUES) {
@@ -448,7 +447,7 @@ static void md_graph(const struct report *r, struct str *out)
 	str_free(&text);
 }
 
-/* ---- the reports ------------------------------------------------------------------- */
+/* ---- reports ----------------------------------------------------------------------- */
 
 static void put_body(const void *context, struct doc *d)
 {

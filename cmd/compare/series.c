@@ -127,7 +127,6 @@ void series_list_free(struct series_list *l)
 
 /* ---- points ------------------------------------------------------------------------ */
 
-/* The runs of a series. */
 struct members {
 	struct log_rows *rows; /* [n] */
 	double **x;	       /* [n][rows], on the axis; NULL: x is the step */

@@ -63,7 +63,6 @@ char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
 
 /* ---- one run ----------------------------------------------------------------------- */
 
-/* Returns the standard error of the median, see speed.h. */
 static double error_of(const double *v, int64_t n)
 {
 	double m[SPEED_BLOCKS], *copy = xmalloc((size_t)n * sizeof(*copy));
@@ -158,7 +157,7 @@ struct speed speed_of(const struct run_log *logs, int n, int column)
 	return measure_runs(logs, n, m);
 }
 
-int speed_choose_column(const struct run_log *logs, int n)
+int speed_column(const struct run_log *logs, int n)
 {
 	static const int kinds[] = {COL_TPS, COL_TPS_PER_GPU, COL_SPS, COL_DT};
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)

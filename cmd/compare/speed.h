@@ -44,7 +44,7 @@ int speed_compare(const struct run_log *control, int n_control,
 /* Appends one line per measurement. */
 void speed_print(const struct speed_diff *d, int n, struct str *out);
 /* Returns the column that measures speed in a table of these runs: the first one a log has. */
-int speed_choose_column(const struct run_log *logs, int n);
+int speed_column(const struct run_log *logs, int n);
 /* Returns the table heading for a measure, such as ">Tokens/s"; > aligns a column to the right. */
 const char *speed_heading(int column);
 const char *speed_name(int column); /* such as "tokens/s" */

@@ -21,7 +21,7 @@ enum verdict {
 	VERDICT_UNDECIDED, /* neither equivalence nor a difference was shown */
 	VERDICT_DIFFERENT, /* by more than allowed, or than replicas do; not better or worse */
 	VERDICT_WORSE,		/* like VERDICT_BETTER */
-	VERDICT_DIVERGED,	/* not finite, or worse and lost_what_was_learnt() */
+	VERDICT_DIVERGED,	/* not finite, or worse and lost_what_was_learned() */
 	VERDICT_VACUOUS,	/* nothing was learned, so agreement means nothing */
 	VERDICT_NOT_COMPARABLE, /* tokens per step, data, warm-up or model differ */
 	VERDICT_NOTHING, /* no row in common, or a curve that every run has is missing */
@@ -109,7 +109,7 @@ struct verdict_result {
 	struct interval slope; /* of the difference in the last half, per step or token */
 	double margin, slope_margin; /* half-width of the zone of equivalence */
 	double correlation; /* of the noise of a control and a test; NaN: unknown */
-	bool learnt;	    /* the loss of each control fell */
+	bool learned;	    /* the loss of each control fell */
 	struct str note;    /* if a loss did not fall: from where to where it went */
 	struct spike spike[MAX_SPIKES]; /* the first ones of the tests */
 	int64_t n_spikes, n_control_spikes;

@@ -87,8 +87,7 @@ static struct series *find_series(struct build *b, const char *name)
 	return NULL;
 }
 
-/* Makes the clock times relative to the first row. Drops them if they are all equal, or if the log
- * has its own column of times. */
+/* Makes clock times relative to the first row; drops them if constant, or if the log states times. */
 static void finish_clock(struct build *b)
 {
 	struct series *s = find_series(b, CLOCK), *own = find_series(b, LOG_ELAPSED);

@@ -23,7 +23,7 @@ static bool parse_epoch(struct build *b, struct span line)
 	return true;
 }
 
-/* Returns the byte after "100/100" of a complete epoch, or a line that begins with "- ", or NULL. */
+/* Returns the byte after "100/100" of a complete epoch, a line that begins with "- ", or NULL. */
 static const char *after_bar(struct span line)
 {
 	int64_t n, total;

@@ -160,9 +160,8 @@ void build_set(struct build *b, int64_t step, struct span name, double v);
 bool build_unread(struct build *b, int64_t step, struct span name, struct span text);
 /* Records a row with an unreadable step, or one that is not understood. */
 void build_lost_row(struct build *b, struct span text);
-/* Looks up a name, for build_set_known(); NULL: too many names. */
+/* Looks up a name, for build_set_known(), which works like build_set(); NULL: too many names. */
 struct known_name *build_name(struct build *b, struct span name);
-/* Does what build_set() does. */
 void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
 /* Adds a mean over all steps after `from`; it replaces the earlier such means. */
 void build_mean(struct build *b, int64_t from, int64_t step, struct span name, double v);
@@ -267,7 +266,3 @@ int runs_of_rows(
 int csv_run_field(struct span header, char *delimiter);
 /* Sets *out to the text of field i, without its quotes. */
 void csv_field(struct span line, char delimiter, int i, struct str *out);
-
-/* ---- read.c -------------------------------------------------------------------------- */
-
-enum { MAX_JSON = 1 << 28 };

@@ -125,7 +125,7 @@ static bool is_progress(struct span s, const char *number, const char *after)
 	       !(is_blank(byte_at(s, after)) && is_digit(byte_at(s, after + 1)));
 }
 
-/* ---- the search ------------------------------------------------------------------------ */
+/* ---- search ---------------------------------------------------------------------------- */
 
 struct search {
 	struct span line;

@@ -213,7 +213,7 @@ void find_settings(struct build *b, struct span line)
 	}
 }
 
-/* ---- the page -------------------------------------------------------------------- */
+/* ---- the manual page ---------------------------------------------------------------- */
 
 /* Lists each name under its column or option. */
 static void print_names(const struct log_names *all, FILE *f)

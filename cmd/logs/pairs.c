@@ -205,7 +205,7 @@ bool parse_fields(struct build *b, struct span s, const struct line_kind *k, int
 	return t.any;
 }
 
-/* ---- a line with the step, and one line per field ------------------------------------ */
+/* ---- blocks: a line with the step, and one line per field ---------------------------- */
 
 /* Reads the step: "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
 static const char *scan_batch(
@@ -284,8 +284,7 @@ bool parse_block(struct build *b, const struct log_format *f, struct span line)
 
 /* ---- the progress bar of Lightning, and of NeMo 1 --------------------------------------- */
 
-/* Cuts off the loss, a mean of the last steps: "loss=2.5, v_num=0, train_loss=2.25,
- * val_loss=2.5]". */
+/* Cuts the mean loss off: "loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]". */
 static struct span without_mean(struct span rest)
 {
 	const char *end = rest.p + rest.n, *p = span_find(rest, "v_num=");

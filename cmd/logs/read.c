@@ -8,7 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, READERS = 4 /* threads */ };
+enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, MAX_JSON = 1 << 28 };
+enum { READERS = 4 }; /* threads */
 
 /* ---- files ----------------------------------------------------------------------- */
 

@@ -796,7 +796,7 @@ curve() { # SEED ROWS FORMAT
 	for i in {1..30}; do
 		echo "step=$i loss=$((3 + i % 2))"
 	done >flat
-	reports 0 'nothing was learnt: loss of flat went from 4 to 3.42857' pt-compare flat flat
+	reports 0 'nothing was learned: loss of flat went from 4 to 3.42857' pt-compare flat flat
 	says 'verdict: identical bit for bit'
 	for i in {1..30}; do
 		echo "step=$i loss=$((40 - i))"

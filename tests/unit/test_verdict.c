@@ -579,7 +579,7 @@ TEST(vacuous)
 		}
 		judge_logs(logs, 1, 1, &plain, &r);
 		assert_int_equal(r.verdict, same ? VERDICT_IDENTICAL : VERDICT_VACUOUS);
-		assert_false(r.learnt);
+		assert_false(r.learned);
 		assert_non_null(strstr(r.reason.s, "within its noise"));
 		verdict_result_free(&r);
 	}
