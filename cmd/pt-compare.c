@@ -87,7 +87,7 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Following"},
 	{OPT_FLAG, 'f', "follow", NULL, "no", O(follow), .help =
 		"Follow runs while they train: read their logs as they grow, report when a verdict "
-		"changes, and exit with 1 or 3 as soon as no further row can meet --require. "
+		"changes, and exit with 1 or 3 as soon as no further row can make it meet --require. "
 		"When all runs have ended, or on SIGINT, compare the logs as they are."},
 	{OPT_DOUBLE, 0, "follow-timeout", "SECONDS", "600", O(patience), 0, 0, 1e9, .help =
 		"Also end when no log has grown for this time."},
