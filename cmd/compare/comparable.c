@@ -47,8 +47,8 @@ void properties_of(const struct run_log *l, struct properties *p)
 	memset(p, 0, sizeof(*p));
 	if (l->config.len)
 		conf_parse(l->config.s, l->config.len, "config", store_property, p, &e);
-	/* Another program's log may name the data; the directory depends on the machine. pt's
-	 * arithmetic has the hash of the data. */
+	/* Keeps the file name of the data, since directories depend on the machine. pt's
+	 * arithmetic then replaces it by a hash of the data. */
 	char *slash = strrchr(p->value[KEY_DATA], '/');
 	if (slash)
 		memmove(p->value[KEY_DATA], slash + 1, strlen(slash));

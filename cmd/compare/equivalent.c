@@ -139,13 +139,14 @@ static bool tests_are_unlike(const struct judging *j)
 static void advise_sets(const struct judging *j, double n, struct str *out)
 {
 	if (n <= MAX_UNITS)
-		str_printf(out, "; it may need %.0f controls and as many tests", n);
+		str_printf(
+			out, "; a decision may take %.0f controls and as many tests", n);
 	else if (tests_are_unlike(j))
 		str_puts(out, "; the tests differ from each other by far more than the "
 			      "controls do: give only tests of the same configuration");
 	else
 		str_printf(out,
-			"; it may need more than %d controls and as many tests, or a "
+			"; a decision may take more than %d controls and as many tests, or a "
 			"larger --margin",
 			MAX_UNITS);
 }
@@ -165,7 +166,7 @@ static void advise(const struct judging *j, struct verdict_result *r)
 		advise_sets(j, n ? n : count_units(j, i, margin / 2), out);
 		return;
 	}
-	str_puts(out, "; it may need ");
+	str_puts(out, "; a decision may take ");
 	/* the assumed error between different batches or replicas does not fall with the length */
 	bool length = (mean || j->design == DESIGN_SAME_BATCHES) && spare > 0 &&
 		      print_length(j, error * error / (spare * spare), out);
@@ -189,7 +190,7 @@ void explain_undecided(const struct judging *j, struct verdict_result *r)
 	struct str *out = &r->reason;
 	print_end(j, r, !alone);
 	if (alone) {
-		str_puts(out, "; whether another seed moves as far is unknown: ");
+		str_puts(out, "; whether another seed differs as much is unknown: ");
 		print_seeds(j, out);
 	} else if (is_inside(&r->difference, r->margin)) {
 		str_printf(out,

@@ -207,7 +207,8 @@ static enum verdict judge_shown(
 	explain_margin(r);
 	str_printf(&r->reason, "; %s", found->s);
 	if (r->direction && !r->sense)
-		str_printf(&r->reason, "; --column %s:min or %s:max sets which is better",
+		str_printf(&r->reason,
+			"; specify which is better by --column %s:min or %s:max",
 			column_name(j), column_name(j));
 	return v;
 }
@@ -314,7 +315,7 @@ static void explain_rows(const struct judging *j, struct verdict_result *r)
 	int64_t n_lone = r->n_lone - r->n_ending;
 	if (has_lone(j, r))
 		str_printf(&r->reason,
-			"; %lld row%s of some runs only, which --common leaves out",
+			"; %lld row%s in some runs only; --common ignores such rows",
 			(long long)n_lone, n_lone == 1 ? " is" : "s are");
 	if (r->ending.len)
 		str_printf(&r->reason, "; %s", r->ending.s);

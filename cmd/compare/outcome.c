@@ -93,7 +93,7 @@ static void judge_evaluation(
 	if (reported && (r.verdict <= VERDICT_UNDECIDED || r.shown))
 		str_printf(&x->judged.reason, "; %s: %s", name, verdict_names[r.verdict]);
 	else if (reported && r.verdict == VERDICT_DIFFERENT && r.n_lone)
-		str_printf(&x->judged.reason, "; %s: %lld row%s of some runs only", name,
+		str_printf(&x->judged.reason, "; %s: %lld row%s in some runs only", name,
 			(long long)r.n_lone, r.n_lone == 1 ? " is" : "s are");
 	else if (reported) /* such as too few values */
 		str_printf(&x->judged.reason, "; %s", r.reason.s);
@@ -323,9 +323,9 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 	struct str *out = &x->reason;
 	int64_t unread = unread_rows(x);
 	if (x->verdict == VERDICT_NOTHING && missing)
-		str_printf(out, "%s of them has values of %s%s",
-			unread_values(x, missing) ? "not each" : "only one", missing,
-			unread_values(x, missing) ? " that can be read" : "");
+		str_printf(out, "%s has %svalues of %s",
+			unread_values(x, missing) ? "not every run" : "only one run",
+			unread_values(x, missing) ? "readable " : "", missing);
 	else if (unread && !c)
 		str_printf(out, "%lld row%s cannot be read", (long long)unread,
 			plural(unread));

@@ -60,7 +60,7 @@ void report_series(const struct report *r, struct series_list *l);
 /* ---- figures.c: the curves of a page, thinned --------------------------------------- */
 
 struct figure_curve {
-	struct series_point *p; /* in steps, ascending */
+	struct series_point *p; /* [n], in ascending order of steps */
 	int64_t n;
 };
 
@@ -69,7 +69,7 @@ struct figure {
 	char *title;
 	bool difference;
 	struct scale y;
-	struct outside outside;	     /* of the points */
+	struct outside outside;	     /* points outside the range */
 	struct figure_curve *series; /* [list.n] */
 	struct figure_curve *runs;   /* [list.n_runs] for series of several runs */
 };

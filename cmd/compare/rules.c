@@ -61,7 +61,8 @@ static bool megatron_pair(const struct rule_pair *p, double rtol, struct str *re
 	}
 	if (rtol > 0 && n > 1)
 		allowed = min64(max64(n / 100, 1), 50);
-	str_printf(reason, "%lld of %lld values differ by more than %g; %lld may",
+	str_printf(reason,
+		"%lld of %lld values differ by more than %g; %lld are allowed to",
 		(long long)n_failed, (long long)n, rtol, (long long)allowed);
 	return n && n_failed <= allowed;
 }

@@ -12,14 +12,14 @@ static const struct measure {
 	const char *more, *less; /* the words for a test with larger, smaller values */
 } measures[] = {
 	{COL_TPS, "tokens/s", false, "faster", "slower"},
-	{COL_TPS_PER_GPU, "tokens/s and rank", false, "faster", "slower"},
+	{COL_TPS_PER_GPU, "tokens/s per rank", false, "faster", "slower"},
 	{COL_DT, "time of a step", false, "slower", "faster"},
 	{COL_SPS, "samples/s", false, "faster", "slower"},
 	{COL_MFU, "MFU", false, "higher", "lower"},
 	{COL_MEM, "peak memory of a rank", true, "more", "less"},
 };
 
-_Static_assert(ARRAY_LEN(measures) <= MAX_SPEEDS, "an array for all measures");
+_Static_assert(ARRAY_LEN(measures) <= MAX_SPEEDS, "MAX_SPEEDS includes all measures");
 
 static const struct measure *measure_of(int column)
 {
@@ -38,7 +38,7 @@ const char *speed_name(int column)
 const char *speed_heading(int column)
 {
 	return column == COL_DT		   ? ">Time of a step"
-	       : column == COL_TPS_PER_GPU ? ">Tokens/s and rank"
+	       : column == COL_TPS_PER_GPU ? ">Tokens/s per rank"
 	       : column == COL_SPS	   ? ">Samples/s"
 					   : ">Tokens/s";
 }

@@ -24,7 +24,7 @@ enum verdict {
 	VERDICT_DIVERGED,	/* not finite, or worse and lost_what_was_learned() */
 	VERDICT_VACUOUS,	/* nothing was learned, so agreement means nothing */
 	VERDICT_NOT_COMPARABLE, /* tokens per step, data, warm-up or model differ */
-	VERDICT_NOTHING, /* no row in common, or a curve that every run has is missing */
+	VERDICT_NOTHING, /* no row in common, or a curve that every run must have is missing */
 	N_VERDICTS
 };
 extern const char *const verdict_names[N_VERDICTS + 1]; /* for JSON; ends with NULL */

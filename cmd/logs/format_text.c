@@ -83,7 +83,7 @@ static bool next_unit(struct parsing *p, double *scale, bool suffix)
 	const char *s = next_word(p, NAME);
 	*scale = 1;
 	return !s || (scale_of_unit(s, scale) && (suffix || *scale != BY_SUFFIX)) ||
-	       syntax_error(p, s, "the unit is not known here");
+	       syntax_error(p, s, "the unit is not supported here");
 }
 
 /* ---- formats --------------------------------------------------------------------- */

@@ -33,7 +33,7 @@ struct log_how {
 
 /* Adds OURS=THEIRS to the columns. */
 int log_how_map(struct log_how *h, const char *pair, struct err *e);
-/* Reads the formats of the file that `format` names, of share/pt/logs, and the built-in ones. */
+/* Reads the formats: from the file named by `format`, from share/pt/logs, and the built-in ones. */
 int log_how_open(struct log_how *h, struct err *e);
 void log_how_close(struct log_how *h); /* also after an error */
 /* Adds "auto", then the names of the built-in formats, "pt" (logs of pt-train) first. */

@@ -125,7 +125,7 @@ struct garbled {
 	char first[41];
 };
 
-/* A log while it is read. */
+/* A log that is being read. */
 struct build {
 	const struct log_how *how;
 	const char *file; /* the column's name, if only the path has it; or NULL */

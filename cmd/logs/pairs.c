@@ -109,7 +109,7 @@ bool line_wordplay(struct build *b, struct span line)
 			build_clock(b, b->line.step, time_of_line(line));
 		return b->line.open;
 	}
-	/* rich breaks long lines */
+	/* the library rich breaks long lines */
 	b->line.open =
 		b->line.open && only_pairs(line) && parse_pairs(b, line, false, true) > 0;
 	return false;

@@ -144,7 +144,7 @@ in_formats() { # STEP LOSS
 
 @test "nothing that can be read is nothing to compare" {
 	printf 'step=%d loss=%s lr=0.5\n' 1 2,5 2 1e999 3 0x2 >none
-	reports 2 'not each of them has values of loss that can be read' pt-compare none none
+	reports 2 'not every run has readable values of loss' pt-compare none none
 	printf 'iter %d: loss %s, time 1.50ms\n' 1 2abc 2 3abc >none
 	code_of 2 pt-compare none none
 	# words stand for no value
@@ -352,7 +352,7 @@ lab_log() { # LOSS
 
 @test "a format that is wrong: the file, the line, and what it should be" {
 	printf 'format lab\ntrain "round"\n    "nll " loss mss\n' >lab.format
-	reports 65 "lab.format: line 3: 'mss': the unit is not known here" pt-compare --format lab.format titan titan
+	reports 65 "lab.format: line 3: 'mss': the unit is not supported here" pt-compare --format lab.format titan titan
 	mkdir -p share/logs
 	cp lab.format share/logs
 	PT_SHARE=$PWD/share code_of 65 pt-compare titan titan

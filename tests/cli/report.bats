@@ -218,8 +218,8 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 		printf 'step,loss\n1,3\n2,2.9\n' >$r.csv
 	done
 	pt-compare a.log b.log --report speed.html --report speed.md
-	grep -q 'Tokens/s and rank' speed.html
-	grep -q '| Tokens/s and rank |' speed.md
+	grep -q 'Tokens/s per rank' speed.html
+	grep -q '| Tokens/s per rank |' speed.md
 	grep -q '| 7000 | 35 % |' speed.md
 	grep -q 'id="h-speed"' speed.html
 	pt-compare a.csv b.csv --report none.html
@@ -321,7 +321,7 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 
 @test "--follow: runs that say nothing, SIGINT, a journal that begins again" {
 	log_of 0 60 >a
-	reports 2 'only one of them has values of loss' timeout 30 pt-compare --follow --follow-timeout 0.5 a nowhere
+	reports 2 'only one run has values of loss' timeout 30 pt-compare --follow --follow-timeout 0.5 a nowhere
 	head -n 30 a >b
 	set -m # (else it would ignore SIGINT)
 	pt-compare --follow a b >out 3>&- &

@@ -370,7 +370,7 @@ TEST(three_seeds)
 	judge_sets(&c, 3, 1, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_UNDECIDED);
 	assert_non_null(strstr(r.reason.s, "probably more than the margin"));
-	assert_non_null(strstr(r.reason.s, "may need 4 controls and as many tests"));
+	assert_non_null(strstr(r.reason.s, "may take 4 controls and as many tests"));
 	verdict_result_free(&r);
 	judge_sets(&c, 4, 4, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_WORSE);
@@ -529,7 +529,7 @@ TEST(rows_of_some)
 	judge_prefixes(&c, 4, rows, &c, 120, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_DIFFERENT);
 	assert_true(r.n_lone == 40 && r.n_left_out == 0);
-	assert_non_null(strstr(r.reason.s, "40 rows are of some runs only"));
+	assert_non_null(strstr(r.reason.s, "40 rows are in some runs only"));
 	verdict_result_free(&r);
 	judge_prefixes(&c, 4, rows, &c, 120, &common, &r);
 	assert_int_equal(r.verdict, VERDICT_EQUIVALENT);
