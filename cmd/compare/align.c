@@ -293,6 +293,7 @@ static int count_clusters(const struct judging *j, bool both)
 	return count;
 }
 
+/* Groups the runs into units, and chooses the best design that these allow. */
 static void choose_design(struct judging *j)
 {
 	int n_both = count_clusters(j, true);

@@ -41,6 +41,7 @@ int curve_direction(const struct curve_diff *c)
 	return (c->n_higher > 0) - (c->n_lower > 0);
 }
 
+/* Adds a row that both runs have to the comparison. */
 static void add_pair(
 	struct curve_diff *c, const struct compare_opts *o, double at, double x, double y)
 {

@@ -43,6 +43,7 @@ static void add_range(
 	free(v);
 }
 
+/* Sets a figure's vertical range, with some padding, and counts the points outside it. */
 static void find_range(struct figure *f, int n_series, bool all)
 {
 	struct scale none = {INFINITY, -INFINITY, false}, whole = none, settled = none;

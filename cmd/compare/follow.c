@@ -75,6 +75,7 @@ static int open_source(struct source *s, struct err *e)
 
 /* ---- reading ----------------------------------------------------------------------- */
 
+/* Copies what a stream has so far to its file. */
 static int copy_stream(struct source *s, struct err *e)
 {
 	char bytes[1 << 16];
@@ -155,6 +156,7 @@ static void sleep_after(double worked)
 	poll(NULL, 0, (int)(1000 * fmin(fmax(4 * worked, min), max)));
 }
 
+/* Reads and judges the logs until there is a reason to stop, *why. */
 static int watch(struct source *s, struct run_log *logs, int n, const struct follow *f,
 	enum follow_end *why, struct err *e)
 {

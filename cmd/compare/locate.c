@@ -477,6 +477,7 @@ static int make_directory(struct locating *x, struct err *e)
 	return mkdtemp(x->directory) ? 0 : err_errno(e, x->directory);
 }
 
+/* Finds the step by the logs and the checkpoints, then the tensor by replays. */
 static int locate_in_runs(struct locating *x, struct err *e)
 {
 	int rc = 0;

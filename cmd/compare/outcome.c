@@ -100,6 +100,7 @@ static void judge_evaluation(
 	verdict_result_free(&r);
 }
 
+/* Judges the column; with `validation`, also the validation losses that all logs have. */
 static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct runs *r = x->runs;

@@ -122,6 +122,7 @@ static void widen_error(struct speed *s, double deviation, int n)
 	s->df = n - 1;
 }
 
+/* Measures several runs, combined by the geometric mean. */
 static struct speed measure_runs(
 	const struct run_log *logs, int n, const struct measure *m)
 {
