@@ -23,11 +23,11 @@ struct opts {
 	struct strs columns, controls, tests, plots, reports, exports;
 };
 
-static const char *const bys[] = {"step", "tokens", NULL};
+static const char *const by_names[] = {"step", "tokens", NULL};
 static const int by_columns[] = {COL_STEP, COL_TOKENS};
-static const char *const axes[] = {
+static const char *const axis_names[] = {
 	"auto", "step", "tokens", "samples", "seconds", "bytes", NULL};
-static const char *const requirements[] = {
+static const char *const requirement_names[] = {
 	"auto", "identical", "within", "equivalent", "not-worse", NULL};
 
 #define O(field) offsetof(struct opts, field)
@@ -35,18 +35,18 @@ static const char *const requirements[] = {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Comparing"},
 	{OPT_LIST, 0, "control", "RUN ...", NULL, O(controls), OPT_SEVERAL, .files = "", .help =
-		"The control runs, of which each test is compared with the one that it differs "
-		"least from. Operands that follow no other option of this kind are the tests."},
+		"The control runs. Each test is compared with the control that it differs least "
+		"from. All other operands are tests."},
 	{OPT_LIST, 0, "test", "RUN ...", NULL, O(tests), OPT_SEVERAL, .files = "", .help =
 		"The test runs; the other operands are the controls."},
 	{OPT_STR, 0, "format", "NAME | FILE", "auto", O(format), .files = "", .help =
-		"The format of the logs: one of FORMATS, or a file with formats of your own, whose "
-		"name has a dot or a slash. auto: detected, for each log separately."},
+		"The format of the logs: one of FORMATS, or a file with formats of your own, with a "
+		"dot or a slash in its name. auto: detected, for each log separately."},
 	{OPT_STR, 0, "pattern", "REGEX", NULL, O(pattern), .help =
-		"Read logs that are not pt-train's line by line by a regular expression of PCRE2, "
-		"whose named groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. "
-		"Other lines are skipped. Without a group step, rows are counted."},
-	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = bys, .help =
+		"Read logs of other programs line by line with a PCRE2 regular expression. Its named "
+		"groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. "
+		"Lines that do not match are skipped. Without a group step, rows are counted."},
+	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = by_names, .help =
 		"Match rows by step or by tokens."},
 	{OPT_DOUBLE, 'r', "rtol", "X", "0", O(rtol), 0, 0, 1e30, .help =
 		"Relative tolerance: values within X times the control value are considered "
@@ -54,70 +54,70 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), 0, 0, 1e30, .help =
 		"Absolute tolerance: values within X are considered equal."},
 	{OPT_FLAG, 'c', "common", NULL, "no", O(common), .help =
-		"Compare only rows that both runs have. Without it, a row that only one run has "
-		"is a difference, unless it is missing at the end; see VERDICTS."},
+		"Compare only rows that both runs have. Without this option, a row that only one run "
+		"has is a difference, unless it is missing at the end; see VERDICTS."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Judging", .help =
-		"Of runs that are neither identical nor within a tolerance, --column is judged by "
+		"If runs are neither identical nor within a tolerance, the column is judged by "
 		"statistics; see VERDICTS."},
 	{OPT_LIST, 'y', "column", "NAME[:min|:max]|OURS=THEIRS", NULL, O(columns), .help =
-		"Judge this column only, and show it with --graph, --plot and --table: any column "
-		"of the logs, in pt-run(5) those of this project, or of another program's log. "
+		"Judge only this column, and show it with --graph, --plot and --table. Any column of "
+		"the logs will do; pt-run(5) lists the columns of pt-train. "
 		":min, :max: lower or higher values are better; without it the name decides, "
-		"as VERDICTS has it. "
-		"Without this option: reward, which reinforcement learning "
-		"has; or loss, and beside it val_loss and val_bpb; or where no log has one, the "
-		"first of val_loss, val_bpb, train_loss and grad_norm that all have. OURS=THEIRS "
-		"judges nothing, but names a column of logs of other programs: loss=train/ce. "
+		"see VERDICTS. "
+		"Without this option: reward, if all logs have it (reinforcement learning); or loss, "
+		"and with it val_loss and val_bpb; or, if no log has a loss, the first of val_loss, "
+		"val_bpb, train_loss and grad_norm that all have. OURS=THEIRS judges nothing, but maps "
+		"a column of other programs' logs to one of ours, such as loss=train/ce. "
 		"May be given many times."},
-	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirements, .help =
+	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirement_names, .help =
 		"The weakest verdict for exit code 0. not-worse: identical, within, equivalent, "
 		"better, or worse by less than the margin. auto: within, if a tolerance or a rule "
-		"is given; else equivalent, if several controls are given or no log is pt-train's; "
+		"is given; else equivalent, if several controls are given or no log is from pt-train; "
 		"else identical."},
 	{OPT_ENUM, 0, "rule", NULL, "ours", O(rule), .values = rule_names, .was = "like", .help =
-		"Judge as another project does, instead of by pt's statistics; see RULES."},
+		"Judge by another project's rule, instead of pt's statistics; see RULES."},
 	{OPT_DOUBLE, 0, "margin", "X", "0", O(margin), 0, 0, 1, .help =
-		"Smaller differences than X times the control's value count as none. 0: five "
-		"thousandths; with several controls at least the standard deviation between them."},
+		"Ignore differences smaller than X times the control's value. 0: 0.005 times it; with "
+		"several controls at least the standard deviation between them."},
 	{OPT_DOUBLE, 0, "alarm", "P", "0.005", O(alarm), 0, 1e-12, 0.5, .help =
-		"The probability that a difference is reported of runs that do not differ."},
+		"The probability of a false alarm: that a difference is reported where there is none."},
 	{OPT_DOUBLE, 0, "confidence", "P", "0.95", O(confidence), 0, 0.5, 0.999999, .help =
 		"The confidence of the intervals that must lie within the margin."},
 	{OPT_GROUP, .name = "Following"},
 	{OPT_FLAG, 'f', "follow", NULL, "no", O(follow), .help =
-		"Follow runs while they train: read their logs as they grow, say when a verdict "
-		"changes, and end with 1 or 3 as soon as no further row can make it as --require "
-		"demands. When all runs have ended, or on SIGINT, compare what is there."},
+		"Follow runs while they train: read their logs as they grow, report when a verdict "
+		"changes, and exit with 1 or 3 as soon as no further row can make it meet --require. "
+		"When all runs have ended, or on SIGINT, compare the logs as they are."},
 	{OPT_DOUBLE, 0, "follow-timeout", "SECONDS", "600", O(patience), 0, 0, 1e9, .help =
 		"Also end when no log has grown for this time."},
 	{OPT_GROUP, .name = "Locating"},
 	{OPT_FLAG, 0, "locate", NULL, "no", O(locate), .help =
-		"Name the first tensor that differs. Both runs are computed again from the last "
-		"checkpoint before the first step that differs, or from the start, with "
-		"pt-train --hash-tensors. Two checkpoints, or two files of --hash-tensors, are "
+		"Find the first tensor that differs. Both runs are computed again with "
+		"pt-train --hash-tensors, from the last checkpoint before the first step that "
+		"differs, or from the start. Two checkpoints, or two files of --hash-tensors, are "
 		"compared as they are."},
 	{OPT_STR, 0, "control-program", "PROGRAM", "pt-train", O(control_program), .help =
 		"The program that computes the control again: a file, or a name in PATH."},
 	{OPT_STR, 0, "test-program", "PROGRAM", "pt-train", O(test_program), .help =
-		"The same for the test, such as another build."},
+		"The program that computes the test again, such as another build."},
 	{OPT_STR, 0, "launcher", "WORDS", "mpiexec -n", O(launcher), .help =
-		"What starts several ranks; the number of ranks follows it."},
+		"The command that starts several ranks; the number of ranks follows it."},
 	{OPT_GROUP, .name = "Showing"},
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
 		"Print the verdicts, and with --speed the speeds, as JSON instead of as text."},
-	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axes, .help =
-		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, "
-		"or the bytes sent in them by the rank that sends most. Of logs without times of "
-		"steps, seconds are those between their time stamps."},
+	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axis_names, .help =
+		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, or the "
+		"bytes that the rank that sends most sent in them. If a log has no step times, "
+		"seconds are from its time stamps."},
 	OPT_GRAPH(O(draw)),
 	{OPT_FLAG, 0, "each-run", NULL, "no", O(each_run), .help =
-		"In this graph and in plots, draw each run. Without it, several controls, or the "
-		"runs of --test, are replicas: their mean is drawn, in plots within a band from the "
+		"In graphs and plots, draw each run. Without this option, several controls, or the "
+		"runs of --test, are drawn as replicas: their mean, and in plots a band from the "
 		"lowest to the highest."},
 	{OPT_FLAG, 0, "whole-range", NULL, "no", O(whole_range), .help =
-		"In graphs, plots and reports, make room for all values. Without it, first steps "
-		"and others that are far from the rest may be outside, which is said."},
+		"In graphs, plots and reports, show all values. Without this option, values far from "
+		"the rest, such as in the first steps, may lie outside; a note reports them."},
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
 		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
 		"times."},
@@ -127,15 +127,15 @@ static const struct opt options[] = {
 		"memory and verdict, the curves, and differences of options and environment. "
 		"May be given many times."},
 	{OPT_LIST, 0, "export", "FILE", NULL, O(exports), .files = "", .help =
-		"Compare nothing, but write the logs in another format, with all columns or those of "
-		"--column: to a .csv or .jsonl file, of several runs with a column run; to an event file "
-		"of TensorBoard, a name with tfevents; or to a directory of such files, of several runs "
-		"in one directory each. Runs have their names without what all have in common. "
-		"- is standard output. Numbers are exact, and what was "
-		"written can be read again. May be given many times."},
+		"Write the logs in another format, with all columns or those of --column, and compare "
+		"nothing. FILE is a .csv or .jsonl file (several runs: with a column run); an event "
+		"file of TensorBoard, with tfevents in its name; or a directory of event files "
+		"(several runs: in one directory each). The names of runs omit what all have in "
+		"common. - is standard output. Values are exact, and pt-compare reads all these "
+		"formats. May be given many times."},
 	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_format), .values = export_names,
 		.help =
-		"What --export writes. auto: by the name, and CSV to standard output."},
+		"The format that --export writes. auto: by the name; CSV to standard output."},
 	{OPT_FLAG, 's', "speed", NULL, "no", O(speed), .help =
 		"Also compare speed and memory, with the noise of the runs. This does not change "
 		"the exit status."},
@@ -172,7 +172,7 @@ static void offer_formats(const char *option, struct strs *words)
 
 static const struct program program = {
 	.name = "pt-compare",
-	.summary = "say whether training runs are the same",
+	.summary = "check whether training runs are the same",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
@@ -185,27 +185,29 @@ static const struct program program = {
 		NULL},
 };
 
-/* A file with several runs stands for all of them; returns their number. */
+/* Adds names of runs, and for a file with several runs all of them, unless whole_files. Returns the
+ * number of names added. */
 static int64_t add_names(
-	struct strs *to, char **names, int64_t n, bool whole, struct err *e)
+	struct strs *to, char **names, int64_t n, bool whole_files, struct err *e)
 {
 	int64_t before = to->n;
 	for (int64_t i = 0; i < n && !e->code; i++)
-		if (whole)
+		if (whole_files)
 			strs_add(to, names[i]);
 		else if (log_runs(names[i], to, e))
 			e->code = EX_TROUBLE;
 	return to->n - before;
 }
 
-/* Curves of a run by itself are worth a look. */
-static bool is_shown(const struct opts *o)
+/* Returns true if the options show curves without judging them, which works with a single run. */
+static bool only_shows(const struct opts *o)
 {
 	bool judged = o->follow || o->locate || o->json || o->speed || o->require;
 	return (o->draw.graph || o->plots.n || o->table || o->reports.n) && !judged;
 }
 
-/* Of the operands the first is the control, unless an option names the controls or the tests. */
+/* Adds the names of controls, then tests; returns the number of controls, or -1. The first operand
+ * is the control, unless an option names the controls or the tests. */
 static int name_runs(
 	const struct opts *o, char **operands, int n, struct strs *names, struct err *e)
 {
@@ -213,15 +215,16 @@ static int name_runs(
 		return err_set(e, EX_USAGE,
 			"%s: with --control and --test, every run follows one of them",
 			operands[0]);
-	bool whole = o->locate || o->follow;
-	int64_t n_controls = add_names(names, o->controls.v, o->controls.n, whole, e);
-	int64_t n_operands = add_names(names, operands, n, whole, e);
-	add_names(names, o->tests.v, o->tests.n, whole, e);
+	bool whole_files = o->locate || o->follow;
+	int64_t n_controls =
+		add_names(names, o->controls.v, o->controls.n, whole_files, e);
+	int64_t n_operands = add_names(names, operands, n, whole_files, e);
+	add_names(names, o->tests.v, o->tests.n, whole_files, e);
 	if (e->code)
 		return -1;
 	if (!o->controls.n)
 		n_controls = o->tests.n ? n_operands : min64(n_operands, 1);
-	if (names->n == 1 && (is_shown(o) || o->exports.n))
+	if (names->n == 1 && (only_shows(o) || o->exports.n))
 		return 1;
 	if (!n_controls || names->n == n_controls)
 		return err_set(e, EX_USAGE,
@@ -230,8 +233,8 @@ static int name_runs(
 	return (int)n_controls;
 }
 
-/* Cuts :min or :max from the end of a name. Returns -1, 1, or 0 if neither is there. */
-static int take_sense(char *name)
+/* Cuts :min or :max from the end of a name. Returns -1, 1, or 0 for neither. */
+static int cut_sense(char *name)
 {
 	size_t n = strlen(name);
 	char *end = n > 4 ? name + n - 4 : name + n;
@@ -241,8 +244,8 @@ static int take_sense(char *name)
 	return sense;
 }
 
-/* Sets *judged to the NAME of --column, NULL if there is none, *sense to what follows it, and *how
- * to what the options specify. */
+/* Sets *judged to the NAME of --column (NULL: none) and *sense to its :min or :max, and opens *how
+ * with the formats and column names of the options. */
 static int open_formats(const struct opts *o, const char **judged, int *sense,
 	struct log_how *how, struct err *e)
 {
@@ -256,13 +259,13 @@ static int open_formats(const struct opts *o, const char **judged, int *sense,
 			return -1;
 		if (pair)
 			continue;
-		*sense = take_sense(o->columns.v[i]);
+		*sense = cut_sense(o->columns.v[i]);
 		*judged = o->columns.v[i];
 	}
 	return log_how_open(how, e);
 }
 
-static bool any_knows(const struct runs *r, const char *name)
+static bool any_has_name(const struct runs *r, const char *name)
 {
 	for (int i = 0; i < r->n; i++)
 		if (column_find(name) >= 0 || run_log_find(&r->logs[i], name) >= 0)
@@ -270,7 +273,7 @@ static bool any_knows(const struct runs *r, const char *name)
 	return false;
 }
 
-static int n_with(const struct runs *r, const char *name)
+static int count_logs_with(const struct runs *r, const char *name)
 {
 	int n = 0;
 	for (int i = 0; i < r->n; i++)
@@ -278,15 +281,15 @@ static int n_with(const struct runs *r, const char *name)
 	return n;
 }
 
-/* "a, b, c": the columns of n logs. */
+/* Appends "a, b, c", the columns of n logs. */
 static void list_columns(const struct run_log *logs, int n, struct str *list)
 {
-	enum { MOST = 24 };
+	enum { MAX_NAMES = 24 };
 	scoped_strs names = {0};
 	curve_columns(logs, n, &names);
-	for (int64_t i = 0; i < min64(names.n, MOST); i++)
+	for (int64_t i = 0; i < min64(names.n, MAX_NAMES); i++)
 		str_printf(list, "%s%s", i ? ", " : "", names.v[i]);
-	str_puts(list, !names.n ? "none" : names.n > MOST ? ", ..." : "");
+	str_puts(list, !names.n ? "none" : names.n > MAX_NAMES ? ", ..." : "");
 }
 
 static int no_column(const struct runs *r, const char *why, int code, struct err *e)
@@ -297,10 +300,10 @@ static int no_column(const struct runs *r, const char *why, int code, struct err
 	return -1;
 }
 
-/* Says which logs lack the column, and what they have instead. */
+/* Warns of logs that lack the column, and lists the columns that they have. */
 static void warn_lacking(const struct runs *r, const char *name)
 {
-	for (int i = 0; i < r->n && n_with(r, name); i++) {
+	for (int i = 0; i < r->n && count_logs_with(r, name); i++) {
 		const struct run_log *l = &r->logs[i];
 		scoped_str list = {0};
 		if (curve_has_column(l, run_log_find(l, name)))
@@ -310,37 +313,37 @@ static void warn_lacking(const struct runs *r, const char *name)
 	}
 }
 
-#define NO_LOSS                                                                   \
-	"a loss (choose a column by --column NAME, or say by --column loss=NAME " \
-	"which one is the loss)"
+#define NO_LOSS                                                             \
+	"a loss (choose a column by --column NAME, or specify the loss by " \
+	"--column loss=NAME)"
 
-/* Of reinforcement learning, the loss says nothing. */
-static const char *const results[] = {
+/* Columns to judge, best first; in reinforcement learning, the loss is meaningless. */
+static const char *const result_columns[] = {
 	"reward", "loss", "val_loss", "val_bpb", "train_loss", "grad_norm"};
 
-/* The column to judge: *name, or the one that stands for it; if it is NULL the first of the results that all have;
- * every run has a loss. */
+/* Finds the column to judge: *name, or the column mapped to it; if it is NULL, the first of
+ * result_columns that all logs have, or the loss if any log has it. */
 static int find_column(const struct runs *r, const struct log_how *reading,
 	const char **name, struct err *e)
 {
 	char why[128];
-	if (*name && !any_knows(r, *name)) {
+	if (*name && !any_has_name(r, *name)) {
 		snprintf(why, sizeof(why), "a column '%s'", *name);
 		*name = log_column_name(reading, *name);
-		return any_knows(r, *name) ? 0 : no_column(r, why, EX_USAGE, e);
+		return any_has_name(r, *name) ? 0 : no_column(r, why, EX_USAGE, e);
 	}
 	if (*name)
 		return 0;
-	bool some = n_with(r, columns[COL_LOSS].name) > 0;
-	for (size_t i = 0; i < ARRAY_LEN(results) && !*name; i++)
-		if (n_with(r, results[i]) == r->n ||
-			(some && !strcmp(results[i], columns[COL_LOSS].name)))
-			*name = results[i];
+	bool some = count_logs_with(r, columns[COL_LOSS].name) > 0;
+	for (size_t i = 0; i < ARRAY_LEN(result_columns) && !*name; i++)
+		if (count_logs_with(r, result_columns[i]) == r->n ||
+			(some && !strcmp(result_columns[i], columns[COL_LOSS].name)))
+			*name = result_columns[i];
 	if (*name)
 		return 0;
 	*name = columns[COL_LOSS].name;
 	for (int i = 0; i < r->n; i++)
-		some |= r->logs[i].unread.n_values > 0; /* the verdict says more */
+		some |= r->logs[i].unread.n_values > 0; /* the verdict explains it */
 	return some ? 0 : no_column(r, NO_LOSS, EX_DATAERR, e);
 }
 
@@ -373,8 +376,8 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	return rc ? EX_FAILED : 0;
 }
 
-/* Whether the column was named, instead of mapped only. */
-static bool judged_by_user(const struct opts *o)
+/* Returns true if --column chooses a column to judge, not only maps names. */
+static bool user_chose_column(const struct opts *o)
 {
 	for (int64_t i = 0; i < o->columns.n; i++)
 		if (!strchr(o->columns.v[i], '='))
@@ -382,7 +385,7 @@ static bool judged_by_user(const struct opts *o)
 	return false;
 }
 
-static struct outcome_opts outcome_opts_of(const struct opts *o, const char *column)
+static struct outcome_opts make_outcome_opts(const struct opts *o, const char *column)
 {
 	return (struct outcome_opts){
 		.exact = {.by = by_columns[o->by],
@@ -390,20 +393,20 @@ static struct outcome_opts outcome_opts_of(const struct opts *o, const char *col
 			.atol = o->atol,
 			.common = o->common,
 			.column = column,
-			.only = judged_by_user(o)},
+			.only_column = user_chose_column(o)},
 		.judge = {.rule = o->rule,
 			.margin = o->margin,
 			.alarm = o->alarm,
 			.confidence = o->confidence},
 		.column = column,
-		.validation = !judged_by_user(o),
+		.validation = !user_chose_column(o),
 		.require = (enum requirement)o->require,
 		.speed = o->speed,
 		.one_set = o->tests.n > 0,
 	};
 }
 
-/* Only what is worse is red. */
+/* Returns the color of a verdict; only worse is red. */
 static enum report_tone tone_of(enum verdict v)
 {
 	return v <= VERDICT_EQUIVALENT || v == VERDICT_NOT_WORSE ? REPORT_GOOD
@@ -412,7 +415,7 @@ static enum report_tone tone_of(enum verdict v)
 								 : REPORT_UNCLEAR;
 }
 
-/* What the report says of the tests of an outcome. */
+/* Fills in the report's runs for the tests of an outcome. */
 static void fill_reports(
 	const struct outcome *x, const struct outcome_opts *how, struct report_run *runs)
 {
@@ -442,12 +445,11 @@ static void print_outcome(const struct outcome *x, const struct outcome_opts *ho
 	speed_print(d, n, out);
 	if (!n)
 		str_puts(out,
-			"  speed and memory      not compared: no column of them is in "
-			"both logs\n");
+			"  speed and memory      not compared: the logs share no such column\n");
 }
 
-/* Prints the text of an outcome; on a terminal, the words of its verdict in colour. */
-static void put_outcome(const char *text, enum verdict v)
+/* Prints the text of an outcome; on a terminal, with the verdict in color. */
+static void write_outcome(const char *text, enum verdict v)
 {
 	static const char *const colors[] = {[REPORT_NEUTRAL] = "39",
 		[REPORT_GOOD] = "32",
@@ -466,7 +468,7 @@ static void put_outcome(const char *text, enum verdict v)
 		colors[tone_of(v)], (int)n, words, words + n);
 }
 
-/* Prints the verdicts, and fills in the tests of the report; returns the exit code. */
+/* Prints the verdicts, and fills in the report's tests. Returns the exit code. */
 static int compare_all(const struct runs *r, const struct opts *o,
 	const struct outcome_opts *how, struct report_run *reports)
 {
@@ -474,7 +476,7 @@ static int compare_all(const struct runs *r, const struct opts *o,
 	scoped_str text = {0};
 	outcomes_make(r, how, &all);
 	int code = outcomes_code(&all, r, how);
-	if (o->json) { /* which has its own escapes */
+	if (o->json) { /* (it escapes by itself) */
 		outcomes_json(&all, how, code, &text);
 		fputs(text.s, stdout);
 	}
@@ -484,11 +486,11 @@ static int compare_all(const struct runs *r, const struct opts *o,
 		if (!o->json)
 			print_outcome(&all.v[i], how, o, &text);
 		if (text.len)
-			put_outcome(text_printable(text.s), all.v[i].verdict);
+			write_outcome(text_printable(text.s), all.v[i].verdict);
 	}
 	if (code == EX_FAILED && all.worst <= VERDICT_BETTER)
-		info("the exit code is %d, because %s is required: see --require", code,
-			requirements[requirement_of(r, how)]);
+		info("the exit code is %d, because the required verdict is %s; see --require",
+			code, requirement_names[requirement_of(r, how)]);
 	outcomes_free(&all);
 	return code;
 }
@@ -498,10 +500,10 @@ static int compare_all(const struct runs *r, const struct opts *o,
 struct following {
 	struct runs *runs;
 	struct outcome_opts opts;
-	enum verdict *said; /* of each outcome */
+	enum verdict *reported; /* the last one of each outcome */
 };
 
-static void say_change(const struct outcome *x, const struct outcome_opts *how)
+static void print_change(const struct outcome *x, const struct outcome_opts *how)
 {
 	scoped_str text = {0};
 	const struct run_log *l = &x->runs->logs[x->first];
@@ -512,46 +514,48 @@ static void say_change(const struct outcome *x, const struct outcome_opts *how)
 	fflush(stdout);
 }
 
-/* Says which verdicts have changed; true: a test is not as required, and cannot become so. */
-static bool judge_rows(void *to, const struct run_log *logs, int n)
+/* Prints the verdicts that have changed. Returns true if a test fails the requirement for good. */
+static bool judge_rows(void *context, const struct run_log *logs, int n)
 {
-	struct following *f = to;
+	struct following *f = context;
 	struct outcomes all;
 	(void)logs;
 	if (!f->runs->logs[0].brief)
 		runs_shorten(f->runs->logs, n);
 	outcomes_make(f->runs, &f->opts, &all);
 	for (int i = 0; i < all.n; i++) {
-		if (all.v[i].verdict != f->said[i] && log_speaks())
-			say_change(&all.v[i], &f->opts);
-		f->said[i] = all.v[i].verdict;
+		if (all.v[i].verdict != f->reported[i] && log_speaks())
+			print_change(&all.v[i], &f->opts);
+		f->reported[i] = all.v[i].verdict;
 	}
 	bool stop = outcomes_are_final(&all, f->runs, &f->opts);
 	outcomes_free(&all);
 	return stop;
 }
 
-/* Reads the logs until the runs have ended, or one differs. Sets how->exact.common if they go on. */
+/* Reads the logs until the runs have ended, or one differs. Sets how->exact.common if the runs
+ * continue. */
 static int follow(struct runs *r, const struct strs *names, const struct opts *o,
 	const struct log_how *reading, struct outcome_opts *how, struct err *e)
 {
-	struct following f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.said))};
+	struct following f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.reported))};
 	enum follow_end why;
 	const struct follow each = {reading, judge_rows, &f, o->patience};
 	f.opts.exact.common = true;
 	f.opts.judge.growing = true;
 	for (int i = 0; i < r->n; i++)
-		f.said[i] = VERDICT_NOTHING;
+		f.reported[i] = VERDICT_NOTHING;
 	int rc =
 		follow_runs(r->logs, (const char *const *)names->v, r->n, &each, &why, e);
 	how->exact.common |= !rc && (why == FOLLOW_STOPPED || why == FOLLOW_SIGNAL);
-	free(f.said);
+	free(f.reported);
 	return rc;
 }
 
 /* ---- showing ----------------------------------------------------------------------- */
 
-static int show(
+/* Prints the table and the graph, and writes the plots. */
+static int show_curves(
 	const struct runs *r, const struct opts *o, const char *column, struct err *e)
 {
 	const struct series_opts drawn = {r->n_controls, o->tests.n > 0, o->each_run};
@@ -561,9 +565,9 @@ static int show(
 	int rc = 0;
 	if (o->table)
 		curve_table(r->logs, r->n, column, (enum curve_axis)o->by, &text);
-	text_printable(text.s); /* (a graph has colours) */
+	text_printable(text.s); /* (before the graph, which has color codes) */
 	if ((o->draw.graph || o->plots.n) &&
-		curves_of(&c, r->logs, r->n, &drawn, column, axis, e))
+		curve_plot_init(&c, r->logs, r->n, &drawn, column, axis, e))
 		return str_free(&text), -1;
 	c.graph.log_y = o->draw.log_scale;
 	c.graph.settled = !o->whole_range;
@@ -576,7 +580,7 @@ static int show(
 	for (int64_t i = 0; i < o->plots.n && !rc; i++)
 		rc = graph_picture(&c.graph, o->plots.v[i], e);
 	if (o->draw.graph || o->plots.n)
-		curves_free(&c);
+		curve_plot_free(&c);
 	return rc;
 }
 
@@ -620,9 +624,9 @@ static int check_exports(const struct opts *o, struct err *e)
 		     o->require || o->plots.n || o->table || o->draw.graph;
 	return o->exports.n && other
 		       ? err_set(e, EX_USAGE,
-				 "export: it compares and shows nothing, so it is the only one "
-				 "of --graph, --plot, --table, --report, --json, --speed, "
-				 "--follow, --locate and --require")
+				 "export: not with --graph, --plot, --table, --report, --json, "
+				 "--speed, --follow, --locate or --require, because nothing is "
+				 "compared or shown")
 		       : 0;
 }
 
@@ -680,7 +684,7 @@ int main(int argc, char **argv)
 		return err_say(&e), EX_TROUBLE;
 	file_spool_limit(o.spool_limit);
 	struct outcome_opts how =
-		outcome_opts_of(&o, column ? column : columns[COL_LOSS].name);
+		make_outcome_opts(&o, column ? column : columns[COL_LOSS].name);
 	how.judge.sense = sense;
 	r.n = (int)names.n;
 	r.logs = xcalloc((size_t)r.n, sizeof(*r.logs));
@@ -698,13 +702,14 @@ int main(int argc, char **argv)
 	how.column = how.exact.column = column;
 	if (o.require == REQUIRE_NOT_WORSE && !how.judge.sense && !column_sense(column))
 		return err_say(&(struct err){EX_USAGE,
-			"require: not-worse: whether lower or higher values of the column "
-			"are better is not known; give --column NAME:min or NAME:max"});
+			"require: not-worse needs to know whether lower or higher values of "
+			"the column are better; give --column NAME:min or NAME:max"});
 	struct report_run *reports = no_reports(&r);
 	if (r.n == 1)
-		info("%s alone is shown: nothing is compared", r.logs[0].name);
+		info("only %s is shown; nothing is compared", r.logs[0].name);
 	int code = r.n > 1 ? compare_all(&r, &o, &how, reports) : 0;
-	int rc = show(&r, &o, column, &e) || write_reports(&r, &o, column, reports, &e);
+	int rc = show_curves(&r, &o, column, &e) ||
+		 write_reports(&r, &o, column, reports, &e);
 	free_reports(reports, r.n);
 	free_runs(&r);
 	log_how_close(&reading);

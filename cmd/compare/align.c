@@ -1,4 +1,4 @@
-/* Curves with common rows, and units of them by the batches that they read. */
+/* Aligns curves by their common rows, and groups runs into units by the batches they read. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
@@ -6,9 +6,9 @@
 /* ---- rows ------------------------------------------------------------------------ */
 
 static void curves_alloc(
-	struct curves *c, int n_control, int n_test, int by, int64_t room)
+	struct curves *c, int n_control, int n_test, int by, int64_t capacity)
 {
-	size_t n = (size_t)max64(room, 1);
+	size_t n = (size_t)max64(capacity, 1);
 	*c = (struct curves){
 		.n_control = n_control, .n_test = n_test, .by_step = by == COL_STEP};
 	c->at = xcalloc(n, sizeof(*c->at));
@@ -23,7 +23,7 @@ static void curves_free(struct curves *c)
 	free(c->v[TEST]);
 }
 
-/* The judged column of a log: logs of other programs may have it in other places. */
+/* Returns the judged column of a log; its number may differ in logs of other programs. */
 static int find_column(const struct judging *j, const struct run_log *l)
 {
 	int c = j->o->column;
@@ -32,7 +32,7 @@ static int find_column(const struct judging *j, const struct run_log *l)
 		       : run_log_find(l, j->first->column[c].name);
 }
 
-static void rows_of_all(const struct judging *j, struct log_rows *r)
+static void start_rows(const struct judging *j, struct log_rows *r)
 {
 	for (int i = 0; i < j->n_runs[CONTROL] + j->n_runs[TEST]; i++) {
 		const struct run_log *l = i < j->n_runs[CONTROL]
@@ -42,15 +42,15 @@ static void rows_of_all(const struct judging *j, struct log_rows *r)
 	}
 }
 
-/* The rows that all runs have; *n_lone: those that only some have; *n_ending: of these the ones
- * after the last that all have. */
+/* Counts the rows that all runs have. Adds to *n_lone the rows that only some have; *n_ending: of
+ * these, the rows after the last one that all have. */
 static int64_t count_rows(
 	const struct judging *j, struct log_rows *r, int64_t *n_lone, int64_t *n_ending)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	int64_t n_rows = 0;
 	double key;
-	rows_of_all(j, r);
+	start_rows(j, r);
 	for (int n_have; (n_have = rows_next(r, n, j->o->by, &key)) > 0;) {
 		++*(n_have == n ? &n_rows : n_lone);
 		*n_ending = n_have == n ? 0 : *n_ending + 1;
@@ -61,7 +61,7 @@ static int64_t count_rows(
 static void fill_rows(const struct judging *j, struct log_rows *r, struct curves *c)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
-	rows_of_all(j, r);
+	start_rows(j, r);
 	for (int64_t row = 0; row < c->n;) {
 		if (rows_next(r, n, j->o->by, &c->at[row]) < n)
 			continue;
@@ -73,7 +73,7 @@ static void fill_rows(const struct judging *j, struct log_rows *r, struct curves
 	}
 }
 
-/* Rows of a log that cannot be read: what is there cannot be judged. */
+/* Counts the rows of a log that cannot be read, and so cannot be judged. */
 static int64_t count_unread(const struct log_rows *r)
 {
 	int64_t n = r->log->unread.n_rows;
@@ -92,14 +92,15 @@ static void align(struct judging *j)
 	curves_alloc(&j->all, j->n_runs[CONTROL], j->n_runs[TEST], j->o->by, n_rows);
 	j->all.n = n_rows;
 	j->all.n_lone = n_lone;
-	bool few = !j->o->whole && !j->o->common && few_are_missing(n_ending, n_rows);
+	bool few =
+		!j->o->strict_end && !j->o->common && few_are_missing(n_ending, n_rows);
 	j->n_ending = few ? n_ending : 0;
 	fill_rows(j, r, &j->all);
 }
 
 /* ---- controls that are left out ---------------------------------------------------- */
 
-/* The last row of a log that has a value, and whether all values are finite. */
+/* The last row of a log with a value, and whether all values are finite. */
 struct extent {
 	double end; /* step or tokens; no value: -infinity */
 	bool finite;
@@ -116,7 +117,7 @@ static struct extent extent_of(const struct judging *j, const struct run_log *l)
 	return x;
 }
 
-static double longest(const struct judging *j, const struct run_log *const *log, int n)
+static double last_end(const struct judging *j, const struct run_log *const *log, int n)
 {
 	double end = -INFINITY;
 	for (int i = 0; i < n; i++)
@@ -124,7 +125,7 @@ static double longest(const struct judging *j, const struct run_log *const *log,
 	return end;
 }
 
-/* Which runs lack the last rows: "the control ends 8 steps earlier". */
+/* Sets j->ending, such as "the control ends 8 steps earlier". */
 static void find_ending(struct judging *j)
 {
 	double end[2] = {INFINITY, INFINITY};
@@ -132,8 +133,8 @@ static void find_ending(struct judging *j)
 		for (int i = 0; i < j->n_runs[s]; i++)
 			end[s] = fmin(end[s], extent_of(j, j->log[s][i]).end);
 	enum set s = end[CONTROL] < end[TEST] ? CONTROL : TEST;
-	double last = fmax(longest(j, j->log[CONTROL], j->n_runs[CONTROL]),
-		longest(j, j->log[TEST], j->n_runs[TEST]));
+	double last = fmax(last_end(j, j->log[CONTROL], j->n_runs[CONTROL]),
+		last_end(j, j->log[TEST], j->n_runs[TEST]));
 	const char *unit = j->o->by == COL_STEP ? "step" : "token";
 	if (j->n_ending)
 		str_printf(&j->ending, "%s %s ends %.0f %s%s earlier",
@@ -141,7 +142,7 @@ static void find_ending(struct judging *j)
 			last - end[s], unit, last - end[s] == 1 ? "" : "s");
 }
 
-static void leave_out(
+static void explain_left_out(
 	struct judging *j, const char *name, const struct extent *x, bool ends_early)
 {
 	str_printf(&j->left_out, "%s%s ", j->left_out.len ? "; " : "", name);
@@ -155,12 +156,13 @@ static void leave_out(
 	str_puts(&j->left_out, ", so it is not used");
 }
 
-/* With o->common rows are judged that all runs have, by the wish of the caller. */
+/* Leaves out controls that end early or are not finite. With o->common, the caller accepts that
+ * only common rows are judged, so that none ends too early. */
 static void choose_controls(
 	struct judging *j, const struct run_log *const *control, int n)
 {
 	double end =
-		fmin(longest(j, control, n), longest(j, j->log[TEST], j->n_runs[TEST]));
+		fmin(last_end(j, control, n), last_end(j, j->log[TEST], j->n_runs[TEST]));
 	bool any = false;
 	if (j->o->common)
 		end = -INFINITY;
@@ -173,7 +175,7 @@ static void choose_controls(
 	for (int i = 0; i < n; i++) {
 		struct extent x = extent_of(j, control[i]);
 		if (x.end < end || (any && !x.finite))
-			leave_out(j, run_log_brief(control[i]), &x, x.end < end);
+			explain_left_out(j, run_log_brief(control[i]), &x, x.end < end);
 		else
 			j->kept[j->n_runs[CONTROL]++] = control[i];
 	}
@@ -208,9 +210,10 @@ static void keep_finite(struct judging *j)
 	}
 }
 
-/* Evaluations have batches of their own, whose noise all runs may share, or which are always the same: the loss tells
- * those of training, and their noise. */
-static void take_noise_of_loss(struct judging *j)
+/* Finds the clusters and the noise from the training loss, for evaluations. These have their own
+ * batches, always the same or with noise that all runs share, so they do not show which runs read
+ * the same training batches. */
+static void use_training_loss(struct judging *j)
 {
 	struct judge_opts o = *j->o;
 	struct judging loss = {.log = {j->log[CONTROL], j->log[TEST]},
@@ -252,8 +255,8 @@ static void put_in_unit(struct judging *j, int cluster, int control, int test)
 	}
 }
 
-/* Units are clusters: of both sets, or of each. With `most` at most so many. */
-static void make_units(struct judging *j, bool both, int most)
+/* Makes at most `max` units of clusters; both: only of clusters with runs of both sets. */
+static void make_units(struct judging *j, bool both, int max)
 {
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	j->n_units[CONTROL] = j->n_units[TEST] = 0;
@@ -263,7 +266,7 @@ static void make_units(struct judging *j, bool both, int most)
 	for (int c = 0; c < n; c++) {
 		bool has[2] = {set_has(j, CONTROL, c), set_has(j, TEST, c)};
 		if (j->cluster[c] != c || (both && !(has[CONTROL] && has[TEST])) ||
-			j->n_units[CONTROL] == most)
+			j->n_units[CONTROL] == max)
 			continue;
 		put_in_unit(j, c, j->n_units[CONTROL], j->n_units[TEST]);
 		for (int s = 0; s < 2; s++)
@@ -271,7 +274,7 @@ static void make_units(struct judging *j, bool both, int most)
 	}
 }
 
-/* All runs of a set in one unit, or each run in its own. */
+/* Puts all runs of a set into one unit, or each run into its own. */
 static void number_units(struct judging *j, bool each)
 {
 	for (int s = 0; s < 2; s++) {
@@ -290,6 +293,7 @@ static int count_clusters(const struct judging *j, bool both)
 	return count;
 }
 
+/* Groups the runs into units, and chooses the best design that these allow. */
 static void choose_design(struct judging *j)
 {
 	int n_both = count_clusters(j, true);
@@ -327,7 +331,7 @@ void judging_init(struct judging *j, const struct run_log *const *control, int n
 	keep_finite(j);
 	find_clusters(j);
 	if (is_evaluation(j))
-		take_noise_of_loss(j);
+		use_training_loss(j);
 	choose_design(j);
 }
 

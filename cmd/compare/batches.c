@@ -1,4 +1,4 @@
-/* Which runs read the same batches: as their logs state it, or by the noise of their curves. */
+/* Detects which runs read the same batches: from their logs, or by the noise of their curves. */
 #include "compare/judge_internal.h"
 
 #include <float.h>
@@ -11,7 +11,7 @@ static int64_t grid_stride(int64_t n)
 	return max64(1, n / GRID_SAMPLES);
 }
 
-/* The fewest digits that stand for a finite number; FLT_DECIMAL_DIG: that many or more. */
+/* Returns the minimum number of digits that print a finite value, up to FLT_DECIMAL_DIG. */
 static int digits_of(double v, int *exponent)
 {
 	char text[NUM_TEXT];
@@ -36,20 +36,20 @@ static struct digits grid_of(const double *x, int64_t n)
 	return g;
 }
 
-/* Are values printed as exactly as fp32 is? Then no rounding is allowed for. */
+/* Returns true if values have all digits of fp32, so that no rounding is allowed for. */
 static bool is_fine(const struct digits *g)
 {
 	return g->digits >= FLT_DECIMAL_DIG;
 }
 
-/* One unit in the last digit that is printed of a value near v. */
+/* Returns one unit in the last printed digit of a value near v. */
 static double grid_unit(const struct digits *g, double v)
 {
 	double significant = v != 0 ? floor(log10(fabs(v))) + 1 - g->digits : -HUGE_VAL;
 	return pow(10, fmax(significant, -g->decimals));
 }
 
-/* The fraction of the variance of a curve's noise that is not due to rounding. */
+/* Returns the fraction of the variance of a curve's noise that is not due to rounding. */
 static double reliability(const struct digits *g, const double *x, int64_t n)
 {
 	double squares = 0, noise = is_fine(g) ? 0 : trendless_noise(x, n);
@@ -69,14 +69,14 @@ static const double *curve_at(const struct judging *j, int i)
 		     : curve_of(&j->finite, TEST, i - n);
 }
 
-/* By dither: with noise of 0.4 units, the mean of rounded values is that of the values but for 1 % of a unit. */
+/* Relies on dither: with noise of 0.4 units, rounding moves a mean by at most 1 % of a unit. */
 bool rounding_averages(const struct judging *j, int64_t from, int64_t to)
 {
-	const double least_reliable = 0.5;
+	const double min_reliability = 0.5;
 	int n = j->n_runs[CONTROL] + j->n_runs[TEST];
 	for (int i = 0; i < n; i++)
 		if (reliability(&j->grid[i], curve_at(j, i) + from, to - from) <
-			least_reliable)
+			min_reliability)
 			return false;
 	return true;
 }
@@ -84,15 +84,15 @@ bool rounding_averages(const struct judging *j, int64_t from, int64_t to)
 double noise_correlation(
 	const struct judging *j, int control, int test, int64_t from, int64_t n)
 {
-	const double most_smooth = -0.2, least_reliable = 0.5;
-	enum { LEAST = 16 };
+	const double max_rough = -0.2, min_reliability = 0.5;
+	enum { MIN_N = 16 };
 	const double *x = curve_at(j, control) + from, *y = curve_at(j, test) + from;
-	if (n < LEAST || roughness(x, n) > most_smooth || roughness(y, n) > most_smooth)
+	if (n < MIN_N || roughness(x, n) > max_rough || roughness(y, n) > max_rough)
 		return NAN;
-	/* Rounding takes from the correlation. The less is left, the more rows it needs. */
+	/* Rounding lowers the correlation. The more it does, the more rows are needed. */
 	double part =
 		reliability(&j->grid[control], x, n) * reliability(&j->grid[test], y, n);
-	if (part < least_reliable || part * (double)n < LEAST)
+	if (part < min_reliability || part * (double)n < MIN_N)
 		return NAN;
 	scoped_ptr double *d = xcalloc((size_t)(2 * n), sizeof(*d));
 	for (int64_t i = 0; i + 1 < n; i++) {
@@ -103,11 +103,11 @@ double noise_correlation(
 	return fmin(r / sqrt(part), 1);
 }
 
-/* Equal, within the rounding of the coarser one of two curves. */
+/* Returns true if two values are equal within the rounding of the coarser curve. */
 static bool same_in_grid(
 	const struct digits *a, const struct digits *b, double x, double y)
 {
-	const double slack = 1.01; /* for the rounding of the finer one */
+	const double slack = 1.01; /* for the rounding of the finer curve */
 	return same_as_logged(x, y) ||
 	       (!(is_fine(a) && is_fine(b)) &&
 		       fabs(x - y) <=
@@ -116,19 +116,19 @@ static bool same_in_grid(
 
 bool share_values(const struct judging *j, int control, int test, int64_t from, int64_t n)
 {
-	enum { MOST_RESOLUTIONS = 16 };
+	enum { MIN_NOISE = 16 }; /* in units of the resolution */
 	const double *x = curve_at(j, control) + from, *y = curve_at(j, test) + from;
 	int64_t same = 0;
 	for (int64_t i = 0; i < n; i++)
 		same += same_in_grid(&j->grid[control], &j->grid[test], x[i], y[i]);
-	return n >= LEAST_ROWS && 2 * same >= n &&
-	       trendless_noise(x, n) >
-		       MOST_RESOLUTIONS * j->resolution * fabs(mean_of(x, n));
+	return n >= MIN_ROWS && 2 * same >= n &&
+	       trendless_noise(x, n) > MIN_NOISE * j->resolution * fabs(mean_of(x, n));
 }
 
-/* As the logs state it, or else by the noise of the curves, which is mostly that of the batches: of
- * all rows; or of the first half, for one run may lose its place in the data later; or of the second, for the loss may
- * fall so steeply at first that noise is nothing. */
+/* Returns true if two runs read the same batches: as the logs state it, or else by the noise of
+ * the curves, which comes mostly from the batches. Looks at all rows; the first half, since a run
+ * may lose its place in the data later; and the second half, since the loss may first fall so
+ * steeply that the noise is negligible. */
 static bool read_same_batches(const struct judging *j, int a, int b)
 {
 	int64_t n = j->finite.n, half = n / 2;
@@ -141,7 +141,7 @@ static bool read_same_batches(const struct judging *j, int a, int b)
 	       noise_correlation(j, a, b, half, n - half) >= SHARED_NOISE;
 }
 
-/* Half a unit of the last digit of the coarsest curve: evaluations may have other digits than the loss. */
+/* Returns half a unit in the last digit of the coarsest curve. */
 static double resolution_of(const struct judging *j)
 {
 	double coarsest = FLOAT_RESOLUTION;

@@ -1,11 +1,11 @@
-/* What logs state about their runs: whether these can be compared, and read the same batches. */
+/* Reads from logs whether their runs can be compared, and whether they read the same batches. */
 #include "compare/judge_internal.h"
 #include "options/options.h"
 
 #include <math.h>
 
-/* torchtitan's note on convergence (docs/converging.md) demands some of the first ones of whoever makes
- * the runs; here they are read from the logs. */
+/* torchtitan's note on convergence (docs/converging.md) asks users to keep some of the first ones
+ * equal; here they are read from the logs. */
 static const char *const keys[N_PROPERTIES] = {
 	[KEY_DATA] = "data",
 	[KEY_BATCH] = "batch",
@@ -30,7 +30,7 @@ static const char *const keys[N_PROPERTIES] = {
 	[KEY_NUMERICS] = "numerics",
 };
 
-static int take(void *to, const char *key, const char *value, struct err *e)
+static int store_property(void *to, const char *key, const char *value, struct err *e)
 {
 	struct properties *p = to;
 	(void)e;
@@ -40,20 +40,21 @@ static int take(void *to, const char *key, const char *value, struct err *e)
 	return 0;
 }
 
-/* If the text is damaged, those before the damage. */
+/* Reads the properties that a log states; if its text is damaged, those before the damage. */
 void properties_of(const struct run_log *l, struct properties *p)
 {
 	struct err e;
 	memset(p, 0, sizeof(*p));
 	if (l->config.len)
-		conf_parse(l->config.s, l->config.len, "config", take, p, &e);
-	/* Another program's log may name the data; the directory depends on the machine. pt's
-	 * arithmetic has the hash of the data. */
+		conf_parse(l->config.s, l->config.len, "config", store_property, p, &e);
+	/* Keeps the file name of the data, since directories depend on the machine. pt's
+	 * arithmetic then replaces it by a hash of the data. */
 	char *slash = strrchr(p->value[KEY_DATA], '/');
 	if (slash)
 		memmove(p->value[KEY_DATA], slash + 1, strlen(slash));
 	if (l->arithmetic.len)
-		conf_parse(l->arithmetic.s, l->arithmetic.len, "arithmetic", take, p, &e);
+		conf_parse(l->arithmetic.s, l->arithmetic.len, "arithmetic",
+			store_property, p, &e);
 }
 
 static bool both_state(const struct properties *a, const struct properties *b, int key)
@@ -61,31 +62,32 @@ static bool both_state(const struct properties *a, const struct properties *b, i
 	return a->value[key][0] && b->value[key][0];
 }
 
-static bool equal(const struct properties *a, const struct properties *b, int key)
+static bool same_value(const struct properties *a, const struct properties *b, int key)
 {
 	return !strcmp(a->value[key], b->value[key]);
 }
 
-/* pt's number of parameters includes the padding of the vocabulary, which depends on the tensor-parallel
- * degree; where both logs state the shape of the model, that is what is compared. */
+/* Returns true if both logs state a property. The number of parameters is skipped if both state
+ * the model's shape: pt's count includes vocabulary padding, which depends on the tensor-parallel
+ * degree. */
 static bool is_compared(const struct properties *a, const struct properties *b, int key)
 {
 	bool shapes = both_state(a, b, KEY_DIM) && both_state(a, b, KEY_LAYERS);
 	return both_state(a, b, key) && !(key == KEY_PARAMETERS && shapes);
 }
 
-/* Logs of others round what they print, to three digits or more. */
+/* Returns the relative rounding of token counts: other programs print three digits or more. */
 static double rounding(const struct run_log *l)
 {
 	return l->info.format && strcmp(l->info.format, "pt-run") != 0 ? 0.01 : 0;
 }
 
-/* The tokens of two logs in the rows that both have. */
+/* Token counts of two logs in their common rows. */
 struct token_rows {
 	int64_t n;
-	double first[3], last[3]; /* step, and the tokens of both until then */
+	double first[3], last[3]; /* step, tokens of a, tokens of b, so far */
 	double sum,
-		squares; /* of what b's tokens grow by more than a's, after the first row */
+		squares; /* of b's growth minus a's growth per row, after the first row */
 };
 
 static struct token_rows common_tokens(const struct run_log *a, const struct run_log *b)
@@ -112,9 +114,9 @@ static struct token_rows common_tokens(const struct run_log *a, const struct run
 	return t;
 }
 
-/* A difference that neither rounding nor chance explains: where samples are not cut to one length,
- * other seeds have other numbers of tokens. */
-static bool is_other_number(
+/* Returns true if neither rounding nor chance explains a difference of token counts: if samples
+ * differ in length, the number of tokens depends on the seed. */
+static bool counts_differ(
 	const double at[3], double part, double sd, int64_t n, int64_t df)
 {
 	const double level = 0.001;
@@ -123,7 +125,7 @@ static bool is_other_number(
 	return d > part * at[1] && d > chance;
 }
 
-/* In the first row that both have, or in the last; sets at[] to that row. */
+/* Compares the first and the last common row; sets at[] to the row that differs. */
 static bool tokens_differ(const struct run_log *a, const struct run_log *b, double at[3])
 {
 	struct token_rows t = common_tokens(a, b);
@@ -131,9 +133,9 @@ static bool tokens_differ(const struct run_log *a, const struct run_log *b, doub
 	double part = fmax(rounding(a), rounding(b));
 	double rest = t.squares - (n > 0 ? t.sum * t.sum / (double)n : 0);
 	double sd = n > 1 && rest > 0 ? sqrt(rest / (double)(n - 1)) : 0;
-	bool first = t.n && is_other_number(t.first, part, sd, 1, n - 1);
+	bool first = t.n && counts_differ(t.first, part, sd, 1, n - 1);
 	memcpy(at, first ? t.first : t.last, sizeof(t.first));
-	return first || (t.n && is_other_number(t.last, part, sd, t.n, n - 1));
+	return first || (t.n && counts_differ(t.last, part, sd, t.n, n - 1));
 }
 
 bool comparable(const struct run_log *control, const struct run_log *test,
@@ -145,7 +147,7 @@ bool comparable(const struct run_log *control, const struct run_log *test,
 	properties_of(control, &a);
 	properties_of(test, &b);
 	for (int k = 0; k < N_COMPARED; k++)
-		if (is_compared(&a, &b, k) && !equal(&a, &b, k))
+		if (is_compared(&a, &b, k) && !same_value(&a, &b, k))
 			str_printf(differences, "%s%s: %s, %s",
 				differences->len > before ? "; " : "", keys[k],
 				a.value[k], b.value[k]);
@@ -162,13 +164,13 @@ int same_batches(const struct properties *a, const struct properties *b)
 	if (!both_state(a, b, KEY_SEED) || !both_state(a, b, KEY_DATA))
 		return -1;
 	for (size_t i = 0; i < ARRAY_LEN(order); i++)
-		if (!equal(a, b, order[i]))
+		if (!same_value(a, b, order[i]))
 			return 0;
-	/* the order then depends on the number of ranks */
+	/* with data-per-rank, the order depends on the number of ranks */
 	return strcmp(a->value[KEY_DATA_PER_RANK], "yes") ? 1 : -1;
 }
 
-/* Synchronisation by the clock, and sums in NCCL's order, are not repeatable. */
+/* Returns false with synchronization by the clock, or sums in NCCL's order. */
 static bool repeatable(const struct run_log *l)
 {
 	struct properties p;

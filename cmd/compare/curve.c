@@ -1,4 +1,4 @@
-/* Points of a log's column. */
+/* Columns and axes of logs. */
 #include "compare/curve.h"
 #include "logs/logs.h"
 
@@ -8,10 +8,9 @@ const char *const curve_axis_names[] = {
 	"step", "tokens", "samples", "seconds", "bytes", NULL};
 
 static const struct {
-	const char *
-		of_a_step; /* a column with means over the steps since the previous row; NULL: none */
-	const char *so_far; /* or else a column of the axis itself */
-	const char *names;  /* of both, for messages */
+	const char *per_step; /* a column of means since the previous row; NULL: none */
+	const char *total;    /* otherwise a column with the values of the axis */
+	const char *names;    /* of both columns, for messages */
 } axes[N_CURVE_AXES] = {
 	[AXIS_STEPS] = {NULL, "step", "step"},
 	[AXIS_TOKENS] = {NULL, "tokens", "tokens"},
@@ -28,7 +27,7 @@ const char *curve_axis_columns(enum curve_axis axis)
 bool curve_is_axis(const char *name)
 {
 	for (int i = 0; i < N_CURVE_AXES; i++)
-		if (axes[i].so_far && !strcmp(axes[i].so_far, name))
+		if (axes[i].total && !strcmp(axes[i].total, name))
 			return true;
 	return log_is_step(name);
 }
@@ -41,7 +40,7 @@ bool curve_has_column(const struct run_log *l, int c)
 	return false;
 }
 
-static int find_values(const struct run_log *l, const char *name)
+static int find_filled_column(const struct run_log *l, const char *name)
 {
 	int c = name ? run_log_find(l, name) : -1;
 	return c >= 0 && curve_has_column(l, c) ? c : -1;
@@ -49,15 +48,15 @@ static int find_values(const struct run_log *l, const char *name)
 
 double *curve_axis_values(const struct run_log *l, enum curve_axis axis)
 {
-	int of_a_step = find_values(l, axes[axis].of_a_step);
-	int by = of_a_step >= 0 ? of_a_step : find_values(l, axes[axis].so_far);
+	int per_step = find_filled_column(l, axes[axis].per_step);
+	int by = per_step >= 0 ? per_step : find_filled_column(l, axes[axis].total);
 	double sum = 0, step = 0;
 	if (by < 0)
 		return NULL;
 	double *x = xmalloc((size_t)(l->n_rows + 1) * sizeof(*x));
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		double v = run_log_value(l, i, by);
-		if (of_a_step < 0) {
+		if (per_step < 0) {
 			x[i] = v;
 			continue;
 		}

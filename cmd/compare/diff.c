@@ -1,4 +1,4 @@
-/* The differences between two runs. */
+/* The exact comparison of two runs. */
 #include "compare/compare.h"
 #include "options/options.h"
 
@@ -9,7 +9,7 @@ static bool same_bits(float a, float b)
 	return !memcmp(&a, &b, sizeof(a));
 }
 
-/* Neither a float nor the shortest decimal number of one, which has up to nine digits. */
+/* Returns true if x is neither a float nor the decimal text of one, with up to nine digits. */
 static bool exceeds_float(double x)
 {
 	char text[NUM_TEXT];
@@ -41,6 +41,7 @@ int curve_direction(const struct curve_diff *c)
 	return (c->n_higher > 0) - (c->n_lower > 0);
 }
 
+/* Adds a row that both runs have to the comparison. */
 static void add_pair(
 	struct curve_diff *c, const struct compare_opts *o, double at, double x, double y)
 {
@@ -57,13 +58,13 @@ static void add_pair(
 	c->n_higher += p.test > p.control;
 	c->n_lower += p.test < p.control;
 	if (!c->n_differ++)
-		c->first = c->largest = c->most_ulp = p;
-	if (!(p.abs / fabs(p.control) <= c->most_relative) && !isnan(c->most_relative))
-		c->most_relative = p.abs / fabs(p.control);
+		c->first = c->largest = c->max_ulp = p;
+	if (!(p.abs / fabs(p.control) <= c->max_relative) && !isnan(c->max_relative))
+		c->max_relative = p.abs / fabs(p.control);
 	if (p.abs > c->largest.abs || (isnan(p.abs) && !isnan(c->largest.abs)))
 		c->largest = p;
-	if (p.ulp > c->most_ulp.ulp)
-		c->most_ulp = p;
+	if (p.ulp > c->max_ulp.ulp)
+		c->max_ulp = p;
 	/* A relative tolerance of an infinite control would accept anything. */
 	if (isfinite(p.abs) && p.abs <= o->atol + o->rtol * fabs((double)a))
 		return;
@@ -78,7 +79,7 @@ static void add_lone(struct curve_diff *c, double at, bool in_control)
 	++*(in_control ? &c->only_control : &c->only_test);
 }
 
-/* Values that are there and cannot be read are no agreement. */
+/* Counts the values of a log that cannot be read: these are not equal to anything. */
 static int64_t count_unread(const struct run_log *l, struct curve_diff *c, int by)
 {
 	int64_t n = 0;
@@ -115,20 +116,20 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 	c->unread_control = count_unread(control, c, o->by);
 	c->unread_test = count_unread(test, c, o->by);
 	int64_t n_lone = c->only_control + c->only_test;
-	if (!o->whole && few_are_missing(c->n_ending, c->n_common))
+	if (!o->strict_end && few_are_missing(c->n_ending, c->n_common))
 		n_lone -= c->n_ending;
-	c->lone = !o->common && (n_lone || has_unread(c));
+	c->has_lone = !o->common && (n_lone || has_unread(c));
 	bool both = c->n_common || (c->only_control && c->only_test);
-	c->verdict = !both				      ? VERDICT_NOTHING
-		     : !c->n_common || c->lone || c->n_beyond ? VERDICT_DIFFERENT
-		     : c->n_differ			      ? VERDICT_WITHIN
-							      : VERDICT_IDENTICAL;
+	c->verdict = !both					  ? VERDICT_NOTHING
+		     : !c->n_common || c->has_lone || c->n_beyond ? VERDICT_DIFFERENT
+		     : c->n_differ				  ? VERDICT_WITHIN
+								  : VERDICT_IDENTICAL;
 }
 
 /* ---- arithmetic ------------------------------------------------------------------ */
 
-/* A limit, because each line is searched for in the whole other text. */
-enum { MOST_ARITHMETIC = 1 << 14 };
+/* Limited, because each line is searched for in the whole other text. */
+enum { MAX_ARITHMETIC = 1 << 14 };
 
 static void compare_arithmetic(
 	const struct run_log *control, const struct run_log *test, struct run_diff *d)
@@ -136,37 +137,37 @@ static void compare_arithmetic(
 	uint64_t a = control->info.arithmetic, b = test->info.arithmetic;
 	struct err e;
 	d->own = log_is_own(control) && log_is_own(test);
-	d->other_arithmetic = a && b && a != b;
-	if (!d->other_arithmetic || !control->arithmetic.len || !test->arithmetic.len ||
-		control->arithmetic.len > MOST_ARITHMETIC ||
-		test->arithmetic.len > MOST_ARITHMETIC)
+	d->arithmetic_differs = a && b && a != b;
+	if (!d->arithmetic_differs || !control->arithmetic.len || !test->arithmetic.len ||
+		control->arithmetic.len > MAX_ARITHMETIC ||
+		test->arithmetic.len > MAX_ARITHMETIC)
 		return;
 	const struct conf_text first = {&control->arithmetic, ""};
 	const struct conf_text second = {&test->arithmetic, ""};
 	conf_diff(&first, &second, "", ":", ", ", &d->arithmetic, &e);
 }
 
-/* Some runs have no evaluations, or no synchronisations. */
-static bool is_of_one(const struct curve_diff *c)
+/* Returns true for a curve that only one run has; some have no evaluations or synchronizations. */
+static bool is_in_one_run(const struct curve_diff *c)
 {
 	return c->verdict == VERDICT_NOTHING &&
 	       (c->only_control || c->only_test || has_unread(c));
 }
 
-/* Where no curve is shared, a column that is none may be; and a column that is judged alone may be
- * either. */
-static bool compare_other(const struct run_log *control, const struct run_log *test,
+/* Compares the judged column: alone, or if no curve is shared and it is not a curve itself. Returns
+ * true if both runs have values of it. */
+static bool compare_judged(const struct run_log *control, const struct run_log *test,
 	const struct compare_opts *o, struct run_diff *d)
 {
 	int known = column_find(o->column);
 	bool curve = known >= 0 && columns[known].curve;
 	struct curve_diff *c = &d->curve[curve ? known : N_COLUMNS];
-	if (curve && !o->only)
+	if (curve && !o->only_column)
 		return false;
 	c->name = o->column;
 	compare_curve(control, test, o, c);
 	d->verdict = c->verdict;
-	d->missing = o->only && is_of_one(c) ? c->name : NULL;
+	d->missing = o->only_column && is_in_one_run(c) ? c->name : NULL;
 	return c->n_common > 0;
 }
 
@@ -179,12 +180,12 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 	for (int c = 0; c < N_CURVES; c++)
 		d->curve[c].verdict = VERDICT_NOTHING;
 	for (int c = 0; c < N_COLUMNS; c++) {
-		if (!columns[c].curve || o->only)
+		if (!columns[c].curve || o->only_column)
 			continue;
 		d->curve[c].name = columns[c].name;
 		compare_curve(control, test, o, &d->curve[c]);
 		bool shared = d->curve[c].n_common > 0;
-		if (columns[c].every && is_of_one(&d->curve[c]) &&
+		if (columns[c].every && is_in_one_run(&d->curve[c]) &&
 			(!o->column || !strcmp(o->column, columns[c].name)))
 			d->missing = columns[c].name;
 		/* With o->common, a curve without common rows is ignored. */
@@ -195,7 +196,7 @@ void compare_runs(const struct run_log *control, const struct run_log *test,
 			d->verdict = d->curve[c].verdict;
 	}
 	if (!any && !d->missing && o->column)
-		any = compare_other(control, test, o, d);
+		any = compare_judged(control, test, o, d);
 	d->unread_rows = control->unread.n_rows + test->unread.n_rows;
 	if (d->unread_rows && !o->common && d->verdict < VERDICT_DIFFERENT)
 		d->verdict = VERDICT_DIFFERENT;
@@ -219,9 +220,9 @@ int run_diff_cmp(const struct run_diff *a, const struct run_diff *b)
 		return a->verdict < b->verdict ? -1 : 1;
 	if (x != y)
 		return x < y ? -1 : 1;
-	double far = a->curve[COL_LOSS].largest.abs,
-	       other = b->curve[COL_LOSS].largest.abs;
-	return far < other ? -1 : far > other;
+	double far_a = a->curve[COL_LOSS].largest.abs;
+	double far_b = b->curve[COL_LOSS].largest.abs;
+	return far_a < far_b ? -1 : far_a > far_b;
 }
 
 void run_diff_free(struct run_diff *d)
@@ -241,7 +242,7 @@ static void print_pair(
 	str_printf(out, "%s %s %s: %s, %s", what, columns[by].name, at,
 		doubles ? text_double(a, p->control) : text_float(a, (float)p->control),
 		doubles ? text_double(b, p->test) : text_float(b, (float)p->test));
-	if (!isfinite(p->abs)) /* (there is no distance to NaN or infinity) */
+	if (!isfinite(p->abs)) /* NaN and infinity have no distance */
 		return;
 	str_printf(out, " (test - control: %+.3g", p->test - p->control);
 	if (own)
@@ -254,7 +255,7 @@ static void print_curve(const struct curve_diff *c, const struct compare_opts *o
 {
 	int direction = curve_direction(c);
 	str_printf(out, "  %-10s ", c->name);
-	if (is_of_one(c))
+	if (is_in_one_run(c))
 		str_puts(out, "not compared");
 	else if (!c->n_common)
 		str_puts(out, "no value in common");
@@ -280,7 +281,7 @@ static void print_curve(const struct curve_diff *c, const struct compare_opts *o
 		str_printf(out, ", from %s %.0f", columns[o->by].name, c->first_only);
 	if (has_unread(c))
 		str_printf(out,
-			"; %lld of the control and %lld of the test cannot be read, the "
+			"; %lld in the control and %lld in the test cannot be read, the "
 			"first at %s %.0f",
 			(long long)c->unread_control, (long long)c->unread_test,
 			columns[o->by].name, c->first_unread);
@@ -298,8 +299,8 @@ void print_nonfinite(const struct run_diff *d, int by, struct str *out)
 			c->first_nonfinite);
 }
 
-/* Is a line `key: control, test` of an option that one of the logs does not have? */
-static bool is_of_one_log(const char *line, int n)
+/* Returns true if a line `key: control, test` is about an option that one of the logs lacks. */
+static bool is_in_one_log(const char *line, int n)
 {
 	const char *colon =
 		memchr(line, ':', (size_t)n); /* a value may have several lines */
@@ -307,19 +308,19 @@ static bool is_of_one_log(const char *line, int n)
 	       (!strncmp(colon, ": -, ", 5) || !strncmp(line + n - 3, ", -", 3));
 }
 
-/* Options that only one version of pt-train has may have no effect in these runs. */
+/* Prints how the arithmetic differs. Options that only one version of pt-train has may have no
+ * effect in these runs. */
 void arithmetic_print(const struct run_diff *d, struct str *out)
 {
 	const char *lines = d->arithmetic.len ? d->arithmetic.s : "";
 	bool absent = *lines;
 	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
-		absent &= is_of_one_log(p, (int)(end - p));
+		absent &= is_in_one_log(p, (int)(end - p));
 	str_puts(out,
-		absent ? "  options that one of the logs does not have, which is of "
-			 "another version:\n"
+		absent ? "  options that one of the logs lacks, as it is from another version:\n"
 		: d->verdict == VERDICT_IDENTICAL
 			? "  different arithmetic, but the same bits in these runs\n"
-			: "  different arithmetic: equal bits are not to be expected\n");
+			: "  different arithmetic: do not expect equal bits\n");
 	for (const char *p = lines, *end; (end = strchr(p, '\n')); p = end + 1)
 		str_printf(out, "    %.*s\n", (int)(end - p), p);
 }
@@ -328,11 +329,11 @@ void run_diff_print(
 	const struct run_diff *d, const struct compare_opts *o, struct str *out)
 {
 	for (int c = 0; c < N_CURVES; c++)
-		if (d->curve[c].verdict != VERDICT_NOTHING || is_of_one(&d->curve[c]))
+		if (d->curve[c].verdict != VERDICT_NOTHING || is_in_one_run(&d->curve[c]))
 			print_curve(&d->curve[c], o, d->own, out);
 	if (d->unread_rows)
 		str_printf(out, "  %lld row%s cannot be read\n",
 			(long long)d->unread_rows, plural(d->unread_rows));
-	if (d->other_arithmetic)
+	if (d->arithmetic_differs)
 		arithmetic_print(d, out);
 }

@@ -1,14 +1,14 @@
-/* Which way a difference points: higher or lower, better or worse, or as far as a divergence. */
+/* The direction of a difference: higher or lower, better or worse, or diverged. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
 
-/* ---- a curve that leaves and does not come back ---------------------------------------- */
+/* ---- curves that lose what was learned ------------------------------------------------- */
 
-/* Of a curve in parts: how far it had come, and where it ends. */
+/* Where a curve started, how far it got, and where it ends. */
 struct path {
 	double first, best, last; /* medians of parts of the rows */
-	double error;		  /* standard error of such a median */
+	double error;		  /* standard error of each median */
 };
 
 static double median_of_part(const double *x, int64_t n, int n_parts, int part)
@@ -22,7 +22,7 @@ static double median_of_part(const double *x, int64_t n, int n_parts, int part)
 
 static struct path path_of(const double *x, int64_t n, int sense)
 {
-	const double median_error = 1.2533; /* of a mean's, for normal noise */
+	const double median_error = 1.2533; /* over a mean's error, for normal noise */
 	enum { PARTS = 8 };
 	int n_parts = n < PARTS ? (int)n : PARTS;
 	struct path p = {.first = median_of_part(x, n, n_parts, 0)};
@@ -36,8 +36,8 @@ static struct path path_of(const double *x, int64_t n, int sense)
 	return p;
 }
 
-/* A quarter of what the controls gained is lost at the end, and more than the noise of the curve.
- * */
+/* Returns true if by its end a curve gave up at least a quarter of what the controls gained, and
+ * more than its noise. */
 static bool has_lost(const struct path *p, double gain, int sense)
 {
 	const double part = 0.25, sigmas = 3 * sqrt(2);
@@ -45,13 +45,13 @@ static bool has_lost(const struct path *p, double gain, int sense)
 	return gain > 0 && lost >= part * gain && lost > sigmas * p->error;
 }
 
-bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why)
+bool lost_what_was_learned(const struct judging *j, int sense, struct str *why)
 {
 	int64_t n = j->finite.n;
 	int n_control = j->n_runs[CONTROL];
 	double gain = 0;
 	bool any = false;
-	if (n < LEAST_OF_REPLICAS)
+	if (n < MIN_ROWS_OF_REPLICAS)
 		return false;
 	for (int i = 0; i < n_control; i++) {
 		struct path p = path_of(curve_of(&j->finite, CONTROL, i), n, sense);
@@ -75,8 +75,7 @@ bool lost_what_was_learnt(const struct judging *j, int sense, struct str *why)
 
 /* ---- the verdict ----------------------------------------------------------------------- */
 
-/* The side of zero on which the difference at the end is, if a difference on that side was found.
- * */
+/* Returns the sign of the difference at the end, if a difference with that sign was found. */
 static int direction_at_end(const struct verdict_result *r)
 {
 	const struct interval *i = &r->difference;
@@ -92,8 +91,8 @@ enum verdict judge_direction(const struct judging *j, struct verdict_result *r)
 		return VERDICT_DIFFERENT;
 	if (r->direction == r->sense)
 		return VERDICT_BETTER;
-	return lost_what_was_learnt(j, r->sense, &r->reason) ? VERDICT_DIVERGED
-							     : VERDICT_WORSE;
+	return lost_what_was_learned(j, r->sense, &r->reason) ? VERDICT_DIVERGED
+							      : VERDICT_WORSE;
 }
 
 bool is_not_worse(const struct verdict_result *r)

@@ -1,10 +1,10 @@
-/* Do tests differ from their controls by more than replicas do, and where? */
+/* Detects whether tests differ from their controls by more than replicas do, and where. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
 
-/* Fewer rows of a block allow no statement about a single pair, or about the noise. */
-enum { LEAST_BLOCK = 4, LEAST_NOISE_BLOCK = 16 };
+/* The minimum number of rows to judge the mean of a single pair, and to judge the noise. */
+enum { MIN_BLOCK = 4, MIN_NOISE_BLOCK = 16 };
 
 /* ---- values that are not finite --------------------------------------------------------- */
 
@@ -22,7 +22,7 @@ bool turns_nonfinite(const struct judging *j, struct verdict_result *r)
 	for (int64_t row = 0; row < c->n; row++)
 		for (int i = 0; i < c->n_test; i++) {
 			double v = curve_of(c, TEST, i)[row];
-			/* a rule of others: no run that is accepted may end so */
+			/* with a rule: a run with such a value is never accepted */
 			if (isfinite(v) || !(j->o->rule || controls_finite(c, row)))
 				continue;
 			r->onset = r->onset_last = c->at[row];
@@ -57,18 +57,15 @@ bool should_be_identical(const struct judging *j, struct verdict_result *r)
 
 /* ---- a sequential test over blocks -------------------------------------------------------- */
 
-/*
- * The runs are looked at once in each whole block of rows, as they are while they train; how a block
- * is judged does not depend on the rows after it. Block k has share_of_block(k) of the probability of a
- * false alarm, and the rows after the last whole block, which are judged once when the runs have ended,
- * have SHARE_OF_END of it. The sum of all shares is 1, so the probability that any look raises a
- * false alarm, in a run of any length, is at most `alarm`, however the looks depend on each other
- * (Bonferroni).
- */
+/* The runs are judged once per whole block of rows, also while they train; the result of a block
+ * does not depend on the rows after it. Block k has share_of_block(k) of the probability of a
+ * false alarm. The rows after the last whole block are judged once when the runs have ended, with
+ * SHARE_OF_END of it. All shares sum to 1, so the probability that any look raises a false alarm,
+ * in a run of any length, is at most `alarm`, even if looks depend on each other (Bonferroni). */
 static const double SHARE_OF_END = 0.125;
 
-/* The first EQUAL_BLOCKS blocks, which are 98,303 rows, have three quarters of it in equal parts; the
- * others an eighth, in parts that fall as 1 / i^2, of which the sum is pi^2 / 6. */
+/* Returns the share of block k. The first EQUAL_BLOCKS blocks (98,303 rows) share three quarters
+ * equally; all further blocks share an eighth, in parts that fall as 1 / i^2 (sum: pi^2 / 6). */
 static double share_of_block(int k)
 {
 	enum { EQUAL_BLOCKS = 32 };
@@ -81,7 +78,7 @@ double level_of_look(const struct verdict_result *r)
 	return r->alarm * share_of_block(0);
 }
 
-/* A test and the control with its batches, of each unit that has both. */
+/* Returns true for the first test of its unit that has a control with the same batches. */
 static bool is_first_of_unit(const struct judging *j, int test)
 {
 	int unit = j->unit[TEST][test];
@@ -99,8 +96,8 @@ static int count_pairs(const struct judging *j)
 	return n;
 }
 
-/* Differences that do not count: smaller ones than the margin, if that was given; and of a
- * single pair, of which no replicas say what is usual. */
+/* Returns the difference that does not count: the margin, if given; else the default margin for a
+ * single pair, which has no replicas to show what is usual. */
 static double tolerated(const struct judging *j, int64_t from, int64_t to)
 {
 	double margin = j->o->margin;
@@ -128,10 +125,11 @@ static void begin_onset(const struct judging *j, int64_t from, int64_t to,
 			r->onset, r->onset_last);
 }
 
-static void find_means(const struct judging *j, int64_t from, int64_t to, double level,
+/* Tests the difference of the means in these rows, at this level. */
+static void compare_means(const struct judging *j, int64_t from, int64_t to, double level,
 	struct verdict_result *r, struct str *reason)
 {
-	if (is_single(j) && to - from < LEAST_BLOCK)
+	if (is_single(j) && to - from < MIN_BLOCK)
 		return;
 	struct estimate e = estimate_difference(j, from, to, MEAN);
 	double zone = tolerated(j, from, to);
@@ -149,55 +147,55 @@ static void find_means(const struct judging *j, int64_t from, int64_t to, double
 		e.mean > 0 ? "higher" : "lower", r->at_onset.half_width);
 }
 
-/* Runs that read the same batches share most of their noise. The test of its correlation is Fisher's;
- * first differences of independent noise have correlated neighbours, which costs a third of their
- * number. */
+/* Tests the correlation of the noise by Fisher's test: runs that read the same batches share most
+ * of it. In first differences of independent noise, neighbors are correlated, which costs a third
+ * of their number. */
 static void compare_noise(const struct judging *j, int test, int64_t from, int64_t to,
 	double level, struct verdict_result *r, struct str *reason)
 {
 	int64_t n = to - from;
 	int a = partner_of(j, test), b = j->n_runs[CONTROL] + test;
 	double c =
-		n < LEAST_NOISE_BLOCK ? (double)NAN : noise_correlation(j, a, b, from, n);
+		n < MIN_NOISE_BLOCK ? (double)NAN : noise_correlation(j, a, b, from, n);
 	double z = student_quantile(level, MAX_DF + 1);
 	if (share_values(j, a, b, from, n) ||
 		!(atanh(c) + z / sqrt((double)(n - 1) / 1.5 - 3) < atanh(SHARED_NOISE)))
 		return;
 	begin_onset(j, from, to, r, reason);
 	str_printf(reason,
-		"the noise of %s has a correlation of %.2f only, as if the runs read "
+		"the noise of %s has a correlation of only %.2f, as if the runs read "
 		"different batches",
 		column_name(j), c);
 }
 
-/* The looks at the mean and at the noise share the level. The noise of evaluations is not the
- * noise of the batches. With a reason, which is the first difference, only means are looked at. */
-static void look_at_rows(const struct judging *j, int64_t from, int64_t to, double level,
+/* Judges the means and the noise of these rows, which share the level. Evaluations do not show the
+ * noise of the batches. Once the reason has a first difference, only means are judged. */
+static void judge_rows(const struct judging *j, int64_t from, int64_t to, double level,
 	struct verdict_result *r, struct str *reason)
 {
-	bool noise = to - from >= LEAST_NOISE_BLOCK && !is_evaluation(j);
+	bool noise = to - from >= MIN_NOISE_BLOCK && !is_evaluation(j);
 	int n_pairs = noise ? count_pairs(j) : 0;
-	find_means(j, from, to, n_pairs ? level / 2 : level, r, reason);
+	compare_means(j, from, to, n_pairs ? level / 2 : level, r, reason);
 	for (int t = 0; t < j->n_runs[TEST] && n_pairs && !reason->len; t++)
 		if (is_first_of_unit(j, t))
 			compare_noise(j, t, from, to, level / 2 / n_pairs, r, reason);
 }
 
-/* The rows after the last whole block; with that block, if they are less than half of the next. */
-static void look_at_end(
+/* Judges the rows after the last whole block; with it, if they are under half of the next one. */
+static void judge_last_rows(
 	const struct judging *j, struct verdict_result *r, struct str *reason)
 {
 	int64_t n = j->finite.n, from = block_begin(block_count(n) - 1);
 	bool all_judged = block_begin(whole_blocks(n)) == n;
 	if (!all_judged)
-		look_at_rows(j, from, n, r->alarm * SHARE_OF_END, r, reason);
+		judge_rows(j, from, n, r->alarm * SHARE_OF_END, r, reason);
 }
 
-/* Which runs read the same batches is known from their logs, or after some rows; before, runs that
- * grow are not judged, since each block must be judged in one way only. */
+/* Returns true once it is known, from the logs or after some rows, which runs read the same
+ * batches. Growing runs are not judged before, since each block may be judged in one way only. */
 static bool design_is_settled(const struct judging *j)
 {
-	bool settled = j->finite.n >= 2 * LEAST_NOISE_BLOCK;
+	bool settled = j->finite.n >= 2 * MIN_NOISE_BLOCK;
 	const struct properties *all = j->stated;
 	for (int i = 1; i < j->n_runs[CONTROL] + j->n_runs[TEST] && !settled; i++)
 		if (same_batches(&all[0], &all[i]) < 0)
@@ -211,9 +209,9 @@ bool differs(const struct judging *j, struct verdict_result *r, struct str *reas
 	if (j->o->growing && !design_is_settled(j))
 		return false;
 	for (int k = 0; k < n; k++)
-		look_at_rows(j, block_begin(k), block_begin(k + 1),
+		judge_rows(j, block_begin(k), block_begin(k + 1),
 			r->alarm * share_of_block(k), r, reason);
 	if (!j->o->growing)
-		look_at_end(j, r, reason);
+		judge_last_rows(j, r, reason);
 	return reason->len > 0;
 }

@@ -1,4 +1,4 @@
-/* Whether the ends of the curves are shown to be equivalent. */
+/* Tests whether the ends of the curves are equivalent. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ void estimate_end(const struct judging *j, struct verdict_result *r)
 	double sd = set_sd(j, CONTROL, quarter, n);
 	if (!(j->o->margin > 0) && sd > r->margin)
 		r->margin = sd;
-	/* so that the difference would not grow by more than the margin in as many rows again */
+	/* the slope at which the difference grows by the margin in as many rows again */
 	r->slope_margin = r->margin / (j->finite.at[n - 1] - j->finite.at[half]);
 }
 
@@ -33,8 +33,8 @@ bool is_equivalent(const struct verdict_result *r)
 	       is_inside(&r->slope, r->slope_margin);
 }
 
-/* Appends "at the end loss is 0.1 +-0.02 lower (test 2.4, control 2.5)"; what is assumed of
- * replicas has no interval. */
+/* Appends "at the end loss is 0.1 +-0.02 lower (test 2.4, control 2.5)"; without an interval if it
+ * would rest on an assumption about replicas. */
 static void print_end(const struct judging *j, struct verdict_result *r, bool interval)
 {
 	double d = r->difference.value;
@@ -63,16 +63,17 @@ void explain_margin(struct verdict_result *r)
 	str_printf(&r->reason, ", %s the margin of %.3g",
 		is_inside(&r->difference, r->margin)   ? "within"
 		: is_beyond(&r->difference, r->margin) ? "beyond"
-						       : "which does not settle",
+						       : "which is inconclusive against",
 		r->margin);
 }
 
-/* Appends "12000 steps": the length of runs that may settle it, of so many times the rows; false: none may. */
+/* Appends "12000 steps": the length of runs with `times` the rows. Returns false if that is too
+ * long to advise. */
 static bool print_length(const struct judging *j, double times, struct str *out)
 {
-	enum { MOST = 16 };
+	enum { MAX_TIMES = 16 };
 	double end = times * j->finite.at[j->finite.n - 1];
-	if (!(times > 0 && times <= MOST && end > 0))
+	if (!(times > 0 && times <= MAX_TIMES && end > 0))
 		return false;
 	double unit = pow(10, floor(log10(end)) - 1);
 	str_printf(out, "%.0f %s", ceil(end / unit) * unit,
@@ -80,7 +81,7 @@ static bool print_length(const struct judging *j, double times, struct str *out)
 	return true;
 }
 
-/* So many units of each set would give the interval this half-width. */
+/* Returns how many units of each set would give the interval this half-width. */
 static double count_units(
 	const struct judging *j, const struct interval *i, double half_width)
 {
@@ -90,9 +91,9 @@ static double count_units(
 	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
 }
 
-/* So many units of each set would show the difference to be one, if it is as large as it seems; 0:
- * more than MOST_UNITS. */
-enum { MOST_UNITS = 32 };
+enum { MAX_UNITS = 32 };
+/* Returns how many units of each set would show the difference, if it is as large as estimated; 0:
+ * more than MAX_UNITS. */
 static int units_to_differ(const struct judging *j, const struct verdict_result *r)
 {
 	int64_t rows = j->finite.n, n = j->n_units[CONTROL], m = j->n_units[TEST];
@@ -101,7 +102,7 @@ static int units_to_differ(const struct judging *j, const struct verdict_result 
 	double sd =
 		e.se / sqrt(paired ? 1.0 / (double)n : 1.0 / (double)n + 1.0 / (double)m);
 	double zone = j->o->margin > 0 ? r->margin : 0;
-	for (int64_t k = max64(n, m) + (n == m); k <= MOST_UNITS; k++) {
+	for (int64_t k = max64(n, m) + (n == m); k <= MAX_UNITS; k++) {
 		double t = student_quantile(level_of_look(r), paired ? k - 1 : 2 * k - 2);
 		if (fabs(e.mean) > zone + t * sd * sqrt((paired ? 1.0 : 2.0) / (double)k))
 			return (int)k;
@@ -109,23 +110,24 @@ static int units_to_differ(const struct judging *j, const struct verdict_result 
 	return 0;
 }
 
-/* What replicas, which have their own design, or other designs need. */
+/* Appends the further runs that would decide, for a design with one unit per set. */
 static void advise_single(const struct judging *j, struct str *out)
 {
 	int n = j->n_seeds[CONTROL], all = n + j->n_seeds[TEST];
 	int more = 4 - all > 2 - n ? 4 - all : 2 - n;
 	if (j->design == DESIGN_SAME_BATCHES)
-		str_puts(out, "four controls of other rounding (another micro-batch, or "
-			      "virtual degrees), or ");
+		str_puts(out,
+			"four controls with different rounding (another micro-batch, or "
+			"virtual degrees), or ");
 	else
 		str_printf(out,
 			"%d more control%s, so that the runs can be judged as "
 			"replicas, or ",
 			more, plural(more));
-	str_puts(out, "controls and tests of three or more seeds, the same for both");
+	str_puts(out, "controls and tests with three or more seeds, the same for both");
 }
 
-/* Tests that differ from each other by far more than the controls do are of several kinds. */
+/* Returns true if the tests differ from each other by far more than the controls do. */
 static bool tests_are_unlike(const struct judging *j)
 {
 	enum { TIMES = 4 };
@@ -133,22 +135,24 @@ static bool tests_are_unlike(const struct judging *j)
 	return set_sd(j, TEST, from, n) > TIMES * set_sd(j, CONTROL, from, n);
 }
 
+/* Appends how many runs may decide, for a design with several units per set. */
 static void advise_sets(const struct judging *j, double n, struct str *out)
 {
-	if (n <= MOST_UNITS)
-		str_printf(out, "; it may need %.0f controls and as many tests", n);
+	if (n <= MAX_UNITS)
+		str_printf(
+			out, "; a decision may take %.0f controls and as many tests", n);
 	else if (tests_are_unlike(j))
 		str_puts(out, "; the tests differ from each other by far more than the "
-			      "controls do: give tests of one kind");
+			      "controls do: give only tests of the same configuration");
 	else
 		str_printf(out,
-			"; it may need more than %d controls and as many tests, or a "
+			"; a decision may take more than %d controls and as many tests, or a "
 			"larger --margin",
-			MOST_UNITS);
+			MAX_UNITS);
 }
 
-/* The error of a mean falls as the root of the rows, that of a slope one power faster, while its margin falls
- * as the rows. */
+/* Appends what may decide. With more rows, the error of a mean falls as their root, the error of a
+ * slope one power faster, and the margin of a slope in proportion to the rows. */
 static void advise(const struct judging *j, struct verdict_result *r)
 {
 	bool mean = is_inside(&r->difference, r->margin);
@@ -162,15 +166,15 @@ static void advise(const struct judging *j, struct verdict_result *r)
 		advise_sets(j, n ? n : count_units(j, i, margin / 2), out);
 		return;
 	}
-	str_puts(out, "; it may need ");
-	/* the assumed error of other batches does not fall, nor that between replicas */
+	str_puts(out, "; a decision may take ");
+	/* the assumed error between different batches or replicas does not fall with the length */
 	bool length = (mean || j->design == DESIGN_SAME_BATCHES) && spare > 0 &&
 		      print_length(j, error * error / (spare * spare), out);
 	str_puts(out, length ? ", or " : "");
 	advise_single(j, out);
 }
 
-/* How many runs there are, of other seeds. */
+/* Appends the number of independent runs. */
 static void print_seeds(const struct judging *j, struct str *out)
 {
 	int n = j->n_seeds[CONTROL], m = j->n_seeds[TEST];
@@ -186,7 +190,7 @@ void explain_undecided(const struct judging *j, struct verdict_result *r)
 	struct str *out = &r->reason;
 	print_end(j, r, !alone);
 	if (alone) {
-		str_puts(out, "; whether another seed moves as far is unknown: ");
+		str_puts(out, "; whether another seed differs as much is unknown: ");
 		print_seeds(j, out);
 	} else if (is_inside(&r->difference, r->margin)) {
 		str_printf(out,

@@ -1,24 +1,23 @@
-/* Differences between the sets and their standard errors, by design. */
+/* Estimates differences between the sets and their standard errors, by design. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
 
-/*
- * DESIGN_ALONE has one curve of each set, whose difference has a part that no averaging over steps
- * removes: another seed leads elsewhere. It is assumed to have this standard deviation, in units of
- * the noise of a step (of evaluations, if it is larger, that of the loss), plus one and a half times what the loss fell since the rows before, for another
- * seed falls a little sooner or later. make calibrate checks both.
- */
+/* DESIGN_ALONE has one curve per set. Part of their difference is due to the seed, which averaging
+ * over steps does not remove. Its standard deviation is assumed to be ASSUMED_NOISE times the
+ * noise of a step (for evaluations, at least of the training loss), plus ASSUMED_FALL times what
+ * the loss fell since the rows before, because another seed falls a little sooner or later. make
+ * calibrate checks both. */
 static const double ASSUMED_NOISE = 0.5, ASSUMED_FALL = 1.5;
 
-static double value_of(const struct judging *j, enum set s, int run, int64_t from,
+static double run_value(const struct judging *j, enum set s, int run, int64_t from,
 	int64_t n, enum functional f)
 {
 	const double *x = curve_of(&j->finite, s, run) + from;
 	return f == MEAN ? mean_of(x, n) : slope_of(j->finite.at + from, x, n);
 }
 
-/* The value of each unit: the mean of its runs. */
+/* Returns the value of each unit, the mean of its runs. */
 static double *unit_values(
 	const struct judging *j, enum set s, int64_t from, int64_t to, enum functional f)
 {
@@ -28,7 +27,7 @@ static double *unit_values(
 		for (int i = 0; i < j->n_runs[s]; i++) {
 			if (j->unit[s][i] != unit)
 				continue;
-			u[unit] += value_of(j, s, i, from, to - from, f);
+			u[unit] += run_value(j, s, i, from, to - from, f);
 			n++;
 		}
 		u[unit] /= n;
@@ -51,7 +50,7 @@ double set_sd(const struct judging *j, enum set s, int64_t from, int64_t to)
 
 /* ---- designs with several units ------------------------------------------------------ */
 
-static struct estimate of_pairs(double *control, const double *test, int n)
+static struct estimate estimate_pairs(double *control, const double *test, int n)
 {
 	for (int i = 0; i < n; i++)
 		control[i] = test[i] - control[i];
@@ -59,7 +58,7 @@ static struct estimate of_pairs(double *control, const double *test, int n)
 		mean_of(control, n), sqrt(variance_of(control, n) / (double)n), n - 1};
 }
 
-static struct estimate of_replicas(
+static struct estimate estimate_replicas(
 	const double *control, int n_control, const double *test, int n_test)
 {
 	int df = n_control + n_test - 2;
@@ -69,19 +68,20 @@ static struct estimate of_replicas(
 		sqrt(squares / df * (1.0 / n_control + 1.0 / n_test)), df};
 }
 
-static struct estimate of_units(
+static struct estimate estimate_units(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {
 	scoped_ptr double *control = unit_values(j, CONTROL, from, to, f);
 	scoped_ptr double *test = unit_values(j, TEST, from, to, f);
-	return j->design == DESIGN_PAIRED ? of_pairs(control, test, j->n_units[CONTROL])
-					  : of_replicas(control, j->n_units[CONTROL],
-						    test, j->n_units[TEST]);
+	return j->design == DESIGN_PAIRED
+		       ? estimate_pairs(control, test, j->n_units[CONTROL])
+		       : estimate_replicas(
+				 control, j->n_units[CONTROL], test, j->n_units[TEST]);
 }
 
 /* ---- designs with one unit of each set ----------------------------------------------- */
 
-/* The mean curve of the runs in unit 0. */
+/* Returns the mean curve of the runs in unit 0. */
 static double *mean_curve(const struct judging *j, enum set s, int64_t from, int64_t n)
 {
 	double *mean = xcalloc((size_t)n + 1, sizeof(*mean));
@@ -94,7 +94,7 @@ static double *mean_curve(const struct judging *j, enum set s, int64_t from, int
 	return mean;
 }
 
-/* A straight line through the points, and the standard error of its slope. */
+/* Fits a straight line; returns its slope and the standard error of the slope. */
 static struct estimate line_through(const double *at, const double *x, int64_t n)
 {
 	struct estimate e = {.mean = slope_of(at, x, n), .df = n - 2};
@@ -110,7 +110,7 @@ static struct estimate line_through(const double *at, const double *x, int64_t n
 	return e;
 }
 
-/* By the means of batches of rows, since neighbouring rows may be correlated. */
+/* Estimates the slope from means of batches of rows, since neighboring rows may be correlated. */
 static struct estimate slope_by_batches(const double *at, const double *x, int64_t n)
 {
 	double mean_at[N_BATCHES], mean[N_BATCHES];
@@ -125,7 +125,7 @@ static struct estimate slope_by_batches(const double *at, const double *x, int64
 	return line_through(mean_at, mean, N_BATCHES);
 }
 
-static struct estimate of_differences(const struct judging *j, const double *control,
+static struct estimate estimate_same(const struct judging *j, const double *control,
 	const double *test, int64_t from, int64_t n, enum functional f)
 {
 	scoped_ptr double *d = xcalloc((size_t)n + 1, sizeof(*d));
@@ -135,7 +135,7 @@ static struct estimate of_differences(const struct judging *j, const double *con
 			 : slope_by_batches(j->finite.at + from, d, n);
 }
 
-/* How much the curve fell from the rows before, of the same number, to these. */
+/* Returns how much the controls' mean fell from the rows before, of the same number, to these. */
 static double fall_before(const struct judging *j, int64_t from, int64_t to)
 {
 	int64_t before = max64(0, 2 * from - to);
@@ -144,35 +144,35 @@ static double fall_before(const struct judging *j, int64_t from, int64_t to)
 	return fabs(set_mean(j, CONTROL, before, from) - set_mean(j, CONTROL, from, to));
 }
 
-static struct estimate of_other_batches(const struct judging *j, const double *control,
+static struct estimate estimate_alone(const struct judging *j, const double *control,
 	const double *test, int64_t from, int64_t n, enum functional f)
 {
 	double noise = step_noise(control, n), other = step_noise(test, n);
 	double fall = ASSUMED_FALL * fall_before(j, from, from + n);
 	double each = noise * noise / (double)n, both = other * other / (double)n;
-	/* (a mean of independent runs has less of everything) */
+	/* (the mean of independent runs varies less) */
 	double units = 1.0 / j->n_seeds[CONTROL] + 1.0 / j->n_seeds[TEST];
-	double of_loss = j->noise_of_loss * fabs(mean_of(control, n));
-	double seed = ASSUMED_NOISE * fmax(noise, of_loss) * sqrt(j->n_seeds[CONTROL]);
+	double loss_noise = j->noise_of_loss * fabs(mean_of(control, n));
+	double seed = ASSUMED_NOISE * fmax(noise, loss_noise) * sqrt(j->n_seeds[CONTROL]);
 	double se = sqrt(each + both + units * (seed * seed + fall * fall));
 	if (f == MEAN)
 		return (struct estimate){
 			mean_of(test, n) - mean_of(control, n), se, MAX_DF + 1};
-	/* as if the assumed part grew by as much over the rows */
+	/* as if the assumed part grew linearly over the rows */
 	const double *at = j->finite.at + from;
 	return (struct estimate){slope_of(at, test, n) - slope_of(at, control, n),
 		sqrt(12) * se / (at[n - 1] - at[0]), MAX_DF + 1};
 }
 
-static struct estimate of_curves(
+static struct estimate estimate_curves(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {
 	scoped_ptr double *control = mean_curve(j, CONTROL, from, to - from);
 	scoped_ptr double *test = mean_curve(j, TEST, from, to - from);
 	struct estimate e =
 		j->design == DESIGN_SAME_BATCHES
-			? of_differences(j, control, test, from, to - from, f)
-			: of_other_batches(j, control, test, from, to - from, f);
+			? estimate_same(j, control, test, from, to - from, f)
+			: estimate_alone(j, control, test, from, to - from, f);
 	return e;
 }
 
@@ -180,14 +180,14 @@ struct estimate estimate_difference(
 	const struct judging *j, int64_t from, int64_t to, enum functional f)
 {
 	bool several = j->design == DESIGN_PAIRED || j->design == DESIGN_REPLICAS;
-	struct estimate e =
-		several ? of_units(j, from, to, f) : of_curves(j, from, to, f);
+	struct estimate e = several ? estimate_units(j, from, to, f)
+				    : estimate_curves(j, from, to, f);
 	/* Replicas may have equal bits, or equal digits. */
-	double least = j->resolution * fabs(set_mean(j, CONTROL, from, to));
+	double min_se = j->resolution * fabs(set_mean(j, CONTROL, from, to));
 	if (j->resolution > FLOAT_RESOLUTION && rounding_averages(j, from, to))
-		least /= sqrt((double)(to - from));
+		min_se /= sqrt((double)(to - from));
 	if (f == SLOPE && to - from > 1)
-		least /= j->finite.at[to - 1] - j->finite.at[from];
-	e.se = e.se < least ? least : e.se;
+		min_se /= j->finite.at[to - 1] - j->finite.at[from];
+	e.se = e.se < min_se ? min_se : e.se;
 	return e;
 }

@@ -1,5 +1,5 @@
-/* Logs as a table, JSON lines or event files. Every number is the shortest text, or the bits, that are read
- * as the same double. */
+/* Writes logs as a table, JSON lines or event files. Every value is written as its bits, or as the
+ * shortest text that reads back as the same double. */
 #include "compare/export.h"
 #include "compare/compare.h"
 
@@ -27,8 +27,8 @@ int export_format(const char *path, int format, struct err *e)
 								       : 0;
 	if (!format)
 		return err_set(e, EX_USAGE,
-			"export: '%s' is neither a name that ends with .csv or .jsonl nor "
-			"a directory; --export-format says what to write",
+			"export: '%s' is neither a .csv or .jsonl file nor a directory; "
+			"choose the format by --export-format",
 			path);
 	return format == EVENTS && !strcmp(path, "-")
 		       ? err_set(e, EX_USAGE,
@@ -41,12 +41,13 @@ int export_format(const char *path, int format, struct err *e)
 struct exporting {
 	const struct run_log *logs;
 	int n;
-	struct strs columns, runs; /* runs: their names, of which no two are the same */
-	int *index;		   /* [columns] of the log that is written */
+	struct strs columns, runs; /* names; runs: unique */
+	int *index; /* [columns]: numbers in the log being written, or -1 */
 };
 
-/* Journals of pt-train have the shortest text of a float, which is not that of the same double. */
-static double value_of(const struct run_log *l, int64_t i, int c)
+/* Returns a value to write. Journals of pt-train have the shortest text of a float, which reads as
+ * another double. */
+static double exported_value(const struct run_log *l, int64_t i, int c)
 {
 	double v = run_log_value(l, i, c);
 	bool own = log_is_own(l);
@@ -54,7 +55,8 @@ static double value_of(const struct run_log *l, int64_t i, int c)
 								       : v;
 }
 
-/* Whole numbers, such as bytes, without an exponent. JSON's -0 is an integer, which has no sign. */
+/* Prints whole numbers, such as bytes, without an exponent. JSON reads -0 as an integer, which has
+ * no sign. */
 static void put_number(struct str *out, double v)
 {
 	char num[NUM_TEXT];
@@ -66,7 +68,7 @@ static void put_number(struct str *out, double v)
 		str_puts(out, text_double(num, v));
 }
 
-static bool has_any(const struct exporting *x, const struct run_log *l, int64_t i)
+static bool row_has_values(const struct exporting *x, const struct run_log *l, int64_t i)
 {
 	for (int64_t k = 0; k < x->columns.n; k++)
 		if (run_log_has(l, i, x->index[k]))
@@ -79,8 +81,8 @@ static int64_t step_of(const struct run_log *l, int64_t i)
 	return (int64_t)run_log_value(l, i, COL_STEP);
 }
 
-/* Adds a name; one that is there already gets a number. */
-static void add_unlike(struct strs *names, const char *name)
+/* Adds a name; with a number if it exists already. */
+static void add_unique(struct strs *names, const char *name)
 {
 	scoped_str s = {0};
 	str_puts(&s, name);
@@ -91,7 +93,7 @@ static void add_unlike(struct strs *names, const char *name)
 	strs_add(names, s.s);
 }
 
-static void find_all(struct exporting *x)
+static void add_all_columns(struct exporting *x)
 {
 	for (int i = 0; i < x->n; i++)
 		for (int c = COL_STEP + 1; c < x->logs[i].n_columns; c++) {
@@ -103,24 +105,25 @@ static void find_all(struct exporting *x)
 	curve_columns(x->logs, x->n, &x->columns);
 }
 
-static void use_log(struct exporting *x, int log)
+static void index_columns(struct exporting *x, int log)
 {
 	for (int64_t k = 0; k < x->columns.n; k++)
 		x->index[k] = run_log_find(&x->logs[log], x->columns.v[k]);
 }
 
-/* ---- a file ------------------------------------------------------------------------ */
+/* ---- output ------------------------------------------------------------------------ */
 
 struct output {
 	int fd;
 	struct str text; /* not written yet */
-	int rc;		 /* -1 with errno in `why` */
+	int rc;		 /* -1: failed, with errno in `why` */
 	int why;
 };
 
-static void put(struct output *o, size_t at_least)
+/* Writes the text if it has at least `min` bytes. */
+static void flush_text(struct output *o, size_t min)
 {
-	if (o->text.len < at_least)
+	if (o->text.len < min)
 		return;
 	if (!o->rc && write_all(o->fd, o->text.s, o->text.len))
 		o->rc = -1, o->why = errno;
@@ -128,7 +131,7 @@ static void put(struct output *o, size_t at_least)
 }
 
 typedef void write_log_fn(const struct exporting *x, int log, struct output *o);
-enum { PIECE = 1 << 20 };
+enum { FLUSH_BYTES = 1 << 20 };
 
 static int write_file(struct exporting *x, const char *path, const struct str *head,
 	write_log_fn *write_log, int only, struct err *e)
@@ -140,10 +143,10 @@ static int write_file(struct exporting *x, const char *path, const struct str *h
 	str_add(&o.text, head->s, head->len);
 	for (int i = 0; i < x->n; i++)
 		if (only < 0 || i == only) {
-			use_log(x, i);
+			index_columns(x, i);
 			write_log(x, i, &o);
 		}
-	put(&o, 1);
+	flush_text(&o, 1);
 	str_free(&o.text);
 	errno = o.why;
 	if (!is_stdout)
@@ -156,7 +159,7 @@ static int write_file(struct exporting *x, const char *path, const struct str *h
 
 /* ---- CSV --------------------------------------------------------------------------- */
 
-/* Line breaks become blanks: readers of lines would not see where the row ends. */
+/* Appends a CSV field. Line breaks become blanks, for readers that split the file into lines. */
 static void put_field(struct str *out, const char *s)
 {
 	bool quoted =
@@ -176,7 +179,7 @@ static void write_csv_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		if (!has_any(x, l, i))
+		if (!row_has_values(x, l, i))
 			continue;
 		if (x->n > 1) {
 			put_field(&o->text, x->runs.v[log]);
@@ -186,10 +189,10 @@ static void write_csv_log(const struct exporting *x, int log, struct output *o)
 		for (int64_t k = 0; k < x->columns.n; k++) {
 			str_putc(&o->text, ',');
 			if (run_log_has(l, i, x->index[k]))
-				put_number(&o->text, value_of(l, i, x->index[k]));
+				put_number(&o->text, exported_value(l, i, x->index[k]));
 		}
 		str_putc(&o->text, '\n');
-		put(o, PIECE);
+		flush_text(o, FLUSH_BYTES);
 	}
 }
 
@@ -197,7 +200,7 @@ static int write_csv(struct exporting *x, const char *path, struct err *e)
 {
 	scoped_str head = {0};
 	const char *loss = columns[COL_LOSS].name;
-	/* (in a table without a loss readers, this one too, take train_loss for it) */
+	/* (in a table without loss, readers such as pt-compare take train_loss for it) */
 	if (strs_find(&x->columns, loss) < 0 &&
 		strs_find(&x->columns, columns[COL_TRAIN_LOSS].name) >= 0)
 		strs_add(&x->columns, loss);
@@ -238,7 +241,7 @@ static void write_json_log(const struct exporting *x, int log, struct output *o)
 		strs_add(&keys, key);
 	}
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		if (!has_any(x, l, i))
+		if (!row_has_values(x, l, i))
 			continue;
 		str_putc(&o->text, '{');
 		if (x->n > 1)
@@ -248,27 +251,27 @@ static void write_json_log(const struct exporting *x, int log, struct output *o)
 			if (!run_log_has(l, i, x->index[k]))
 				continue;
 			str_printf(&o->text, ", %s: ", keys.v[k + 1]);
-			put_json_number(&o->text, value_of(l, i, x->index[k]));
+			put_json_number(&o->text, exported_value(l, i, x->index[k]));
 		}
 		str_puts(&o->text, "}\n");
-		put(o, PIECE);
+		flush_text(o, FLUSH_BYTES);
 	}
 }
 
 /* ---- event files ------------------------------------------------------------------- */
 
-/* Floats are what TensorBoard has by itself: a column whose values are all floats. */
-static bool is_wide(const struct run_log *l, int c)
+/* Returns true if some value is not a float, the type TensorBoard itself writes. */
+static bool needs_doubles(const struct run_log *l, int c)
 {
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		double v = value_of(l, i, c);
+		double v = exported_value(l, i, c);
 		if (run_log_has(l, i, c) && (double)(float)v != v && !isnan(v))
 			return true;
 	}
 	return false;
 }
 
-/* The time of an event is that of all steps so far: logs do not say when they were written. */
+/* The time of an event is the time of all steps so far, since logs do not record the wall clock. */
 static void write_events_log(const struct exporting *x, int log, struct output *o)
 {
 	const struct run_log *l = &x->logs[log];
@@ -282,26 +285,26 @@ static void write_events_log(const struct exporting *x, int log, struct output *
 		int c = x->index[k];
 		bool tagged = c >= 0 && c < N_COLUMNS && columns[c].tag;
 		all[k].tag = tagged ? columns[c].tag : x->columns.v[k];
-		all[k].wide = c >= 0 && is_wide(l, c);
+		all[k].wide = c >= 0 && needs_doubles(l, c);
 	}
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		int n = 0;
 		for (int64_t k = 0; k < x->columns.n; k++)
 			if (run_log_has(l, i, x->index[k])) {
 				row[n] = all[k];
-				row[n++].v = value_of(l, i, x->index[k]);
+				row[n++].v = exported_value(l, i, x->index[k]);
 			}
 		if (n)
 			tfevents_put_row(
 				&o->text, time ? time[i] : 0, step_of(l, i), row, n);
-		put(o, PIECE);
+		flush_text(o, FLUSH_BYTES);
 	}
 }
 
-/* The name of a folder that stands for any name of a run. */
-static char *folder_of(const char *run)
+/* Returns a valid name of a directory for a run. */
+static char *directory_name(const char *run)
 {
-	enum { MOST = 200 };
+	enum { MAX_LEN = 200 };
 	char *name = xstrdup(run);
 	for (char *p = name; *p; p++) {
 		bool plain = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
@@ -310,56 +313,54 @@ static char *folder_of(const char *run)
 		if (!plain)
 			*p = '_';
 	}
-	name[strnlen(name, MOST)] = '\0';
+	name[strnlen(name, MAX_LEN)] = '\0';
 	return name;
 }
 
-/* Events of two runs in a folder would be those of one. */
-static int check_folder(const char *path, struct err *e)
+/* Rejects a directory with event files: readers would take both runs for one. */
+static int check_directory(const char *path, struct err *e)
 {
 	scoped_dir *d = opendir(path);
 	bool there = false;
 	for (struct dirent *f; d && (f = readdir(d));)
 		there |= strstr(f->d_name, "tfevents") != NULL;
 	return there ? err_set(e, EX_USAGE,
-			       "export: %s has event files already: give a new directory",
+			       "export: '%s' has event files already; give a new directory",
 			       path)
 		     : 0;
 }
 
-static int write_events_folder(
-	struct exporting *x, const char *folder, int log, struct err *e)
+static int write_events_directory(
+	struct exporting *x, const char *directory, int log, struct err *e)
 {
 	scoped_ptr char *path =
-		text_printf("%s/" TFEVENTS_NAME "0000000000.pt-compare", folder);
-	return check_folder(folder, e) || file_make_directory(folder, e) ||
+		text_printf("%s/" TFEVENTS_NAME "0000000000.pt-compare", directory);
+	return check_directory(directory, e) || file_make_directory(directory, e) ||
 	       write_file(x, path, &(struct str){0}, write_events_log, log, e);
 }
 
 static int write_events(struct exporting *x, const char *path, struct err *e)
 {
-	scoped_strs folders = {0};
+	scoped_strs directories = {0};
 	const char *slash = strrchr(path, '/');
 	bool file = strstr(slash ? slash : path, "tfevents") && !file_is_folder(path);
 	int rc = 0;
 	if (file && x->n > 1)
 		return err_set(e, EX_USAGE,
-			"export: %s is one event file, which has one run: give a directory",
+			"export: '%s' is an event file, which holds one run; give a directory",
 			path);
 	if (file)
 		return write_file(x, path, &(struct str){0}, write_events_log, 0, e);
 	if (x->n == 1)
-		return write_events_folder(x, path, 0, e);
+		return write_events_directory(x, path, 0, e);
 	for (int i = 0; i < x->n && !rc; i++) {
-		scoped_ptr char *name = folder_of(x->runs.v[i]);
-		add_unlike(&folders, name);
-		scoped_ptr char *folder = text_printf("%s/%s", path, folders.v[i]);
-		rc = write_events_folder(x, folder, i, e);
+		scoped_ptr char *name = directory_name(x->runs.v[i]);
+		add_unique(&directories, name);
+		scoped_ptr char *to = text_printf("%s/%s", path, directories.v[i]);
+		rc = write_events_directory(x, to, i, e);
 	}
 	return rc;
 }
-
-/* ---- all --------------------------------------------------------------------------- */
 
 int export_write(const struct run_log *logs, int n, const struct strs *chosen,
 	const char *path, int format, struct err *e)
@@ -369,9 +370,9 @@ int export_write(const struct run_log *logs, int n, const struct strs *chosen,
 		if (strs_find(&x.columns, chosen->v[k]) < 0)
 			strs_add(&x.columns, chosen->v[k]);
 	if (!chosen->n)
-		find_all(&x);
+		add_all_columns(&x);
 	for (int i = 0; i < n; i++)
-		add_unlike(&x.runs, run_log_brief(&logs[i]));
+		add_unique(&x.runs, run_log_brief(&logs[i]));
 	x.index = xcalloc((size_t)x.columns.n + 2, sizeof(*x.index));
 	format = export_format(path, format, e);
 	int rc = format < 0	 ? -1

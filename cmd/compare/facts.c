@@ -1,8 +1,8 @@
-/* What logs say about their runs: techniques, and properties in which they differ. */
+/* Facts about runs, from their logs: techniques, and properties that differ. */
 #include "compare/report.h"
 #include "options/options.h"
 
-/* Pairs of key and value: one of a hostile log may have no more and be no longer. */
+/* Limits for hostile logs: pairs of key and value, and the length of each. */
 enum { MAX_PAIRS = 2048, MAX_VALUE = 4096 };
 
 static int add_pair(void *to, const char *key, const char *value, struct err *e)
@@ -31,8 +31,8 @@ static void add_options(struct strs *pairs, const struct run_log *l)
 		add_text(pairs, l->info.invocation, strlen(l->info.invocation));
 }
 
-/* The last value of a key, or NULL. */
-static const char *value_of(const struct strs *pairs, const char *key)
+/* Returns the last value of a key, or NULL. */
+static const char *find_value(const struct strs *pairs, const char *key)
 {
 	for (int64_t i = pairs->n - 2; i >= 0; i -= 2)
 		if (!strcmp(pairs->v[i], key))
@@ -40,7 +40,7 @@ static const char *value_of(const struct strs *pairs, const char *key)
 	return NULL;
 }
 
-int report_controls(const struct report *r)
+int report_count_controls(const struct report *r)
 {
 	int n = 0;
 	while (n < r->n && r->runs[n].control < 0)
@@ -60,10 +60,9 @@ void report_words(const struct report_run *run, struct str *out)
 /* ---- techniques -------------------------------------------------------------------- */
 
 static const struct technique {
-	const char *key, *plain; /* the value that is not worth a word */
-	const char
-		*axis; /* only with a degree of this axis, in the layout; NULL: always */
-	bool only_value; /* the value says it all */
+	const char *key, *plain; /* plain: the value that is not listed */
+	const char *axis;	 /* list only if the layout has this axis; NULL: always */
+	bool only_value;	 /* list the value without the key */
 } techniques[] = {
 	{"dtype", "fp32", NULL, true},
 	{"optimizer", "adamw", NULL, true},
@@ -102,7 +101,7 @@ void report_techniques(const struct run_log *l, struct str *out)
 	add_options(&pairs, l);
 	for (size_t i = 0; i < ARRAY_LEN(techniques); i++) {
 		const struct technique *t = &techniques[i];
-		const char *v = value_of(&pairs, t->key);
+		const char *v = find_value(&pairs, t->key);
 		if (!v || !strcmp(v, t->plain) ||
 			(t->axis && !has_axis(l->info.layout, t->axis)))
 			continue;
@@ -114,7 +113,7 @@ void report_techniques(const struct run_log *l, struct str *out)
 
 /* ---- differences ------------------------------------------------------------------- */
 
-/* Properties that say nothing about the results: they differ between any two runs. */
+/* Returns true for properties that differ between any two runs, whatever their results. */
 static bool is_identity(const char *key)
 {
 	static const char *const keys[] = {"format", "version", "started", "pid", "job",
@@ -126,7 +125,7 @@ static bool is_identity(const char *key)
 	return false;
 }
 
-/* Returns false for a number that the log of another program does not state. */
+/* Returns false for an integer that is missing in the log. */
 static bool is_stated(const struct h5_field *f, const struct run_info *info)
 {
 	return f->type != H5_I64 ||
@@ -142,7 +141,7 @@ static void add_info(struct strs *pairs, const struct run_info *info)
 	add_text(pairs, text.s, text.len);
 }
 
-/* NAME=VALUE, separated by blanks. */
+/* Adds pairs from NAME=VALUE words, separated by blanks. */
 static void add_environment(struct strs *pairs, const char *text)
 {
 	char *copy = xstrdup(text ? text : ""), *rest = copy, *word;
@@ -178,14 +177,14 @@ static bool is_listed(const struct differences *d, const char *key)
 	return false;
 }
 
-/* Lists a key if its values differ. An option is often one of the arithmetic too: once is enough. */
-static void compare_key(
+/* Lists a key, once, if its values differ: many options are part of the arithmetic, too. */
+static void list_if_different(
 	const struct strs *pairs, const char *key, enum group g, struct differences *d)
 {
-	const char *first = value_of(&pairs[0], key);
+	const char *first = find_value(&pairs[0], key);
 	bool differ = false;
 	for (int i = 1; i < d->n_runs && !differ; i++) {
-		const char *v = value_of(&pairs[i], key);
+		const char *v = find_value(&pairs[i], key);
 		differ = !first != !v || (v && strcmp(first, v) != 0);
 	}
 	if (!differ || is_identity(key) || is_listed(d, key))
@@ -193,14 +192,14 @@ static void compare_key(
 	struct difference one = {group_names[g], xstrdup(key),
 		xcalloc((size_t)d->n_runs, sizeof(*one.value))};
 	for (int i = 0; i < d->n_runs; i++) {
-		const char *v = value_of(&pairs[i], key);
+		const char *v = find_value(&pairs[i], key);
 		one.value[i] = v ? xstrdup(v) : NULL;
 	}
 	d->v = xrealloc(d->v, (size_t)(d->n + 1) * sizeof(*d->v));
 	d->v[d->n++] = one;
 }
 
-void differences_of(const struct report *r, struct differences *d)
+void differences_find(const struct report *r, struct differences *d)
 {
 	*d = (struct differences){.n_runs = r->n};
 	scoped_ptr struct strs *pairs = xcalloc((size_t)r->n, sizeof(*pairs));
@@ -209,8 +208,8 @@ void differences_of(const struct report *r, struct differences *d)
 			read_group(&r->logs[i], g, &pairs[i]);
 		for (int i = 0; i < r->n; i++)
 			for (int64_t k = 0; k < pairs[i].n; k += 2)
-				if (i == 0 || !value_of(&pairs[0], pairs[i].v[k]))
-					compare_key(pairs, pairs[i].v[k], g, d);
+				if (i == 0 || !find_value(&pairs[0], pairs[i].v[k]))
+					list_if_different(pairs, pairs[i].v[k], g, d);
 		for (int i = 0; i < r->n; i++)
 			strs_free(&pairs[i]);
 	}

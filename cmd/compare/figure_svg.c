@@ -1,5 +1,5 @@
-/* Figures as SVG. A picture is stretched to the width that there is, and its lines are not; what is text stands
- * beside it, as HTML. */
+/* Figures as SVG. A picture is stretched to the available width, except for the width of its
+ * lines; its text stands next to it, as HTML. */
 #include "compare/report.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ void figure_stroke(const struct series_list *l, int series, struct str *out)
 	int before = 0;
 	for (int i = 0; i < series; i++)
 		before += l->v[i].control == s->control;
-	/* wide controls under thinner and thinner tests: equal curves are all visible */
+	/* wide controls under ever thinner tests, so that equal curves are all visible */
 	if (s->control)
 		str_printf(out, "color:var(--k%d);--w:4", before % CONTROLS);
 	else
@@ -32,7 +32,7 @@ enum { SIZE = 1000 }; /* units of a picture, in both directions */
 
 static void put_place(struct str *out, char pen, double x, double y)
 {
-	/* (far outside there is nothing to see) */
+	/* (what is far outside is invisible) */
 	x = fmax(-SIZE, fmin(2 * SIZE, x * SIZE));
 	y = fmax(-9 * SIZE, fmin(9 * SIZE, SIZE - y * SIZE));
 	str_printf(out, "%c%.4g %.4g", pen, x + 0.0, y + 0.0);
@@ -67,22 +67,22 @@ static void put_band(struct str *out, const struct figure_curve *c, const struct
 }
 
 static void put_curve(
-	const struct figures *f, const struct figure *of, int series, struct str *out)
+	const struct figures *f, const struct figure *fig, int series, struct str *out)
 {
-	const struct figure_curve *c = &of->series[series];
+	const struct figure_curve *c = &fig->series[series];
 	if (!c->n)
 		return;
 	str_printf(out, "<g class=\"series s%d\" style=\"", series);
 	figure_stroke(&f->list, series, out);
 	str_puts(out, "\">");
-	/* (where there are many curves, bands of single runs would hide them) */
+	/* (bands of single runs would hide the curves if there are many) */
 	if (has_band(c) && (f->list.n <= MANY_SERIES || f->list.v[series].n > 1)) {
 		str_puts(out, "<path class=\"band\" d=\"");
-		put_band(out, c, &f->x, &of->y);
+		put_band(out, c, &f->x, &fig->y);
 		str_puts(out, "\"/>");
 	}
 	str_puts(out, "<path class=\"curve\" d=\"");
-	put_line(out, c, &f->x, &of->y);
+	put_line(out, c, &f->x, &fig->y);
 	str_puts(out, "\"/></g>\n");
 }
 
@@ -98,45 +98,45 @@ static void put_labels(struct str *out, const char *class, const char *side,
 	str_puts(out, "</div>\n");
 }
 
-static void put_grid(struct str *out, const struct figures *f, const struct figure *of,
+static void put_grid(struct str *out, const struct figures *f, const struct figure *fig,
 	struct ticks t[2])
 {
 	ticks_of(&f->x, 5, &t[0]);
-	ticks_of(&of->y, 5, &t[1]);
+	ticks_of(&fig->y, 5, &t[1]);
 	str_puts(out, "<path class=\"grid\" d=\"");
 	for (int i = 0; i < t[1].n; i++)
-		str_printf(out, "M0 %.4gh%d", SIZE - SIZE * scale_at(&of->y, t[1].v[i]),
+		str_printf(out, "M0 %.4gh%d", SIZE - SIZE * scale_at(&fig->y, t[1].v[i]),
 			SIZE);
 	for (int i = 0; i < t[0].n; i++)
 		str_printf(out, "M%.4g 0v%d", SIZE * scale_at(&f->x, t[0].v[i]), SIZE);
 	str_puts(out, "\"/>\n");
-	if (of->difference)
+	if (fig->difference)
 		str_printf(out, "<path class=\"zero\" d=\"M0 %.4gh%d\"/>\n",
-			SIZE - SIZE * scale_at(&of->y, 0), SIZE);
+			SIZE - SIZE * scale_at(&fig->y, 0), SIZE);
 }
 
 void figure_svg(const struct figures *f, int number, struct str *out)
 {
-	const struct figure *of = &f->v[number];
+	const struct figure *fig = &f->v[number];
 	struct ticks t[2];
 	struct str note = {0};
 	int64_t n = 0;
 	for (int i = 0; i < f->list.n; i++)
-		n += of->series[i].n;
-	outside_print(&of->outside, &note);
+		n += fig->series[i].n;
+	outside_print(&fig->outside, &note);
 	str_printf(out, "<figure class=\"plot%s\">\n<figcaption>", number ? "" : " wide");
-	html_element(out, "b", NULL, of->title);
+	html_element(out, "b", NULL, fig->title);
 	html_element(out, "span", "note", n ? note.len ? note.s : "" : "no values");
 	str_puts(out,
 		"</figcaption>\n<div class=\"picture\"><svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" "
 		"tabindex=\"0\" role=\"img\" aria-label=\"");
-	html_text(out, of->title);
+	html_text(out, fig->title);
 	str_printf(out, " over %s\">\n", curve_axis_names[f->r->axis]);
-	put_grid(out, f, of, t);
+	put_grid(out, f, fig, t);
 	for (int i = 0; i < f->list.n; i++)
-		put_curve(f, of, i, out);
+		put_curve(f, fig, i, out);
 	str_puts(out, "</svg></div>\n");
-	put_labels(out, "y", "bottom", &t[1], &of->y);
+	put_labels(out, "y", "bottom", &t[1], &fig->y);
 	put_labels(out, "x", "left", &t[0], &f->x);
 	str_puts(out, "</figure>\n");
 	str_free(&note);
@@ -175,7 +175,7 @@ void figure_legend(const struct figures *f, struct str *out)
 		html_element(out, "bdi", NULL, s->name);
 		if (s->control && s->n == 1)
 			str_puts(out, " (control)");
-		if (f->lacks[i])
+		if (f->lacks_axis[i])
 			str_printf(out, " (no %s)", curve_axis_names[f->r->axis]);
 		str_puts(out, "</li>\n");
 	}

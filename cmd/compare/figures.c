@@ -1,34 +1,34 @@
-/* The curves of a page: which columns, how many points, which ranges. */
+/* The curves of a page: chooses columns, numbers of points and ranges. */
 #include "compare/report.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns that have a figure; a log of another program may have a thousand. */
-enum { MOST_FIGURES = 18 };
+/* Figures on a page; a log of another program may have a thousand columns. */
+enum { MAX_FIGURES = 18 };
 
-/* How many points a curve has at most, so that a page stays below 2 MB: a part of those for all curves. */
-struct share {
-	int64_t all, least, most;
+/* The budget of points for some curves, so that a page stays below 2 MB. */
+struct budget {
+	int64_t all, min, max; /* of all curves; of each curve */
 };
-static const struct share main_share = {8000, 60, 2000}, other_share = {16000, 20, 600},
-			  run_share = {8000, 20, 300};
+static const struct budget main_budget = {8000, 60, 2000},
+			   other_budget = {16000, 20, 600}, run_budget = {8000, 20, 300};
 
-static int64_t points_of(const struct share *s, int64_t curves)
+static int64_t points_per_curve(const struct budget *b, int64_t curves)
 {
-	return max64(s->least, min64(s->most, s->all / max64(curves, 1)));
+	return max64(b->min, min64(b->max, b->all / max64(curves, 1)));
 }
 
 void report_series(const struct report *r, struct series_list *l)
 {
-	const struct series_opts o = {report_controls(r), r->one_set, false};
+	const struct series_opts o = {report_count_controls(r), r->one_set, false};
 	series_list_init(l, r->logs, r->n, &o);
 }
 
 /* ---- ranges ------------------------------------------------------------------------ */
 
-/* Widens the whole range and the settled one by a curve's band. */
+/* Extends the whole and the settled range to a curve's band. */
 static void add_range(
 	const struct figure_curve *c, struct scale *whole, struct scale *settled)
 {
@@ -43,12 +43,13 @@ static void add_range(
 	free(v);
 }
 
+/* Sets a figure's vertical range, with some padding, and counts the points outside it. */
 static void find_range(struct figure *f, int n_series, bool all)
 {
 	struct scale none = {INFINITY, -INFINITY, false}, whole = none, settled = none;
 	for (int i = 0; i < n_series; i++)
 		add_range(&f->series[i], &whole, &settled);
-	if (f->difference) { /* with a line at zero */
+	if (f->difference) { /* includes the line at zero */
 		whole = (struct scale){fmin(0, whole.low), fmax(0, whole.high), false};
 		settled = (struct scale){
 			fmin(0, settled.low), fmax(0, settled.high), false};
@@ -78,14 +79,14 @@ static bool read_curve(struct figures *f, const struct curve_series *s,
 	return !series_points(&f->list, s, column, f->r->axis, &c->p, &c->n, &e);
 }
 
-static void thin(struct figure_curve *c, int64_t most)
+static void thin_curve(struct figure_curve *c, int64_t max)
 {
-	c->n = series_thin(c->p, c->n, most);
+	c->n = series_thin(c->p, c->n, max);
 	if (c->n)
 		c->p = xrealloc(c->p, (size_t)c->n * sizeof(*c->p));
 }
 
-/* test - control in the steps that both have, in place of the test. */
+/* Replaces the test by test - control, in the steps that both have. */
 static void subtract(struct figure_curve *test, const struct figure_curve *control)
 {
 	int64_t n = 0;
@@ -118,23 +119,23 @@ static void add_column(struct figures *f, const char *column, int64_t n_columns)
 	bool first = f->n == 0;
 	int n = f->list.n;
 	struct figure *to = add_figure(f, column, false);
-	int64_t most = first ? points_of(&main_share, n)
-			     : points_of(&other_share, n * n_columns);
-	int64_t run_most = points_of(&run_share, f->list.n_runs * n_columns);
+	int64_t max = first ? points_per_curve(&main_budget, n)
+			    : points_per_curve(&other_budget, n * n_columns);
+	int64_t run_max = points_per_curve(&run_budget, f->list.n_runs * n_columns);
 	for (int i = 0; i < n; i++) {
 		const struct curve_series *s = &f->list.v[i];
-		f->lacks[i] |= !read_curve(f, s, column, &to->series[i]);
-		thin(&to->series[i], most);
+		f->lacks_axis[i] |= !read_curve(f, s, column, &to->series[i]);
+		thin_curve(&to->series[i], max);
 		for (int k = s->first; k < s->first + s->n && s->n > 1; k++) {
 			const struct curve_series one = {k, 1, s->control, NULL};
 			read_curve(f, &one, column, &to->runs[k]);
-			thin(&to->runs[k], run_most);
+			thin_curve(&to->runs[k], run_max);
 		}
 	}
 	find_range(to, n, f->r->whole_range);
 }
 
-/* Of all tests and the controls, which are the first series. */
+/* Adds the figure of the differences between each other series and the first, the controls. */
 static void add_difference(struct figures *f)
 {
 	int n = f->list.n;
@@ -146,15 +147,13 @@ static void add_difference(struct figures *f)
 	for (int i = 1; i < n; i++) {
 		read_curve(f, &f->list.v[i], f->r->column, &to->series[i]);
 		subtract(&to->series[i], &control);
-		thin(&to->series[i], points_of(&main_share, n));
+		thin_curve(&to->series[i], points_per_curve(&main_budget, n));
 	}
 	free(control.p);
 	find_range(to, n, f->r->whole_range);
 }
 
-/* ---- all of them ------------------------------------------------------------------- */
-
-static void find_steps(struct figures *f)
+static void find_x_range(struct figures *f)
 {
 	f->x = (struct scale){INFINITY, -INFINITY, false};
 	for (int i = 0; i < f->n; i++)
@@ -174,21 +173,21 @@ void figures_init(struct figures *f, const struct report *r)
 	struct strs names = {0};
 	*f = (struct figures){.r = r};
 	report_series(r, &f->list);
-	f->v = xcalloc(MOST_FIGURES + 2, sizeof(*f->v));
-	f->lacks = xcalloc((size_t)f->list.n, sizeof(*f->lacks));
+	f->v = xcalloc(MAX_FIGURES + 2, sizeof(*f->v));
+	f->lacks_axis = xcalloc((size_t)f->list.n, sizeof(*f->lacks_axis));
 	curve_columns(r->logs, r->n, &names);
-	int64_t n_columns = min64(names.n, MOST_FIGURES);
+	int64_t n_columns = min64(names.n, MAX_FIGURES);
 	add_column(f, r->column, n_columns);
 	add_difference(f);
 	for (int64_t i = 0; i < names.n; i++) {
 		if (!strcmp(names.v[i], r->column))
 			continue;
-		if (f->n < MOST_FIGURES)
+		if (f->n < MAX_FIGURES)
 			add_column(f, names.v[i], n_columns);
 		else
 			strs_add(&f->left_out, names.v[i]);
 	}
-	find_steps(f);
+	find_x_range(f);
 	strs_free(&names);
 }
 
@@ -204,7 +203,7 @@ void figures_free(struct figures *f)
 		free(f->v[i].title);
 	}
 	free(f->v);
-	free(f->lacks);
+	free(f->lacks_axis);
 	strs_free(&f->left_out);
 	series_list_free(&f->list);
 }

@@ -14,8 +14,8 @@
 struct source {
 	const char *path;
 	struct run_log *log;
-	char file[4096];  /* what is read; empty: nothing is at the path yet */
-	int stream, copy; /* of a stream: what comes is copied to the file */
+	char file[4096];  /* the file to read; empty: the path does not exist yet */
+	int stream, copy; /* a stream is copied to the file; -1: not a stream */
 	int64_t n_copied;
 	uint64_t state; /* of the file when it was read */
 	bool ended;
@@ -42,21 +42,21 @@ static int open_stream(struct source *s, struct err *e)
 	return s->copy < 0 ? err_prefix(e, "%s: ", s->log->name) : 0;
 }
 
-/* Whether something is at a path; -1: what cannot be read. */
-static int look_at(const char *path, struct stat *st, struct err *e)
+/* Returns 1 if the path exists, 0 if not, -1 with *e set if that cannot be determined. */
+static int stat_path(const char *path, struct stat *st, struct err *e)
 {
 	if (!stat(path, st))
 		return 1;
 	return errno == ENOENT ? 0 : err_errno(e, path);
 }
 
-/* Finds out what is at the path, once something is. */
+/* Opens what is at the path, once it exists. */
 static int open_source(struct source *s, struct err *e)
 {
 	char file[sizeof(s->file)];
 	struct stat st;
 	bool is_stdin = !strcmp(s->path, "-");
-	int there = is_stdin ? 1 : look_at(s->path, &st, e);
+	int there = is_stdin ? 1 : stat_path(s->path, &st, e);
 	if (there < 1)
 		return there;
 	if (is_stdin || S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode))
@@ -64,17 +64,18 @@ static int open_source(struct source *s, struct err *e)
 	bool events = S_ISDIR(st.st_mode) && log_state(s->path);
 	bool run = S_ISDIR(st.st_mode) && !events;
 	snprintf(file, sizeof(file), "%s%s", s->path, run ? "/journal.txt" : "");
-	there = run ? look_at(file, &st, e) : 1;
+	there = run ? stat_path(file, &st, e) : 1;
 	if (there < 1)
 		return there;
 	if (!events && !S_ISREG(st.st_mode))
-		return err_set(e, EX_DATAERR, "%s is not a plain file", file);
+		return err_set(e, EX_DATAERR, "%s: not a regular file", file);
 	memcpy(s->file, file, sizeof(file));
 	return 0;
 }
 
 /* ---- reading ----------------------------------------------------------------------- */
 
+/* Copies what a stream has so far to its file. */
 static int copy_stream(struct source *s, struct err *e)
 {
 	char bytes[1 << 16];
@@ -95,7 +96,7 @@ static int copy_stream(struct source *s, struct err *e)
 	return 0;
 }
 
-/* A run has ended if the last event of its journal says so: it may have been resumed after others. */
+/* Returns true if the last event of a journal is the run's end; earlier ends were resumed. */
 static bool journal_ended(const struct run_log *l)
 {
 	const char *last = l->events.len ? l->events.s : "";
@@ -104,7 +105,7 @@ static bool journal_ended(const struct run_log *l)
 	return strstr(last, " ends with code ") != NULL;
 }
 
-/* (a run.h5 does not grow) */
+/* Returns true for a run.h5, which does not grow. */
 static bool is_run_h5(const struct run_log *l)
 {
 	return l->info.format && !strcmp(l->info.format, "pt-run");
@@ -122,7 +123,7 @@ static int read_source(struct source *s, const struct follow *f, struct err *e)
 		return -1;
 	uint64_t state = *s->file ? log_state(s->file) : 0;
 	if (!state || state == s->state)
-		return 0; /* it may come, or come back */
+		return 0; /* it may appear, or appear again */
 	s->state = state;
 	if (log_read_growing(s->log, s->file, f->how, is_stream, e) < 0)
 		return -1;
@@ -133,8 +134,8 @@ static int read_source(struct source *s, const struct follow *f, struct err *e)
 
 /* ---- following --------------------------------------------------------------------- */
 
-/* Reads what is new; *rows and *ended of all. */
-static int read_all(struct source *s, int n, const struct follow *f, int64_t *rows,
+/* Reads all logs that have changed. Sets *rows to the sum of rows, *ended if all have ended. */
+static int read_sources(struct source *s, int n, const struct follow *f, int64_t *rows,
 	bool *ended, struct err *e)
 {
 	*rows = 0;
@@ -148,13 +149,14 @@ static int read_all(struct source *s, int n, const struct follow *f, int64_t *ro
 	return 0;
 }
 
-/* Long logs are looked at less often, so that reading them again takes a fifth of the time; but once a minute. */
-static void rest(double worked)
+/* Sleeps between reads, at most a minute, so that reading long logs takes a fifth of the time. */
+static void sleep_after(double worked)
 {
-	const double interval = 0.5, most = 60;
-	poll(NULL, 0, (int)(1000 * fmin(fmax(4 * worked, interval), most)));
+	const double min = 0.5, max = 60;
+	poll(NULL, 0, (int)(1000 * fmin(fmax(4 * worked, min), max)));
 }
 
+/* Reads and judges the logs until there is a reason to stop, *why. */
 static int watch(struct source *s, struct run_log *logs, int n, const struct follow *f,
 	enum follow_end *why, struct err *e)
 {
@@ -163,19 +165,19 @@ static int watch(struct source *s, struct run_log *logs, int n, const struct fol
 	bool ended;
 	for (;;) {
 		double began = clock_seconds();
-		if (read_all(s, n, f, &now, &ended, e))
+		if (read_sources(s, n, f, &now, &ended, e))
 			return -1;
 		bool grown = now != rows;
 		rows = now;
 		last = grown ? clock_seconds() : last;
-		*why = grown && f->judge(f->to, logs, n)       ? FOLLOW_STOPPED
+		*why = grown && f->judge(f->context, logs, n)  ? FOLLOW_STOPPED
 		       : interrupted			       ? FOLLOW_SIGNAL
 		       : ended				       ? FOLLOW_ENDED
 		       : clock_seconds() - last >= f->patience ? FOLLOW_QUIET
-							       : FOLLOW_GOES_ON;
-		if (*why != FOLLOW_GOES_ON)
+							       : FOLLOW_CONTINUES;
+		if (*why != FOLLOW_CONTINUES)
 			return 0;
-		rest(clock_seconds() - began);
+		sleep_after(clock_seconds() - began);
 	}
 }
 
@@ -207,7 +209,7 @@ int follow_runs(struct run_log *logs, const char *const *paths, int n,
 	int rc = watch(s, logs, n, f, why, e);
 	for (int i = 0; i < n; i++) {
 		if (!rc && !s[i].file[0] && s[i].stream < 0)
-			warn("%s: no log appeared there", paths[i]);
+			warn("%s: no log appeared", paths[i]);
 		source_close(&s[i]);
 	}
 	sigaction(SIGINT, &before, NULL);

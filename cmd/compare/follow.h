@@ -1,10 +1,11 @@
 /*
- * Following runs that are training: their logs are read as they grow.
+ * Follows runs that are training: reads their logs as they grow.
  *
- * The journal of a run's directory, a file, a directory of event files are read as a whole whenever they have
- * changed; so are the bytes of a pipe or of standard input, which are copied to a temporary file. Formats of
- * one JSON object are refused through a pipe, because all but its end is none. A file that does not exist yet
- * is waited for. Files are looked at twice a second, because notifications do not cross network file systems.
+ * The journal of a run's directory, a file, or a directory of event files is read as a whole
+ * whenever it has changed. A pipe or standard input is copied to a temporary file, which is read
+ * the same way. A log that is one JSON object is rejected through a pipe, since it is valid only at
+ * its end. A file that does not exist yet is waited for. Files are polled twice a second, because
+ * notifications do not cross network file systems.
  */
 #pragma once
 
@@ -12,9 +13,9 @@
 #include "run/run.h"
 
 enum follow_end {
-	FOLLOW_GOES_ON,
+	FOLLOW_CONTINUES,
 	FOLLOW_STOPPED, /* by judge() */
-	FOLLOW_ENDED,	/* every run: its journal says so, or the pipe is closed */
+	FOLLOW_ENDED,	/* every journal reports its end, every pipe is closed */
 	FOLLOW_QUIET,	/* no new row for `patience` seconds */
 	FOLLOW_SIGNAL,	/* SIGINT */
 };
@@ -22,12 +23,12 @@ enum follow_end {
 struct log_how;
 struct follow {
 	const struct log_how *how; /* as for log_read() */
-	/* Called after new rows; true: stop. */
-	bool (*judge)(void *to, const struct run_log *logs, int n);
-	void *to;
+	/* Called after new rows; returns true to stop. */
+	bool (*judge)(void *context, const struct run_log *logs, int n);
+	void *context;
 	double patience;
 };
 
-/* Fills logs[n], which the caller frees. 0 and *why, or -1 with *e set. */
+/* Fills logs[n], which the caller frees. Returns 0 and sets *why, or returns -1 with *e set. */
 int follow_runs(struct run_log *logs, const char *const *paths, int n,
 	const struct follow *f, enum follow_end *why, struct err *e);

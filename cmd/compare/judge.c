@@ -1,4 +1,4 @@
-/* The verdict about a set of tests, and its reason. */
+/* The verdict on a set of tests, and its reason. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ const char *const design_names[] = {
 
 static const double DEFAULT_ALARM = 0.005, DEFAULT_CONFIDENCE = 0.95;
 
-/* Fewer rows do not show whether a loss falls. */
-enum { LEAST_TO_LEARN = 16 };
+/* The minimum number of rows to detect whether a loss falls. */
+enum { MIN_ROWS_TO_LEARN = 16 };
 
 /* ---- bits and tolerances --------------------------------------------------------------- */
 
@@ -34,7 +34,8 @@ int nearest_control(const struct judging *j, int test, int64_t *n_differ)
 	return best;
 }
 
-static void find_first_bits(const struct judging *j, struct verdict_result *r)
+/* Finds the first row where a test differs from its nearest control, and counts such values. */
+static void find_first_difference(const struct judging *j, struct verdict_result *r)
 {
 	r->differs_at = NAN;
 	for (int t = 0; t < j->n_runs[TEST]; t++) {
@@ -55,7 +56,7 @@ static void find_first_bits(const struct judging *j, struct verdict_result *r)
 	}
 }
 
-/* Rows that only some runs have, and that matter. */
+/* Returns true if some rows that only some runs have count as a difference. */
 static bool has_lone(const struct judging *j, const struct verdict_result *r)
 {
 	return r->n_lone > r->n_ending && !j->o->common;
@@ -72,8 +73,8 @@ static bool is_identical(const struct judging *j, struct verdict_result *r)
 			j->log[CONTROL][0]->digits);
 	else
 		str_puts(&r->reason, "bit for bit");
-	if (!r->learnt)
-		str_printf(&r->reason, "; nothing was learnt: %s", r->note.s);
+	if (!r->learned)
+		str_printf(&r->reason, "; nothing was learned: %s", r->note.s);
 	return true;
 }
 
@@ -108,7 +109,7 @@ static bool is_within(const struct judging *j, struct verdict_result *r)
 
 /* ---- vacuous ----------------------------------------------------------------------- */
 
-/* The mean of the last values must be below that of the first ones by more than noise explains. */
+/* Returns true if the mean fell from the first to the last values by more than noise explains. */
 static bool fell(const double *x, int64_t n, double *from, double *to)
 {
 	int64_t head = max64(1, n / 20), tail = max64(1, n / 4);
@@ -134,14 +135,14 @@ static bool never_finite(const double *x, int64_t n)
 	return true;
 }
 
-/* Columns that training lowers; others may be constant. */
+/* Returns true for columns that training lowers; other columns may be constant. */
 static bool is_loss(int column)
 {
 	return column == COL_LOSS || column == COL_TRAIN_LOSS || column == COL_VAL_LOSS ||
 	       column == COL_VAL_BPB;
 }
 
-/* A run of the set has no finite value; appends which one. */
+/* Returns true if a run of the set has no finite value; appends which one. */
 static bool any_never_finite(const struct judging *j, enum set s, struct str *why)
 {
 	for (int i = 0; i < j->n_runs[s]; i++) {
@@ -154,12 +155,12 @@ static bool any_never_finite(const struct judging *j, enum set s, struct str *wh
 	return false;
 }
 
-/* A run of the set has a constant loss; appends which one. */
+/* Returns true if a run of the set has a constant loss; appends which one. */
 static bool any_constant(const struct judging *j, enum set s, struct str *why)
 {
 	for (int i = 0; i < j->n_runs[s] && is_loss(j->o->column); i++) {
 		const double *x = curve_of(&j->all, s, i);
-		if (j->all.n < LEAST_ROWS || !is_constant(x, j->all.n))
+		if (j->all.n < MIN_ROWS || !is_constant(x, j->all.n))
 			continue;
 		str_printf(why, "%s of %s is constant: %g", column_name(j),
 			run_log_brief(j->log[s][i]), x[0]);
@@ -177,19 +178,18 @@ static int64_t copy_finite(const double *x, int64_t n, double *to)
 	return count;
 }
 
-/* Whether the loss of each control fell; if not, appends which one did not. */
-static bool controls_learnt(const struct judging *j, struct str *why)
+/* Returns true if the loss of each control fell; otherwise appends which one did not. */
+static bool controls_learned(const struct judging *j, struct str *why)
 {
 	scoped_ptr double *x = xcalloc((size_t)j->all.n + 1, sizeof(*x));
 	bool all = true;
 	for (int i = 0; i < j->n_runs[CONTROL] && all && is_loss(j->o->column); i++) {
 		double from = 0, to = 0;
 		int64_t n = copy_finite(curve_of(&j->all, CONTROL, i), j->all.n, x);
-		all = n < LEAST_TO_LEARN || fell(x, n, &from, &to);
+		all = n < MIN_ROWS_TO_LEARN || fell(x, n, &from, &to);
 		if (!all)
 			str_printf(why,
-				"%s of %s went from %.6g to %.6g, which is no more than its "
-				"noise",
+				"%s of %s went from %.6g to %.6g, a change within its noise",
 				column_name(j), run_log_brief(j->log[CONTROL][i]), from,
 				to);
 	}
@@ -198,7 +198,7 @@ static bool controls_learnt(const struct judging *j, struct str *why)
 
 /* ---- the verdict ----------------------------------------------------------------------- */
 
-/* A difference was shown, and is first seen as `found` has it. */
+/* Judges a difference that was shown; `found`: where it first was, in words. */
 static enum verdict judge_shown(
 	const struct judging *j, struct verdict_result *r, const struct str *found)
 {
@@ -207,12 +207,13 @@ static enum verdict judge_shown(
 	explain_margin(r);
 	str_printf(&r->reason, "; %s", found->s);
 	if (r->direction && !r->sense)
-		str_printf(&r->reason, "; --column %s:min or %s:max sets which is better",
+		str_printf(&r->reason,
+			"; specify which is better by --column %s:min or %s:max",
 			column_name(j), column_name(j));
 	return v;
 }
 
-/* unjudged: a test has rows that no statistics saw. */
+/* Judges runs without a shown difference. unjudged: a test has rows that no statistics cover. */
 static enum verdict judge_unshown(
 	const struct judging *j, struct verdict_result *r, bool unjudged)
 {
@@ -238,7 +239,7 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 	r->shown = should_be_identical(j, r);
 	if (r->shown)
 		return VERDICT_DIFFERENT;
-	if (j->finite.n < (is_single(j) ? LEAST_ROWS : LEAST_OF_REPLICAS)) {
+	if (j->finite.n < (is_single(j) ? MIN_ROWS : MIN_ROWS_OF_REPLICAS)) {
 		str_printf(&r->reason, "%lld value%s of %s: too few for statistics",
 			(long long)j->finite.n, plural(j->finite.n), column_name(j));
 		return VERDICT_DIFFERENT;
@@ -254,8 +255,8 @@ static enum verdict judge_statistically(const struct judging *j, struct verdict_
 	return v;
 }
 
-/* Whatever the rule, a row that only some runs have is a difference, and a test with a value that is not
- * finite is not accepted: many rules compare so that a NaN passes. */
+/* Judges by the rule of another project. Whatever the rule, a row that only some runs have is a
+ * difference, and a test with a value that is not finite is rejected: many rules let a NaN pass. */
 static enum verdict apply_rule(const struct judging *j, struct verdict_result *r)
 {
 	const struct rule *rule = &rules[j->o->rule];
@@ -283,19 +284,19 @@ static bool all_comparable(const struct judging *j, struct str *why)
 	return all;
 }
 
-/* For runs that are comparable. Agreement with controls that learnt nothing means nothing; equal bits
- * are equal bits, unless the loss cannot show a difference. */
+/* Judges comparable runs. Agreement with controls that learned nothing means nothing, except for
+ * equal bits of a loss that is neither constant nor NaN. */
 static enum verdict judge_comparable(const struct judging *j, struct verdict_result *r)
 {
 	if (any_never_finite(j, CONTROL, &r->reason) ||
 		any_constant(j, CONTROL, &r->reason))
 		return VERDICT_VACUOUS;
-	r->learnt = controls_learnt(j, &r->note);
+	r->learned = controls_learned(j, &r->note);
 	r->shown = any_never_finite(j, TEST, &r->reason) ||
 		   (!j->o->rule && turns_nonfinite(j, r));
 	if (r->shown)
 		return VERDICT_DIVERGED;
-	if (!r->learnt && r->n_differ) {
+	if (!r->learned && r->n_differ) {
 		str_puts(&r->reason, r->note.s);
 		return VERDICT_VACUOUS;
 	}
@@ -308,13 +309,13 @@ static enum verdict judge_comparable(const struct judging *j, struct verdict_res
 	return judge_statistically(j, r);
 }
 
-/* Rows and controls that were not used. */
+/* Appends the rows and controls that were not used. */
 static void explain_rows(const struct judging *j, struct verdict_result *r)
 {
 	int64_t n_lone = r->n_lone - r->n_ending;
 	if (has_lone(j, r))
 		str_printf(&r->reason,
-			"; %lld row%s of some runs only, which --common leaves out",
+			"; %lld row%s in some runs only; --common ignores such rows",
 			(long long)n_lone, n_lone == 1 ? " is" : "s are");
 	if (r->ending.len)
 		str_printf(&r->reason, "; %s", r->ending.s);
@@ -379,11 +380,11 @@ void judge(const struct run_log *const *control, int n_control,
 		.slope = none,
 		.margin = NAN,
 		.slope_margin = NAN};
-	find_first_bits(&j, r);
+	find_first_difference(&j, r);
 	find_spikes(&j, r);
 	find_correlation(&j, r);
 	decide(&j, r);
-	judging_free(&j); /* except ending, which *r has now */
+	judging_free(&j); /* except `ending`, which moved to *r */
 }
 
 void verdict_result_free(struct verdict_result *r)

@@ -1,4 +1,4 @@
-/* The first tensor in which two runs differ. */
+/* Finds the first tensor that differs between two runs. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 #include "compare/compare.h"
@@ -23,8 +23,8 @@ static int compare_keys(const void *x, const void *y)
 	return strcmp(a->name, b->name);
 }
 
-/* The list, sorted by key. Allocated. */
-static const struct tensor_hash **make_index(const struct tensor_hashes *l)
+/* Allocates the list sorted by key. */
+static const struct tensor_hash **sort_hashes(const struct tensor_hashes *l)
 {
 	const struct tensor_hash **index =
 		xcalloc((size_t)l->n + 1, sizeof(const struct tensor_hash *));
@@ -34,7 +34,7 @@ static const struct tensor_hash **make_index(const struct tensor_hashes *l)
 	return index;
 }
 
-static const struct tensor_hash *find(
+static const struct tensor_hash *find_hash(
 	const struct tensor_hash **index, int64_t n, const struct tensor_hash *key)
 {
 	const struct tensor_hash *const *x =
@@ -42,13 +42,13 @@ static const struct tensor_hash *find(
 	return x ? *x : NULL;
 }
 
-static bool differ(const struct tensor_hash *a, const struct tensor_hash *b)
+static bool hashes_differ(const struct tensor_hash *a, const struct tensor_hash *b)
 {
 	return !b || a->hash != b->hash || a->elements != b->elements ||
 	       a->replicas_differ || b->replicas_differ;
 }
 
-static const char *words_of(const struct tensor_hash *h)
+static const char *phase_words(const struct tensor_hash *h)
 {
 	static const char *const words[N_PHASES] = {
 		[PHASE_PARAMETER] = "parameter before the step",
@@ -67,7 +67,7 @@ static void print_place(const struct tensor_hash *h, struct str *out)
 	str_printf(out, "step %lld, ", (long long)h->step);
 	if (h->micro >= 0)
 		str_printf(out, "micro-batch %lld, ", (long long)h->micro);
-	str_printf(out, "%s %s", words_of(h), h->name);
+	str_printf(out, "%s %s", phase_words(h), h->name);
 }
 
 static void print_values(const struct tensor_hash *h, struct str *out)
@@ -85,7 +85,7 @@ static void print_values(const struct tensor_hash *h, struct str *out)
 		str_puts(out, ", copies on other ranks differ");
 }
 
-/* The n-th that differs, from 0. */
+/* Prints the n-th tensor that differs, counted from 0. */
 static void print_difference(const struct tensor_hash *a, const struct tensor_hash *b,
 	int64_t n, struct str *out)
 {
@@ -100,14 +100,14 @@ static void print_difference(const struct tensor_hash *a, const struct tensor_ha
 	str_putc(out, '\n');
 }
 
-/* Tensors that only the test has. */
+/* Prints the first tensor that only the test has; returns the number of such tensors. */
 static int64_t list_extra(const struct tensor_hashes *control,
 	const struct tensor_hashes *test, struct str *out)
 {
-	scoped_ptr const struct tensor_hash **index = make_index(control);
+	scoped_ptr const struct tensor_hash **index = sort_hashes(control);
 	int64_t extra = 0;
 	for (int64_t i = 0; i < test->n; i++) {
-		if (find(index, control->n, &test->of[i]))
+		if (find_hash(index, control->n, &test->of[i]))
 			continue;
 		if (!extra++) {
 			str_puts(out, "  only in the test: ");
@@ -121,12 +121,12 @@ static int64_t list_extra(const struct tensor_hashes *control,
 int64_t locate_in_lists(const struct tensor_hashes *control,
 	const struct tensor_hashes *test, int64_t show, struct str *out)
 {
-	scoped_ptr const struct tensor_hash **index = make_index(test);
+	scoped_ptr const struct tensor_hash **index = sort_hashes(test);
 	int64_t n = 0;
 	for (int64_t i = 0; i < control->n; i++) {
 		const struct tensor_hash *a = &control->of[i];
-		const struct tensor_hash *b = find(index, test->n, a);
-		if (!differ(a, b))
+		const struct tensor_hash *b = find_hash(index, test->n, a);
+		if (!hashes_differ(a, b))
 			continue;
 		if (n <= show)
 			print_difference(a, b, n, out);
@@ -139,15 +139,14 @@ int64_t locate_in_lists(const struct tensor_hashes *control,
 	return n;
 }
 
-/* What is in a pipe is read only once, by the reader of logs. */
+/* Returns true for a regular file: a pipe can be read only once, by the reader of logs. */
 static bool is_regular(const char *path)
 {
 	struct stat s;
 	return strcmp(path, "-") && !stat(path, &s) && S_ISREG(s.st_mode);
 }
 
-/* Is it a file of hashes? */
-static bool is_list(const char *path)
+static bool is_hash_file(const char *path)
 {
 	struct tensor_hashes l = {0};
 	bool list = is_regular(path) && !tensor_hashes_read(&l, path, &(struct err){0}) &&
@@ -176,7 +175,7 @@ static void print_delta(const struct ckpt_delta *d, struct str *out)
 	if (d->only_a || d->only_b)
 		str_printf(out, "only in the %s\n", d->only_a ? "control" : "test");
 	else if (d->other_shape)
-		str_puts(out, "another shape\n");
+		str_puts(out, "the shapes differ\n");
 	else
 		str_printf(out,
 			"%lld of %lld elements differ, from element %lld; largest |Δ| "
@@ -185,7 +184,7 @@ static void print_delta(const struct ckpt_delta *d, struct str *out)
 			d->max_abs, (long long)d->max_ulp);
 }
 
-/* Returns 1 if they differ. */
+/* Returns 1 if the checkpoints differ, 0 if not, -1 with *e set. */
 static int compare_checkpoints(const char *control, const char *test, int64_t show,
 	struct str *out, struct err *e)
 {
@@ -236,12 +235,13 @@ bool locate_are_checkpoints(const char *control, const char *test, struct err *e
 
 /* ---- two runs ------------------------------------------------------------------------- */
 
-/* What is known of where they differ: not before the end of step `same`, of which `from` has a
- * checkpoint of each run (or from the start); but in or before step `differs`. */
+/* The steps between which the first difference must be. */
 struct range {
-	int64_t same, start, differs;
-	int64_t begins; /* the first step that both have */
-	char *from[2];
+	int64_t same;	 /* the runs are equal up to the end of this step */
+	int64_t start;	 /* the step of the checkpoints from[]; 0: from the start */
+	int64_t differs; /* the runs differ by the end of this step; -1: unknown */
+	int64_t begins;	 /* the first step that both logs have */
+	char *from[2];	 /* a checkpoint of each run, of step `start` */
 };
 
 struct locating {
@@ -249,7 +249,7 @@ struct locating {
 	const struct locate_opts *o;
 	struct run_log log[2];
 	struct range range;
-	char folder[4096]; /* of temporary files */
+	char directory[4096]; /* of temporary files */
 	struct held_signals signals;
 	struct str *out;
 };
@@ -259,8 +259,8 @@ static int64_t step_of(const struct run_log *l, int64_t row)
 	return (int64_t)run_log_value(l, row, COL_STEP);
 }
 
-/* The last step before `step` that the log has. */
-static int64_t row_before(const struct run_log *l, int64_t step)
+/* Returns the last step before `step` in the log. */
+static int64_t last_step_before(const struct run_log *l, int64_t step)
 {
 	int64_t last = 0;
 	for (int64_t i = 0; i < l->n_rows; i++)
@@ -269,88 +269,88 @@ static int64_t row_before(const struct run_log *l, int64_t step)
 	return last;
 }
 
-static int64_t first_row(const struct run_log *l)
+static int64_t first_step(const struct run_log *l)
 {
 	return l->n_rows ? step_of(l, 0) : 1;
 }
 
-/* One of them ended before the other, in the step after its last row. */
+/* Returns the step after the last one of the shorter log; infinity: both are equally long. */
 static double first_missing(const struct run_log *a, const struct run_log *b)
 {
-	int64_t x = row_before(a, INT64_MAX), y = row_before(b, INT64_MAX);
+	int64_t x = last_step_before(a, INT64_MAX), y = last_step_before(b, INT64_MAX);
 	return x == y ? INFINITY : (double)min64(x, y) + 1;
 }
 
-/* The first difference of the losses and gradient norms, in steps that both have; and if there is none,
- * the step in which one of them ended. */
+/* Finds the first difference of the losses and gradient norms, in steps that both logs have;
+ * without one, the first step after one log has ended. */
 static void compare_logs(struct locating *x)
 {
-	static const int of_steps[] = {COL_LOSS, COL_GRAD_NORM};
+	static const int step_columns[] = {COL_LOSS, COL_GRAD_NORM};
 	const struct compare_opts by_step = {.by = COL_STEP, .common = true};
 	struct run_diff d;
 	double first = INFINITY;
 	compare_runs(&x->log[0], &x->log[1], &by_step, &d);
-	for (size_t i = 0; i < ARRAY_LEN(of_steps); i++) {
-		const struct curve_diff *c = &d.curve[of_steps[i]];
+	for (size_t i = 0; i < ARRAY_LEN(step_columns); i++) {
+		const struct curve_diff *c = &d.curve[step_columns[i]];
 		if (c->n_differ && c->first.at < first)
 			first = c->first.at;
 	}
 	if (isinf(first))
 		first = first_missing(&x->log[0], &x->log[1]);
-	if (d.other_arithmetic)
+	if (d.arithmetic_differs)
 		arithmetic_print(&d, x->out);
 	if (isinf(first) && d.verdict == VERDICT_DIFFERENT)
 		str_puts(x->out,
-			"  the losses and gradient norms of all steps are equal: only "
+			"  the losses and gradient norms of all steps are equal; only "
 			"evaluations differ\n");
 	run_diff_free(&d);
 	x->range.differs = first < 0x1p53 ? (int64_t)first : -1;
 	if (x->range.differs < 0)
 		return;
-	x->range.begins = max64(first_row(&x->log[0]), first_row(&x->log[1]));
-	x->range.same = min64(row_before(&x->log[0], x->range.differs),
-		row_before(&x->log[1], x->range.differs));
+	x->range.begins = max64(first_step(&x->log[0]), first_step(&x->log[1]));
+	x->range.same = min64(last_step_before(&x->log[0], x->range.differs),
+		last_step_before(&x->log[1], x->range.differs));
 	str_printf(x->out, "  the logs differ from step %lld on\n",
 		(long long)x->range.differs);
 }
 
-/* The folder of the checkpoints of a run, which is a directory or a log in it. */
-static void checkpoints_of(const char *run, struct str *folder)
+/* Appends the directory of the checkpoints of a run, which is a directory or a log in it. */
+static void checkpoint_directory(const char *run, struct str *out)
 {
 	const char *slash = strrchr(run, '/');
 	if (file_is_folder(run))
-		str_puts(folder, run);
+		str_puts(out, run);
 	else if (slash)
-		str_add(folder, run, (size_t)(slash - run));
+		str_add(out, run, (size_t)(slash - run));
 	else
-		str_puts(folder, ".");
-	str_puts(folder, "/checkpoints");
+		str_puts(out, ".");
+	str_puts(out, "/checkpoints");
 }
 
-static char *checkpoint_of(const char *run, int64_t step)
+static char *checkpoint_path(const char *run, int64_t step)
 {
-	struct str folder = {0}, path = {0};
-	checkpoints_of(run, &folder);
-	ckpt_name(&path, folder.s, step);
-	str_free(&folder);
+	struct str path = {0};
+	scoped_str directory = {0};
+	checkpoint_directory(run, &directory);
+	ckpt_name(&path, directory.s, step);
 	return path.s;
 }
 
 static int64_t list_checkpoints(const char *run, int64_t **steps)
 {
-	scoped_str folder = {0};
+	scoped_str directory = {0};
 	*steps = NULL;
-	checkpoints_of(run, &folder);
-	int64_t n = ckpt_list(folder.s, steps, &(struct err){0});
+	checkpoint_directory(run, &directory);
+	int64_t n = ckpt_list(directory.s, steps, &(struct err){0});
 	return max64(n, 0);
 }
 
-/* A checkpoint of this step of each run. */
-static int use_checkpoint(struct locating *x, int64_t step, struct err *e)
+/* Narrows the range by the checkpoints of this step of both runs. */
+static int use_checkpoints(struct locating *x, int64_t step, struct err *e)
 {
 	struct range *r = &x->range;
 	char *path[2] = {
-		checkpoint_of(x->path[0], step), checkpoint_of(x->path[1], step)};
+		checkpoint_path(x->path[0], step), checkpoint_path(x->path[1], step)};
 	int differs = 0;
 	if (r->differs < 0 || step < r->differs)
 		differs = compare_checkpoints(path[0], path[1], 0, NULL, e);
@@ -373,15 +373,15 @@ static int use_checkpoint(struct locating *x, int64_t step, struct err *e)
 	return differs < 0 ? -1 : 0;
 }
 
-/* In ascending order of the steps that both have. */
-static int compare_common(struct locating *x, struct err *e)
+/* Compares the checkpoints that both runs have, in ascending order. */
+static int compare_common_checkpoints(struct locating *x, struct err *e)
 {
 	int64_t *a, *b, rc = 0;
 	int64_t n = list_checkpoints(x->path[0], &a),
 		m = list_checkpoints(x->path[1], &b);
 	for (int64_t i = 0, j = 0; i < n && j < m && !rc;) {
 		if (a[i] == b[j] && a[i] > 0)
-			rc = use_checkpoint(x, a[i], e);
+			rc = use_checkpoints(x, a[i], e);
 		int64_t step = min64(a[i], b[j]);
 		i += a[i] == step;
 		j += b[j] == step;
@@ -399,7 +399,7 @@ static struct replay replay_of(struct locating *x, int i, int64_t first, bool ea
 		.program = x->o->program[i],
 		.launcher = x->o->launcher,
 		.from = x->range.from[i],
-		.folder = x->folder,
+		.directory = x->directory,
 		.name = names[each_step][i],
 		.first = first,
 		.last = x->range.differs,
@@ -418,8 +418,8 @@ static int run_both(struct locating *x, int64_t first, bool each_step,
 	return 0;
 }
 
-/* Finds the step by the parameters after each, if there are too many to hash all tensors. */
-static int narrow(struct locating *x, struct err *e)
+/* Finds the step by its parameters, if there are too many steps to hash all tensors. */
+static int narrow_range(struct locating *x, struct err *e)
 {
 	struct range *r = &x->range;
 	struct tensor_hashes l[2] = {{0}};
@@ -439,7 +439,7 @@ static int narrow(struct locating *x, struct err *e)
 	return 0;
 }
 
-/* The update of the last step that is the same may be the first that differs. */
+/* Returns the first step to hash; step `same` too, since its update may be the first difference. */
 static int64_t first_hashed(const struct range *r)
 {
 	return max64(r->begins, max64(r->start + 1, r->same));
@@ -462,7 +462,7 @@ static int compare_replays(struct locating *x, struct err *e)
 		rc = locate_in_lists(&l[0], &l[1], x->o->show, x->out) > 0;
 		if (!rc)
 			str_puts(x->out,
-				"  no tensor differs when both are computed again: the "
+				"  no tensor differs when both are computed again; the "
 				"difference is not reproducible\n");
 	}
 	tensor_hashes_free(&l[0]);
@@ -470,13 +470,14 @@ static int compare_replays(struct locating *x, struct err *e)
 	return rc;
 }
 
-static int make_folder(struct locating *x, struct err *e)
+static int make_directory(struct locating *x, struct err *e)
 {
-	snprintf(x->folder, sizeof(x->folder), "%s/pt-locate-XXXXXX",
+	snprintf(x->directory, sizeof(x->directory), "%s/pt-locate-XXXXXX",
 		file_temporary_directory());
-	return mkdtemp(x->folder) ? 0 : err_errno(e, x->folder);
+	return mkdtemp(x->directory) ? 0 : err_errno(e, x->directory);
 }
 
+/* Finds the step by the logs and the checkpoints, then the tensor by replays. */
 static int locate_in_runs(struct locating *x, struct err *e)
 {
 	int rc = 0;
@@ -484,19 +485,19 @@ static int locate_in_runs(struct locating *x, struct err *e)
 		if (run_log_read(&x->log[i], x->path[i], e))
 			return -1;
 	compare_logs(x);
-	if (compare_common(x, e))
+	if (compare_common_checkpoints(x, e))
 		return -1;
 	if (x->range.differs < 0) {
 		str_puts(x->out, "  neither the logs nor the checkpoints differ\n");
 		return 0;
 	}
 	replay_hold_signals(&x->signals);
-	rc = make_folder(x, e);
+	rc = make_directory(x, e);
 	if (!rc) {
-		rc = narrow(x, e);
+		rc = narrow_range(x, e);
 		if (!rc)
 			rc = compare_replays(x, e);
-		replay_remove(x->folder);
+		replay_remove(x->directory);
 	}
 	replay_release_signals(&x->signals);
 	return rc;
@@ -511,7 +512,7 @@ int locate(const char *control, const char *test, const struct locate_opts *o,
 		return compare_checkpoints(control, test, o->show, out, e);
 	if (e->code)
 		return -1;
-	if (is_list(control))
+	if (is_hash_file(control))
 		return locate_in_files(control, test, o, out, e);
 	int rc = locate_in_runs(&x, e);
 	for (int i = 0; i < 2; i++) {

@@ -1,4 +1,4 @@
-/* Verdicts from the comparison of all columns and the judgement of one. */
+/* Combines the exact comparison of all columns and the judged column into verdicts. */
 #include "compare/curve.h"
 #include "compare/outcome.h"
 #include "options/options.h"
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The control that a test differs least from. */
+/* Finds the control that a test differs least from. */
 static void find_control(const struct runs *r, const struct run_log *test,
 	const struct compare_opts *o, struct test_diff *best)
 {
@@ -25,10 +25,10 @@ static void find_control(const struct runs *r, const struct run_log *test,
 	}
 }
 
-/* Losses of evaluations, which are judged beside that of training. */
+/* Validation losses, which are judged in addition to the training loss. */
 static const int evaluations[] = {COL_VAL_LOSS, COL_VAL_BPB};
 
-/* Whether the controls and the tests of the outcome have the column. */
+/* Returns true if the controls and the tests of the outcome all have the column. */
 static bool all_have(const struct outcome *x, int column)
 {
 	const struct runs *r = x->runs;
@@ -52,7 +52,7 @@ static int find_evaluations(
 	return n;
 }
 
-/* One column is better and the other one worse: neither verdict holds. */
+/* Sets the verdict to different, if one column is better and the other worse. */
 static void disagree(struct verdict_result *a, const char *first,
 	const struct verdict_result *b, const char *second)
 {
@@ -66,8 +66,8 @@ static void disagree(struct verdict_result *a, const char *first,
 	a->direction = 0;
 }
 
-/* Takes the place of what was judged, if only here a difference was shown; else it is reported
- * beside it. */
+/* Judges a validation loss. Its result replaces x->judged if only it shows a difference; otherwise
+ * it is appended to the reason. */
 static void judge_evaluation(
 	struct outcome *x, const struct run_log **logs, const struct judge_opts *how)
 {
@@ -88,18 +88,19 @@ static void judge_evaluation(
 		x->column = name;
 		return;
 	}
-	bool said = before == VERDICT_EQUIVALENT || before == VERDICT_NOT_WORSE ||
-		    before == VERDICT_UNDECIDED || x->judged.shown;
-	if (said && (r.verdict <= VERDICT_UNDECIDED || r.shown))
+	bool reported = before == VERDICT_EQUIVALENT || before == VERDICT_NOT_WORSE ||
+			before == VERDICT_UNDECIDED || x->judged.shown;
+	if (reported && (r.verdict <= VERDICT_UNDECIDED || r.shown))
 		str_printf(&x->judged.reason, "; %s: %s", name, verdict_names[r.verdict]);
-	else if (said && r.verdict == VERDICT_DIFFERENT && r.n_lone)
-		str_printf(&x->judged.reason, "; %s: %lld row%s of some runs only", name,
+	else if (reported && r.verdict == VERDICT_DIFFERENT && r.n_lone)
+		str_printf(&x->judged.reason, "; %s: %lld row%s in some runs only", name,
 			(long long)r.n_lone, r.n_lone == 1 ? " is" : "s are");
-	else if (said) /* such as too few values */
+	else if (reported) /* such as too few values */
 		str_printf(&x->judged.reason, "; %s", r.reason.s);
 	verdict_result_free(&r);
 }
 
+/* Judges the column; with `validation`, also the validation losses that all logs have. */
 static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct runs *r = x->runs;
@@ -110,7 +111,7 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 	how.rtol = o->exact.rtol;
 	how.atol = o->exact.atol;
 	how.common = o->exact.common;
-	how.whole = o->exact.whole;
+	how.strict_end = o->exact.strict_end;
 	how.one_sided = o->require == REQUIRE_NOT_WORSE;
 	x->has_judged = how.column >= 0;
 	x->column = o->column;
@@ -118,7 +119,7 @@ static void judge_tests(struct outcome *x, const struct outcome_opts *o)
 		logs[i] = &r->logs[i];
 	bool also[ARRAY_LEN(evaluations)] = {false};
 	int n_also = o->validation && x->has_judged ? find_evaluations(x, o, also) : 0;
-	how.alarm /= 1 + n_also; /* of all together */
+	how.alarm /= 1 + n_also; /* alarm is for all columns together */
 	if (x->has_judged)
 		judge(logs, r->n_controls, logs + x->first, x->n, &how, &x->judged);
 	how.sense = 0;
@@ -138,7 +139,7 @@ static int64_t unread_rows(const struct outcome *x)
 	return n;
 }
 
-/* The worst verdict of a test about its nearest control, by all columns. */
+/* Returns the worst verdict of a test and its nearest control, over all columns. */
 static enum verdict exact_verdict(const struct outcome *x)
 {
 	enum verdict worst = VERDICT_IDENTICAL;
@@ -148,23 +149,24 @@ static enum verdict exact_verdict(const struct outcome *x)
 	return worst;
 }
 
-/* Whether the user gave a tolerance, or demands equal bits. */
-static bool is_demanding(const struct outcome_opts *o)
+/* Returns true if the user gave a tolerance, or requires equal bits. */
+static bool is_strict(const struct outcome_opts *o)
 {
 	return o->exact.rtol > 0 || o->exact.atol > 0 || o->require == REQUIRE_IDENTICAL;
 }
 
-/* ---- columns beside the judged one ------------------------------------------------------ */
+/* ---- columns other than the judged one -------------------------------------------------- */
 
-/* Every value that differs does so by the rounding of fp32 in sums of another order. */
+/* Returns true if all values differ by no more than fp32 rounds in sums of another order. */
 static bool differs_by_rounding(const struct outcome *x, int test, int column)
 {
-	const double most = 1e-5;
+	const double max_rounding = 1e-5;
 	const struct test_diff *t = &x->exact[test];
 	const struct curve_diff *c = &t->diff.curve[column];
 	uint64_t a = x->runs->logs[t->control].info.arithmetic;
 	bool same_arithmetic = a && a == x->runs->logs[x->first + test].info.arithmetic;
-	return c->n_differ && !c->lone && c->most_relative <= most && !same_arithmetic;
+	return c->n_differ && !c->has_lone && c->max_relative <= max_rounding &&
+	       !same_arithmetic;
 }
 
 static bool column_is_equivalent(
@@ -175,7 +177,7 @@ static bool column_is_equivalent(
 	const struct test_diff *t = &x->exact[test];
 	const struct run_log *control = &x->runs->logs[t->control];
 	const struct run_log *log = &x->runs->logs[x->first + test];
-	if (t->diff.curve[column].lone || column >= N_COLUMNS)
+	if (t->diff.curve[column].has_lone || column >= N_COLUMNS)
 		return false;
 	how.column = column;
 	how.by = o->exact.by;
@@ -186,9 +188,9 @@ static bool column_is_equivalent(
 	return equivalent;
 }
 
-/* Where the judged column is equal: are the columns that differ equivalent, such as a gradient
- * norm that another order of a sum has rounded? Appends which. */
-static bool others_are_equivalent(
+/* Returns true if the judged column is equal and all columns that differ are equivalent, such as a
+ * gradient norm summed in another order. Appends these columns. */
+static bool excuse_other_columns(
 	const struct outcome *x, const struct outcome_opts *o, struct str *why)
 {
 	for (int i = 0; i < x->n; i++)
@@ -202,20 +204,21 @@ static bool others_are_equivalent(
 			str_puts(why, why->len ? "; " : "");
 			if (rounding)
 				str_printf(why, "%s differs by at most %.2g of its value",
-					c->name, c->most_relative);
+					c->name, c->max_relative);
 			else
 				str_printf(why, "%s: equivalent", c->name);
 		}
 	return why->len > 0;
 }
 
-static enum verdict verdict_of(struct outcome *x, const struct outcome_opts *o)
+/* Combines the exact and the statistical verdict. */
+static enum verdict combine_verdicts(struct outcome *x, const struct outcome_opts *o)
 {
 	enum verdict exact = exact_verdict(x), judged = x->judged.verdict;
 	if (exact == VERDICT_NOTHING || !x->has_judged || judged == VERDICT_NOTHING)
 		return exact;
-	/* nothing was shown but that more is demanded */
-	if (judged == VERDICT_UNDECIDED && is_demanding(o))
+	/* inconclusive statistics do not meet a strict requirement */
+	if (judged == VERDICT_UNDECIDED && is_strict(o))
 		return VERDICT_DIFFERENT;
 	if (judged == VERDICT_VACUOUS || judged == VERDICT_NOT_COMPARABLE ||
 		o->judge.rule > 0)
@@ -225,17 +228,17 @@ static enum verdict verdict_of(struct outcome *x, const struct outcome_opts *o)
 	/* equal in the judged column, but not in another one */
 	if (judged > VERDICT_WITHIN)
 		return judged;
-	bool equivalent = exact == VERDICT_DIFFERENT && !is_demanding(o) &&
-			  !unread_rows(x) && others_are_equivalent(x, o, &x->others);
+	bool equivalent = exact == VERDICT_DIFFERENT && !is_strict(o) &&
+			  !unread_rows(x) && excuse_other_columns(x, o, &x->excused);
 	if (!equivalent)
-		str_clear(&x->others);
+		str_clear(&x->excused);
 	return equivalent ? VERDICT_EQUIVALENT : VERDICT_DIFFERENT;
 }
 
 /* ---- the reason --------------------------------------------------------------------- */
 
-/* The first column of any test that has this verdict; NULL: none. */
-static const struct curve_diff *curve_with(const struct outcome *x, enum verdict v)
+/* Returns the first column with this verdict in any test; NULL: none. */
+static const struct curve_diff *find_curve(const struct outcome *x, enum verdict v)
 {
 	for (int c = 0; c < N_CURVES; c++)
 		for (int i = 0; i < x->n; i++)
@@ -244,7 +247,7 @@ static const struct curve_diff *curve_with(const struct outcome *x, enum verdict
 	return NULL;
 }
 
-/* A column that one of two logs lacks, and every run has. */
+/* Returns a column that every run must have but one log lacks; NULL: none. */
 static const char *missing_column(const struct outcome *x)
 {
 	for (int i = 0; i < x->n; i++)
@@ -263,8 +266,8 @@ static int64_t unread_values(const struct outcome *x, const char *column)
 	return n;
 }
 
-/* Says so of a curve of which few values differ, whatever the verdict: they may be of a resumed step, or flipped
- * bits. */
+/* Reports that only few values of a curve differ, whatever the verdict: the cause may be a resumed
+ * step, or flipped bits. Returns false if they are not few. */
 static bool explain_few(const struct run_log *control, const struct curve_diff *c, int by,
 	struct str *out)
 {
@@ -312,18 +315,18 @@ static void explain_difference(const struct curve_diff *c, const struct compare_
 			name, by, p->at, p->test - p->control);
 }
 
-/* Explains a verdict that comes from the comparison of all columns. */
+/* Explains a verdict that comes from the exact comparison. */
 static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct run_log *control = &x->runs->logs[x->exact[0].control];
-	const struct curve_diff *c = curve_with(x, x->verdict);
+	const struct curve_diff *c = find_curve(x, x->verdict);
 	const char *missing = missing_column(x);
 	struct str *out = &x->reason;
 	int64_t unread = unread_rows(x);
 	if (x->verdict == VERDICT_NOTHING && missing)
-		str_printf(out, "%s of them has values of %s%s",
-			unread_values(x, missing) ? "not each" : "only one", missing,
-			unread_values(x, missing) ? " that can be read" : "");
+		str_printf(out, "%s has %svalues of %s",
+			unread_values(x, missing) ? "not every run" : "only one run",
+			unread_values(x, missing) ? "readable " : "", missing);
 	else if (unread && !c)
 		str_printf(out, "%lld row%s cannot be read", (long long)unread,
 			plural(unread));
@@ -347,10 +350,10 @@ static void explain_exact(struct outcome *x, const struct outcome_opts *o)
 			(long long)c->n_common, plural(c->n_common), c->name);
 }
 
-/* Where a tolerance is given and exceeded, that comes first. */
+/* Explains that a given tolerance is exceeded, which comes before all other reasons. */
 static bool explain_tolerance(struct outcome *x, const struct outcome_opts *o)
 {
-	const struct curve_diff *c = curve_with(x, VERDICT_DIFFERENT);
+	const struct curve_diff *c = find_curve(x, VERDICT_DIFFERENT);
 	if (!(o->exact.rtol > 0 || o->exact.atol > 0) ||
 		x->verdict != VERDICT_DIFFERENT || o->judge.rule > 0 || !c ||
 		!c->n_beyond)
@@ -359,8 +362,8 @@ static bool explain_tolerance(struct outcome *x, const struct outcome_opts *o)
 	return true;
 }
 
-/* Of one test, before what was judged. */
-static void explain_exception(struct outcome *x, const struct outcome_opts *o)
+/* Reports that few values of a single test differ, before the judged column's reason. */
+static void explain_few_judged(struct outcome *x, const struct outcome_opts *o)
 {
 	const struct run_log *control = &x->runs->logs[x->exact[0].control];
 	int column = column_find(x->column);
@@ -379,13 +382,13 @@ static void explain(struct outcome *x, const struct outcome_opts *o)
 	bool judged = !missing && x->has_judged && x->judged.reason.len &&
 		      (x->verdict == x->judged.verdict ||
 			      x->judged.verdict == VERDICT_UNDECIDED);
-	if (x->others.len) {
-		str_printf(&x->reason, "%s; %s", x->judged.reason.s, x->others.s);
+	if (x->excused.len) {
+		str_printf(&x->reason, "%s; %s", x->judged.reason.s, x->excused.s);
 	} else if (explain_tolerance(x, o)) {
 		if (judged)
 			str_printf(&x->reason, "; %s", x->judged.reason.s);
 	} else if (judged) {
-		explain_exception(x, o);
+		explain_few_judged(x, o);
 		str_puts(&x->reason, x->judged.reason.s);
 	} else {
 		explain_exact(x, o);
@@ -394,29 +397,29 @@ static void explain(struct outcome *x, const struct outcome_opts *o)
 
 /* ---- outcomes ----------------------------------------------------------------------- */
 
-static void make_one(const struct runs *r, const struct outcome_opts *o, int first, int n,
-	struct outcome *x)
+static void judge_outcome(const struct runs *r, const struct outcome_opts *o, int first,
+	int n, struct outcome *x)
 {
 	*x = (struct outcome){.runs = r, .first = first, .n = n};
 	x->exact = xcalloc((size_t)n, sizeof(*x->exact));
 	for (int i = 0; i < n; i++)
 		find_control(r, &r->logs[first + i], &o->exact, &x->exact[i]);
 	judge_tests(x, o);
-	x->verdict = verdict_of(x, o);
+	x->verdict = combine_verdicts(x, o);
 	explain(x, o);
 }
 
 void outcomes_make(
 	const struct runs *r, const struct outcome_opts *o, struct outcomes *all)
 {
-	int n_tests = r->n - r->n_controls, of_one = o->one_set ? n_tests : 1;
+	int n_tests = r->n - r->n_controls, n_each = o->one_set ? n_tests : 1;
 	struct outcome_opts how = *o;
 	*all = (struct outcomes){.worst = VERDICT_IDENTICAL};
 	all->v = xcalloc((size_t)n_tests, sizeof(*all->v));
-	how.exact.whole = o->judge.rule || requirement_of(r, o) == REQUIRE_IDENTICAL;
-	for (int i = 0; i < n_tests; i += of_one) {
+	how.exact.strict_end = o->judge.rule || requirement_of(r, o) == REQUIRE_IDENTICAL;
+	for (int i = 0; i < n_tests; i += n_each) {
 		struct outcome *x = &all->v[all->n++];
-		make_one(r, &how, r->n_controls + i, of_one, x);
+		judge_outcome(r, &how, r->n_controls + i, n_each, x);
 		if (x->verdict > all->worst)
 			all->worst = x->verdict;
 	}
@@ -430,7 +433,7 @@ void outcomes_free(struct outcomes *all)
 		free(all->v[i].exact);
 		verdict_result_free(&all->v[i].judged);
 		str_free(&all->v[i].reason);
-		str_free(&all->v[i].others);
+		str_free(&all->v[i].excused);
 	}
 	free(all->v);
 	*all = (struct outcomes){.worst = VERDICT_IDENTICAL};
@@ -466,22 +469,23 @@ int outcomes_code(
 	if (all->worst >= VERDICT_VACUOUS)
 		return EX_TROUBLE;
 	for (int i = 0; i < all->n; i++) {
-		bool open = all->v[i].verdict == VERDICT_UNDECIDED;
-		n_undecided += open;
-		n_failed += !open && all->v[i].verdict > weakest[requirement_of(r, o)];
+		bool undecided = all->v[i].verdict == VERDICT_UNDECIDED;
+		n_undecided += undecided;
+		n_failed +=
+			!undecided && all->v[i].verdict > weakest[requirement_of(r, o)];
 	}
 	return n_failed ? EX_FAILED : n_undecided ? EX_UNDECIDED : 0;
 }
 
-/* No further row can make the test of an outcome as is demanded. */
-static bool is_final(const struct outcome *x, enum requirement demanded, int rule)
+/* Returns true if no further row can make the outcome meet the requirement. */
+static bool is_final(const struct outcome *x, enum requirement required, int rule)
 {
 	const struct verdict_result *r = &x->judged;
 	if (x->verdict == VERDICT_NOT_COMPARABLE)
 		return true;
-	if (demanded == REQUIRE_NOT_WORSE) /* what is finite may still become better */
+	if (required == REQUIRE_NOT_WORSE) /* a finite test may still become better */
 		return x->verdict == VERDICT_DIVERGED && !r->direction;
-	if (demanded == REQUIRE_EQUIVALENT || rule)
+	if (required == REQUIRE_EQUIVALENT || rule)
 		return x->has_judged && r->shown && x->verdict > VERDICT_EQUIVALENT;
 	return x->verdict >= VERDICT_EQUIVALENT && x->verdict <= VERDICT_DIVERGED;
 }
@@ -497,7 +501,7 @@ bool outcomes_are_final(
 
 /* ---- text -------------------------------------------------------------------------- */
 
-static const char *const words[N_VERDICTS] = {
+static const char *const verdict_words[N_VERDICTS] = {
 	[VERDICT_IDENTICAL] = "identical bit for bit",
 	[VERDICT_WITHIN] = "the same within the tolerance",
 	[VERDICT_EQUIVALENT] = "equivalent",
@@ -512,8 +516,7 @@ static const char *const words[N_VERDICTS] = {
 	[VERDICT_NOTHING] = "they have no value in common",
 };
 
-/* By the rule of another project. */
-static void rule_verdict(const struct outcome *x, const char *rule, struct str *out)
+static void print_rule_verdict(const struct outcome *x, const char *rule, struct str *out)
 {
 	str_printf(out, "%s by the rule %s: %s",
 		x->verdict == VERDICT_WITHIN ? "accepted" : "rejected", rule,
@@ -525,16 +528,16 @@ void outcome_verdict(
 {
 	const struct run_log *control = &x->runs->logs[x->exact[0].control];
 	if (o->judge.rule && x->verdict <= VERDICT_DIFFERENT)
-		rule_verdict(x, rules[o->judge.rule].name, out);
+		print_rule_verdict(x, rules[o->judge.rule].name, out);
 	else if (x->verdict == VERDICT_NOTHING && missing_column(x))
 		str_puts(out, x->reason.s);
 	else if (x->verdict == VERDICT_IDENTICAL && control->digits)
 		str_printf(
 			out, "identical in the %d digits of the logs", control->digits);
 	else if (x->verdict <= VERDICT_WITHIN)
-		str_puts(out, words[x->verdict]);
+		str_puts(out, verdict_words[x->verdict]);
 	else
-		str_printf(out, "%s: %s", words[x->verdict], x->reason.s);
+		str_printf(out, "%s: %s", verdict_words[x->verdict], x->reason.s);
 	if (x->verdict <= VERDICT_WITHIN && x->judged.ending.len && !o->judge.rule)
 		str_printf(out, "; %s", x->judged.ending.s);
 	if (x->verdict <= VERDICT_WITHIN)
@@ -576,7 +579,7 @@ void outcome_print(const struct outcome *x, const struct outcome_opts *o, struct
 	if (x->has_judged)
 		print_spikes(&x->judged, o->exact.by, out);
 	if (x->verdict <= VERDICT_WITHIN && x->judged.note.len)
-		str_printf(out, "nothing was learnt: %s\n", x->judged.note.s);
+		str_printf(out, "nothing was learned: %s\n", x->judged.note.s);
 	str_puts(out, "verdict: ");
 	outcome_verdict(x, o, out);
 	str_putc(out, '\n');

@@ -1,20 +1,17 @@
-/*
- * compare/outcome: what is said of tests. The exact comparison of all columns (compare.h) and the
- * judgement of one of them (verdict.h) together are one verdict, which is printed as text or JSON.
- */
+/* compare/outcome: combines the exact comparison of all columns (compare.h) and the statistical
+ * verdict on one of them (verdict.h) into one verdict per test, and prints it as text or JSON. */
 #pragma once
 
 #include "compare/compare.h"
 #include "compare/verdict.h"
 
-/* Logs, the controls first. */
 struct runs {
-	struct run_log *logs;
+	struct run_log *logs; /* [n], the controls first */
 	int n, n_controls;
 };
 
-/* What the exit code demands: REQUIRE_AUTO is, with a tolerance or a rule, that it is kept; else with
- * several controls, or if no log is pt-train's, equivalence; else identity. */
+/* The weakest verdict for exit code 0. REQUIRE_AUTO: within, if a tolerance or a rule is given;
+ * else equivalent, if there are several controls or no log is from pt-train; else identical. */
 enum requirement {
 	REQUIRE_AUTO,
 	REQUIRE_IDENTICAL,
@@ -26,27 +23,26 @@ enum requirement {
 struct outcome_opts {
 	struct compare_opts exact;
 	struct judge_opts
-		judge; /* column, by, rtol, atol, common, whole and one_sided are set by outcomes_make() */
-	const char *column; /* that is judged */
-	bool validation;    /* and the losses of evaluations that all logs have, too */
+		judge;	    /* outcomes_make() sets what `exact` and `require` imply */
+	const char *column; /* the judged one */
+	bool validation;    /* also judge validation losses that all logs have */
 	enum requirement require;
-	bool speed;   /* into the JSON */
-	bool one_set; /* the tests are judged together, as replicas of each other */
+	bool speed;   /* include speed in the JSON */
+	bool one_set; /* judge the tests together, as replicas of each other */
 };
 
-/* What came out for a test, or for a set of tests. */
+/* The result for one test, or for a set of tests. */
 struct outcome {
 	const struct runs *runs;
-	int first, n; /* its tests, as numbers of runs */
+	int first, n; /* its tests: runs [first, first + n) */
 	struct test_diff {
-		int control; /* of which it differs least */
+		int control; /* the control that the test differs least from */
 		struct run_diff diff;
-	} * exact;	 /* [n] */
-	bool has_judged; /* the column is in the first control's log */
-	const char *
-		column; /* that `judged` is about: of evaluations, if only these differ */
+	} * exact;	    /* [n] */
+	bool has_judged;    /* the column is in the first control's log */
+	const char *column; /* of `judged`: a validation loss, if only that one differs */
 	struct verdict_result judged;
-	struct str others; /* why the columns that differ count as none */
+	struct str excused; /* why the other columns that differ do not count */
 	enum verdict verdict;
 	struct str reason; /* one line */
 };
@@ -60,19 +56,19 @@ struct outcomes {
 void outcomes_make(
 	const struct runs *r, const struct outcome_opts *o, struct outcomes *all);
 void outcomes_free(struct outcomes *all);
-/* What is demanded of these runs; never REQUIRE_AUTO. */
+/* Returns what is required of these runs; never REQUIRE_AUTO. */
 enum requirement requirement_of(const struct runs *r, const struct outcome_opts *o);
-/* 0: the tests are as required. EX_FAILED: they are not. EX_UNDECIDED: nothing was shown of one, and no other
- * differs. EX_TROUBLE: nothing can be said. */
+/* Returns 0 if all tests are as required, EX_FAILED if one is not, EX_UNDECIDED if one is
+ * undecided and none failed, EX_TROUBLE if there is no valid comparison. */
 int outcomes_code(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o);
-/* If logs still grow: can no further row give another exit code? */
+/* Returns true, for logs that still grow, if no further row can change the exit code. */
 bool outcomes_are_final(
 	const struct outcomes *all, const struct runs *r, const struct outcome_opts *o);
-/* "diverged: loss of b is nan at step 7"; without the reason if the runs are the same. */
+/* Appends "diverged: loss of b is nan at step 7"; without the reason if the runs are the same. */
 void outcome_verdict(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out);
-/* "verdict: ..." alone; of several outcomes, the test's name stands before it. */
+/* Prints the line "verdict: ..." only, after the test's name if there are several outcomes. */
 void outcome_print_verdict(
 	const struct outcome *x, const struct outcome_opts *o, struct str *out);
 void outcome_print(
@@ -80,6 +76,6 @@ void outcome_print(
 
 /* ---- outcome_json.c ---------------------------------------------------------------- */
 
-/* One JSON object, as pt-compare(1) describes it. Numbers that are not finite are null. */
+/* Appends one JSON object, as pt-compare(1) describes it. Values that are not finite are null. */
 void outcomes_json(const struct outcomes *all, const struct outcome_opts *o, int code,
 	struct str *out);

@@ -1,4 +1,4 @@
-/* Verdicts as JSON. */
+/* Prints verdicts as JSON. */
 #include "base/json.h"
 #include "compare/outcome.h"
 #include "compare/speed.h"
@@ -6,7 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static json_t *of_interval(const struct interval *i)
+static json_t *interval_json(const struct interval *i)
 {
 	json_t *j = json_object();
 	put_json(j, "value", number_json(i->value));
@@ -14,7 +14,7 @@ static json_t *of_interval(const struct interval *i)
 	return j;
 }
 
-/* The direction of a difference, and whether that is better; null: not known. */
+/* Adds the direction of a difference and whether it is better; null: unknown. */
 static void put_direction(json_t *j, int direction, int sense)
 {
 	put_json(j, "direction",
@@ -24,7 +24,7 @@ static void put_direction(json_t *j, int direction, int sense)
 		direction && sense ? json_boolean(direction == sense) : json_null());
 }
 
-static json_t *of_pair(const struct value_pair *p, bool own)
+static json_t *pair_json(const struct value_pair *p, bool own)
 {
 	json_t *j = json_object();
 	put_json(j, "at", number_json(p->at));
@@ -36,7 +36,7 @@ static json_t *of_pair(const struct value_pair *p, bool own)
 	return j;
 }
 
-static json_t *of_curve(const struct curve_diff *c, int sense, bool own)
+static json_t *curve_json(const struct curve_diff *c, int sense, bool own)
 {
 	json_t *j = json_object();
 	put_json(j, "name", text_json(c->name));
@@ -51,13 +51,13 @@ static json_t *of_curve(const struct curve_diff *c, int sense, bool own)
 	put_json(j, "n_lower", json_integer(c->n_lower));
 	put_direction(j, curve_direction(c), sense);
 	if (c->n_differ) {
-		put_json(j, "first", of_pair(&c->first, own));
-		put_json(j, "largest", of_pair(&c->largest, own));
+		put_json(j, "first", pair_json(&c->first, own));
+		put_json(j, "largest", pair_json(&c->largest, own));
 	}
 	return j;
 }
 
-static json_t *of_test(const struct outcome *x, const struct outcome_opts *o, int i)
+static json_t *test_json(const struct outcome *x, const struct outcome_opts *o, int i)
 {
 	json_t *j = json_object(), *list = json_array();
 	const struct run_log *logs = x->runs->logs;
@@ -67,23 +67,23 @@ static json_t *of_test(const struct outcome *x, const struct outcome_opts *o, in
 	put_json(j, "verdict", json_string(verdict_names[d->diff.verdict]));
 	put_json(j, "same_arithmetic",
 		logs[d->control].info.arithmetic && logs[x->first + i].info.arithmetic
-			? json_boolean(!d->diff.other_arithmetic)
+			? json_boolean(!d->diff.arithmetic_differs)
 			: json_null());
 	for (int k = 0; k < N_CURVES; k++) {
 		const struct curve_diff *c = &d->diff.curve[k];
 		if (!c->n_common && !c->only_control && !c->only_test)
 			continue;
 		bool judged = o->judge.sense && !strcmp(c->name, o->column);
-		json_array_append_new(
-			list, of_curve(c, judged ? o->judge.sense : column_sense(c->name),
-				      d->diff.own));
+		json_array_append_new(list,
+			curve_json(c, judged ? o->judge.sense : column_sense(c->name),
+				d->diff.own));
 	}
 	put_json(j, "columns", list);
 	put_json(j, "unread_rows", json_integer(d->diff.unread_rows));
 	return j;
 }
 
-static json_t *of_spikes(const struct verdict_result *r)
+static json_t *spikes_json(const struct verdict_result *r)
 {
 	json_t *list = json_array();
 	for (int64_t i = 0; i < min64(r->n_spikes, MAX_SPIKES); i++) {
@@ -98,7 +98,7 @@ static json_t *of_spikes(const struct verdict_result *r)
 	return list;
 }
 
-static json_t *of_judgement(const struct verdict_result *r, const char *column)
+static json_t *judgement_json(const struct verdict_result *r, const char *column)
 {
 	json_t *j = json_object();
 	put_json(j, "column", text_json(column));
@@ -111,34 +111,34 @@ static json_t *of_judgement(const struct verdict_result *r, const char *column)
 	put_json(j, "first", number_json(r->first));
 	put_json(j, "last", number_json(r->last));
 	put_json(j, "shown", json_boolean(r->shown));
-	bool diverged = r->verdict == VERDICT_DIVERGED; /* to NaN, in no direction */
+	bool diverged = r->verdict == VERDICT_DIVERGED; /* maybe to NaN: no direction */
 	put_direction(j, r->direction, r->sense);
 	if (diverged)
 		put_json(j, "better", json_false());
 	put_json(j, "lone_rows", json_integer(r->n_lone));
 	put_json(j, "nonfinite_rows", json_integer(r->n_nonfinite));
 	put_json(j, "controls_left_out", json_integer(r->n_left_out));
-	put_json(j, "learnt", json_boolean(r->learnt));
+	put_json(j, "learnt", json_boolean(r->learned));
 	put_json(j, "noise_correlation", number_json(r->correlation));
 	put_json(j, "differs_at", number_json(r->differs_at));
 	put_json(j, "onset", number_json(r->onset));
 	put_json(j, "onset_last", number_json(r->onset_last));
-	put_json(j, "band", of_interval(&r->at_onset));
+	put_json(j, "band", interval_json(&r->at_onset));
 	put_json(j, "false_alarm", number_json(r->alarm));
 	put_json(j, "confidence", number_json(r->confidence));
 	put_json(j, "final_control", number_json(r->final_control));
 	put_json(j, "final_test", number_json(r->final_test));
-	put_json(j, "difference", of_interval(&r->difference));
+	put_json(j, "difference", interval_json(&r->difference));
 	put_json(j, "margin", number_json(r->margin));
-	put_json(j, "slope", of_interval(&r->slope));
+	put_json(j, "slope", interval_json(&r->slope));
 	put_json(j, "slope_margin", number_json(r->slope_margin));
 	put_json(j, "n_spikes", json_integer(r->n_spikes));
 	put_json(j, "n_control_spikes", json_integer(r->n_control_spikes));
-	put_json(j, "spikes", of_spikes(r));
+	put_json(j, "spikes", spikes_json(r));
 	return j;
 }
 
-static json_t *of_side(const struct speed *s)
+static json_t *speed_json(const struct speed *s)
 {
 	json_t *j = json_object();
 	put_json(j, "value", number_json(s->value));
@@ -147,7 +147,7 @@ static json_t *of_side(const struct speed *s)
 	return j;
 }
 
-static json_t *of_speeds(const struct outcome *x)
+static json_t *speeds_json(const struct outcome *x)
 {
 	const struct runs *r = x->runs;
 	struct speed_diff d[MAX_SPEEDS];
@@ -157,8 +157,8 @@ static json_t *of_speeds(const struct outcome *x)
 		json_t *j = json_object();
 		put_json(j, "name", json_string(columns[d[i].column].name));
 		put_json(j, "verdict", json_string(d[i].words));
-		put_json(j, "control", of_side(&d[i].control));
-		put_json(j, "test", of_side(&d[i].test));
+		put_json(j, "control", speed_json(&d[i].control));
+		put_json(j, "test", speed_json(&d[i].test));
 		put_json(j, "ratio", number_json(d[i].ratio));
 		put_json(j, "low", number_json(d[i].low));
 		put_json(j, "high", number_json(d[i].high));
@@ -167,18 +167,18 @@ static json_t *of_speeds(const struct outcome *x)
 	return list;
 }
 
-static json_t *of_outcome(const struct outcome *x, const struct outcome_opts *o)
+static json_t *outcome_json(const struct outcome *x, const struct outcome_opts *o)
 {
 	json_t *j = json_object(), *list = json_array();
 	put_json(j, "verdict", json_string(verdict_names[x->verdict]));
 	put_json(j, "reason", text_json(x->reason.s));
 	for (int i = 0; i < x->n; i++)
-		json_array_append_new(list, of_test(x, o, i));
+		json_array_append_new(list, test_json(x, o, i));
 	put_json(j, "tests", list);
 	put_json(j, "judgement",
-		x->has_judged ? of_judgement(&x->judged, x->column) : json_null());
+		x->has_judged ? judgement_json(&x->judged, x->column) : json_null());
 	if (o->speed)
-		put_json(j, "speed", of_speeds(x));
+		put_json(j, "speed", speeds_json(x));
 	return j;
 }
 
@@ -195,7 +195,7 @@ void outcomes_json(const struct outcomes *all, const struct outcome_opts *o, int
 	put_json(j, "verdict", json_string(verdict_names[all->worst]));
 	put_json(j, "code", json_integer(code));
 	for (int i = 0; i < all->n; i++)
-		json_array_append_new(list, of_outcome(&all->v[i], o));
+		json_array_append_new(list, outcome_json(&all->v[i], o));
 	put_json(j, "comparisons", list);
 	char *s = json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
 	str_printf(out, "%s\n", s);

@@ -4,11 +4,11 @@
 
 #include <math.h>
 
-/* The points of a series for a graph; of replicas also their band. */
-static void fill(
+/* Fills a graph's series with points, and for replicas with a band. */
+static void fill_series(
 	struct graph_series *to, struct series_point *from, int64_t n, bool replicas)
 {
-	enum { MOST = 1024 }; /* groups of a band: about as many as there are pixels */
+	enum { MAX_BAND = 1024 }; /* points: about as many as there are pixels */
 	struct graph_point *p = xmalloc((size_t)(n + 1) * sizeof(*p));
 	for (int64_t k = 0; k < n; k++)
 		p[k] = (struct graph_point){from[k].x, from[k].y};
@@ -16,14 +16,14 @@ static void fill(
 	to->n = n;
 	if (!replicas)
 		return;
-	to->n_band = series_thin(from, n, MOST);
+	to->n_band = series_thin(from, n, MAX_BAND);
 	struct graph_band *band = xmalloc((size_t)(to->n_band + 1) * sizeof(*band));
 	for (int64_t k = 0; k < to->n_band; k++)
 		band[k] = (struct graph_band){from[k].x, from[k].low, from[k].high};
 	to->band = band;
 }
 
-int curves_of(struct curve_plot *c, const struct run_log *logs, int n,
+int curve_plot_init(struct curve_plot *c, const struct run_log *logs, int n,
 	const struct series_opts *o, const char *column, enum curve_axis axis,
 	struct err *e)
 {
@@ -40,17 +40,17 @@ int curves_of(struct curve_plot *c, const struct run_log *logs, int n,
 		struct series_point *p;
 		int64_t points;
 		if (series_points(&c->list, s, column, axis, &p, &points, e)) {
-			curves_free(c);
+			curve_plot_free(c);
 			return -1;
 		}
 		c->series[i].name = s->name;
-		fill(&c->series[i], p, points, s->n > 1);
+		fill_series(&c->series[i], p, points, s->n > 1);
 		free(p);
 	}
 	return 0;
 }
 
-void curves_free(struct curve_plot *c)
+void curve_plot_free(struct curve_plot *c)
 {
 	for (int i = 0; i < c->list.n; i++) {
 		free((void *)c->series[i].p);

@@ -1,4 +1,4 @@
-/* Computes a run once more, by its own program, to hash its tensors. */
+/* Computes a run again, by its own program, to hash its tensors. */
 #include "base/file.h"
 #include "compare/locate.h"
 #include "engine/options.h"
@@ -12,8 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* The texts are parsed and printed again, so what was judged here is what the program reads. A log is
- * not trusted, so none that writes to a place of its choice. */
+/* Filters the options of a log, which is not trusted and must not choose where files are written.
+ * Texts are parsed and printed again, so that the program reads exactly what was checked here. */
 struct filter {
 	const struct replay *r;
 	struct str *out;
@@ -28,8 +28,8 @@ static int keep_config(void *to, const char *key, const char *value, struct err 
 	return 0;
 }
 
-/* A path in a log is read, and what waits for a writer would never end. */
-static bool waits(const char *path)
+/* Returns true for a path, such as a FIFO, that could block its reader forever. */
+static bool may_block(const char *path)
 {
 	struct stat s;
 	return !stat(path, &s) && !S_ISREG(s.st_mode) && !S_ISDIR(s.st_mode);
@@ -42,11 +42,11 @@ static int keep_invocation(void *to, const char *key, const char *value, struct 
 	if (!(opts_flags(&train_program, key) & OPT_REPLAY) ||
 		(base && (f->r->from || !strcmp(value, "auto"))))
 		return 0;
-	if ((base || !strcmp(key, "data")) && waits(value))
+	if ((base || !strcmp(key, "data")) && may_block(value))
 		return err_set(e, EX_DATAERR,
-			"%s = %s is not a file, so the run cannot be computed again", key,
-			value);
-	conf_print(f->out, key, strcmp(key, "offload-to") ? value : f->r->folder);
+			"%s = '%s' is not a file, so the run cannot be computed again",
+			key, value);
+	conf_print(f->out, key, strcmp(key, "offload-to") ? value : f->r->directory);
 	return 0;
 }
 
@@ -64,11 +64,11 @@ int replay_config(const struct replay *r, struct str *out, struct err *e)
 	return rc;
 }
 
-/* FOLDER/NAME.SUFFIX */
+/* Returns DIRECTORY/NAME.SUFFIX. */
 static char *path_of(const struct replay *r, const char *suffix)
 {
 	struct str s = {0};
-	str_printf(&s, "%s/%s.%s", r->folder, r->name, suffix);
+	str_printf(&s, "%s/%s.%s", r->directory, r->name, suffix);
 	return s.s;
 }
 
@@ -132,7 +132,7 @@ void replay_hold_signals(struct held_signals *h)
 {
 	static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 	struct sigaction now;
-	h->came = 0;
+	h->received = 0;
 	signal(SIGCHLD, SIG_DFL);
 	sigemptyset(&h->held);
 	sigaddset(&h->held, SIGCHLD);
@@ -144,12 +144,12 @@ void replay_hold_signals(struct held_signals *h)
 
 void replay_release_signals(struct held_signals *h)
 {
-	if (h->came)
-		raise(h->came);
+	if (h->received)
+		raise(h->received);
 	sigprocmask(SIG_SETMASK, &h->before, NULL);
 }
 
-/* Waits for a program, which the first signal asks to end, and a second one kills. */
+/* Waits for a program. The first signal asks it to end, the second one kills it. */
 static int wait_for(pid_t pid, struct held_signals *h, int *status)
 {
 	const struct timespec second = {.tv_sec = 1};
@@ -158,16 +158,17 @@ static int wait_for(pid_t pid, struct held_signals *h, int *status)
 		int number = sigtimedwait(&h->held, NULL, &second);
 		if (number <= 0 || number == SIGCHLD)
 			continue;
-		kill(pid, h->came ? SIGKILL : SIGTERM);
-		h->came = number;
+		kill(pid, h->received ? SIGKILL : SIGTERM);
+		h->received = number;
 	}
 	return ended < 0 ? -1 : 0;
 }
 
 /* ---- the program -------------------------------------------------------------------- */
 
-/* The child: its messages go to a file. */
-static pid_t start(char *const *args, const char *messages, const struct held_signals *h)
+/* Starts a program with its messages going to a file. */
+static pid_t start_program(
+	char *const *args, const char *messages, const struct held_signals *h)
 {
 	pid_t pid = fork();
 	if (pid)
@@ -184,12 +185,12 @@ static pid_t start(char *const *args, const char *messages, const struct held_si
 	_exit(127);
 }
 
-/* The last line of the messages that is a message of the program. */
+/* Appends the program's last message; if it has none, the first line of the file. */
 static void last_message(const char *path, struct str *out)
 {
-	enum { MOST = 1 << 20 };
+	enum { MAX_BYTES = 1 << 20 };
 	scoped_str text = {0};
-	if (!file_read(path, MOST, &text, &(struct err){0}) && text.s) {
+	if (!file_read(path, MAX_BYTES, &text, &(struct err){0}) && text.s) {
 		while (text.len && text.s[text.len - 1] == '\n')
 			text.s[--text.len] = '\0';
 		const char *line = strstr(text.s, "pt-train: ");
@@ -200,21 +201,21 @@ static void last_message(const char *path, struct str *out)
 	}
 }
 
-/* An error, unless the program has written what is wanted before it failed. */
-static int judge(const struct replay *r, int status, const char *messages,
+/* Checks the program's status; a failure after it has written hashes is ignored. */
+static int check_status(const struct replay *r, int status, const char *messages,
 	const struct tensor_hashes *l, struct err *e)
 {
-	scoped_str said = {0};
+	scoped_str message = {0};
 	int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 	if (!code || (l->n && code != 127))
 		return 0;
 	if (code == 127)
 		return err_set(e, EX_FAILED, "%s cannot be started",
 			r->log->info.ranks > 1 ? r->launcher : r->program);
-	last_message(messages, &said);
+	last_message(messages, &message);
 	err_set(e, EX_FAILED, "%s computed again: %s ended with code %d%s%s",
-		r->log->name, r->program, code, said.len ? ": " : "",
-		said.len ? said.s : "");
+		r->log->name, r->program, code, message.len ? ": " : "",
+		message.len ? message.s : "");
 	return -1;
 }
 
@@ -223,11 +224,11 @@ static int run_program(
 {
 	scoped_strs args = {0};
 	make_arguments(r, &args);
-	pid_t pid = start(args.v, messages, r->signals);
+	pid_t pid = start_program(args.v, messages, r->signals);
 	int rc = 0;
 	if (pid < 0 || wait_for(pid, r->signals, status))
 		rc = err_set(e, EX_FAILED, "%s: %s", r->program, strerror(errno));
-	else if (r->signals->came)
+	else if (r->signals->received)
 		rc = err_set(e, EX_FAILED, "interrupted");
 	return rc;
 }
@@ -244,13 +245,13 @@ int replay_run(const struct replay *r, struct tensor_hashes *l, struct err *e)
 	if (there)
 		rc = tensor_hashes_read(l, hashes, e);
 	if (!rc)
-		rc = judge(r, status, messages, l, e);
+		rc = check_status(r, status, messages, l, e);
 	return rc ? -1 : 0;
 }
 
 /* ---- the first step after which parameters differ --------------------------------- */
 
-/* The next event "TIME step=N replicas 0xHASH ..." from *at on. */
+/* Reads the next event "TIME step=N replicas 0xHASH ..." from *at on. */
 static bool next_replicas(const char **at, long long *step, unsigned long long *hash)
 {
 	while (**at) {
@@ -288,15 +289,15 @@ int replay_first_difference(
 
 /* ---- the files ---------------------------------------------------------------------- */
 
-static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *at)
+static int remove_entry(const char *path, const struct stat *s, int kind, struct FTW *at)
 {
 	(void)s, (void)kind, (void)at;
 	return remove(path);
 }
 
-void replay_remove(const char *folder)
+void replay_remove(const char *directory)
 {
-	enum { OPEN_FOLDERS = 8 };
-	if (nftw(folder, remove_one, OPEN_FOLDERS, FTW_DEPTH | FTW_PHYS))
-		warn("%s: %s", folder, strerror(errno));
+	enum { MAX_OPEN = 8 };
+	if (nftw(directory, remove_entry, MAX_OPEN, FTW_DEPTH | FTW_PHYS))
+		warn("%s: %s", directory, strerror(errno));
 }

@@ -1,4 +1,4 @@
-/* The curves of a report as JSON, thinned. */
+/* Prints the thinned curves of a report as JSON. */
 #include "compare/report.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 /* ---- JSON -------------------------------------------------------------------------- */
 
-/* (As text in an element of HTML, where < may begin its end.) */
+/* Escapes <, > and &, too, because the JSON is the text of an HTML element. */
 static void put_string(struct str *out, const char *s)
 {
 	str_putc(out, '"');
@@ -52,7 +52,7 @@ static void put_array(
 
 /* ---- curves ------------------------------------------------------------------------ */
 
-/* {x, y}, or where points stand for several values {x, y, lo, hi}; x are steps. */
+/* Prints {x, y}, or {x, y, lo, hi} if points stand for several values; x are steps. */
 static void put_curve(struct str *out, const struct figure_curve *c)
 {
 	const struct series_point *p = c->p;
@@ -82,10 +82,10 @@ static void put_curves(struct str *out, const struct figure_curve *c, int n)
 	str_putc(out, ']');
 }
 
-/* The values of the axes in some rows: the first, the last, and between them. */
-static void put_knots(struct str *out, const struct run_log *l, int64_t most)
+/* Prints the values of the axes in at most `max` evenly spaced rows, from the first to the last. */
+static void put_knots(struct str *out, const struct run_log *l, int64_t max)
 {
-	int64_t n = min64(l->n_rows, most);
+	int64_t n = min64(l->n_rows, max);
 	bool first = true;
 	str_putc(out, '{');
 	for (enum curve_axis a = 0; a < N_CURVE_AXES; a++) {
@@ -123,25 +123,25 @@ static void put_series(struct str *out, const struct figures *f)
 	}
 }
 
-static void put_figure(struct str *out, const struct figures *f, const struct figure *of)
+static void put_figure(struct str *out, const struct figures *f, const struct figure *fig)
 {
 	str_puts(out, "{\"title\":");
-	put_string(out, of->title);
-	str_printf(out, ",\"zero\":%s,\"y\":[", of->difference ? "true" : "false");
-	put_number(out, of->y.low);
+	put_string(out, fig->title);
+	str_printf(out, ",\"zero\":%s,\"y\":[", fig->difference ? "true" : "false");
+	put_number(out, fig->y.low);
 	str_putc(out, ',');
-	put_number(out, of->y.high);
+	put_number(out, fig->y.high);
 	str_puts(out, "],\"series\":");
-	put_curves(out, of->series, f->list.n);
+	put_curves(out, fig->series, f->list.n);
 	str_puts(out, ",\"runs\":");
-	put_curves(out, of->runs, f->list.n_runs);
+	put_curves(out, fig->runs, f->list.n_runs);
 	str_putc(out, '}');
 }
 
 void report_data(const struct figures *f, struct str *out)
 {
 	enum { KNOTS = 2000 };
-	int64_t most = max64(20, min64(500, KNOTS / f->list.n_runs));
+	int64_t max = max64(20, min64(500, KNOTS / f->list.n_runs));
 	str_printf(out, "{\"axis\":\"%s\",\"series\":[", curve_axis_names[f->r->axis]);
 	put_series(out, f);
 	str_puts(out, "],\"runs\":[");
@@ -149,7 +149,7 @@ void report_data(const struct figures *f, struct str *out)
 		str_puts(out, i ? ",\n{\"name\":" : "\n{\"name\":");
 		put_string(out, f->list.names[i]);
 		str_puts(out, ",\"knots\":");
-		put_knots(out, &f->list.logs[i], most);
+		put_knots(out, &f->list.logs[i], max);
 		str_putc(out, '}');
 	}
 	str_puts(out, "],\"figures\":[\n");

@@ -1,5 +1,5 @@
-/* Reports as a page, the parts of it that need no script, and as Markdown, to be pasted into a pull
- * request. share/report has the curves. */
+/* Prints reports as a page (the parts that need no script) and as Markdown, to paste into a pull
+ * request. share/report has the interactive curves. */
 #include "compare/report.h"
 #include "compare/speed.h"
 
@@ -9,37 +9,37 @@
 PAGE_EMBED(report_curves_html, "share/report/curves.html");
 PAGE_EMBED(report_curves_css, "share/report/curves.css");
 PAGE_EMBED(report_page_js, "share/report/page.js");
-/* The part of the page that shows curves, its style and its script. */
+/* Markup, style and script of the page's curves. */
 extern const char report_curves_html[], report_curves_css[], report_page_js[];
 
-/* What the functions of the page know. */
+/* The context of all functions below. */
 struct view {
 	const struct report *r;
 	struct figures figures;
-	char **names; /* of the runs */
+	char **names; /* [r->n], of the runs */
 };
 
 /* ---- verdicts ---------------------------------------------------------------------- */
 
-/* The first names of one side. */
+/* Prints the first names of the controls or of the tests. */
 static void put_names(const struct view *v, bool controls, struct str *out)
 {
-	enum { MOST = 4 };
+	enum { MAX_NAMES = 4 };
 	int n = 0;
 	for (int i = 0; i < v->r->n; i++) {
-		if ((v->r->runs[i].control < 0) != controls || n++ >= MOST)
+		if ((v->r->runs[i].control < 0) != controls || n++ >= MAX_NAMES)
 			continue;
 		str_puts(out, n > 1 ? ", " : "");
 		str_puts(out, v->names[i]);
 	}
-	if (n > MOST)
-		str_printf(out, " and %d more", n - MOST);
+	if (n > MAX_NAMES)
+		str_printf(out, " and %d more", n - MAX_NAMES);
 }
 
-static void put_title(const void *of, struct str *out)
+static void put_title(const void *context, struct str *out)
 {
-	const struct view *v = of;
-	if (v->r->n > report_controls(v->r)) {
+	const struct view *v = context;
+	if (v->r->n > report_count_controls(v->r)) {
 		put_names(v, false, out);
 		str_puts(out, " against ");
 	}
@@ -54,7 +54,7 @@ static void put_verdict(struct str *out, const struct report_run *run)
 	str_free(&words);
 }
 
-/* Text in which "step 12" leads to the curves at that step. */
+/* Prints text in which "step 12" links to the curves at that step. */
 static void put_linked(struct str *out, const char *text)
 {
 	static const char word[] = "step ";
@@ -96,31 +96,31 @@ static bool same_words(const struct report_run *a, const struct report_run *b)
 	return same;
 }
 
-/* Whether all runs with the words of this one's verdict have its reason, too: it then stands in the summary, and
- * else in the table. */
+/* Returns true if all runs with the same verdict words have the same reason: it is then printed in
+ * the summary, otherwise in the table. */
 static bool has_one_reason(const struct report *r, int run)
 {
-	const struct report_run *of = &r->runs[run];
+	const struct report_run *x = &r->runs[run];
 	for (int i = 0; i < r->n; i++)
-		if (of->verdict && r->runs[i].verdict &&
-			strcmp(r->runs[i].verdict, of->verdict) != 0 &&
-			same_words(&r->runs[i], of))
+		if (x->verdict && r->runs[i].verdict &&
+			strcmp(r->runs[i].verdict, x->verdict) != 0 &&
+			same_words(&r->runs[i], x))
 			return false;
 	return true;
 }
 
-/* The runs whose verdict has the words of this one's, which is the first of them. */
+/* Prints all runs with the same verdict words as `first`, the first of them. */
 static void put_group(const struct view *v, int first, struct str *out)
 {
-	enum { MOST = 4 };
+	enum { MAX_NAMES = 4 };
 	const struct report_run *runs = v->r->runs;
 	struct str names = {0};
 	int n = 0;
 	for (int i = first; i < v->r->n; i++)
-		if (same_words(&runs[i], &runs[first]) && n++ < MOST)
+		if (same_words(&runs[i], &runs[first]) && n++ < MAX_NAMES)
 			str_printf(&names, "%s%s", n > 1 ? ", " : "", v->names[i]);
-	if (n > MOST)
-		str_printf(&names, " and %d more", n - MOST);
+	if (n > MAX_NAMES)
+		str_printf(&names, " and %d more", n - MAX_NAMES);
 	str_puts(out, "<li>");
 	put_verdict(out, &runs[first]);
 	str_puts(out, " ");
@@ -139,9 +139,9 @@ static bool begins_group(const struct report *r, int run)
 	return r->runs[run].control >= 0;
 }
 
-static void put_summary(const void *of, struct doc *d)
+static void put_summary(const void *context, struct doc *d)
 {
-	const struct view *v = of;
+	const struct view *v = context;
 	str_puts(d->out, "<ul class=\"verdicts\">\n");
 	for (int i = 0; i < v->r->n; i++)
 		if (begins_group(v->r, i))
@@ -151,7 +151,7 @@ static void put_summary(const void *of, struct doc *d)
 
 /* ---- runs -------------------------------------------------------------------------- */
 
-/* Where a cell is told apart by its words, on a narrow screen, it has a label. */
+/* Prints a table cell. On narrow screens, a label replaces the column's heading. */
 static void put_cell(struct str *out, const char *label, const char *text, bool number)
 {
 	str_printf(out, "<td class=\"%s\" data-label=\"%s\">",
@@ -169,16 +169,16 @@ static const char *fact_name(const struct report *r, int fact)
 {
 	static const char *const names[N_FACTS] = {
 		"Layout", "Techniques", NULL, ">MFU", ">Peak memory"};
-	return fact == SPEED ? speed_heading(speed_shown(r->logs, r->n)) : names[fact];
+	return fact == SPEED ? speed_heading(speed_column(r->logs, r->n)) : names[fact];
 }
 
-/* A fact of a run; nothing if the log does not say. */
+/* Prints a fact of a run; nothing if it is not in the log. */
 static void put_fact(
 	const struct report *r, const struct run_log *l, int fact, struct str *out)
 {
 	int columns_of[N_FACTS] = {[MFU] = COL_MFU, [MEMORY] = COL_MEM};
 	char text[NUM_TEXT];
-	columns_of[SPEED] = speed_shown(r->logs, r->n);
+	columns_of[SPEED] = speed_column(r->logs, r->n);
 	if (fact == LAYOUT) {
 		str_puts(out, l->info.layout ? l->info.layout : "");
 	} else if (fact == TECHNIQUES) {
@@ -249,15 +249,15 @@ static void put_table(const struct view *v, struct doc *d)
 
 static void put_left_out(const struct figures *f, struct str *out)
 {
-	enum { MOST = 40 };
+	enum { MAX_NAMES = 40 };
 	if (!f->left_out.n)
 		return;
-	str_puts(out, "<p class=\"note\">Not shown, which --column does: ");
-	for (int64_t i = 0; i < min64(f->left_out.n, MOST); i++) {
+	str_puts(out, "<p class=\"note\">Not shown (choose a column by --column): ");
+	for (int64_t i = 0; i < min64(f->left_out.n, MAX_NAMES); i++) {
 		str_puts(out, i ? ", " : "");
 		html_text(out, f->left_out.v[i]);
 	}
-	str_puts(out, f->left_out.n > MOST ? ", ...</p>\n" : "</p>\n");
+	str_puts(out, f->left_out.n > MAX_NAMES ? ", ...</p>\n" : "</p>\n");
 }
 
 static void put_curves(const struct view *v, struct doc *d)
@@ -301,8 +301,8 @@ static void put_speed(const struct view *v, struct doc *d)
 	for (int i = 0; i < r->n; i++) {
 		int n = r->runs[i].control < 0
 				? 0
-				: speed_compare(r->logs, report_controls(r), &r->logs[i],
-					  1, diffs);
+				: speed_compare(r->logs, report_count_controls(r),
+					  &r->logs[i], 1, diffs);
 		if (n && !any) {
 			doc_section(d, "speed", "Speed and memory");
 			doc_head(d, "speed", head, ARRAY_LEN(head));
@@ -316,12 +316,12 @@ static void put_speed(const struct view *v, struct doc *d)
 		for (int k = 0; k < n; k++)
 			put_measure(d, &diffs[k]);
 	}
-	if (!any) /* no log says */
+	if (!any)
 		return;
 	doc_table_end(d);
 	str_puts(d->out,
-		"<p class=\"note\">Medians over steps without the first tenth (2 to 100 "
-		"steps); the interval is that of the noise within the runs.</p>\n");
+		"<p class=\"note\">Medians over all steps except the first tenth (2 to 100 "
+		"steps); the interval covers the noise within the runs.</p>\n");
 	doc_section_end(d);
 }
 
@@ -330,13 +330,13 @@ static void put_speed(const struct view *v, struct doc *d)
 static void put_details(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
-	enum { MOST_OPEN = 8 };
+	enum { MAX_OPEN = 8 };
 	doc_section(d, "details", "Comparison");
 	for (int i = 0; i < r->n; i++) {
 		if (r->runs[i].control < 0 || !r->runs[i].details)
 			continue;
 		str_printf(
-			d->out, "<details%s><summary>", r->n <= MOST_OPEN ? " open" : "");
+			d->out, "<details%s><summary>", r->n <= MAX_OPEN ? " open" : "");
 		html_text(d->out, v->names[i]);
 		str_puts(d->out, " against ");
 		html_text(d->out, v->names[r->runs[i].control]);
@@ -352,10 +352,10 @@ static void put_differences(const struct view *v, struct doc *d)
 	const struct report *r = v->r;
 	const bool page = d->kind == PAGE_HTML;
 	struct differences all;
-	differences_of(r, &all);
+	differences_find(r, &all);
 	doc_section(d, "differences", "Options and environment");
 	if (all.n) {
-		doc_markup(d, "", "\nDifferences of options and environment:\n");
+		doc_markup(d, "", "\nDifferences in options and environment:\n");
 		doc_table(d, "differences");
 		doc_column(d, "", false);
 		if (page)
@@ -365,7 +365,7 @@ static void put_differences(const struct view *v, struct doc *d)
 		doc_rows(d);
 	} else
 		doc_markup(d, "<p>No difference is logged.</p>\n",
-			"\nNo difference of options and environment is logged.\n");
+			"\nNo difference in options or environment is logged.\n");
 	for (int64_t k = 0; k < all.n; k++) {
 		doc_row(d);
 		doc_cell(d, CELL_HEADING, all.v[k].key);
@@ -415,7 +415,7 @@ static void md_details(const struct view *v, int i, struct str *out)
 	const struct report_run *run = &r->runs[i];
 	struct speed_diff d[MAX_SPEEDS];
 	scoped_str lines = {0};
-	int n = speed_compare(r->logs, report_controls(r), &r->logs[i], 1, d);
+	int n = speed_compare(r->logs, report_count_controls(r), &r->logs[i], 1, d);
 	str_puts(&lines, run->details ? run->details : "");
 	speed_print(d, n, &lines);
 	str_puts(out, "\n**");
@@ -434,24 +434,24 @@ static void md_graph(const struct report *r, struct str *out)
 	struct curve_plot c;
 	struct str text = {0};
 	struct err e;
-	const struct series_opts o = {report_controls(r), r->one_set, false};
-	if (curves_of(&c, r->logs, r->n, &o, r->column, r->axis, &e)) {
+	const struct series_opts o = {report_count_controls(r), r->one_set, false};
+	if (curve_plot_init(&c, r->logs, r->n, &o, r->column, r->axis, &e)) {
 		str_puts(&text, e.msg);
 	} else {
 		c.graph.settled = !r->whole_range;
 		graph_text(&c.graph, &style, &text);
-		curves_free(&c);
+		curve_plot_free(&c);
 	}
 	str_putc(out, '\n');
 	md_block(out, text.s);
 	str_free(&text);
 }
 
-/* ---- the reports ------------------------------------------------------------------- */
+/* ---- reports ----------------------------------------------------------------------- */
 
-static void put_body(const void *of, struct doc *d)
+static void put_body(const void *context, struct doc *d)
 {
-	const struct view *v = of;
+	const struct view *v = context;
 	put_table(v, d);
 	put_curves(v, d);
 	if (v->r->n == 1)
@@ -461,9 +461,9 @@ static void put_body(const void *of, struct doc *d)
 	put_differences(v, d);
 }
 
-static void put_markdown(const void *of, struct doc *d)
+static void put_markdown(const void *context, struct doc *d)
 {
-	const struct view *v = of;
+	const struct view *v = context;
 	md_runs(v, d);
 	for (int i = 0; i < v->r->n; i++)
 		if (v->r->runs[i].control >= 0)
@@ -473,9 +473,9 @@ static void put_markdown(const void *of, struct doc *d)
 		put_differences(v, d);
 }
 
-static void put_data(const void *of, struct str *out)
+static void put_data(const void *context, struct str *out)
 {
-	const struct view *v = of;
+	const struct view *v = context;
 	report_data(&v->figures, out);
 }
 

@@ -1,5 +1,5 @@
-/* The rules by which torchtitan and Megatron-LM accept a loss curve, as their files state them in August 2026.
- * A rule takes each test with the first control. */
+/* How torchtitan and Megatron-LM accept a loss curve, as in their files of August 2026. A rule
+ * compares each test with the first control. */
 #include "compare/judge_internal.h"
 #include "options/options.h"
 
@@ -34,8 +34,8 @@ static bool torchtitan_pair(const struct rule_pair *p, struct str *reason)
 
 /* ---- Megatron-LM -------------------------------------------------------------------- */
 
-/* The values of its files: step 1 and each 5th step, with five decimals. A NaN is close to nothing, and
- * an infinity to itself only, as numpy.isclose() has it. */
+/* Rounds as in Megatron-LM's files, which have step 1 and every 5th step, with five decimals. A
+ * NaN is close to nothing, and an infinity only to itself, as in numpy.isclose(). */
 static double five_decimals(double x)
 {
 	char text[400];
@@ -51,7 +51,7 @@ static bool is_sampled(const struct rule_pair *p, int64_t row)
 
 static bool megatron_pair(const struct rule_pair *p, double rtol, struct str *reason)
 {
-	int64_t n = 0, n_failed = 0, most = 0;
+	int64_t n = 0, n_failed = 0, allowed = 0;
 	for (int64_t i = 0; i < p->n; i++) {
 		if (!is_sampled(p, i))
 			continue;
@@ -60,10 +60,11 @@ static bool megatron_pair(const struct rule_pair *p, double rtol, struct str *re
 		n_failed += !is_close(five_decimals(p->test[i]), control, rtol);
 	}
 	if (rtol > 0 && n > 1)
-		most = min64(max64(n / 100, 1), 50);
-	str_printf(reason, "%lld of %lld values differ by more than %g; %lld may",
-		(long long)n_failed, (long long)n, rtol, (long long)most);
-	return n && n_failed <= most;
+		allowed = min64(max64(n / 100, 1), 50);
+	str_printf(reason,
+		"%lld of %lld values differ by more than %g; %lld are allowed to",
+		(long long)n_failed, (long long)n, rtol, (long long)allowed);
+	return n && n_failed <= allowed;
 }
 
 static bool megatron_exact(const struct rule_pair *p, struct str *reason)
@@ -85,7 +86,7 @@ static bool megatron_near(const struct rule_pair *p, struct str *reason)
 		"Equal losses at every step.", torchtitan_pair)                            \
 	R("megatron", "NVIDIA/Megatron-LM",                                                \
 		"tests/functional_tests/python_test_utils/common.py: DeterministicTest",   \
-		"Equal losses, of five decimals, at step 1 and every 5th step; with "      \
+		"Equal losses, to five decimals, at step 1 and every 5th step; with "      \
 		"--by tokens, in every row. A NaN is equal to nothing.",                   \
 		megatron_exact)                                                            \
 	R("megatron-approximate", "NVIDIA/Megatron-LM",                                    \
@@ -93,7 +94,7 @@ static bool megatron_near(const struct rule_pair *p, struct str *reason)
 		"test_pretraining_regular_pipeline.py: CHECK_THRESHOLDS; "                 \
 		"common.py: pipeline",                                                     \
 		"The same losses within 5 %; a hundredth of them, at least 1 and at most " \
-		"50, may be beyond.",                                                      \
+		"50, may differ by more.",                                                 \
 		megatron_near)
 
 #define ROW(...) {__VA_ARGS__},

@@ -1,4 +1,4 @@
-/* Points of runs and of replicas, and short names. */
+/* Points of runs and replicas, and short names. */
 #include "compare/series.h"
 #include "base/utf8.h"
 #include "compare/compare.h"
@@ -7,8 +7,7 @@
 
 /* ---- names ------------------------------------------------------------------------- */
 
-/* How many bytes all names begin with, up to a / or a # (which stands before a run of a file), and so that
- * something remains of each. */
+/* Returns the length of the names' common prefix that ends with / or # (before a run in a file). */
 static size_t common_begin(const struct run_log *logs, int n)
 {
 	size_t common = 0;
@@ -22,7 +21,7 @@ static size_t common_begin(const struct run_log *logs, int n)
 	}
 }
 
-/* How many bytes all names end with, from a / on: logs of one name in folders of their own. */
+/* Returns the length of the names' common suffix that begins with /, such as "/log.csv". */
 static size_t common_end(const struct run_log *logs, int n, size_t begin)
 {
 	size_t common = 0, len = strlen(logs[0].name);
@@ -42,20 +41,20 @@ static size_t common_end(const struct run_log *logs, int n, size_t begin)
 	return common;
 }
 
-/* Without what all have in common, whose bytes are counted. */
+/* Returns a name without its first `begin` and last `end` bytes. */
 static char *brief_name(const char *name, size_t begin, size_t end)
 {
 	size_t len = strlen(name) - begin - end;
 	char *brief = xcalloc(len + 1, 1);
 	memcpy(brief, name + begin, len);
 	text_printable(brief);
-	for (char *c = brief; *c; c++) /* (a name is of one line) */
+	for (char *c = brief; *c; c++) /* (a name has one line) */
 		*c = *c == '\n' ? ' ' : *c;
 	return brief;
 }
 
-/* Each of them, allocated; returns how many bytes before them all have in common. */
-static size_t brief_names(const struct run_log *logs, int n, char **names)
+/* Allocates the brief names; returns the length of the prefix that was cut off. */
+static size_t shorten_names(const struct run_log *logs, int n, char **names)
 {
 	size_t begin = n > 1 ? common_begin(logs, n) : 0;
 	size_t end = common_end(logs, n, begin);
@@ -67,7 +66,7 @@ static size_t brief_names(const struct run_log *logs, int n, char **names)
 void runs_shorten(struct run_log *logs, int n)
 {
 	scoped_ptr char **names = xcalloc((size_t)n, sizeof(*names));
-	brief_names(logs, n, names);
+	shorten_names(logs, n, names);
 	for (int i = 0; i < n; i++) {
 		free(logs[i].brief);
 		logs[i].brief = names[i];
@@ -77,7 +76,7 @@ void runs_shorten(struct run_log *logs, int n)
 static void name_runs(struct series_list *l)
 {
 	l->names = xcalloc((size_t)l->n_runs, sizeof(*l->names));
-	size_t begin = brief_names(l->logs, l->n_runs, l->names);
+	size_t begin = shorten_names(l->logs, l->n_runs, l->names);
 	l->path = xcalloc(begin + 1, 1);
 	memcpy(l->path, l->logs[0].name, begin);
 }
@@ -130,7 +129,7 @@ void series_list_free(struct series_list *l)
 
 struct members {
 	struct log_rows *rows; /* [n] */
-	double **x;	       /* [n][rows]; NULL: steps */
+	double **x;	       /* [n][rows], on the axis; NULL: x is the step */
 	int n;
 };
 
@@ -165,7 +164,8 @@ static int members_init(struct members *m, const struct run_log *logs, int n,
 	return 0;
 }
 
-/* The mean of the members that are here; false: none has a finite value. (Halves, as a sum may be infinite.) */
+/* Computes the mean of the finite values in this row (a sum might overflow); false: there are
+ * none. */
 static bool mean_point(const struct members *m, double step, struct series_point *p)
 {
 	*p = (struct series_point){step, 0, 0, INFINITY, -INFINITY, 0};
@@ -181,7 +181,7 @@ static bool mean_point(const struct members *m, double step, struct series_point
 		p->high = fmax(p->high, r->v);
 	}
 	p->y = fmin(
-		fmax(p->y, p->low), p->high); /* (not past equal values by rounding) */
+		fmax(p->y, p->low), p->high); /* (rounding must not pass equal values) */
 	return p->n_runs > 0;
 }
 
@@ -190,44 +190,44 @@ int series_points(const struct series_list *l, const struct curve_series *s,
 	struct err *e)
 {
 	struct members m;
-	int64_t room = 1, kept = 0;
-	int most = 0;
+	int64_t capacity = 1, kept = 0;
+	int max_n = 0;
 	double step;
 	*n = 0;
 	*p = NULL;
 	if (members_init(&m, &l->logs[s->first], s->n, column, axis, e))
 		return -1;
 	for (int i = 0; i < s->n; i++)
-		room += m.rows[i].column < 0 ? 0 : m.rows[i].log->n_rows;
-	*p = xmalloc((size_t)room * sizeof(**p));
+		capacity += m.rows[i].column < 0 ? 0 : m.rows[i].log->n_rows;
+	*p = xmalloc((size_t)capacity * sizeof(**p));
 	while (rows_next(m.rows, m.n, COL_STEP, &step)) {
 		if (mean_point(&m, step, &(*p)[*n])) {
-			most = most > (*p)[*n].n_runs ? most : (*p)[*n].n_runs;
+			max_n = max_n > (*p)[*n].n_runs ? max_n : (*p)[*n].n_runs;
 			++*n;
 		}
 	}
 	for (int64_t k = 0; k < *n; k++)
-		if (2 * (*p)[k].n_runs > most)
+		if (2 * (*p)[k].n_runs > max_n)
 			(*p)[kept++] = (*p)[k];
 	*n = kept;
 	members_free(&m);
 	return 0;
 }
 
-int64_t series_thin(struct series_point *p, int64_t n, int64_t most)
+int64_t series_thin(struct series_point *p, int64_t n, int64_t max)
 {
-	int64_t size = ceil_div(n, most), groups = 0;
+	int64_t size = ceil_div(n, max), groups = 0;
 	for (int64_t begin = 0; size > 1 && begin < n; begin += size) {
 		int64_t end = min64(begin + size, n);
-		struct series_point of = p[begin + (end - begin) / 2];
-		of.y = 0;
+		struct series_point group = p[begin + (end - begin) / 2];
+		group.y = 0;
 		for (int64_t k = begin; k < end; k++) {
-			of.y += p[k].y / (double)(end - begin);
-			of.low = fmin(of.low, p[k].low);
-			of.high = fmax(of.high, p[k].high);
+			group.y += p[k].y / (double)(end - begin);
+			group.low = fmin(group.low, p[k].low);
+			group.high = fmax(group.high, p[k].high);
 		}
-		of.y = fmin(fmax(of.y, of.low), of.high);
-		p[groups++] = of;
+		group.y = fmin(fmax(group.y, group.low), group.high);
+		p[groups++] = group;
 	}
 	return size > 1 ? groups : n;
 }

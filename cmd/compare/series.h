@@ -1,50 +1,49 @@
-/*
- * Series: what is drawn of some runs, a run by itself or replicas as their mean and the band from the lowest to
- * the highest of them; and the names that runs have in pictures.
- */
+/* Series: the curves to draw. A series is one run, or replicas as their mean and the band from the
+ * lowest to the highest of them. Also the names of runs in pictures. */
 #pragma once
 
 #include "compare/curve.h"
 
 struct curve_series {
-	int first, n; /* of these runs */
+	int first, n; /* runs [first, first + n) */
 	bool control;
 	char *name; /* of the run, or "mean of 4 controls" */
 };
 
-/* Sets the brief names of the runs: without the path that all have in common. */
+/* Sets the brief names of the runs: without the path they have in common. */
 void runs_shorten(struct run_log *logs, int n);
 
 struct series_list {
 	const struct run_log *logs;
-	char **names; /* [n_runs] of the runs, without the path that all have in common */
-	char *path;   /* what was left out before them; "" */
+	char **names; /* [n_runs], without the path they have in common */
+	char *path;   /* the common path that was cut off; may be "" */
 	int n_runs;
 	struct curve_series *v;
 	int n;
 };
 
-/* The controls, if there are several, are replicas of each other, and so are the tests if they are one set. */
+/* Several controls are replicas of each other, and so are the tests if one_set. */
 struct series_opts {
 	int n_controls;
-	bool one_set, each_run; /* each_run: nevertheless each by itself */
+	bool one_set, each_run; /* each_run: nevertheless draw each run by itself */
 };
 void series_list_init(struct series_list *l, const struct run_log *logs, int n,
 	const struct series_opts *o);
 void series_list_free(struct series_list *l);
 
-/* A step, its place on the axis, and the mean and the extremes of some rows and runs. */
 struct series_point {
-	double step, x, y, low, high;
+	double step, x;	     /* x: the place on the axis */
+	double y, low, high; /* mean and extremes, over runs and thinned rows */
 	int n_runs;
 };
-/* The finite points in ascending order of steps; of replicas, where more than half of them have a value. *p is
- * allocated. 0, or -1 with *e set if a log has values of the column but not the axis. */
+/* Allocates the finite points, in ascending order of steps; for replicas, only steps where more
+ * than half have a value. Returns 0, or -1 with *e set if a log has the column but not the axis. */
 int series_points(const struct series_list *l, const struct curve_series *s,
 	const char *column, enum curve_axis axis, struct series_point **p, int64_t *n,
 	struct err *e);
-/* At most so many points, each of a group of consecutive ones, all equally many. In place; returns their number. */
-int64_t series_thin(struct series_point *p, int64_t n, int64_t most);
+/* Merges groups of consecutive points, all of the same size, so that at most `max` remain. In
+ * place; returns their number. */
+int64_t series_thin(struct series_point *p, int64_t n, int64_t max);
 
 /* ---- plot.c ------------------------------------------------------------------------ */
 
@@ -54,8 +53,8 @@ struct curve_plot {
 	struct graph graph;
 };
 
-/* The curves of a column. */
-int curves_of(struct curve_plot *c, const struct run_log *logs, int n,
+/* Opens the curves of a column for drawing. Returns 0, or -1 with *e set. */
+int curve_plot_init(struct curve_plot *c, const struct run_log *logs, int n,
 	const struct series_opts *o, const char *column, enum curve_axis axis,
 	struct err *e);
-void curves_free(struct curve_plot *c);
+void curve_plot_free(struct curve_plot *c);

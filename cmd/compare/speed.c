@@ -1,4 +1,4 @@
-/* Speed and memory of runs. */
+/* Measures and compares speed and memory of runs. */
 #include "compare/speed.h"
 #include "compare/curve.h"
 #include "stats/stats.h"
@@ -8,18 +8,18 @@
 static const struct measure {
 	int column;
 	const char *name;
-	bool peak;		 /* the largest value counts, instead of the median */
+	bool peak;		 /* use the maximum instead of the median */
 	const char *more, *less; /* the words for a test with larger, smaller values */
 } measures[] = {
 	{COL_TPS, "tokens/s", false, "faster", "slower"},
-	{COL_TPS_PER_GPU, "tokens/s and rank", false, "faster", "slower"},
+	{COL_TPS_PER_GPU, "tokens/s per rank", false, "faster", "slower"},
 	{COL_DT, "time of a step", false, "slower", "faster"},
 	{COL_SPS, "samples/s", false, "faster", "slower"},
 	{COL_MFU, "MFU", false, "higher", "lower"},
 	{COL_MEM, "peak memory of a rank", true, "more", "less"},
 };
 
-_Static_assert(ARRAY_LEN(measures) <= MAX_SPEEDS, "room for all measures");
+_Static_assert(ARRAY_LEN(measures) <= MAX_SPEEDS, "MAX_SPEEDS includes all measures");
 
 static const struct measure *measure_of(int column)
 {
@@ -38,7 +38,7 @@ const char *speed_name(int column)
 const char *speed_heading(int column)
 {
 	return column == COL_DT		   ? ">Time of a step"
-	       : column == COL_TPS_PER_GPU ? ">Tokens/s and rank"
+	       : column == COL_TPS_PER_GPU ? ">Tokens/s per rank"
 	       : column == COL_SPS	   ? ">Samples/s"
 					   : ">Tokens/s";
 }
@@ -51,7 +51,8 @@ char *speed_text(char buf[AT_LEAST(NUM_TEXT)], int column, double v)
 		text_bytes(buf, v);
 	else if (column == COL_MFU)
 		snprintf(buf, NUM_TEXT, "%.3g %%%s", 100 * v,
-			v > 2 ? " (impossible)" : ""); /* (float8: of bf16's peak) */
+			v > 2 ? " (impossible)"
+			      : ""); /* (fp8 runs divide by bf16's peak) */
 	else if (column == COL_DT)
 		snprintf(buf, NUM_TEXT, "%.4g %s", v < 1 ? 1000 * v : v,
 			v < 1 ? "ms" : "s");
@@ -79,7 +80,7 @@ static double error_of(const double *v, int64_t n)
 }
 
 /* Measures one run; value, error and deviation are natural logarithms. */
-static struct speed of_run(const struct run_log *l, const struct measure *m)
+static struct speed measure_run(const struct run_log *l, const struct measure *m)
 {
 	struct speed s = {.value = NAN, .error = NAN, .df = SPEED_BLOCKS - 1};
 	double *v = xmalloc((size_t)(l->n_rows + 1) * sizeof(*v)), peak = -INFINITY;
@@ -110,8 +111,9 @@ static struct speed of_run(const struct run_log *l, const struct measure *m)
 
 /* ---- the runs of a side ------------------------------------------------------------ */
 
-/* Raises the error to the standard error of a mean of n runs with this deviation, if it is smaller. */
-static void widen(struct speed *s, double deviation, int n)
+/* Raises the error to at least the standard error of the mean of runs with this deviation, which
+ * was estimated from n runs. */
+static void widen_error(struct speed *s, double deviation, int n)
 {
 	double between = deviation / sqrt(s->n_runs);
 	if (n < 2 || s->error >= between)
@@ -120,13 +122,15 @@ static void widen(struct speed *s, double deviation, int n)
 	s->df = n - 1;
 }
 
-static struct speed of_runs(const struct run_log *logs, int n, const struct measure *m)
+/* Measures several runs, combined by the geometric mean. */
+static struct speed measure_runs(
+	const struct run_log *logs, int n, const struct measure *m)
 {
 	struct speed all = {.df = SPEED_BLOCKS - 1};
 	double sum = 0, squares = 0, within = 0;
 	int k = 0;
 	for (int i = 0; i < n; i++) {
-		struct speed s = of_run(&logs[i], m);
+		struct speed s = measure_run(&logs[i], m);
 		if (!isfinite(s.value))
 			continue;
 		double delta = s.value - (k ? sum / k : 0);
@@ -143,7 +147,7 @@ static struct speed of_runs(const struct run_log *logs, int n, const struct meas
 	all.error = sqrt(within) / k;
 	all.n_runs = k;
 	all.deviation = k > 1 ? sqrt(squares / (k - 1)) : 0;
-	widen(&all, all.deviation, k);
+	widen_error(&all, all.deviation, k);
 	return all;
 }
 
@@ -151,10 +155,10 @@ struct speed speed_of(const struct run_log *logs, int n, int column)
 {
 	const struct measure *m = measure_of(column);
 	BUG_ON(!m);
-	return of_runs(logs, n, m);
+	return measure_runs(logs, n, m);
 }
 
-int speed_shown(const struct run_log *logs, int n)
+int speed_column(const struct run_log *logs, int n)
 {
 	static const int kinds[] = {COL_TPS, COL_TPS_PER_GPU, COL_SPS, COL_DT};
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
@@ -164,7 +168,8 @@ int speed_shown(const struct run_log *logs, int n)
 	return COL_TPS;
 }
 
-static struct speed_diff diff_of(const struct measure *m, struct speed a, struct speed b)
+static struct speed_diff make_diff(
+	const struct measure *m, struct speed a, struct speed b)
 {
 	struct speed_diff d = {m->column, a, b, b.value / a.value, NAN, NAN, NULL};
 	double x = a.error, y = b.error;
@@ -175,8 +180,8 @@ static struct speed_diff diff_of(const struct measure *m, struct speed a, struct
 	return d;
 }
 
-/* The logarithm of how much faster the test is. */
-static double gain_of(const struct speed_diff *d)
+/* Returns the logarithm of the speed-up of the test. */
+static double log_gain(const struct speed_diff *d)
 {
 	return d->column == COL_DT ? -log(d->ratio) : log(d->ratio);
 }
@@ -186,8 +191,8 @@ static double half_width(const struct speed_diff *d)
 	return log(d->high / d->ratio);
 }
 
-/* Are these measures of one quantity, such as tokens per second and the time of a step, within
- * their noise? */
+/* Returns true if two measures are of one quantity within their noise, such as tokens per second
+ * and the time of a step. */
 static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff *b)
 {
 	const double rounding = 0.02;
@@ -195,11 +200,11 @@ static bool is_same_quantity(const struct speed_diff *a, const struct speed_diff
 		b->column == COL_TPS_PER_GPU || b->column == COL_MFU};
 	double noise = per_rank[0] == per_rank[1] ? half_width(a) + half_width(b) : 0;
 	return !measure_of(a->column)->peak && !measure_of(b->column)->peak &&
-	       fabs(gain_of(a) - gain_of(b)) < fmax(rounding, noise);
+	       fabs(log_gain(a) - log_gain(b)) < fmax(rounding, noise);
 }
 
-/* Gives measures of the quantity of the first one interval, the widest, so that their statements
- * agree. done[]: those that have such an interval. */
+/* Gives all measures of the same quantity as the first one the widest of their intervals, so that
+ * their statements agree. done[]: measures that have such an interval. */
 static void reconcile(struct speed_diff *d, int n, int first, bool *done)
 {
 	bool same[MAX_SPEEDS] = {false};
@@ -212,8 +217,8 @@ static void reconcile(struct speed_diff *d, int n, int first, bool *done)
 		if (!same[i])
 			continue;
 		done[i] = true;
-		low = fmin(low, gain_of(&d[i]));
-		high = fmax(high, gain_of(&d[i]));
+		low = fmin(low, log_gain(&d[i]));
+		high = fmax(high, log_gain(&d[i]));
 		wide = fmax(wide, half_width(&d[i]));
 	}
 	for (int i = first; i < n; i++) {
@@ -240,16 +245,17 @@ int speed_compare(const struct run_log *control, int n_control,
 {
 	int n = 0;
 	for (size_t i = 0; i < ARRAY_LEN(measures); i++) {
-		struct speed a = of_runs(control, n_control, &measures[i]);
-		struct speed b = of_runs(test, n_test, &measures[i]);
+		struct speed a = measure_runs(control, n_control, &measures[i]);
+		struct speed b = measure_runs(test, n_test, &measures[i]);
 		if (a.n_runs == 1)
-			widen(&a, b.deviation, b.n_runs);
+			widen_error(&a, b.deviation, b.n_runs);
 		if (b.n_runs == 1)
-			widen(&b, a.deviation, a.n_runs);
-		bool said = measures[i].column == COL_SPS && n &&
-			    d[0].column != COL_DT; /* as tokens */
-		if (isfinite(a.value) && isfinite(b.value) && !said)
-			d[n++] = diff_of(&measures[i], a, b);
+			widen_error(&b, a.deviation, a.n_runs);
+		/* samples/s are redundant next to tokens/s */
+		bool redundant =
+			measures[i].column == COL_SPS && n && d[0].column != COL_DT;
+		if (isfinite(a.value) && isfinite(b.value) && !redundant)
+			d[n++] = make_diff(&measures[i], a, b);
 	}
 	bool done[MAX_SPEEDS] = {false};
 	for (int i = 0; i < n; i++)
@@ -261,7 +267,7 @@ int speed_compare(const struct run_log *control, int n_control,
 
 /* ---- printing ---------------------------------------------------------------------- */
 
-/* "12 (9 to 15) % ": how far the test is from the control. */
+/* Appends how far the test is from the control, such as "+12.00 % (+9.00 to +15.00)". */
 static void put_change(const struct speed_diff *d, struct str *out)
 {
 	double change = 100 * (d->ratio - 1);

@@ -1,21 +1,21 @@
-/* Spikes of a loss. */
+/* Finds spikes of a loss. */
 #include "compare/judge_internal.h"
 
 #include <math.h>
 
-/* Whether as many values of a window are as large as one behind it as can not be that many standard
- * deviations above their mean: at most 1 / (1 + SPIKE_SIGMAS^2) of them, by Cantelli's inequality. This
- * spares most rows the sums. */
+/* Returns true if so many values of a window are as large as `value` that it cannot be a spike: at
+ * most 1 / (1 + SPIKE_SIGMAS^2) of them can lie SPIKE_SIGMAS deviations above the mean, by
+ * Cantelli's inequality. This avoids the sums for most rows. */
 static bool is_usual(const double *window, double value)
 {
-	enum { MOST = SPIKE_WINDOW / (1 + SPIKE_SIGMAS * SPIKE_SIGMAS) };
+	enum { MAX_AS_LARGE = SPIKE_WINDOW / (1 + SPIKE_SIGMAS * SPIKE_SIGMAS) };
 	int n = 0;
-	for (int i = SPIKE_WINDOW - 1; i >= 0 && n <= MOST; i--)
+	for (int i = SPIKE_WINDOW - 1; i >= 0 && n <= MAX_AS_LARGE; i--)
 		n += window[i] >= value;
-	return n > MOST;
+	return n > MAX_AS_LARGE;
 }
 
-/* Sums over a window, from scratch in each step: sums that are updated would drift. */
+/* Computes the sums over a window anew for each row, since running sums would drift. */
 static bool is_spike(const double *x, int64_t row, struct spike *s)
 {
 	if (row < SPIKE_WINDOW || is_usual(x + row - SPIKE_WINDOW, x[row]))

@@ -1,4 +1,4 @@
-/* A log while it is read: a stack of values for each column, from which rows are made. */
+/* Builds a log: collects a stack of values per column, and makes rows of them. */
 #include "logs/logs_internal.h"
 #include "options/options.h"
 
@@ -6,7 +6,7 @@
 
 enum { MAX_POINTS = 1 << 27, MAX_SETTINGS = 256, MAX_VALUE = 1024 };
 
-void build_begin(struct build *b, const struct log_how *how)
+void build_init(struct build *b, const struct log_how *how)
 {
 	*b = (struct build){.how = how,
 		.line = {.trained = -1, .total = -1, .clocked = -1},
@@ -29,20 +29,20 @@ void build_free(struct build *b)
 	strs_free(&b->settings);
 	strs_free(&b->table.names);
 	free(b->table.first_run);
-	free(b->table.twice);
+	free(b->table.duplicate);
 	*b = (struct build){0};
 }
 
-static bool same(const char *s, struct span name)
+static bool equals(const char *s, struct span name)
 {
 	return strlen(s) == name.n && !memcmp(s, name.p, name.n);
 }
 
-/* The series of a column, which is added if it is new; -1: too many. */
+/* Finds or adds the series of a column; -1: too many. */
 static int find_series(struct build *b, struct span column)
 {
 	int i = 0;
-	while (i < b->n_series && !same(b->series[i].name, column))
+	while (i < b->n_series && !equals(b->series[i].name, column))
 		i++;
 	if (i < b->n_series)
 		return i;
@@ -60,7 +60,7 @@ static bool is_name(const struct known_name *k, struct span name)
 	return k->len == name.n && !memcmp(k->name, name.p, name.n);
 }
 
-/* By the hash table, to which a new name is added. */
+/* Finds a name in the hash table, or adds it; NULL: too many names. */
 static struct known_name *find_name(struct known_names *all, struct span name)
 {
 	size_t slot = hash_bytes(name.p, name.n, 0) % NAME_SLOTS;
@@ -77,7 +77,7 @@ static struct known_name *find_name(struct known_names *all, struct span name)
 	return k;
 }
 
-/* Most rows have the same names in the same order. */
+/* First tries the name that last came next, as most rows have the same names in the same order. */
 struct known_name *build_name(struct build *b, struct span name)
 {
 	struct known_names *all = &b->known;
@@ -90,7 +90,7 @@ struct known_name *build_name(struct build *b, struct span name)
 	return all->last;
 }
 
-/* Measurements that are not numbers were not made; a loss that is not a number is a result. */
+/* Returns false for values that a column cannot have. NaN is a result only of a loss. */
 static bool is_value(const struct series *s, double v)
 {
 	if (s->column < 0)
@@ -100,7 +100,7 @@ static bool is_value(const struct series *s, double v)
 	return columns[s->column].kind == COLUMN_EXACT || isfinite(v);
 }
 
-static void pop_from(struct build *b, struct series *s, int64_t step)
+static void pop_values(struct build *b, struct series *s, int64_t step)
 {
 	while (s->n && s->p[s->n - 1].step >= step) {
 		s->n--;
@@ -114,7 +114,7 @@ void build_set(struct build *b, int64_t step, struct span name, double v)
 	build_set_known(b, step, build_name(b, name), v);
 }
 
-/* The series of a name; NULL: there is no room for it, or no row. */
+/* Returns the series of a name; NULL: too many columns, an invalid step, or a name to ignore. */
 static struct series *series_of(struct build *b, int64_t step, struct known_name *known)
 {
 	if (known && known->series < 0) {
@@ -134,31 +134,31 @@ static struct series *series_of(struct build *b, int64_t step, struct known_name
 	return s->given && !known->given ? NULL : s;
 }
 
-/* Notes two fields of a row that stand for one column and are not equal. */
-static void note_fields(
+/* Notes if two fields of a row are for one column and differ. */
+static void note_duplicate(
 	struct build *b, struct series *s, const struct known_name *name, double v)
 {
-	bool both = b->table.json_row && s->by_row == b->table.json_row &&
-		    s->by != name && s->n;
+	bool both = b->table.json_row && s->last_row == b->table.json_row &&
+		    s->last_name != name && s->n;
 	double before = both ? s->p[s->n - 1].v : v;
-	if (memcmp(&before, &v, sizeof(v)) != 0 && !b->table.twice)
-		b->table.twice = xstrdup(s->name);
-	s->by = name;
-	s->by_row = b->table.json_row;
+	if (memcmp(&before, &v, sizeof(v)) != 0 && !b->table.duplicate)
+		b->table.duplicate = xstrdup(s->name);
+	s->last_name = name;
+	s->last_row = b->table.json_row;
 }
 
-static void push(struct build *b, struct series *s, int64_t step, double v)
+static void push_value(struct build *b, struct series *s, int64_t step, double v)
 {
 	const struct point *last = s->n && !b->is_table ? &s->p[s->n - 1] : NULL;
 	if (last && last->step == step && !memcmp(&last->v, &v, sizeof(v)))
-		return; /* said twice, as by progress bars */
+		return; /* repeated, as by progress bars */
 	if (!b->is_table)
-		pop_from(b, s, step);
+		pop_values(b, s, step);
 	if (b->n_points == MAX_POINTS)
 		return;
-	if (s->n == s->room) {
-		s->room = s->room ? 2 * s->room : 64;
-		s->p = xrealloc(s->p, (size_t)s->room * sizeof(*s->p));
+	if (s->n == s->capacity) {
+		s->capacity = s->capacity ? 2 * s->capacity : 64;
+		s->p = xrealloc(s->p, (size_t)s->capacity * sizeof(*s->p));
 	}
 	s->p[s->n++] = (struct point){step, v};
 	b->n_points++;
@@ -168,15 +168,15 @@ bool build_unread(struct build *b, int64_t step, struct span name, struct span t
 {
 	double scale;
 	char column[64];
-	struct span of = name_of_column(b->how, name, &scale);
-	snprintf(column, sizeof(column), "%.*s", (int)min64((int64_t)of.n, 63), of.p);
+	struct span own = name_of_column(b->how, name, &scale);
+	snprintf(column, sizeof(column), "%.*s", (int)min64((int64_t)own.n, 63), own.p);
 	int c = column_find(column);
 	if (c < 0 || !begins_as_number(text.p, text.p + text.n))
 		return false;
-	/* (a second step of a row is not the row's) */
+	/* (a second step in a row is not the row's step) */
 	struct series *s = c == COL_STEP ? NULL : series_of(b, step, build_name(b, name));
 	if (s)
-		push(b, s, step, unread_value());
+		push_value(b, s, step, unread_value());
 	else if (c != COL_STEP)
 		return false;
 	unread_note(&b->unread, column, step, text.p, text.n);
@@ -194,13 +194,13 @@ void build_set_known(struct build *b, int64_t step, struct known_name *known, do
 	if (!s)
 		return;
 	v = scaled(v, known->scale);
-	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* bytes are whole */
+	if (s->column == COL_MEM || s->column == COL_MEM_ACTIVE) /* whole bytes */
 		v = v >= 0 && v < 0x1p53 ? (double)(int64_t)v : -1;
 	if (!is_value(s, v))
 		return;
 	v = is_absent(v) ? (double)NAN : v;
-	note_fields(b, s, known, v);
-	push(b, s, step, v);
+	note_duplicate(b, s, known, v);
+	push_value(b, s, step, v);
 }
 
 void build_mean(struct build *b, int64_t from, int64_t step, struct span name, double v)
@@ -208,14 +208,14 @@ void build_mean(struct build *b, int64_t from, int64_t step, struct span name, d
 	struct known_name *known = build_name(b, name);
 	struct series *s = series_of(b, step, known);
 	if (s)
-		pop_from(b, s, from + 1);
+		pop_values(b, s, from + 1);
 	build_set_known(b, step, known, v);
 }
 
 void build_rewind(struct build *b, int64_t step)
 {
 	for (int i = 0; i < b->n_series; i++)
-		pop_from(b, &b->series[i], step);
+		pop_values(b, &b->series[i], step);
 }
 
 void build_row(struct build *b, int64_t step, bool training)
@@ -226,7 +226,7 @@ void build_row(struct build *b, int64_t step, bool training)
 	if (training)
 		b->line.trained = step;
 	b->line.step = step;
-	b->n_taken++;
+	b->n_parsed++;
 }
 
 void build_setting(struct build *b, const char *key, struct span value)
@@ -236,8 +236,8 @@ void build_setting(struct build *b, const char *key, struct span value)
 	value = span_trim(value);
 	if (!value.n || value.n > MAX_VALUE)
 		return;
-	if (i >= 0 && same(b->settings.v[i], value))
-		return; /* some logs say it in each row */
+	if (i >= 0 && equals(b->settings.v[i], value))
+		return; /* some logs state it in each row */
 	str_add(&text, value.p, value.n);
 	if (i >= 0) {
 		free(b->settings.v[i]);
@@ -284,7 +284,7 @@ static bool is_sorted(const struct series *s)
 	return true;
 }
 
-/* Sorts a series by step; of several values at a step the last one stays. */
+/* Sorts a series by step, and keeps the last of several values at a step. */
 static void sort_series(struct series *s)
 {
 	if (is_sorted(s))
@@ -302,25 +302,25 @@ static void sort_series(struct series *s)
 	free(s->p);
 	s->n_replaced += s->n - n;
 	s->p = p;
-	s->room = s->n;
+	s->capacity = s->n;
 	s->n = n;
 }
 
-/* Says of how many rows only the later ones were read, if they are more than a few. */
-static void say_replaced(const struct build *b, const char *name)
+/* Warns of rows that later rows replaced, if they are more than a few. */
+static void warn_replaced(const struct build *b, const char *name)
 {
 	enum { FEW = 3 };
-	int64_t most = 0;
+	int64_t n = 0;
 	for (int i = 0; i < b->n_series; i++)
 		if (b->series[i].column >= 0 && columns[b->series[i].column].curve)
-			most = max64(most, b->series[i].n_replaced);
-	if (most > FEW && !b->growing)
-		warn("%s: %lld rows are not used, because later rows of the log have the "
+			n = max64(n, b->series[i].n_replaced);
+	if (n > FEW && !b->growing)
+		warn("%s: %lld rows are ignored, because later rows of the log have the "
 		     "same or an earlier step",
-			name, (long long)most);
+			name, (long long)n);
 }
 
-/* Whether all steps of a series are in the list. */
+/* Returns true if all steps of a series are in the list. */
 static bool has_steps(const struct steps *all, const struct series *s)
 {
 	int64_t i = 0;
@@ -363,7 +363,7 @@ static void fill_column(
 	}
 }
 
-/* The column that the digits are counted of. */
+/* Returns the series to count digits in. */
 static const struct series *main_series(const struct build *b)
 {
 	static const int order[] = {COL_LOSS, COL_VAL_LOSS, COL_VAL_BPB, COL_TRAIN_LOSS};
@@ -384,18 +384,18 @@ static int digits_of(double v)
 	return n;
 }
 
-/* The digits that values were printed with: those of the shortest text that stands for the same
- * number, of the longest of many values; 0 if a float could not have more. */
+/* Returns the number of digits that values were printed with: the maximum, over many values, of
+ * the digits of the shortest text with the same value; 0 if a float has no more. */
 static int count_digits(const struct series *s)
 {
 	enum { SAMPLES = 1000, ALL = 9 };
-	int most = 0;
+	int max = 0;
 	int64_t stride = max64(1, s->n / SAMPLES);
 	for (int64_t i = 0; i < s->n; i += stride) {
 		int n = isfinite(s->p[i].v) ? digits_of(s->p[i].v) : 0;
-		most = n > most ? n : most;
+		max = n > max ? n : max;
 	}
-	return most >= ALL ? 0 : most;
+	return max >= ALL ? 0 : max;
 }
 
 static void fill_settings(const struct build *b, struct run_log *l)
@@ -410,8 +410,8 @@ static void fill_settings(const struct build *b, struct run_log *l)
 
 int build_finish(struct build *b, struct run_log *l, struct err *e)
 {
-	/* Columns have a place for each row, and of a small file each row may have columns of its own. */
-	enum { PLACES_ANYWAY = 1 << 24, PLACES_PER_VALUE = 64 };
+	/* The table has a cell for each column and row; in a small log, most cells may be empty. */
+	enum { ALLOWED_CELLS = 1 << 24, CELLS_PER_VALUE = 64 };
 	struct steps all = {0};
 	int64_t n_columns = 0;
 	for (int i = 0; i < b->n_series; i++)
@@ -421,13 +421,13 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 		add_steps(&all, &b->series[i]);
 		n_columns += b->series[i].n > 0;
 	}
-	if (n_columns * all.n > max64(PLACES_ANYWAY, PLACES_PER_VALUE * b->n_points)) {
+	if (n_columns * all.n > max64(ALLOWED_CELLS, CELLS_PER_VALUE * b->n_points)) {
 		free(all.v);
 		return err_set(e, EX_DATAERR,
 			"%s: most values of the table of %lld columns and %lld rows are missing",
 			l->name, (long long)n_columns, (long long)all.n);
 	}
-	say_replaced(b, l->name);
+	warn_replaced(b, l->name);
 	l->unread = b->unread;
 	if (!b->growing)
 		unread_warn(&b->unread, l->name);

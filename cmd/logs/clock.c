@@ -1,15 +1,15 @@
-/* What a log says of time and of tokens beside its columns: the time stamps of its lines or events become the
- * column elapsed, and samples or steps of a stated length the column tokens. */
+/* Derives the columns elapsed, from time stamps, and tokens, from samples or steps of known
+ * length. */
 #include "logs/logs_internal.h"
 
 #include <ctype.h>
 
-/* The series that has times of any clock until build_finish(). (No name of a log begins with a blank.) */
+/* The series of clock times, until build_finish(). (No name in a log begins with a blank.) */
 #define CLOCK " clock"
 
 /* ---- time stamps ------------------------------------------------------------------- */
 
-/* Days from 1970-01-01, in the calendar of today. */
+/* Returns the days since 1970-01-01, in the Gregorian calendar. */
 static int64_t days_of(int64_t year, int64_t month, int64_t day)
 {
 	static const int before[] = {
@@ -21,7 +21,7 @@ static int64_t days_of(int64_t year, int64_t month, int64_t day)
 	       day - 1;
 }
 
-/* "2026-01-01 10:00:00,123" as seconds; false: it is none. */
+/* Reads "2026-01-01 10:00:00,123" as seconds; false: not a time stamp. */
 static bool scan_stamp(struct span s, double *seconds)
 {
 	static const char form[] = "dddd-dd-ddTdd:dd:dd";
@@ -71,15 +71,15 @@ double time_of_line(struct span line)
 
 void build_clock(struct build *b, int64_t step, double seconds)
 {
-	static const double a_date = 1e8; /* 1973: smaller ones are no dates */
+	static const double a_date = 1e8; /* 1973: smaller values are not dates */
 	if (step != b->line.clocked && seconds > a_date)
 		build_set(b, step, SPAN(CLOCK), seconds);
 	b->line.clocked = step;
 }
 
-/* ---- columns that others are made of ----------------------------------------------- */
+/* ---- derived columns --------------------------------------------------------------- */
 
-static struct series *find(struct build *b, const char *name)
+static struct series *find_series(struct build *b, const char *name)
 {
 	for (int i = 0; i < b->n_series; i++)
 		if (!strcmp(b->series[i].name, name))
@@ -87,23 +87,23 @@ static struct series *find(struct build *b, const char *name)
 	return NULL;
 }
 
-/* Since the first row; without a difference, or beside times that the log states itself, they say nothing. */
+/* Makes clock times relative to the first row; drops them if constant, or if the log states times. */
 static void finish_clock(struct build *b)
 {
-	struct series *s = find(b, CLOCK), *own = find(b, LOG_ELAPSED);
+	struct series *s = find_series(b, CLOCK), *own = find_series(b, LOG_ELAPSED);
 	if (!s)
 		return;
-	bool says = !(own && own->n) && s->n && s->p[0].v != s->p[s->n - 1].v;
+	bool keep = !(own && own->n) && s->n && s->p[0].v != s->p[s->n - 1].v;
 	double first = s->n ? s->p[0].v : 0;
 	for (int64_t i = 0; i < s->n; i++)
 		s->p[i].v = round((s->p[i].v - first) * 1e6) / 1e6;
-	if (!says)
+	if (!keep)
 		s->n = 0;
 	free(s->name);
-	s->name = xstrdup(says ? LOG_ELAPSED : "");
+	s->name = xstrdup(keep ? LOG_ELAPSED : "");
 }
 
-static int64_t setting(const struct build *b, const char *key)
+static int64_t get_int(const struct build *b, const char *key)
 {
 	int64_t v = 0, i = strs_find(&b->keys, key);
 	if (i >= 0 && parse_int(b->settings.v[i], &v))
@@ -111,14 +111,14 @@ static int64_t setting(const struct build *b, const char *key)
 	return v > 0 && v < INT64_C(1) << 40 ? v : 0;
 }
 
-/* Of the samples so far and their length; or of the steps and what one of them has. */
+/* Computes tokens from the samples so far and their length, or from steps and tokens per step. */
 static void finish_tokens(struct build *b)
 {
-	struct series *samples = find(b, LOG_SAMPLES);
-	int64_t context = setting(b, "context"), step = setting(b, "tokens-per-step");
+	struct series *samples = find_series(b, LOG_SAMPLES);
+	int64_t context = get_int(b, "context"), step = get_int(b, "tokens-per-step");
 	bool by_samples = samples && samples->n && context;
-	step = step ? step : setting(b, "batch") * context;
-	struct series *own = find(b, columns[COL_TOKENS].name), *from = samples;
+	step = step ? step : get_int(b, "batch") * context;
+	struct series *own = find_series(b, columns[COL_TOKENS].name), *from = samples;
 	if ((own && own->n) || !(by_samples || step))
 		return;
 	for (int i = 0; i < b->n_series && !by_samples; i++)

@@ -3,8 +3,8 @@
 
 #include <strings.h>
 
-/* The next field of a line; *rest is behind its delimiter, or its p is NULL after the last field. A
- * field may stand in quotes. */
+/* Returns the next field of a line, without quotes around it, and moves *rest after its delimiter;
+ * after the last field, rest->p is NULL. */
 static struct span next_field(struct span *rest, char delimiter)
 {
 	struct span f = {rest->p, 0};
@@ -26,7 +26,7 @@ static bool is_number(struct span f, double *v)
 	return f.n && scan_double(f.p, f.p + f.n, v) == f.p + f.n;
 }
 
-/* Without its quotes, a quote in it stands there twice. */
+/* Appends a field, with doubled quotes made single. */
 static void add_unquoted(struct span f, struct str *out)
 {
 	for (size_t i = 0; i < f.n; i++) {
@@ -35,11 +35,11 @@ static void add_unquoted(struct span f, struct str *out)
 	}
 }
 
-/* The delimiter that a line has most of. */
+/* Returns the delimiter that is most frequent in a line. */
 static char find_delimiter(struct span line)
 {
 	static const char candidates[] = "\t;,";
-	size_t most = 0;
+	size_t max = 0;
 	char best = '\0';
 	for (int i = 0; candidates[i]; i++) {
 		size_t n = 0;
@@ -48,8 +48,8 @@ static char find_delimiter(struct span line)
 			quoted ^= line.p[k] == '"';
 			n += !quoted && line.p[k] == candidates[i];
 		}
-		if (n > most)
-			most = n, best = candidates[i];
+		if (n > max)
+			max = n, best = candidates[i];
 	}
 	return best;
 }
@@ -58,9 +58,9 @@ static char find_delimiter(struct span line)
 
 static void add_name(struct table *t, struct span name)
 {
-	enum { MOST = 255 };
+	enum { MAX_NAME = 255 };
 	scoped_str text = {0};
-	name.n = (size_t)min64((int64_t)name.n, MOST);
+	name.n = (size_t)min64((int64_t)name.n, MAX_NAME);
 	str_puts(&text, "");
 	add_unquoted(name, &text);
 	strs_add(&t->names, text.s);
@@ -87,9 +87,9 @@ int csv_run_field(struct span header, char *delimiter)
 	return -1;
 }
 
-/* W&B exports "Step","run - train/loss","run - train/loss__MIN","run - train/loss__MAX": the name of a run and
- * that of a column. The run of a field; empty: it is none of W&B's. */
-static struct span run_of(struct span *name)
+/* Cuts the run off a name such as "run - train/loss" and returns it; empty: none. W&B's exports
+ * have the fields "Step", "run - train/loss", "run - train/loss__MIN", "run - train/loss__MAX". */
+static struct span cut_run(struct span *name)
 {
 	struct span run = {NULL, 0};
 	for (const char *p = name->p, *end = p + name->n; p + 3 < end; p++)
@@ -109,14 +109,14 @@ static bool span_ends(struct span s, const char *with)
 void csv_runs(struct span line, struct strs *runs)
 {
 	struct span name = next_field(&line, ','), last = {NULL, 0};
-	if (!name.n || run_of(&name).n)
+	if (!name.n || cut_run(&name).n)
 		return;
 	bool bounds = false;
 	for (; line.p; last = name) {
 		name = next_field(&line, ',');
 		bounds |= last.n && name.n == last.n + 5 &&
 			  !memcmp(name.p, last.p, last.n) && span_ends(name, "__MIN");
-		struct span column = name, run = run_of(&column);
+		struct span column = name, run = cut_run(&column);
 		char text[256];
 		snprintf(text, sizeof(text), "%.*s", (int)min64((int64_t)run.n, 255),
 			run.p ? run.p : "");
@@ -131,10 +131,10 @@ void csv_runs(struct span line, struct strs *runs)
 		strs_free(runs);
 }
 
-/* The name of a column in a table of W&B's, of the one run that is read; "": it is none. */
+/* Returns the column of a field in a table of W&B's; "": it is of another run, or not a column. */
 static struct span column_of(const struct table *t, const char *only, struct span name)
 {
-	struct span column = name, run = run_of(&column), none = {"", 0};
+	struct span column = name, run = cut_run(&column), none = {"", 0};
 	const char *read = t->run && t->run_field < 0 ? t->run : only;
 	if (!read || !run.n)
 		return name;
@@ -143,7 +143,7 @@ static struct span column_of(const struct table *t, const char *only, struct spa
 	return !mine || bound || name_is_step(column) ? none : column;
 }
 
-/* The first field that is one, but LitGPT's iter counts micro-batches, and evaluations have only a step. */
+/* Returns true for the first field of steps; step replaces LitGPT's iter (of micro-batches). */
 static bool is_better_step(const struct table *t, struct span name)
 {
 	if (t->by_epoch)
@@ -154,8 +154,8 @@ static bool is_better_step(const struct table *t, struct span name)
 	       span_begins(name, "step");
 }
 
-/* Two runs of W&B may have one name, and two names may stand for one column. */
-static void note_twice(struct build *b, struct strs *seen, struct span name)
+/* Notes a column with two fields: two names may be of one column, and two runs of one name. */
+static void note_duplicate(struct build *b, struct strs *seen, struct span name)
 {
 	double scale;
 	struct table *t = &b->table;
@@ -164,19 +164,19 @@ static void note_twice(struct build *b, struct strs *seen, struct span name)
 	if (!name.n || name_is_step(name) || given_column(b->how, name).n)
 		return;
 	str_add(&text, column.p, column.n);
-	if (!t->twice && strs_find(seen, text.s) >= 0)
-		t->twice = xstrdup(text.s);
+	if (!t->duplicate && strs_find(seen, text.s) >= 0)
+		t->duplicate = xstrdup(text.s);
 	strs_add(seen, text.s);
 }
 
-/* A header: names, of which at least one is known. */
-static bool take_header(struct build *b, struct span line)
+/* Parses a header. Returns true if at least one of its names is known. */
+static bool parse_header(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
 	bool known = false;
 	scoped_strs runs = {0}, seen = {0};
-	free(t->twice);
-	t->twice = NULL;
+	free(t->duplicate);
+	t->duplicate = NULL;
 	t->run_field = csv_run_field(line, &t->delimiter);
 	if (t->run_field < 0)
 		csv_runs(line, &runs);
@@ -201,15 +201,15 @@ static bool take_header(struct build *b, struct span line)
 			known = true;
 		}
 		add_name(t, name);
-		note_twice(b, &seen, name);
+		note_duplicate(b, &seen, name);
 	}
 	t->clock = t->step == 1 && !strcmp(t->names.v[0], "Wall time") ? 0 : -1;
 	known |= runs.n > 0;
 	return known;
 }
 
-/* Without a header: step, loss, and columns without names. */
-static bool take_headless(struct table *t, struct span line)
+/* Parses the first row of a table without a header: step, loss, and columns without names. */
+static bool parse_headless(struct table *t, struct span line)
 {
 	t->run_field = t->clock = -1;
 	while (line.p && t->names.n < MAX_FIELDS) {
@@ -227,8 +227,8 @@ static bool take_headless(struct table *t, struct span line)
 	return t->names.n > 1;
 }
 
-/* Without a loss, train_loss is the loss. */
-static void find_loss(struct build *b)
+/* Makes train_loss the loss, if there is no loss. */
+static void choose_loss(struct build *b)
 {
 	struct table *t = &b->table;
 	int64_t train = -1;
@@ -253,8 +253,8 @@ static bool begin_table(struct build *b, struct span line)
 	struct span rest = line, first = next_field(&rest, t->delimiter);
 	bool header =
 		t->lines++ || !is_number(first, &v); /* or the first line is a row */
-	if (t->delimiter && (header ? take_header(b, line) : take_headless(t, line))) {
-		find_loss(b);
+	if (t->delimiter && (header ? parse_header(b, line) : parse_headless(t, line))) {
+		choose_loss(b);
 		return header;
 	}
 	strs_free(&t->names);
@@ -262,7 +262,7 @@ static bool begin_table(struct build *b, struct span line)
 	return true;
 }
 
-/* ---- what a table is about --------------------------------------------------------------- */
+/* ---- kinds of tables ---------------------------------------------------------------------- */
 
 static struct span next_line(struct span *rest)
 {
@@ -275,11 +275,11 @@ static struct span next_line(struct span *rest)
 
 bool csv_columns(struct span sample, struct strs *names)
 {
-	enum { MOST = 200 };
+	enum { MAX_NAMES = 200 };
 	struct span header = next_line(&sample), row = next_line(&sample);
 	char delimiter = find_delimiter(header);
 	bool numbers = false;
-	while (delimiter && header.p && row.p && names->n < MOST) {
+	while (delimiter && header.p && row.p && names->n < MAX_NAMES) {
 		double v;
 		struct span name = next_field(&header, delimiter);
 		scoped_str text = {0};
@@ -308,13 +308,13 @@ static bool is_runs_header(struct span header, char delimiter, bool *has_steps)
 	return found >= ARRAY_LEN(marks);
 }
 
-/* Returns true if a field has another text in each row, which is no number or date. */
+/* Returns true if a field has a different text in each row, never a number or a date. */
 static bool names_rows(struct span rows, char delimiter, int field)
 {
-	enum { MOST = 50 };
+	enum { MAX_ROWS = 50 };
 	scoped_strs seen = {0};
 	scoped_str text = {0};
-	while (rows.n && seen.n < MOST) {
+	while (rows.n && seen.n < MAX_ROWS) {
 		struct span line = next_line(&rows);
 		if (!span_trim(line).n)
 			continue;
@@ -349,7 +349,7 @@ bool csv_is_runs(struct span sample)
 
 /* ---- rows ------------------------------------------------------------------------ */
 
-static bool find_step_field(struct build *b, struct span line, int64_t *step)
+static bool read_step(struct build *b, struct span line, int64_t *step)
 {
 	const struct table *t = &b->table;
 	double v;
@@ -371,17 +371,17 @@ static bool find_step_field(struct build *b, struct span line, int64_t *step)
 	return false;
 }
 
-static bool is_of_run(struct build *b, struct span line)
+static bool is_selected(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
 	scoped_str run = {0};
 	if (t->run_field < 0)
 		return true;
 	csv_field(line, t->delimiter, t->run_field, &run);
-	return runs_take_row(t, run.s);
+	return runs_select_row(t, run.s);
 }
 
-/* A row with more fields than the header: perhaps 2,5 is a number. */
+/* Returns true if a row has more fields than the header, perhaps because 2,5 is a number. */
 static bool has_more_fields(const struct table *t, struct span line)
 {
 	int64_t n = 0;
@@ -398,7 +398,7 @@ static bool has_more_fields(const struct table *t, struct span line)
 	return false;
 }
 
-/* A header with epoch, train/box_loss or train/loss, and metrics/... */
+/* Returns true for a header with epoch, train/box_loss or train/loss, and metrics/... */
 static bool is_yolo(struct span header)
 {
 	char delimiter = find_delimiter(header);
@@ -412,7 +412,7 @@ static bool is_yolo(struct span header)
 	return epoch && loss && metrics;
 }
 
-/* Adds train/box_loss and such to the first sum, val/box_loss and such to the second. */
+/* Adds train/..._loss to the first sum, val/..._loss to the second. */
 static void add_part(double sums[static 2], struct span name, double v)
 {
 	double *sum = span_begins(name, "train/") ? &sums[0] : &sums[1];
@@ -421,7 +421,7 @@ static void add_part(double sums[static 2], struct span name, double v)
 		*sum = isnan(*sum) ? v : *sum + v;
 }
 
-/* The sums are rounded to the digits of their parts, of which files have five. */
+/* Sets loss and val_loss to the sums, rounded to about the five digits of their parts. */
 static void set_sums(struct build *b, int64_t step, const double sums[static 2])
 {
 	static const double digits = 1e6;
@@ -438,8 +438,8 @@ bool line_csv(struct build *b, struct span line)
 	bool any = false;
 	b->is_table = true;
 	if (!span_trim(line).n || (!t->delimiter && begin_table(b, line)) ||
-		span_begins(line, "#") || !is_of_run(b, line) ||
-		!find_step_field(b, line, &step))
+		span_begins(line, "#") || !is_selected(b, line) ||
+		!read_step(b, line, &step))
 		return false;
 	t->rows++;
 	double sums[2] = {NAN, NAN}; /* of YOLO: training, validation */
@@ -470,7 +470,7 @@ bool line_csv(struct build *b, struct span line)
 	return any;
 }
 
-/* YOLO's results.csv has a row per epoch, and the parts of its loss. */
+/* Parses YOLO's results.csv, which has one row per epoch, and the parts of the loss. */
 bool line_yolo(struct build *b, struct span line)
 {
 	struct table *t = &b->table;
@@ -478,7 +478,7 @@ bool line_yolo(struct build *b, struct span line)
 	return t->by_epoch && line_csv(b, line);
 }
 
-/* "10 6.154908657073975" */
+/* Parses "10 6.154908657073975". */
 bool line_losses(struct build *b, struct span line)
 {
 	int64_t step;
@@ -505,8 +505,8 @@ bool line_losses(struct build *b, struct span line)
 	return true;
 }
 
-/* MLflow's "1764201600500 2.5 10": a time in milliseconds, the value of the metric that the file is named after,
- * and the step. */
+/* Parses MLflow's "1764201600500 2.5 10": the time in milliseconds, the value of the metric that
+ * the file is named after, and the step. */
 bool line_mlflow(struct build *b, struct span line)
 {
 	static const double after = 1e11, before = 1e14;

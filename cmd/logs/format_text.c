@@ -1,4 +1,4 @@
-/* Reads formats from a text, whose syntax pt-compare(1) describes. Users' files are bounded. */
+/* Reads formats from a text in the syntax of pt-compare(1). The size of users' files is limited. */
 #include "base/file.h"
 #include "options/options.h"
 #include "logs/formats.h"
@@ -12,18 +12,18 @@ struct parsing {
 	const char *file;
 	int line;
 	bool built_in;
-	struct log_format *open; /* NULL: no format has begun */
-	int group; /* the first kind of line that the next label belongs to */
+	struct log_format *open; /* the current format; NULL: none has begun */
+	int group;		 /* the first kind of line that the next label is for */
 	struct {
 		char *s;
 		bool quoted;
 	} word[MAX_WORDS];
-	int n, i; /* words of the line, and those that were taken */
+	int n, i; /* words of the line, and words read so far */
 	struct err *e;
 };
 
 /* Sets an error about the current line. */
-static bool wrong(struct parsing *p, const char *what, const char *why)
+static bool syntax_error(struct parsing *p, const char *what, const char *why)
 {
 	err_set(p->e, EX_DATAERR, "%s: line %d: '%.80s': %s", p->file, p->line, what,
 		why);
@@ -47,29 +47,29 @@ static bool split_words(struct parsing *p, char *s)
 		if (!*s || *s == '#')
 			return true;
 		if (p->n == MAX_WORDS)
-			return wrong(p, s, "a line has at most 32 words");
+			return syntax_error(p, s, "a line has at most 32 words");
 		char quote = *s == '"' || *s == '\'' ? *s++ : '\0', *begin = s;
 		p->word[p->n].s = s;
 		p->word[p->n].quoted = quote;
 		s = quote ? strchr(s, quote) : s + strcspn(s, " \t\r");
 		if (!s)
-			return wrong(p, begin, "the text has no closing quote");
+			return syntax_error(p, begin, "the text has no closing quote");
 		bool fits = s > begin && s - begin <= MAX_TEXT;
 		s = end_text(s);
 		if (!fits)
-			return wrong(p, begin, "a text has 1 to 255 bytes");
+			return syntax_error(p, begin, "a text has 1 to 255 bytes");
 	}
 }
 
-/* Takes the next word if it is a text in quotes, or a name without them; NULL: it is not. */
+/* Reads the next word if it is a NAME, or a TEXT in quotes; otherwise returns NULL. */
 enum kind_of_word { NAME, TEXT };
-static const char *next(struct parsing *p, enum kind_of_word kind)
+static const char *next_word(struct parsing *p, enum kind_of_word kind)
 {
 	bool is = p->i < p->n && p->word[p->i].quoted == (kind == TEXT);
 	return is ? p->word[p->i++].s : NULL;
 }
 
-/* Takes the next word if it is this one. */
+/* Skips the next word if it is this one. */
 static bool next_is(struct parsing *p, const char *word)
 {
 	bool is = p->i < p->n && !p->word[p->i].quoted && !strcmp(p->word[p->i].s, word);
@@ -77,13 +77,13 @@ static bool next_is(struct parsing *p, const char *word)
 	return is;
 }
 
-/* Takes a unit, if one is there; false: it is not known. suffix: it may be "suffix". */
+/* Reads an optional unit; false: it is unknown. suffix: "suffix" is allowed. */
 static bool next_unit(struct parsing *p, double *scale, bool suffix)
 {
-	const char *s = next(p, NAME);
+	const char *s = next_word(p, NAME);
 	*scale = 1;
 	return !s || (scale_of_unit(s, scale) && (suffix || *scale != BY_SUFFIX)) ||
-	       wrong(p, s, "the unit is not known here");
+	       syntax_error(p, s, "the unit is not supported here");
 }
 
 /* ---- formats --------------------------------------------------------------------- */
@@ -99,13 +99,13 @@ static bool is_complete(const struct line_kind *k)
 	return k->n_labels || k->fields.is || k->named;
 }
 
-/* The numbers below belong to a kind and those directly before it. */
+/* Returns true if the next kind begins a new group: numbers belong to all kinds of a group. */
 static bool ends_group(const struct line_kind *k)
 {
 	return k->n_labels || k->fields.is;
 }
 
-/* Ends the format that is open, and drops it if an earlier one has its name. */
+/* Ends the current format, and drops it if an earlier format has the same name. */
 static bool end_format(struct parsing *p)
 {
 	struct log_format *f = p->open;
@@ -118,7 +118,8 @@ static bool end_format(struct parsing *p)
 		f->text = code->text;
 		f->detect = code->detect;
 	} else if (!f->n_kinds || !is_complete(&f->kinds[f->n_kinds - 1])) {
-		return wrong(p, f->name, "the format ends without a number to read");
+		return syntax_error(
+			p, f->name, "the format ends without a number to read");
 	}
 	if (format_find(p->to, f->name) != f) {
 		format_free(f);
@@ -127,15 +128,15 @@ static bool end_format(struct parsing *p)
 	return true;
 }
 
-static bool take_format(struct parsing *p)
+static bool parse_format(struct parsing *p)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
 	struct log_formats *to = p->to;
-	const char *name = next(p, NAME);
+	const char *name = next_word(p, NAME);
 	if (!name || name[strspn(name, letters)] || !end_format(p))
 		return false;
 	if (!p->built_in && (log_code_find(name) || !strcmp(name, "auto")))
-		return wrong(
+		return syntax_error(
 			p, name, "this format cannot be replaced; choose another name");
 	to->v = xgrow(to->v, to->n, sizeof(*to->v));
 	p->open = &to->v[to->n++];
@@ -143,23 +144,23 @@ static bool take_format(struct parsing *p)
 	return true;
 }
 
-static bool take_about(struct parsing *p)
+static bool parse_about(struct parsing *p)
 {
 	struct str *about = &p->open->about;
-	const char *text = next(p, TEXT);
+	const char *text = next_word(p, TEXT);
 	str_printf(about, "%s%s", about->len ? " " : "", text ? text : "");
 	return text;
 }
 
-static bool take_settings(struct parsing *p)
+static bool parse_settings(struct parsing *p)
 {
 	return p->open->settings = true;
 }
 
-static bool take_head(struct parsing *p)
+static bool parse_head(struct parsing *p)
 {
 	struct log_format *f = p->open;
-	for (int n = 0; n < MAX_HEADS && (f->heads[n] = next(p, TEXT)); n++)
+	for (int n = 0; n < MAX_HEADS && (f->heads[n] = next_word(p, TEXT)); n++)
 		;
 	f->closes = next_is(p, "closes");
 	f->ranks = next_is(p, "ranks");
@@ -172,7 +173,7 @@ static bool add_kind(struct parsing *p, struct line_kind k)
 {
 	struct log_format *f = p->open;
 	if (f->n_kinds == MAX_KINDS)
-		return wrong(p, k.mark, "a format has at most 12 kinds of lines");
+		return syntax_error(p, k.mark, "a format has at most 12 kinds of lines");
 	if (!f->n_kinds || ends_group(&f->kinds[f->n_kinds - 1]))
 		p->group = f->n_kinds;
 	f->kinds = xgrow(f->kinds, f->n_kinds, sizeof(*f->kinds));
@@ -180,11 +181,11 @@ static bool add_kind(struct parsing *p, struct line_kind k)
 	return true;
 }
 
-static bool take_kind(struct parsing *p)
+static bool parse_kind(struct parsing *p)
 {
 	struct line_kind k = {.training = !strcmp(p->word->s, "train")};
-	k.mark = next(p, TEXT);
-	if (!k.mark || (next_is(p, "needs") && !(k.needs = next(p, TEXT))))
+	k.mark = next_word(p, TEXT);
+	if (!k.mark || (next_is(p, "needs") && !(k.needs = next_word(p, TEXT))))
 		return false;
 	k.whole = next_is(p, "whole");
 	k.epoch = next_is(p, "epoch");
@@ -193,12 +194,12 @@ static bool take_kind(struct parsing *p)
 	if ((k.epoch || k.last) && !k.named)
 		return false;
 	if (!k.named && next_is(p, "pairs")) {
-		const char *is = next(p, TEXT), *between = next(p, TEXT);
+		const char *is = next_word(p, TEXT), *between = next_word(p, TEXT);
 		if (!is || is[1] || (between && between[1]))
 			return false;
 		k.fields = (struct fields){
 			*is, between ? *between : '\0', next_is(p, "suffix"), NULL};
-		if (next_is(p, "loss") && !(k.fields.loss = next(p, TEXT)))
+		if (next_is(p, "loss") && !(k.fields.loss = next_word(p, TEXT)))
 			return false;
 	}
 	return add_kind(p, k);
@@ -207,7 +208,7 @@ static bool take_kind(struct parsing *p)
 static bool add_label(struct parsing *p, struct line_kind *k, struct label l)
 {
 	if (k->fields.is || k->n_labels == MAX_LABELS)
-		return wrong(p, l.text,
+		return syntax_error(p, l.text,
 			k->fields.is ? "a line with pairs has no other numbers"
 				     : "a line has at most 16 numbers");
 	k->label[k->n_labels++] = l;
@@ -217,31 +218,31 @@ static bool add_label(struct parsing *p, struct line_kind *k, struct label l)
 	return true;
 }
 
-/* Takes TEXT COLUMN [UNIT]. */
+/* Reads TEXT COLUMN [UNIT]. */
 static bool next_label(struct parsing *p, struct label *l, bool suffix)
 {
-	l->text = next(p, TEXT);
-	l->column = next(p, NAME);
+	l->text = next_word(p, TEXT);
+	l->column = next_word(p, NAME);
 	l->len = (unsigned char)(l->text ? strlen(l->text) : 0);
 	return l->text && l->column && next_unit(p, &l->scale, suffix);
 }
 
 /* Adds a number next to a text to the kinds of lines of the current group. */
-static bool take_label(struct parsing *p)
+static bool parse_label(struct parsing *p)
 {
 	struct label l = {.before = next_is(p, "before")};
 	if (!next_label(p, &l, !l.before))
 		return false;
 	int n = p->open ? p->open->n_kinds : 0;
 	if (p->group >= n)
-		return wrong(p, l.text, "there is no train or eval line above it");
+		return syntax_error(p, l.text, "there is no train or eval line above it");
 	for (int i = p->group; i < n; i++)
 		if (!add_label(p, &p->open->kinds[i], l))
 			return false;
 	return true;
 }
 
-static bool take_alone(struct parsing *p)
+static bool parse_alone(struct parsing *p)
 {
 	struct line_kind k = {.alone = true};
 	struct label l = {.before = false};
@@ -255,17 +256,17 @@ static bool take_alone(struct parsing *p)
 
 /* ---- names ----------------------------------------------------------------------- */
 
-static bool take_names(struct parsing *p)
+static bool parse_names(struct parsing *p)
 {
 	struct log_formats *f = p->to;
 	bool column = !strcmp(p->word->s, "column");
 	struct log_names *to = column				? &f->columns
 			       : !strcmp(p->word->s, "setting") ? &f->settings
 								: &f->sentences;
-	struct log_name name = {.ours = next(p, NAME), .scale = 1};
+	struct log_name name = {.ours = next_word(p, NAME), .scale = 1};
 	if (!name.ours || (column && !next_unit(p, &name.scale, false)) || p->i == p->n)
 		return false;
-	while ((name.name = next(p, TEXT))) {
+	while ((name.name = next_word(p, TEXT))) {
 		to->v = xgrow(to->v, to->n, sizeof(*to->v));
 		to->v[to->n++] = name;
 	}
@@ -280,23 +281,23 @@ static bool take_names(struct parsing *p)
 
 static const struct directive {
 	const char *word, *form;
-	bool (*take)(struct parsing *p);
+	bool (*parse)(struct parsing *p);
 	bool within; /* a format */
 } directives[] = {
-	{"format", "format NAME, of a-z, 0-9 and -", take_format, false},
-	{"about", "about \"TEXT\"", take_about, true},
-	{"settings", "settings", take_settings, true},
-	{"head", "head \"TEXT\" ... [closes] [ranks]", take_head, true},
-	{"train", "train " LINE_FORM, take_kind, true},
-	{"eval", "eval " LINE_FORM, take_kind, true},
-	{"before", "before \"TEXT\" COLUMN [UNIT]", take_label, true},
-	{"alone", "alone \"TEXT\" COLUMN [UNIT]", take_alone, true},
-	{"column", "column COLUMN [UNIT] \"NAME\" ...", take_names, false},
-	{"setting", "setting OPTION \"NAME\" ...", take_names, false},
-	{"sentence", "sentence OPTION \"TEXT\" ...", take_names, false},
+	{"format", "format NAME, of a-z, 0-9 and -", parse_format, false},
+	{"about", "about \"TEXT\"", parse_about, true},
+	{"settings", "settings", parse_settings, true},
+	{"head", "head \"TEXT\" ... [closes] [ranks]", parse_head, true},
+	{"train", "train " LINE_FORM, parse_kind, true},
+	{"eval", "eval " LINE_FORM, parse_kind, true},
+	{"before", "before \"TEXT\" COLUMN [UNIT]", parse_label, true},
+	{"alone", "alone \"TEXT\" COLUMN [UNIT]", parse_alone, true},
+	{"column", "column COLUMN [UNIT] \"NAME\" ...", parse_names, false},
+	{"setting", "setting OPTION \"NAME\" ...", parse_names, false},
+	{"sentence", "sentence OPTION \"TEXT\" ...", parse_names, false},
 };
 static const struct directive label_directive = {
-	"", "\"TEXT\" COLUMN [UNIT]", take_label, true};
+	"", "\"TEXT\" COLUMN [UNIT]", parse_label, true};
 
 static const struct directive *find_directive(struct parsing *p)
 {
@@ -314,7 +315,7 @@ static const struct directive *find_directive(struct parsing *p)
 	return NULL;
 }
 
-static bool take_line(struct parsing *p, char *text)
+static bool parse_line(struct parsing *p, char *text)
 {
 	if (!split_words(p, text) || !p->n)
 		return !p->e->code;
@@ -322,9 +323,9 @@ static bool take_line(struct parsing *p, char *text)
 	if (!d)
 		return false;
 	if (d->within && !p->open)
-		return wrong(p, p->word->s, "there is no format line above it");
-	p->i = d->take != take_label;
-	if (d->take(p) && p->i == p->n)
+		return syntax_error(p, p->word->s, "there is no format line above it");
+	p->i = d->parse != parse_label;
+	if (d->parse(p) && p->i == p->n)
 		return true;
 	if (!p->e->code)
 		err_set(p->e, EX_DATAERR, "%s: line %d: the form is %s", p->file, p->line,
@@ -343,7 +344,7 @@ int formats_add(struct log_formats *to, const char *text, const char *name, bool
 		char *line = s;
 		s = end_text(s + strcspn(s, "\n"));
 		p.line++;
-		right = take_line(&p, line);
+		right = parse_line(&p, line);
 	}
 	return right && end_format(&p) ? 0 : -1;
 }
@@ -355,6 +356,6 @@ int formats_read(struct log_formats *to, const char *path, struct err *e)
 		return -1;
 	if (text.len && strlen(text.s) < text.len)
 		return err_set(
-			e, EX_DATAERR, "%s: it is not a text: it has a NUL byte", path);
+			e, EX_DATAERR, "%s: not a text file: it has a NUL byte", path);
 	return formats_add(to, text.len ? text.s : "", path, false, e);
 }

@@ -1,4 +1,4 @@
-/* The table of formats, lines of text in one of them, and which one a log has. */
+/* The table of formats. Reads lines in a format, and detects the format of a log. */
 #include "base/file.h"
 #include "options/options.h"
 #include "draw/page.h"
@@ -66,13 +66,13 @@ static int is_format_file(const struct dirent *d)
 /* Adds the formats in share/pt/logs, in the order of their files' names. */
 static int add_shared(struct log_formats *to, struct err *e)
 {
-	scoped_str folder = {0};
+	scoped_str directory = {0};
 	struct dirent **d;
 	int rc = 0;
-	share_path(&folder, "logs");
-	int n = scandir(folder.s, &d, is_format_file, alphasort);
+	share_path(&directory, "logs");
+	int n = scandir(directory.s, &d, is_format_file, alphasort);
 	for (int i = 0; i < n; i++) {
-		scoped_ptr char *file = text_printf("%s/%s", folder.s, d[i]->d_name);
+		scoped_ptr char *file = text_printf("%s/%s", directory.s, d[i]->d_name);
 		if (!rc)
 			rc = file_check_regular(file, e) || formats_read(to, file, e);
 		free(d[i]);
@@ -106,7 +106,7 @@ int log_how_open(struct log_how *h, struct err *e)
 		f->n_given = f->n;
 		if (!f->n)
 			return err_set(e, EX_DATAERR,
-				"%s: it has no format; pt-compare(1) describes them",
+				"%s: no format in this file; pt-compare(1) describes formats",
 				h->format);
 	}
 	if (add_shared(f, e))
@@ -159,8 +159,8 @@ void log_names_man(FILE *f)
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-/* The length of a sequence that colours text: ESC [ parameters letter. */
-static size_t colour_length(struct span s)
+/* Returns the length of a color code: ESC [ parameters letter. */
+static size_t color_length(struct span s)
 {
 	size_t n = 1;
 	n += n < s.n && s.p[n] == '[';
@@ -169,7 +169,7 @@ static size_t colour_length(struct span s)
 	return n < s.n ? n + 1 : n;
 }
 
-static void strip_colour(struct span line, struct str *out)
+static void strip_color(struct span line, struct str *out)
 {
 	str_clear(out);
 	while (line.n) {
@@ -177,15 +177,15 @@ static void strip_colour(struct span line, struct str *out)
 		size_t n = escape ? (size_t)(escape - line.p) : line.n;
 		str_add(out, line.p, n);
 		line = (struct span){line.p + n, line.n - n};
-		n = line.n ? colour_length(line) : 0;
+		n = line.n ? color_length(line) : 0;
 		line = (struct span){line.p + n, line.n - n};
 	}
 }
 
-static bool take_plain(struct build *b, const struct log_format *f, struct span line)
+static bool parse_plain(struct build *b, const struct log_format *f, struct span line)
 {
-	if (*f->heads	   ? take_block(b, f, line)
-		: f->kinds ? take_kinds(b, f, line)
+	if (*f->heads	   ? parse_block(b, f, line)
+		: f->kinds ? parse_kinds(b, f, line)
 			   : f->line(b, line))
 		return true;
 	if (f->settings)
@@ -193,7 +193,7 @@ static bool take_plain(struct build *b, const struct log_format *f, struct span 
 	return false;
 }
 
-/* A carriage return begins a line, too: of a progress bar. */
+/* Carriage returns also separate lines, since progress bars print them. */
 int format_line(void *to, const char *p, size_t len, struct err *e)
 {
 	struct line_reader *r = to;
@@ -204,15 +204,15 @@ int format_line(void *to, const char *p, size_t len, struct err *e)
 		size_t n = line.n + (cr != NULL);
 		rest = (struct span){rest.p + n, rest.n - n};
 		if (line.n && memchr(line.p, '\033', line.n)) {
-			strip_colour(line, &r->plain);
+			strip_color(line, &r->plain);
 			line = (struct span){r->plain.s, r->plain.len};
 		}
 		if (line.n)
-			take_plain(r->b, r->f, line);
+			parse_plain(r->b, r->f, line);
 	}
 	if (r->b->pattern.too_hard)
 		return err_set(e, EX_USAGE,
-			"pattern: it takes too long on a line that begins '%.*s'; make it "
+			"pattern: takes too long on a line that begins with '%.*s'; make it "
 			"simpler",
 			(int)min64((int64_t)len, 40), p);
 	return 0;
@@ -234,19 +234,19 @@ void format_sample(struct build *b, const struct log_format *f, struct span samp
 	str_free(&r.plain);
 }
 
-/* Returns the rows that a format takes of a sample. */
+/* Returns the number of rows that a format finds in a sample. */
 static int64_t count_rows(
 	const struct log_how *how, const struct log_format *f, struct span sample)
 {
 	struct build b;
-	build_begin(&b, how);
+	build_init(&b, how);
 	format_sample(&b, f, sample);
-	int64_t rows = b.n_points ? b.n_taken : 0;
+	int64_t rows = b.n_points ? b.n_parsed : 0;
 	build_free(&b);
 	return rows;
 }
 
-/* Lines of pt-train begin with step=, and those of others may, too. */
+/* Returns true for a log of pt-train. Its lines begin with step=, but so do other programs'. */
 static bool is_pt(const struct log_how *how, struct span sample)
 {
 	const char *end = sample.p + sample.n;
@@ -268,33 +268,33 @@ static bool is_pt(const struct log_how *how, struct span sample)
 	       !span_find(line, " sps=");
 }
 
-/* The format of lines that takes the most rows; *most of them. Tables and JSON lines last: a format's own
- * lines may be among them. */
+/* Returns the format of lines that finds the most rows, *max. Tables and JSON lines are a last
+ * resort: other programs may print some between their own lines. */
 static const struct log_format *detect_lines(
-	const struct log_how *how, struct span sample, int64_t *most)
+	const struct log_how *how, struct span sample, int64_t *max)
 {
 	const struct log_formats *all = how->formats;
 	const struct log_format *best = NULL;
-	*most = 0;
+	*max = 0;
 	for (int i = 0; i < (all->n_given ? all->n_given : all->n); i++) {
 		const struct log_format *f = &all->v[i];
 		bool general = f->line == line_csv || f->line == line_jsonl;
-		if (!(f->line || f->kinds) || f->line == line_plain || (general && *most))
+		if (!(f->line || f->kinds) || f->line == line_plain || (general && *max))
 			continue;
 		int64_t n = count_rows(how, f, sample);
-		if (n > *most)
-			*most = n, best = f;
+		if (n > *max)
+			*max = n, best = f;
 	}
 	return best;
 }
 
-/* A few rows near the beginning suffice. */
+/* Reads the whole sample only if there are too few rows near its beginning. */
 const struct log_format *format_detect(const struct log_how *how, struct span sample)
 {
 	enum { BEGINNING = 1 << 15, FEW = 16 };
 	struct span beginning = {sample.p, (size_t)min64((int64_t)sample.n, BEGINNING)};
 	const struct log_formats *all = how->formats;
-	int64_t most;
+	int64_t n;
 	if (is_pt(how, sample))
 		return format_find(all, "pt");
 	if (all->regex)
@@ -302,9 +302,9 @@ const struct log_format *format_detect(const struct log_how *how, struct span sa
 	for (int i = 0; i < all->n && !all->n_given; i++)
 		if (all->v[i].detect && all->v[i].detect(sample))
 			return &all->v[i];
-	const struct log_format *f = detect_lines(how, beginning, &most);
-	if (most < FEW && sample.n > beginning.n)
-		f = detect_lines(how, sample, &most);
+	const struct log_format *f = detect_lines(how, beginning, &n);
+	if (n < FEW && sample.n > beginning.n)
+		f = detect_lines(how, sample, &n);
 	if (!f && !all->n_given && plain_detect(how, sample))
 		f = format_find(all, "plain");
 	return f;

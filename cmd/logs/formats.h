@@ -1,4 +1,4 @@
-/* Inside the wing logs: the table of formats, and formats of lines as data. */
+/* For the implementation of logs.h only: the table of formats, and formats of lines as data. */
 #pragma once
 
 #include "logs/logs_internal.h"
@@ -7,47 +7,48 @@
 
 enum { MAX_LABELS = 16, MAX_KINDS = 12, MAX_HEADS = 4 };
 
-/* A number next to a text of a line. */
+/* A number next to a text in a line. */
 struct label {
 	const char *text, *column;
-	double scale;	   /* BY_SUFFIX: by the suffix after the number */
+	double scale;	   /* BY_SUFFIX: from the suffix after the number */
 	unsigned char len; /* of the text */
 	bool before;	   /* the number stands before the text */
 };
 
-/* Names with numbers. */
+/* The syntax of fields, each with a name and a number. */
 struct fields {
 	char is;	  /* between a name and its number; 0: the line has labels */
-	char between;	  /* between fields; '|' also is before the first one */
-	bool suffix;	  /* after numbers, such as K */
-	const char *loss; /* a name that is the loss in this format only; NULL: none */
+	char between;	  /* between fields; '|' also before the first one */
+	bool suffix;	  /* numbers may have a suffix, such as K */
+	const char *loss; /* a name of the loss in this format only; NULL: none */
 };
 
 /* A kind of line: a mark, the step, then labels with numbers in any order, or fields. */
 struct line_kind {
-	const char *mark;  /* before the step */
-	const char *needs; /* a text after the step, or NULL */
-	bool training;	   /* and not an evaluation */
-	bool whole;	   /* labels, fields and `needs` are before the mark, too */
-	bool alone; /* no step: a line of the mark and a number belongs to the last training row */
+	const char *mark;  /* a text before the step */
+	const char *needs; /* a text that must follow the step; or NULL */
+	bool training;	   /* a training row, not an evaluation */
+	bool whole;	   /* labels, fields and `needs` may also be before the mark */
+	bool alone; /* no step: mark and number, belonging to the last training row */
 	bool last;  /* no step: the line belongs to the last row */
-	bool epoch; /* the mark is before an epoch, and the step in it follows */
-	bool named; /* all numbers with names, of which labels may name the columns; "-": none */
+	bool epoch; /* after the mark come an epoch and the step within it */
+	bool named; /* read all numbers with names; labels choose columns, "-" skips */
 	struct fields fields;
 	struct label label[MAX_LABELS];
 	int n_labels;
-	unsigned char first[256]; /* by letter: 1 + the first label that begins with it */
+	unsigned char first[256]; /* by letter: 1 + index of the first label with it */
 };
 
 struct log_format;
-/* Takes a line if it is of one of the format's kinds. */
-bool take_kinds(struct build *b, const struct log_format *f, struct span line);
-/* Takes the fields of a text (pairs.c). Returns true if there is one. */
-bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step);
-/* Takes the numbers of a text that have names (named.c). `step`: or the epoch. */
-bool take_named(struct build *b, struct span s, const struct line_kind *k, int64_t step);
-/* Takes a line of a format whose step stands in a line of its own (pairs.c). */
-bool take_block(struct build *b, const struct log_format *f, struct span line);
+/* Parses a line if it is one of the format's kinds. */
+bool parse_kinds(struct build *b, const struct log_format *f, struct span line);
+/* Parses the fields of a text (pairs.c). Returns true if there are any. */
+bool parse_fields(
+	struct build *b, struct span s, const struct line_kind *k, int64_t step);
+/* Parses the numbers of a text that have names (named.c). step: or the epoch. */
+bool parse_named(struct build *b, struct span s, const struct line_kind *k, int64_t step);
+/* Parses a line of a format with the step in its own line (pairs.c). */
+bool parse_block(struct build *b, const struct log_format *f, struct span line);
 
 /* ---- names.c: names in other logs ---------------------------------------------------- */
 
@@ -68,34 +69,33 @@ void names_print(const struct log_formats *all, FILE *f);
 
 /* ---- formats.c, format_text.c: the table ------------------------------------------- */
 
-/* A format has one of: kinds of lines, a parser of lines, a parser of the whole file. */
+/* A format has kinds of lines, or a parser of lines, or a parser of the whole file. */
 struct log_format {
 	const char *name;
-	struct str about; /* for lists; empty: nothing */
+	struct str about; /* for lists; may be empty */
 	struct line_kind *kinds;
 	int n_kinds;
-	/* If the first is not NULL: texts before the step, which has a line of its own. Lines
-	 * that begin with the marks of the kinds follow, each with one field. */
+	/* If heads[0] is set: texts before a step in its own line. Lines that begin with the marks
+	 * of the kinds follow, each with one field. */
 	const char *heads[MAX_HEADS + 1];
 	bool closes;   /* any other line ends the row */
-	bool ranks;    /* lines may begin with "0: ", and blanks */
-	bool settings; /* other lines are searched for them */
+	bool ranks;    /* lines may begin with "0: " and blanks */
+	bool settings; /* search all other lines for settings */
 	log_line_fn *line;
 	log_text_fn *text;
-	bool (*detect)(struct span first); /* of whole files; lines are tried */
+	bool (*detect)(struct span first); /* for `text` only: lines are tried */
 };
 
 struct log_formats {
 	struct log_format *v; /* in the order in which they are tried */
-	int n, n_given; /* the first n_given are from the file that --format names */
+	int n, n_given;	      /* n_given: first ones, from the file of --format */
 	struct log_names columns, settings, sentences;
-	struct strs texts; /* what the tables were read from, and point into */
-	/* A user's pattern: the format that reads by it. */
-	struct log_format pattern;
-	struct pcre2_real_code_8 *regex; /* NULL: none */
+	struct strs texts;	   /* the sources of the tables, which point into them */
+	struct log_format pattern; /* the format of --pattern */
+	struct pcre2_real_code_8 *regex; /* NULL: no pattern */
 };
 
-/* A format in C, by its name. */
+/* A format implemented in C. */
 struct log_code {
 	const char *name;
 	log_line_fn *line;
@@ -103,28 +103,28 @@ struct log_code {
 	bool (*detect)(struct span first);
 };
 const struct log_code *log_code_find(const char *name); /* NULL: none */
-/* Adds the formats and names of a text, which messages call `name`. Formats that *to has already
- * stay. built_in: formats without lines are in C. */
+/* Adds the formats and names of a text, called `name` in messages. Formats that *to already has
+ * are kept. built_in: formats without lines are in C. */
 int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
 	struct err *e);
 /* Adds the formats and names of a file. */
 int formats_read(struct log_formats *to, const char *path, struct err *e);
-void format_free(struct log_format *f); /* what *f points to */
+void format_free(struct log_format *f); /* not *f itself */
 int pattern_open(struct log_formats *f, const char *regex, struct err *e);
 void pattern_close(struct log_formats *f);
 
-/* ---- formats.c: lines of a format, and which format a log has ----------------------- */
+/* ---- formats.c: reads lines of a format, and detects the format of a log ------------- */
 
-/* Takes lines, in which carriage returns begin other lines: a line_fn. */
 struct line_reader {
 	struct build *b;
 	const struct log_format *f;
-	struct str plain; /* a line without colours */
+	struct str plain; /* a line without color codes */
 };
+/* Parses lines separated by carriage returns; a line_fn, *to is a line_reader. */
 int format_line(void *to, const char *p, size_t len, struct err *e);
-/* Reads the lines of the beginning of a log. */
+/* Parses the lines of a sample, the beginning of a log. */
 void format_sample(struct build *b, const struct log_format *f, struct span sample);
-/* The format of a log that begins so; NULL: it is not known. */
+/* Returns the format of a log that begins with this sample; NULL: unknown. */
 const struct log_format *format_detect(const struct log_how *how, struct span sample);
 const struct log_format *format_find(
 	const struct log_formats *all, const char *name); /* NULL: none */

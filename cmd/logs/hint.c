@@ -1,4 +1,4 @@
-/* A log that no format reads: what it is, and how it can be read. */
+/* Errors for a log in an unknown format: what it is, and how to read it. */
 #include "base/file.h"
 #include "logs/named.h"
 
@@ -7,23 +7,23 @@
 
 /* ---- lines ----------------------------------------------------------------------------- */
 
-/* What the numbers of lines of one form are. */
+/* Lines of one form: their numbers have the same names. */
 struct form {
-	struct str line; /* the first one */
-	int64_t n;	 /* lines */
-	int64_t last[MAX_NAMED],
-		falls[MAX_NAMED]; /* of each number: as a step, and how often it did not rise */
+	struct str line;	  /* the first one */
+	int64_t n;		  /* lines */
+	int64_t last[MAX_NAMED];  /* of each number: its last value as a step */
+	int64_t falls[MAX_NAMED]; /* of each number: how often it did not rise */
 	bool has_loss;
 };
 
-/* A build whose line function adds to forms. */
+/* A build for the line function collect_form(). */
 struct forms {
 	struct build b;
 	struct form_count counts[MAX_FORMS];
 	struct form v[MAX_FORMS];
 };
 
-static bool collect(struct build *b, struct span line)
+static bool collect_form(struct build *b, struct span line)
 {
 	struct named v[MAX_NAMED];
 	struct forms *all = (struct forms *)b;
@@ -51,7 +51,8 @@ static bool rises(const struct form *f, int i)
 	return i >= 0 && f->falls[i] * RESUMED_ONCE_IN <= f->n;
 }
 
-/* The step is a number that rises. Where no name is a loss, it is the first decimal number. */
+/* Chooses step and loss: the step must rise; without a name of a loss, the loss is the first
+ * decimal number. */
 static struct roles choose_numbers(
 	const struct log_how *how, const struct form *f, int n, const struct named *v)
 {
@@ -67,7 +68,7 @@ static struct roles choose_numbers(
 	return r;
 }
 
-/* Adds a text as a regular expression, without what the shell reads between quotes. */
+/* Appends a text as a regular expression that can stand in single quotes in a shell. */
 static void add_escaped(struct str *out, const char *p, const char *end)
 {
 	for (; p < end; p++) {
@@ -95,7 +96,7 @@ static void add_group(
 		str_puts(out, "/");
 }
 
-/* Adds a pattern of the numbers that may be step and loss. */
+/* Appends a pattern for the numbers that may be step and loss. */
 static void add_pattern(const struct log_how *how, struct str *out, const struct form *f)
 {
 	struct named v[MAX_NAMED];
@@ -109,20 +110,20 @@ static void add_pattern(const struct log_how *how, struct str *out, const struct
 		add_group(out, f->line.s, &v[r.step], "(?<step>\\d+)");
 }
 
-/* Adds a pattern for the commonest lines, first of all of those with a loss; or nothing. */
+/* Appends a pattern for the most common lines, preferably with a loss; or nothing. */
 static void propose_pattern(
 	const struct log_how *how, struct span sample, struct str *out)
 {
-	enum { FEWEST = 2 };
-	const struct log_format collector = {.name = "forms", .line = collect};
+	enum { MIN_LINES = 2 };
+	const struct log_format collector = {.name = "forms", .line = collect_form};
 	struct forms *all = xcalloc(1, sizeof(*all));
 	const struct form *best = NULL;
-	build_begin(&all->b, how);
+	build_init(&all->b, how);
 	format_sample(&all->b, &collector, sample);
 	for (int i = 0; i < MAX_FORMS; i++)
 		all->v[i].n = all->counts[i].n;
 	for (const struct form *f = all->v; f < all->v + MAX_FORMS; f++)
-		if (f->n >= FEWEST &&
+		if (f->n >= MIN_LINES &&
 			(!best || f->has_loss > best->has_loss ||
 				(f->has_loss == best->has_loss && f->n > best->n)))
 			best = f;
@@ -136,7 +137,7 @@ static void propose_pattern(
 
 /* ---- the message ------------------------------------------------------------------------ */
 
-static int say_columns(const char *name, const struct strs *names, struct err *e)
+static int hint_columns(const char *name, const struct strs *names, struct err *e)
 {
 	enum { SHOWN = 6 };
 	scoped_str list = {0};
@@ -145,7 +146,7 @@ static int say_columns(const char *name, const struct strs *names, struct err *e
 	if (names->n > SHOWN)
 		str_printf(&list, " and %lld more", (long long)names->n - SHOWN);
 	return err_set(e, EX_DATAERR,
-		"%s: a table of %s: none is known as a loss; name it: --column loss=NAME",
+		"%s: a table of %s, none known as a loss; specify it by --column loss=NAME",
 		name, list.s);
 }
 
@@ -158,15 +159,15 @@ int hint_unknown(
 		return -1;
 	if (how && csv_is_runs(sample))
 		return err_set(e, EX_DATAERR,
-			"%s: a table of runs, not a history: export the chart of a metric; --format "
-			"csv reads it anyway",
+			"%s: a table of runs, not a history; export the chart of a metric, or read it "
+			"anyway by --format csv",
 			name);
 	if (how && csv_columns(sample, &names))
-		return say_columns(name, &names, e);
+		return hint_columns(name, &names, e);
 	if (how)
 		propose_pattern(how, sample, &pattern);
 	return err_set(e, EX_DATAERR,
-		"%s: neither a log of pt-train nor of another known format; --pattern reads "
+		"%s: neither a log of pt-train nor in another known format; --pattern reads "
 		"lines of any form%s%s%s",
 		name, pattern.len ? ", such as --pattern '" : "",
 		pattern.len ? pattern.s : "", pattern.len ? "'" : "");
@@ -187,7 +188,7 @@ static char *wandb_file(const char *path)
 	return NULL;
 }
 
-static int is_of_wandb(const struct dirent *d)
+static int is_wandb_entry(const struct dirent *d)
 {
 	return text_ends(d->d_name, ".wandb") || !strncmp(d->d_name, "run-", 4) ||
 	       !strncmp(d->d_name, "offline-run-", 12);
@@ -196,7 +197,7 @@ static int is_of_wandb(const struct dirent *d)
 int hint_directory(const char *path, struct err *e)
 {
 	struct dirent **d;
-	int n = scandir(path, &d, is_of_wandb, alphasort);
+	int n = scandir(path, &d, is_wandb_entry, alphasort);
 	scoped_ptr char *last =
 		n > 0 ? text_printf("%s/%s", path, d[n - 1]->d_name) : NULL;
 	scoped_ptr char *own = wandb_file(path);
@@ -211,10 +212,10 @@ int hint_directory(const char *path, struct err *e)
 		return 0;
 	if (!file)
 		return err_set(e, EX_DATAERR,
-			"%s: a directory of W&B without a file of what the run printed; export the "
-			"chart of a metric as CSV",
+			"%s: a directory of W&B without the run's output; export the chart of a "
+			"metric as CSV",
 			path);
 	return err_set(e, EX_DATAERR,
-		"%s: a directory of W&B, which is not read; give %s, which has %s", path,
-		file, text_ends(file, ".log") ? "what the run printed" : "its history");
+		"%s: a directory of W&B is not supported; give %s, which has the run's %s",
+		path, file, text_ends(file, ".log") ? "output" : "history");
 }

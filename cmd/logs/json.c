@@ -8,7 +8,7 @@
 
 /* ---- JSON with NaN --------------------------------------------------------------- */
 
-/* Python prints numbers that JSON does not have: they become strings. */
+/* Numbers that Python prints and JSON does not have: they become strings. */
 static const char *const not_json[] = {
 	"-Infinity", "Infinity", "NaN", "-inf", "inf", "nan"};
 
@@ -42,7 +42,8 @@ static void quote_special(struct span s, struct str *out)
 	str_add(out, s.p + done, s.n - done);
 }
 
-static json_t *load(struct span text, json_error_t *why)
+/* Parses JSON, if necessary with NaN and infinity. */
+static json_t *load_text(struct span text, json_error_t *why)
 {
 	json_t *root = load_json(text.p, text.n, 0, why);
 	if (root)
@@ -56,7 +57,7 @@ static json_t *load(struct span text, json_error_t *why)
 static json_t *load_object(struct span text, struct err *e)
 {
 	json_error_t why;
-	json_t *root = load(text, &why);
+	json_t *root = load_text(text, &why);
 	if (json_is_object(root))
 		return root;
 	if (root)
@@ -67,8 +68,8 @@ static json_t *load_object(struct span text, struct err *e)
 	return NULL;
 }
 
-/* A number, or a string with one, such as "nan". */
-static bool number_of(const json_t *j, double *v)
+/* Reads a number, or a string with one, such as "nan". */
+static bool get_number(const json_t *j, double *v)
 {
 	if (json_is_number(j)) {
 		*v = json_number_value(j);
@@ -79,7 +80,7 @@ static bool number_of(const json_t *j, double *v)
 	return s < end && scan_double(s, end, v) == end;
 }
 
-/* A string in the place of a number. */
+/* Records a string in the place of a number. */
 static void note_unread_value(
 	struct build *b, int64_t step, struct span name, const json_t *j)
 {
@@ -88,7 +89,7 @@ static void note_unread_value(
 		build_unread(b, step, name, (struct span){s, json_string_length(j)});
 }
 
-/* A row whose step is no step, if there is one. */
+/* Records a row whose value of the step is not a step. */
 static void lose_row(struct build *b, const json_t *step)
 {
 	char text[NUM_TEXT];
@@ -121,9 +122,9 @@ bool is_golden(struct span first)
 	       span_find(first, "\"values\"");
 }
 
-/* {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.9, "5": "nan"}}; "nan":
- * not logged. */
-static void take_metric(struct build *b, const char *name, json_t *metric)
+/* Parses {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.9, "5":
+ * "nan"}}; "nan" means not logged. */
+static void parse_metric(struct build *b, const char *name, json_t *metric)
 {
 	json_t *values = json_object_get(metric, "values"), *v;
 	size_t i;
@@ -135,14 +136,14 @@ static void take_metric(struct build *b, const char *name, json_t *metric)
 	{
 		if (!step_of_key(key, &step))
 			build_lost_row(b, span_of(key));
-		else if (!number_of(v, &x))
+		else if (!get_number(v, &x))
 			note_unread_value(b, step, span_of(name), v);
 		else if (!isnan(x))
 			build_set(b, step, span_of(name), x);
 	}
 	json_array_foreach(values, i, v)
 	{
-		if (!number_of(v, &x) || isnan(x) || first < 0 || first > 1 << 30 ||
+		if (!get_number(v, &x) || isnan(x) || first < 0 || first > 1 << 30 ||
 			interval < 0 || interval > 1 << 20)
 			continue;
 		build_set(b, first + (int64_t)i * max64(interval, 1), span_of(name), x);
@@ -153,13 +154,13 @@ int text_golden(struct build *b, struct span text, struct err *e)
 {
 	json_t *root = load_object(text, e), *metric;
 	const char *name;
-	b->is_table = true; /* keys may be sorted as text */
-	json_object_foreach(root, name, metric) take_metric(b, name, metric);
+	b->is_table = true; /* keys may be in alphabetic order */
+	json_object_foreach(root, name, metric) parse_metric(b, name, metric);
 	json_decref(root);
 	return root ? 0 : -1;
 }
 
-/* {"0": {"lm loss": 11.89, "elapsed time per iteration (ms)": 284.2}} */
+/* Detects {"0": {"lm loss": 11.89, "elapsed time per iteration (ms)": 284.2}}. */
 bool is_bridge(struct span first)
 {
 	const char *p = after_blanks(first), *end = first.p + first.n;
@@ -187,7 +188,7 @@ int text_bridge(struct build *b, struct span text, struct err *e)
 		}
 		json_object_foreach(row, key, v)
 		{
-			if (number_of(v, &x))
+			if (get_number(v, &x))
 				build_set(b, step, span_of(key), x);
 			else
 				note_unread_value(b, step, span_of(key), v);
@@ -204,7 +205,7 @@ bool is_trainer_state(struct span first)
 	return *after_blanks(first) == '{' && span_find(first, "\"log_history\"");
 }
 
-static void take_settings(struct build *b, json_t *object)
+static void parse_settings(struct build *b, json_t *object)
 {
 	const char *key;
 	json_t *v;
@@ -219,15 +220,15 @@ static void take_settings(struct build *b, json_t *object)
 	}
 }
 
-/* {"epoch": 0.1, "grad_norm": 1.2, "learning_rate": 5e-05, "loss": 2.5, "step": 10}; the last row
- * has the mean training loss. */
-static void take_history(struct build *b, json_t *row)
+/* Parses {"epoch": 0.1, "grad_norm": 1.2, "learning_rate": 5e-05, "loss": 2.5, "step": 10}. The
+ * last row has the mean training loss. */
+static void parse_history(struct build *b, json_t *row)
 {
 	const char *key;
 	json_t *v;
 	double step, x;
 	json_t *at = json_object_get(row, "step");
-	if (!number_of(at, &step) || !column_fits(COL_STEP, step)) {
+	if (!get_number(at, &step) || !column_fits(COL_STEP, step)) {
 		lose_row(b, at);
 		return;
 	}
@@ -237,7 +238,7 @@ static void take_history(struct build *b, json_t *row)
 		const char *name = strcmp(key, "train_loss") ? key : "mean_train_loss";
 		if (!strcmp(key, "step"))
 			continue;
-		if (number_of(v, &x))
+		if (get_number(v, &x))
 			build_set(b, (int64_t)step, span_of(name), x);
 		else
 			note_unread_value(b, (int64_t)step, span_of(name), v);
@@ -249,9 +250,9 @@ int text_trainer_state(struct build *b, struct span text, struct err *e)
 	json_t *root = load_object(text, e), *row;
 	size_t i;
 	b->is_table = true;
-	take_settings(b, root);
+	parse_settings(b, root);
 	json_array_foreach(json_object_get(root, "log_history"), i, row)
-		take_history(b, row);
+		parse_history(b, row);
 	json_decref(root);
 	return root ? 0 : -1;
 }
@@ -260,8 +261,8 @@ int text_trainer_state(struct build *b, struct span text, struct err *e)
 
 enum { MAX_DEPTH = 4 };
 
-/* "a/b"; the object "metrics" has no name (ezpz). */
-static void path_of(struct str *path, size_t prefix, const char *key)
+/* Appends a key to a path such as "a/b". */
+static void set_key(struct str *path, size_t prefix, const char *key)
 {
 	path->len = prefix;
 	if (prefix)
@@ -269,19 +270,19 @@ static void path_of(struct str *path, size_t prefix, const char *key)
 	str_puts(path, key);
 }
 
-/* A step, or "5/30": of 30. */
-static bool step_of(const json_t *j, double *v)
+/* Reads a step, or "5/30", step 5 of 30. */
+static bool get_step(const json_t *j, double *v)
 {
 	const char *s = json_string_value(j);
 	int64_t step;
 	const char *p = s && strchr(s, '/') ? scan_step(span_of(s), &step) : NULL;
 	if (!p || *p != '/')
-		return number_of(j, v) && column_fits(COL_STEP, *v);
+		return get_number(j, v) && column_fits(COL_STEP, *v);
 	*v = (double)step;
 	return true;
 }
 
-/* The value that is the step, or NULL; *other: what is there instead of one, or NULL. */
+/* Returns the value of the step, or NULL; *other: a value that is not a step, or NULL. */
 static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int depth)
 {
 	const char *key;
@@ -296,7 +297,7 @@ static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int
 			return within;
 		if (!name_is_step(span_of(key)))
 			continue;
-		if (!step_of(v, &x)) {
+		if (!get_step(v, &x)) {
 			*other = json_is_null(v) ? *other : v;
 			continue;
 		}
@@ -306,8 +307,8 @@ static json_t *find_json_step(json_t *object, int64_t *step, json_t **other, int
 	return NULL;
 }
 
-/* at: the value that is the step; others with such names are columns. */
-static void take_object(struct build *b, json_t *object, struct str *path, int64_t step,
+/* Adds the values of an object. at: the value of the step; all other names of steps are columns. */
+static void parse_object(struct build *b, json_t *object, struct str *path, int64_t step,
 	const json_t *at, int depth)
 {
 	const char *key;
@@ -316,14 +317,14 @@ static void take_object(struct build *b, json_t *object, struct str *path, int64
 	json_object_foreach(object, key, v)
 	{
 		double x;
-		path_of(path, prefix, key);
+		set_key(path, prefix, key);
 		if (json_is_object(v) && depth < MAX_DEPTH) {
-			if (!strcmp(key, "metrics"))
+			if (!strcmp(key, "metrics")) /* ezpz: without a name */
 				path->len = prefix;
-			take_object(b, v, path, step, at, depth + 1);
+			parse_object(b, v, path, step, at, depth + 1);
 		} else if (v == at) {
 			continue;
-		} else if (number_of(v, &x)) { /* fairseq has them in quotes */
+		} else if (get_number(v, &x)) { /* fairseq has them in quotes */
 			build_set(b, step, (struct span){path->s, path->len}, x);
 		} else {
 			note_unread_value(b, step, (struct span){path->s, path->len}, v);
@@ -332,7 +333,7 @@ static void take_object(struct build *b, json_t *object, struct str *path, int64
 	path->len = prefix;
 }
 
-/* Whether an object has a loss or another known column. */
+/* Returns true if an object has a loss or another known column. */
 static bool has_known(const struct log_how *how, json_t *object, int depth)
 {
 	const char *key;
@@ -350,20 +351,20 @@ static bool has_known(const struct log_how *how, json_t *object, int depth)
 	return false;
 }
 
-static bool take_json_row(struct build *b, json_t *row, struct span line)
+static bool parse_json_row(struct build *b, json_t *row, struct span line)
 {
 	scoped_str path = {0};
 	json_t *other = NULL;
 	int64_t points = b->n_points, step = b->table.rows;
 	const char *run = json_string_value(json_object_get(row, "run"));
-	if (run && !runs_take_row(&b->table, run))
+	if (run && !runs_select_row(&b->table, run))
 		return false;
 	const json_t *at = row ? find_json_step(row, &step, &other, 0) : NULL;
 	const char *key = json_string_value(json_object_get(row, "key"));
 	double x, time = 0;
-	if (key && at && number_of(json_object_get(row, "value"), &x)) {
+	if (key && at && get_number(json_object_get(row, "value"), &x)) {
 		build_set(b, step, span_of(key), x); /* MLflow */
-		if (number_of(json_object_get(row, "timestamp"), &time))
+		if (get_number(json_object_get(row, "timestamp"), &time))
 			build_clock(b, step, time / 1e3);
 	} else if (!row && span_find(line, "loss\""))
 		build_lost_row(b, line);
@@ -371,18 +372,18 @@ static bool take_json_row(struct build *b, json_t *row, struct span line)
 		lose_row(b, other);
 	else if (at || has_known(b->how, row, 0)) {
 		b->table.json_row = ++b->table.rows;
-		take_object(b, row, &path, step, at, 0);
+		parse_object(b, row, &path, step, at, 0);
 		b->table.json_row = 0;
 		build_clock(b, step, b->line.stamp);
 	}
 	return b->n_points > points;
 }
 
-static bool take_json(struct build *b, struct span line)
+static bool parse_json(struct build *b, struct span line)
 {
 	json_error_t why;
-	json_auto_t *row = load(line, &why);
-	return take_json_row(b, row, line);
+	json_auto_t *row = load_text(line, &why);
+	return parse_json_row(b, row, line);
 }
 
 bool line_jsonl(struct build *b, struct span line)
@@ -395,14 +396,14 @@ bool line_jsonl(struct build *b, struct span line)
 	line = span_trim(line);
 	if (line.n < 2 || *line.p != '{' || line.p[line.n - 1] != '}')
 		return false;
-	bool any = take_json(b, line);
-	b->n_taken += any;
+	bool any = parse_json(b, line);
+	b->n_parsed += any;
 	return any;
 }
 
 /* ---- arrays ------------------------------------------------------------------------ */
 
-/* {"metrics": [{"key": "loss", "value": 2.5, "timestamp": 1764201600500, "step": 10}]}: MLflow's REST interface */
+/* Detects MLflow's {"metrics": [{"key": "loss", "value": 2.5, "timestamp": 1764201600500}]}. */
 static bool is_history(struct span first)
 {
 	return *after_blanks(first) == '{' && span_find(first, "\"metrics\"") &&
@@ -418,44 +419,44 @@ bool is_array(struct span first)
 		return false;
 	p = after_blanks((struct span){p + 1, (size_t)(end - p - 1)});
 	double time;
-	const char *behind =
+	const char *after =
 		*p == '['
 			? scan_number((struct span){p + 1, (size_t)(end - p - 1)}, &time)
 			: NULL;
 	/* lines may begin with [[rank0]] or [2026-01-01 */
-	return *p == '{' || (behind && *after_blanks((struct span){
-					       behind, (size_t)(end - behind)}) == ',');
+	return *p == '{' || (after && *after_blanks((struct span){
+					      after, (size_t)(end - after)}) == ',');
 }
 
-/* [1764201600.5, 10, 2.5]: wall time, step and value, as TensorBoard exports a scalar. */
-static void take_triple(struct build *b, const json_t *row)
+/* Parses [1764201600.5, 10, 2.5]: wall time, step and value, as TensorBoard exports a scalar. */
+static void parse_triple(struct build *b, const json_t *row)
 {
 	double step = -1, v, time;
 	const json_t *at = json_array_get(row, 1), *value = json_array_get(row, 2);
 	struct span name = value_of_export(b->how, SPAN("Value"));
-	if (!number_of(at, &step) || !column_fits(COL_STEP, step))
+	if (!get_number(at, &step) || !column_fits(COL_STEP, step))
 		lose_row(b, at);
-	else if (number_of(value, &v))
+	else if (get_number(value, &v))
 		build_set(b, (int64_t)step, name, v);
 	else
 		note_unread_value(b, (int64_t)step, name, value);
-	if (column_fits(COL_STEP, step) && number_of(json_array_get(row, 0), &time))
+	if (column_fits(COL_STEP, step) && get_number(json_array_get(row, 0), &time))
 		build_clock(b, (int64_t)step, time);
 }
 
 int text_array(struct build *b, struct span text, struct err *e)
 {
 	json_error_t why;
-	json_t *root = load(text, &why), *row;
+	json_t *root = load_text(text, &why), *row;
 	json_t *rows = json_is_object(root) ? json_object_get(root, "metrics") : root;
 	size_t i;
 	b->is_table = true;
 	json_array_foreach(rows, i, row)
 	{
 		if (json_is_array(row))
-			take_triple(b, row);
+			parse_triple(b, row);
 		else if (json_is_object(row))
-			take_json_row(b, row, text);
+			parse_json_row(b, row, text);
 	}
 	json_decref(root);
 	return root ? 0 : err_set(e, EX_DATAERR, "line %d: %s", why.line, why.text);

@@ -1,10 +1,10 @@
-/* What fit() of Keras prints: a line for an epoch, and its progress bar. */
+/* The output of Keras' fit(): one line per epoch, and its progress bar. */
 #include "logs/named.h"
 
 #include <ctype.h>
 
-/* "Epoch 3/10" */
-static bool take_epoch(struct build *b, struct span line)
+/* Parses "Epoch 3/10". */
+static bool parse_epoch(struct build *b, struct span line)
 {
 	static const char mark[] = "Epoch ";
 	size_t n = sizeof(mark) - 1;
@@ -23,7 +23,7 @@ static bool take_epoch(struct build *b, struct span line)
 	return true;
 }
 
-/* Returns the first byte after "100/100 [====] - " or "- 7s - " of a complete epoch; or NULL. */
+/* Returns the byte after "100/100" of a complete epoch, a line that begins with "- ", or NULL. */
 static const char *after_bar(struct span line)
 {
 	int64_t n, total;
@@ -36,7 +36,7 @@ static const char *after_bar(struct span line)
 	return p && n == total && total > 0 ? p : NULL;
 }
 
-/* The time of a step in "2s 5ms/step"; NAN: it is not stated. */
+/* Returns the time of a step in "2s 5ms/step"; NAN: not stated. */
 static double time_of_step(struct span line)
 {
 	static const struct {
@@ -54,7 +54,7 @@ static double time_of_step(struct span line)
 	return NAN;
 }
 
-/* A bar has means of the epoch so far. So the row is that of the complete epoch. */
+/* Reads a row from the bar of a complete epoch, since earlier bars have means of a part of it. */
 bool line_keras(struct build *b, struct span line)
 {
 	struct named f[MAX_NAMED];
@@ -63,7 +63,7 @@ bool line_keras(struct build *b, struct span line)
 		line.n--;
 	while (line.n && (*line.p == '\b' || isspace((unsigned char)*line.p)))
 		line.p++, line.n--;
-	if (take_epoch(b, line) || b->plain.epoch < 0)
+	if (parse_epoch(b, line) || b->plain.epoch < 0)
 		return false;
 	const char *p = after_bar(line), *end = line.p + line.n;
 	int n = p ? find_named((struct span){p, (size_t)(end - p)}, f) : 0;

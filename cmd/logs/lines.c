@@ -1,4 +1,4 @@
-/* Lines of other trainers' logs: a text, the step, and numbers behind labels. */
+/* Lines of other trainers' logs: a mark, the step, and numbers with labels. */
 #include "logs/formats.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@ bool span_begins(struct span s, const char *with)
 	return s.n >= n && !memcmp(s.p, with, n);
 }
 
-/* As isspace() says in the C locale. */
+/* As isspace() in the C locale. */
 static inline bool is_space(char c)
 {
 	return c == ' ' || (c >= '\t' && c <= '\r');
@@ -69,7 +69,7 @@ static bool is_thousands(const char *p, const char *end)
 	       (end - p == 4 || !isdigit((unsigned char)p[4]));
 }
 
-/* Digits from s to p, and groups of three behind commas. */
+/* Reads the digits from s to p, and groups of three digits after commas. */
 static const char *scan_thousands(
 	const char *s, const char *p, const char *end, double *v)
 {
@@ -103,18 +103,18 @@ const char *scan_number(struct span s, double *v)
 	return p;
 }
 
-bool goes_on(struct span behind)
+bool number_continues(struct span rest)
 {
-	const char *p = behind.p, *end = behind.p + behind.n;
+	const char *p = rest.p, *end = rest.p + rest.n;
 	if (p == end)
 		return false;
 	if (*p == ',' || *p == '.')
 		return p + 1 < end && isdigit((unsigned char)p[1]);
 	while (p < end && isalpha((unsigned char)*p))
 		p++;
-	bool rate = p > behind.p && p < end && *p == '/'; /* tok/s, it/s */
-	return !rate && in_word(*behind.p) && scale_of_suffix(behind) == 1 &&
-	       !span_begins(behind, "s");
+	bool rate = p > rest.p && p < end && *p == '/'; /* tok/s, it/s */
+	return !rate && in_word(*rest.p) && scale_of_suffix(rest) == 1 &&
+	       !span_begins(rest, "s");
 }
 
 const char *scan_step(struct span s, int64_t *step)
@@ -172,7 +172,7 @@ double scale_of_suffix(struct span rest)
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-/* The number of the first label that s begins with; -1: none. */
+/* Returns the index of the first label that s begins with; -1: none. */
 static int label_at(const struct line_kind *k, struct span s)
 {
 	for (int i = k->first[(unsigned char)*s.p] - 1; i >= 0 && i < k->n_labels; i++) {
@@ -183,8 +183,7 @@ static int label_at(const struct line_kind *k, struct span s)
 	return -1;
 }
 
-static void set_labelled(
-	struct build *b, const struct label *l, double v, struct span rest)
+static void set_label(struct build *b, const struct label *l, double v, struct span rest)
 {
 	v = scaled(v, l->scale != BY_SUFFIX ? l->scale : scale_of_suffix(rest));
 	/* nanoGPT prints -100 until it has measured the MFU. */
@@ -192,14 +191,14 @@ static void set_labelled(
 		build_set(b, b->line.step, span_of(l->column), v);
 }
 
-/* Not a number, though it begins as one. */
+/* Returns true for a text that begins like a number. */
 static bool begins_unread(struct span s)
 {
 	const char *p = skip_blanks(s);
 	return begins_as_number(p, s.p + s.n);
 }
 
-/* A word that begins as a number does. */
+/* Records an unreadable value: a word that begins like a number. */
 static bool note_unread_label(struct build *b, const char *column, struct span s)
 {
 	const char *p = skip_blanks(s);
@@ -209,8 +208,8 @@ static bool note_unread_label(struct build *b, const char *column, struct span s
 	return build_unread(b, b->line.step, span_of(column), word);
 }
 
-/* Takes the numbers behind labels; the row begins with the first of them. */
-static bool take_labels(
+/* Parses the numbers after labels; begins the row at the first one. */
+static bool parse_labels(
 	struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
 	bool any = false;
@@ -225,24 +224,24 @@ static bool take_labels(
 			continue;
 		const char *number = p + k->label[i].len;
 		struct span text = {number, (size_t)(end - number)};
-		const char *behind = scan_number(text, &v);
-		if (!behind && !begins_unread(text))
+		const char *after = scan_number(text, &v);
+		if (!after && !begins_unread(text))
 			continue;
 		if (!any)
 			build_row(b, step, k->training);
 		any = true;
-		struct span after = {behind, behind ? (size_t)(end - behind) : 0};
-		bool unread = (!behind || goes_on(after)) &&
+		struct span tail = {after, after ? (size_t)(end - after) : 0};
+		bool unread = (!after || number_continues(tail)) &&
 			      note_unread_label(b, k->label[i].column, text);
-		if (behind && !unread)
-			set_labelled(b, &k->label[i], v, after);
-		p = behind ? behind - 1 : number;
+		if (after && !unread)
+			set_label(b, &k->label[i], v, tail);
+		p = after ? after - 1 : number;
 	}
 	return any;
 }
 
-/* "/1000" behind a step: the number of steps. */
-static const char *take_total(struct build *b, struct span rest)
+/* Parses "/1000" after a step, the number of steps. Returns the byte after it. */
+static const char *parse_total(struct build *b, struct span rest)
 {
 	int64_t total;
 	const char *p = rest.n > 1 && *rest.p == '/'
@@ -254,8 +253,8 @@ static const char *take_total(struct build *b, struct span rest)
 	return p;
 }
 
-/* Takes the numbers before texts, such as "12.34 ms". */
-static void take_before(struct build *b, struct span line, const struct line_kind *k)
+/* Parses the numbers before texts, such as "12.34 ms". */
+static void parse_before(struct build *b, struct span line, const struct line_kind *k)
 {
 	for (int i = 0; i < k->n_labels; i++) {
 		const struct label *l = &k->label[i];
@@ -269,8 +268,8 @@ static void take_before(struct build *b, struct span line, const struct line_kin
 	}
 }
 
-/* A program may print "val loss 4.123456" before the step that follows the evaluation. */
-static void take_alone(struct build *b, struct span line, const struct line_kind *k)
+/* Parses a line such as "val loss 4.1", printed before the step that follows the evaluation. */
+static void parse_alone(struct build *b, struct span line, const struct line_kind *k)
 {
 	double v;
 	size_t n = k->label->len;
@@ -329,7 +328,7 @@ static int count_fields(struct span line)
 	return n;
 }
 
-/* Half of a training row: some of its numbers, and the text before the step or the one after it. */
+/* Returns true for half of a training row: some of its numbers, and either the mark or `needs`. */
 static bool is_half_row(struct span line, const struct line_kind *k)
 {
 	if (!k->training || !k->needs || k->last || k->named)
@@ -352,8 +351,8 @@ static void note_garbled(struct build *b, struct span line)
 
 /* ---- kinds of lines ---------------------------------------------------------------------- */
 
-/* Takes a line with the mark and the step of the kind. *lost: what is there instead of a step. */
-static bool take_kind(
+/* Parses a line of this kind. *lost: set to the text that is there instead of a step. */
+static bool parse_kind(
 	struct build *b, struct span line, const struct line_kind *k, struct span *lost)
 {
 	const char *end = line.p + line.n, *p = span_find_word(line, k->mark);
@@ -362,13 +361,13 @@ static bool take_kind(
 		return false;
 	size_t n = strlen(k->mark);
 	if (k->last)
-		return take_named(b,
+		return parse_named(b,
 			k->whole ? line : (struct span){p + n, (size_t)(end - p) - n}, k,
 			b->line.step);
 	p += n;
 	struct span number = {p, (size_t)(end - p)};
 	p = scan_step(number, &step);
-	if (!p || goes_on((struct span){p, (size_t)(end - p)})) {
+	if (!p || number_continues((struct span){p, (size_t)(end - p)})) {
 		if (k->training && begins_unread(number) && k->needs &&
 			span_find(k->whole ? line : number, k->needs))
 			*lost = number;
@@ -379,27 +378,27 @@ static bool take_kind(
 		return false;
 	if (has_second_row(rest, k))
 		return false;
-	rest.p = take_total(b, rest);
+	rest.p = parse_total(b, rest);
 	rest.n = (size_t)(end - rest.p);
 	if (k->whole)
 		rest = line;
-	if (k->fields.is   ? !take_fields(b, rest, k, step)
-		: k->named ? !take_named(b, rest, k, step)
-			   : !take_labels(b, rest, k, step))
+	if (k->fields.is   ? !parse_fields(b, rest, k, step)
+		: k->named ? !parse_named(b, rest, k, step)
+			   : !parse_labels(b, rest, k, step))
 		return false;
 	build_clock(b, b->line.step, time_of_line(line));
-	take_before(b, line, k);
+	parse_before(b, line, k);
 	return true;
 }
 
-bool take_kinds(struct build *b, const struct log_format *f, struct span line)
+bool parse_kinds(struct build *b, const struct log_format *f, struct span line)
 {
 	struct span lost = {NULL, 0};
 	for (int i = 0; i < f->n_kinds; i++) {
 		const struct line_kind *k = &f->kinds[i];
 		if (k->alone)
-			take_alone(b, line, k);
-		else if (take_kind(b, line, k, &lost))
+			parse_alone(b, line, k);
+		else if (parse_kind(b, line, k, &lost))
 			return true;
 	}
 	if (lost.p)

@@ -1,19 +1,17 @@
 /*
  * logs: reads the logs of other trainers into a struct run_log, for pt-compare.
- *
  * A format is a few lines of share/logs/trainers, which is built in, or a small parser in C. Values
  * are converted to the columns of run.h where the meaning is the same (units: seconds, bytes,
- * fractions); others keep their own name as further columns. What a log states of the run becomes
- * lines `key = value` of its config, with the names of pt-train's options where the meaning is the
- * same, and `tokens-per-step`.
- *
+ * fractions); all other values become columns with their own name. Settings in a log become lines
+ * `key = value` of its config, with the names of pt-train's options where the meaning is the same,
+ * and `tokens-per-step`.
  * No input is trusted. No call is collective.
  */
 #pragma once
 
 #include "run/run.h"
 
-/* Columns of other programs' logs beside those of the table: seconds since the first row, and samples so far. */
+/* Columns of other programs' logs that run.h lacks: seconds since the first row, samples so far. */
 #define LOG_ELAPSED "elapsed"
 #define LOG_SAMPLES "samples"
 
@@ -21,33 +19,33 @@
 
 struct log_formats;
 
-/* How logs are read. Threads may share an open one. */
+/* How logs are read. Threads may share it once it is open. */
 struct log_how {
-	/* The name of a format; or a file of formats, which has a dot or a slash in its name; or NULL
-	 * or "auto": the format is detected. */
+	/* The name of a format; or a file of formats, with a dot or a slash in its name; or NULL
+	 * or "auto" to detect the format. */
 	const char *format;
 	/* A regular expression that reads all logs except pt-train's, line by line. Its named groups
 	 * are columns. NULL: none */
 	const char *pattern;
-	struct strs columns; /* OURS=THEIRS: the column that a name in a log stands for */
+	struct strs columns;	     /* OURS=THEIRS: the column for a name in a log */
 	struct log_formats *formats; /* the built-in formats and the user's */
 };
 
 /* Adds OURS=THEIRS to the columns. */
 int log_how_map(struct log_how *h, const char *pair, struct err *e);
-/* Reads the formats of the file that `format` names, of share/pt/logs, and the built-in ones. */
+/* Reads the formats: from the file named by `format`, from share/pt/logs, and the built-in ones. */
 int log_how_open(struct log_how *h, struct err *e);
 void log_how_close(struct log_how *h); /* also after an error */
-/* Adds "auto", then the names of the built-in formats, "pt" (this program's own logs) first. */
+/* Adds "auto", then the names of the built-in formats, "pt" (logs of pt-train) first. */
 void log_format_names(struct strs *names);
 /* Prints the built-in formats as a list for a manual page. */
 void log_formats_man(FILE *f);
 /* Prints the names that columns and settings have in other logs (names.c). */
 void log_names_man(FILE *f);
 
-/* The column that another program's name stands for, such as loss for "lm loss"; allocated. */
+/* Allocates the column for another program's name, such as loss for "lm loss". */
 char *log_column_name(const struct log_how *how, const char *theirs);
-/* Returns true for a column that a log has beside its steps if it has a name of steps, too. */
+/* Returns true if a further column of a log has a name of steps, too. */
 bool log_is_step(const char *name);
 
 /* ---- read.c ---------------------------------------------------------------------- */
@@ -59,13 +57,14 @@ int log_read(
 /* Reads n logs, several at a time. The caller frees all, also after an error. */
 int log_read_all(struct run_log *l, const char *const *paths, int n,
 	const struct log_how *how, struct err *e);
-/* A number that changes when a file, or the event files of a directory do; 0: none is there, or all are empty. */
+/* Returns a hash that changes when a file, or the event files of a directory, change; 0: missing
+ * or empty. */
 uint64_t log_state(const char *path);
-/* Adds the runs in a file: PATH#RUN for each, if it is a table of several runs, as W&B exports; PATH/RUN for each
- * of a directory of directories with event files; else PATH. */
+/* Adds the runs at a path: PATH#RUN for each run of a table of several runs, such as W&B exports;
+ * PATH/RUN for each subdirectory with event files; else PATH. */
 int log_runs(const char *path, struct strs *names, struct err *e);
-/* Reads a log that is still written, in the place of *l, whose name stays. 1: *l is as it was, because what is
- * there now is not complete, or not yet known as a log; -1, *e: of a log of pt-train, or of a copy of a stream
- * in a format that must be read as a whole. */
+/* Reads a log that is still written, and replaces *l except its name. Returns 1 and keeps *l if
+ * the log is incomplete or not yet recognized; -1 with *e set for an error in a log of pt-train,
+ * or for a stream in a format that must be read as a whole. */
 int log_read_growing(struct run_log *l, const char *path, const struct log_how *how,
 	bool is_stream, struct err *e);

@@ -1,4 +1,4 @@
-/* Inside the wing logs: what parsers fill in, and what they share. */
+/* For the implementation of logs.h only: what parsers fill in and share. */
 #pragma once
 
 #include "logs/logs.h"
@@ -18,127 +18,126 @@ static inline struct span span_of(const char *s)
 	return (struct span){s, strlen(s)};
 }
 
-/* ---- build.c: values of columns, in the order in which a log has them --------------- */
+/* ---- build.c: collects values of columns, in the order of the log -------------------- */
 
 struct point {
 	int64_t step;
 	double v;
 };
 
-/* The values of a column, in ascending order of steps, but of a table in any order. */
+/* The values of a column, in ascending order of steps; for a table, in any order. */
 struct known_name;
 struct line_kind;
 struct series {
 	char *name;
-	int column; /* of the table; -1: a column that only this log has */
-	bool given; /* a name that the user gave stands for it; no other one does then */
+	int column; /* in columns[] of run.h; -1: not there */
+	bool given; /* --column maps a name to it, so that all other names are ignored */
 	struct point *p;
-	int64_t n, room;
-	int64_t n_replaced; /* values that were replaced by later ones */
-	/* In rows of JSON: the name of the last value, and the number of its row. */
-	const struct known_name *by;
-	int64_t by_row;
+	int64_t n, capacity;
+	int64_t n_replaced;		    /* values that were replaced by later ones */
+	const struct known_name *last_name; /* in JSON: of the last value */
+	int64_t last_row;		    /* in JSON: number of its row */
 };
 
-/* What csv.c knows of a table. */
+/* The state of csv.c. */
 enum { MAX_FIELDS = 1024 };
 struct table {
-	char delimiter; /* 0: no line was seen */
-	bool by_epoch;	/* of YOLO: a step is an epoch, and the loss is a sum */
+	char delimiter; /* 0: no line was read yet */
+	bool by_epoch;	/* YOLO: a step is an epoch, and the loss is a sum */
 	int step;	/* the field of the steps; -1: rows are counted */
 	int64_t lines, rows;
-	int64_t json_row;  /* the number of the row of JSON that is read; 0: none */
-	struct strs names; /* of the fields; "" : not a column */
-	const char *run;   /* of several, that is read; NULL: all fields are */
-	int clock;	   /* the field of TensorBoard's wall time; -1: none */
-	int run_field;	   /* the field that names the run of a row; -1: none */
-	char *first_run; /* of several in rows, the one that is read if none is asked for */
-	int64_t n_others; /* rows of the others */
-	char *twice; /* a column that several fields stand for, of which the last one counts */
+	int64_t json_row;     /* number of the current row of JSON; 0: none */
+	struct strs names;    /* of the fields; "": not a column */
+	const char *run;      /* the selected run; NULL: all fields, or first_run */
+	int clock;	      /* the field of TensorBoard's wall time; -1: none */
+	int run_field;	      /* the field that names the run of a row; -1: none */
+	char *first_run;      /* the run of the first row, which is read by default */
+	int64_t n_other_runs; /* rows of all other runs */
+	char *duplicate;      /* a column with several fields; the last one is used */
 };
 
-/* A name of the log, and the column and factor that it stands for. */
+/* A name in the log, with its column and unit. */
 struct known_name {
 	char *name;
 	size_t len;
 	int series; /* -1: not looked up yet */
 	bool given; /* by the user */
 	double scale;
-	struct known_name *next; /* the name that came behind this one last time */
+	struct known_name *next; /* the name that last came after this one */
 };
 
 enum { NAME_SLOTS = 4 * MAX_LOG_COLUMNS };
 
-/* The names that a log has used so far. */
+/* The names in the log so far. */
 struct known_names {
 	struct known_name *v; /* [MAX_LOG_COLUMNS] */
 	int n;
-	short slot[NAME_SLOTS];	 /* hash table of names: number + 1 */
-	struct known_name *last; /* the name that was looked up last */
+	short slot[NAME_SLOTS];	 /* hash table of names: index + 1 */
+	struct known_name *last; /* looked up last */
 };
 
-/* What the line parsers know from the lines before. */
+/* The state of the line parsers. */
 struct line_state {
-	int64_t step, trained; /* of the last row, and of the last training row */
-	int64_t total;	       /* steps of the run, if the log states them; -1: none */
-	int64_t clocked;       /* the last step that has a time */
-	int64_t batches;       /* per epoch, as far as progress bars state them */
-	double stamp;	       /* the time of the line that began the row */
+	int64_t step, trained; /* steps of the last row and of the last training row */
+	int64_t total;	       /* steps of the run; -1: not stated */
+	int64_t clocked;       /* the last step with a time */
+	int64_t batches;       /* per epoch, if progress bars state it */
+	double stamp;	       /* time of the line that began the row */
 	bool open;	       /* the next line may continue the row */
 };
 
-/* Epochs of lines whose steps may begin again in each (named.c). */
+/* Epochs in logs where steps may restart in each epoch (named.c). */
 struct epochs {
 	bool begun;
-	int64_t first, epoch, step; /* of the first line; of the last one */
-	int64_t gap;		    /* between the last two steps of an epoch */
-	int64_t length;		    /* steps of an epoch; 0: steps do not begin again */
+	int64_t first;	     /* epoch of the first line */
+	int64_t epoch, step; /* of the last line */
+	int64_t gap;	     /* between the last two steps of an epoch */
+	int64_t length;	     /* steps per epoch; 0: steps do not restart */
 };
 
-/* What the lines of a program that is not known have (plain.c). */
 enum { MAX_FORMS = 64 };
-/* Lines whose numbers have the same names. */
+/* Counts lines of one form: their numbers have the same names. */
 struct form_count {
 	uint64_t hash;
 	int64_t n;
 };
 
+/* The state of plain.c, for lines of an unknown program. */
 struct plain {
-	int64_t epoch; /* of a line before; -1: none */
-	int64_t rows, falls,
-		last; /* training rows, those whose step fell, and the last step */
+	int64_t epoch;	     /* of a previous line; -1: none */
+	int64_t rows, falls; /* training rows, and how often their step fell */
+	int64_t last;	     /* step */
 	struct form_count forms[MAX_FORMS];
 	bool by_epoch;		 /* a step is an epoch */
-	char step[32], loss[32]; /* the names that the first row had */
+	char step[32], loss[32]; /* names in the first row */
 };
 
-/* What reading by a pattern has cost. */
+/* The cost of matching a pattern. */
 struct pattern_state {
-	int64_t lines, steps; /* that were tried */
-	int64_t n_long;	      /* lines that were not tried */
+	int64_t lines, steps; /* lines tried, and steps of the matcher */
+	int64_t n_long;	      /* lines that were too long to try */
 	bool too_hard;	      /* a line took too many steps */
 };
 
-/* Training rows that are left out, because other output cuts them or is within them. */
+/* Training rows that are left out because they are cut off or mixed with other output. */
 struct garbled {
 	int64_t n;
 	char first[41];
 };
 
-/* A log while it is read. */
+/* A log that is being read. */
 struct build {
 	const struct log_how *how;
-	const char *
-		file; /* the column's name, where only the path of the file states it; NULL: none */
-	bool growing; /* the log is still written: no warnings */
-	bool exact;   /* values are floats, not printed ones */
-	/* Rows are in any order. build_finish() sorts them, and the last one of several values of a
-	 * column at a step counts. */
+	const char *file; /* the column's name, if only the path has it; or NULL */
+	bool growing;	  /* the log is still written: no warnings */
+	bool exact;	  /* values are binary floats, not printed ones */
+	/* Rows are in any order: build_finish() sorts them, and keeps the last value of a column at
+	 * a step. */
 	bool is_table;
 	struct series *series; /* [MAX_LOG_COLUMNS] */
 	int n_series;
-	int64_t n_points, n_taken;  /* values, and rows that a parser recognised */
-	struct strs keys, settings; /* what the log states about the run */
+	int64_t n_points, n_parsed; /* values, and rows that a parser recognized */
+	struct strs keys, settings; /* keys of the log's settings, and their values */
 	struct unread unread;
 	struct garbled garbled;
 	struct known_names known;
@@ -146,55 +145,56 @@ struct build {
 	struct pattern_state pattern;
 	struct epochs epochs;
 	struct plain plain;
-	/* The row repeats the last step, as progress bars do: what it replaces is not counted. */
-	bool repeats;
+	bool repeats; /* like a progress bar: n_replaced does not count what the row replaces */
 	struct table table;
 };
 
-void build_begin(struct build *b, const struct log_how *how);
+void build_init(struct build *b, const struct log_how *how);
 void build_free(struct build *b);
-/* A value of the column that `name` stands for, in its unit: a column of the table, or another. It
- * replaces values of the column at this and later steps: the run was resumed from before them.
- * Values that the column cannot have are ignored. In a table, it replaces none. */
+/* Adds a value, in the unit of `name`, to the column of `name`. Except in a table, it replaces the
+ * column's values at this and later steps, since the run was resumed before them. Values that the
+ * column cannot have are ignored. */
 void build_set(struct build *b, int64_t step, struct span name, double v);
-/* A text in the place of a value. If it begins as a number does, and the name stands for a column of the
- * table, what is there cannot be read. Whether that is so. */
+/* Records an unreadable value if the text begins like a number and the name is of a column in
+ * run.h. Returns true if it did. */
 bool build_unread(struct build *b, int64_t step, struct span name, struct span text);
-/* A row whose step cannot be read, or that is not understood. */
+/* Records a row with an unreadable step, or one that is not understood. */
 void build_lost_row(struct build *b, struct span text);
-/* In two parts, for a name that is looked up once; NULL: a name too many. */
+/* Looks up a name, for build_set_known(), which works like build_set(); NULL: too many names. */
 struct known_name *build_name(struct build *b, struct span name);
 void build_set_known(struct build *b, int64_t step, struct known_name *name, double v);
-/* A mean over the steps so far since `from`: it replaces those after earlier ones of them. */
+/* Adds a mean over all steps after `from`; it replaces the earlier such means. */
 void build_mean(struct build *b, int64_t from, int64_t step, struct span name, double v);
-/* Begins a row. A training row at an earlier step than the last one removes all rows after it, but
- * not of a table. */
+/* Begins a row. Except in a table, a training row at an earlier step than the last one removes all
+ * rows after it. */
 void build_row(struct build *b, int64_t step, bool training);
-/* Removes the values at this and later steps: the run was resumed from before them. */
+/* Removes the values at this and later steps, since the run was resumed before them. */
 void build_rewind(struct build *b, int64_t step);
-/* What the log says about the run. A later value replaces an earlier one. */
+/* Adds a setting that the log states. A later value replaces an earlier one. */
 void build_setting(struct build *b, const char *key, struct span value);
-/* The number of steps, which some logs say in each row. */
+/* Sets the number of steps, which some logs state in each row. */
 void build_total(struct build *b, int64_t steps);
-/* The time of a row, in seconds since 1970 of any time zone; 0: it is not known. The first of a step counts. */
+/* Sets the time of a row, in seconds since 1970 in any time zone; 0: unknown. The first time of a
+ * step is used. */
 void build_clock(struct build *b, int64_t step, double seconds);
-/* Moves all to *l. Returns -1 if there is no row. */
+/* Moves the values to *l. Returns -1 with *e set if there are no rows, or too many. */
 int build_finish(struct build *b, struct run_log *l, struct err *e);
 
 /* ---- clock.c: time and tokens ------------------------------------------------------ */
 
-/* The time stamp near the beginning of a line, for build_clock(); 0: none. */
+/* Returns the time stamp near the beginning of a line, for build_clock(); 0: none. */
 double time_of_line(struct span line);
-/* Makes the columns elapsed and tokens of what was read, in series that are sorted. */
+/* Derives the columns elapsed and tokens. The series must be sorted. */
 void build_derive(struct build *b);
 
 /* ---- names.c: names of columns and settings in other logs ------------------------- */
 
-/* The column that stands for a name of a log, and the factor of its unit; or the same name, 1. */
+/* Returns the column for a name in a log, and the factor of its unit; or the same name, 1. */
 struct span name_of_column(const struct log_how *how, struct span name, double *scale);
-/* A factor of a rate, whose column is a time. */
+/* As a factor: converts a rate to a time. */
 static const double INVERSE = -1;
-/* A value in our unit. (35 % are 0.35, as 35 / 100 is, but 35 * 0.01 is not; and 8.38M are 8380000.) */
+/* Converts a value to our unit, rounded as well as possible: 35 % as 35 / 100 (35 0.01 is not
+ * 0.35), and 8.38M as 8380000. */
 static inline double scaled(double v, double scale)
 {
 	if (scale == INVERSE)
@@ -204,13 +204,13 @@ static inline double scaled(double v, double scale)
 		scale >= 1e3 && fabs(product - round(product)) <= 1e-12 * fabs(product);
 	return whole ? round(product) : product;
 }
-/* The column that --column gives a name; empty: none. */
+/* Returns the column that --column maps a name to; empty: none. */
 struct span given_column(const struct log_how *how, struct span name);
-/* The column of TensorBoard's exports, named "Value": the loss, unless --column names it. */
+/* Returns loss for "Value", as in TensorBoard's exports, unless --column maps it. */
 struct span value_of_export(const struct log_how *how, struct span name);
-/* Returns true if a name is a name of the steps. */
+/* Returns true for a name of steps. */
 bool name_is_step(struct span name);
-/* The option that stands for a name of a setting; NULL: none. */
+/* Returns the option for the name of a setting; NULL: none. */
 const char *name_of_setting(const struct log_how *how, struct span name);
 /* Adds the settings in a line: "name: value", "| name | value |", "name ... value", sentences. */
 void find_settings(struct build *b, struct span line);
@@ -219,27 +219,27 @@ void find_settings(struct build *b, struct span line);
 
 bool span_begins(struct span s, const char *with);
 struct span span_trim(struct span s);
-/* Where `text` is in s; NULL: nowhere. */
+/* Returns where `text` is in s, or NULL. */
 const char *span_find(struct span s, const char *text);
-/* Finds it at the beginning of a word. */
+/* Finds `text` at the beginning of a word. */
 const char *span_find_word(struct span s, const char *text);
-/* A number with commas between thousands. Returns the byte behind it, or NULL. */
+/* Reads a number, perhaps with commas between thousands. Returns the byte after it, or NULL. */
 const char *scan_number(struct span s, double *v);
-/* Whether more than the number is there, behind which a text continues: 0x2, 2abc, 2,5. Units are none. */
-bool goes_on(struct span behind);
-/* Sets the factor of a unit as formats name it, or BY_SUFFIX, or INVERSE. false: there is none. */
+/* Returns true if the text after a number continues it: 0x2, 2abc, 2,5. A unit does not. */
+bool number_continues(struct span rest);
+/* Sets the factor of a unit of a format, or BY_SUFFIX, or INVERSE. false: the unit is unknown. */
 enum { BY_SUFFIX = 0 };
 bool scale_of_unit(const char *unit, double *scale);
-/* The factor of a unit or suffix at the beginning, such as K; 1: none. */
+/* Returns the factor of a unit or suffix at the beginning, such as K; 1: none. */
 double scale_of_suffix(struct span rest);
-/* A step: an integer of at most 2^53. Returns the byte behind it, or NULL. */
+/* Reads a step, an integer of at most 2^53. Returns the byte after it, or NULL. */
 const char *scan_step(struct span s, int64_t *step);
 
 /* ---- parsers ----------------------------------------------------------------------- */
 
-/* Takes a line without colours; whether it is a row. */
+/* Parses a line without color codes. Returns true if it is a row. */
 typedef bool log_line_fn(struct build *b, struct span line);
-/* Takes a whole file. */
+/* Parses a whole file. */
 typedef int log_text_fn(struct build *b, struct span text, struct err *e);
 
 log_line_fn line_wordplay, line_lightning, line_losses, line_csv, line_jsonl,
@@ -248,25 +248,21 @@ log_text_fn text_golden, text_bridge, text_trainer_state, text_tensorboard, text
 bool is_golden(struct span first), is_bridge(struct span first);
 bool is_trainer_state(struct span first), is_tensorboard(struct span first);
 bool is_array(struct span first);
-/* Adds the names of the columns if the beginning of a log is a header and a row with numbers. */
+/* Adds the names of the columns if a log begins with a header and a row with numbers. */
 bool csv_columns(struct span sample, struct strs *names);
-/* Returns true for the beginning of a table with a row per run, such as W&B's table of runs. */
+/* Returns true if a log begins like a table with one row per run, such as W&B's table of runs. */
 bool csv_is_runs(struct span sample);
-/* The names of the runs of a table like W&B's, whose header is given. */
+/* Adds the names of the runs in the header of a table like W&B's. */
 void csv_runs(struct span header, struct strs *runs);
-/* runs.c: tables and JSON lines of several runs, of which each row names its own. */
-bool runs_take_row(
-	struct table *t, const char *run); /* is a row of the run that is read? */
-void runs_say_others(const struct table *t, const char *name);
-/* Adds the names of the runs in an open file, if its rows have them; at most MAX_RUNS names. -1, *e: it
- * cannot be read. */
+/* runs.c: tables and JSON lines of several runs, where each row names its run. */
+/* Returns true for a row of the selected run, by default the run of the first row. */
+bool runs_select_row(struct table *t, const char *run);
+void runs_warn(const struct table *t, const char *name); /* of unused rows and fields */
+/* Adds the names of the runs in an open file, at most MAX_RUNS, if its rows have them. Returns -1
+ * with *e set if the file cannot be read. */
 int runs_of_rows(
 	int fd, const char *path, struct span header, struct strs *runs, struct err *e);
-/* The number of the field "run" in a header; -1: none. */
+/* Returns the index of the field "run" in a header; -1: none. */
 int csv_run_field(struct span header, char *delimiter);
-/* The text of field i: without its quotes. */
+/* Sets *out to the text of field i, without its quotes. */
 void csv_field(struct span line, char delimiter, int i, struct str *out);
-
-/* ---- read.c -------------------------------------------------------------------------- */
-
-enum { MOST_JSON = 1 << 28 };

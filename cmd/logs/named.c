@@ -1,4 +1,4 @@
-/* Numbers with names, anywhere in a line, and steps that begin again in each epoch. */
+/* Numbers with names, anywhere in a line, and steps that restart in each epoch. */
 #include "logs/named.h"
 
 #include <ctype.h>
@@ -43,11 +43,11 @@ struct span last_word(struct span name)
 	return (struct span){name.p + name.n - n, n};
 }
 
-/* Shortens a name to its last words. */
-static struct span last_words(struct span name, int most)
+/* Shortens a name to its last `n` words. */
+static struct span last_words(struct span name, int n)
 {
 	const char *p = name.p + name.n;
-	while (most-- > 0 && p > name.p) {
+	while (n-- > 0 && p > name.p) {
 		while (p > name.p && is_blank(p[-1]))
 			p--;
 		while (p > name.p && !is_blank(p[-1]))
@@ -73,21 +73,21 @@ bool name_has_word(struct span name, const char *const *words)
 
 /* ---- numbers ------------------------------------------------------------------------- */
 
-/* Numbers begin where a word may. A name such as Acc@1 or top-5 has a digit, and no number. */
+/* Returns true where a word may begin: the digit in Acc@1 or top-5 is not a number. */
 static bool may_begin(struct span s, const char *p)
 {
 	return p == s.p || strchr(" \t([{:=|,<>~#'\"", p[-1]);
 }
 
 /* Returns the first byte after a time, date or version, such as 10:00:00. NULL: there is none. */
-static const char *after_date(struct span s, const char *behind)
+static const char *after_date(struct span s, const char *after)
 {
-	if (!memchr(":-.", byte_at(s, behind), 3) || !is_digit(byte_at(s, behind + 1)))
+	if (!memchr(":-.", byte_at(s, after), 3) || !is_digit(byte_at(s, after + 1)))
 		return NULL;
-	while (is_digit(byte_at(s, behind)) ||
-		(byte_at(s, behind) && strchr(":-.,/T", byte_at(s, behind))))
-		behind++;
-	return behind;
+	while (is_digit(byte_at(s, after)) ||
+		(byte_at(s, after) && strchr(":-.,/T", byte_at(s, after))))
+		after++;
+	return after;
 }
 
 /* Skips "tensor(" or "np.float64(" before a number. */
@@ -114,38 +114,37 @@ static const char *scan_total(struct span s, const char *p, int64_t *total)
 	return p;
 }
 
-/* "[640/60000 (1%)]", "| 12/100" and "12/100 [00:01": progress, and no month and day. */
-static bool is_progress(struct span s, const char *number, const char *behind)
+/* Returns true for progress, "[640/60000 (1%)]", "| 12/100" or "12/100 [00:01", not for dates. */
+static bool is_progress(struct span s, const char *number, const char *after)
 {
 	while (number > s.p && is_blank(number[-1]))
 		number--;
 	char before = number > s.p ? number[-1] : '\0';
 	return (before == '[' || before == '|' ||
-		       byte_at(s, after_blanks(s, behind)) == '[') &&
-	       !(is_blank(byte_at(s, behind)) && is_digit(byte_at(s, behind + 1)));
+		       byte_at(s, after_blanks(s, after)) == '[') &&
+	       !(is_blank(byte_at(s, after)) && is_digit(byte_at(s, after + 1)));
 }
 
-/* ---- the search ------------------------------------------------------------------------ */
+/* ---- search ---------------------------------------------------------------------------- */
 
 struct search {
 	struct span line;
-	const char *p; /* where it is */
-	const char *
-		name; /* the first byte of the name that may stand before a number; NULL: none */
-	const char *after; /* the first byte after it */
-	bool given;	   /* it has a colon or an equals sign after it */
+	const char *p;	  /* the current byte */
+	const char *name; /* start of a possible name of the next number; NULL: none */
+	const char *after_name; /* the byte after it */
+	bool given;		/* a colon or an equals sign follows the name */
 	struct named *found;
 	int n;
 };
 
 static void drop_name(struct search *s)
 {
-	s->name = s->after = NULL;
+	s->name = s->after_name = NULL;
 	s->given = false;
 }
 
-/* Takes the number at *at, if one is there. Returns the byte after it and its unit, or NULL. */
-static const char *take_number(struct search *s, const char *at)
+/* Reads the number at *at, if there is one. Returns the byte after it and its unit, or NULL. */
+static const char *parse_number(struct search *s, const char *at)
 {
 	struct named *f = &s->found[s->n];
 	const char *end = s->line.p + s->line.n;
@@ -153,42 +152,42 @@ static const char *take_number(struct search *s, const char *at)
 	struct span text = {typed, (size_t)(end - typed)};
 	if (typed >= end || is_blank(*typed))
 		return NULL;
-	const char *behind = scan_number(text, &f->v);
+	const char *after = scan_number(text, &f->v);
 	bool word = is_letter(*typed);
-	bool unread = !behind && s->given && begins_as_number(typed, end);
-	f->v = behind ? f->v : (double)NAN;
-	while (unread && (!behind || (behind < end && !is_blank(*behind))))
-		behind = behind ? behind + 1 : typed;
-	if (!behind || (word && (!s->name || is_letter(byte_at(s->line, behind)))))
+	bool unread = !after && s->given && begins_as_number(typed, end);
+	f->v = after ? f->v : (double)NAN;
+	while (unread && (!after || (after < end && !is_blank(*after))))
+		after = after ? after + 1 : typed;
+	if (!after || (word && (!s->name || is_letter(byte_at(s->line, after)))))
 		return NULL;
-	const char *date = unread ? NULL : after_date(s->line, behind);
+	const char *date = unread ? NULL : after_date(s->line, after);
 	if (date) {
 		drop_name(s);
 		return date;
 	}
 	struct span name = {
-		s->name ? s->name : "", s->name ? (size_t)(s->after - s->name) : 0};
-	f->number = (struct span){typed, (size_t)(behind - typed)};
-	f->unread = unread ||
-		    (s->given && goes_on((struct span){behind, (size_t)(end - behind)}));
+		s->name ? s->name : "", s->name ? (size_t)(s->after_name - s->name) : 0};
+	f->number = (struct span){typed, (size_t)(after - typed)};
+	f->unread = unread || (s->given && number_continues((struct span){
+						   after, (size_t)(end - after)}));
 	f->name = last_words(span_trim(name), s->given ? 3 : 2);
-	behind = scan_total(s->line, behind, &f->total);
-	bool counts = f->name.n || (f->total > 0 && is_progress(s->line, typed, behind));
-	f->unit = (struct span){behind, 0};
-	while (is_letter(byte_at(s->line, behind)) || byte_at(s->line, behind) == '%' ||
-		(byte_at(s->line, behind) == '/' &&
-			is_letter(byte_at(s->line, behind + 1))))
-		behind++;
-	f->unit.n = (size_t)(behind - f->unit.p);
+	after = scan_total(s->line, after, &f->total);
+	bool counts = f->name.n || (f->total > 0 && is_progress(s->line, typed, after));
+	f->unit = (struct span){after, 0};
+	while (is_letter(byte_at(s->line, after)) || byte_at(s->line, after) == '%' ||
+		(byte_at(s->line, after) == '/' &&
+			is_letter(byte_at(s->line, after + 1))))
+		after++;
+	f->unit.n = (size_t)(after - f->unit.p);
 	s->n += counts && s->n < MAX_NAMED;
 	drop_name(s);
-	return behind;
+	return after;
 }
 
-/* A letter continues the name, and two blanks end it. */
-static void take_letter(struct search *s)
+/* Reads a letter of a name; after two blanks, it begins a new name. */
+static void parse_letter(struct search *s)
 {
-	bool apart = s->name && s->p - s->after >= 2;
+	bool apart = s->name && s->p - s->after_name >= 2;
 	if (!s->name || apart || s->given) {
 		drop_name(s);
 		s->name = s->p;
@@ -197,7 +196,7 @@ static void take_letter(struct search *s)
 	const char *end = s->line.p + s->line.n;
 	while (q < end && !is_blank(*q) && !strchr(",;|()[]{}<>\"':=", *q))
 		q++;
-	s->after = s->p = q > s->p ? q : s->p + 1;
+	s->after_name = s->p = q > s->p ? q : s->p + 1;
 }
 
 /* Returns the byte after "(higher is better)" between a name and its number; or NULL. */
@@ -210,8 +209,9 @@ static const char *after_direction(const struct search *s)
 	return is && s->name ? (const char *)memchr(s->p, ')', rest.n) + 1 : NULL;
 }
 
-/* A bracket may stand between a name and a number: Step [100/600]. Other signs end the name. */
-static void take_sign(struct search *s)
+/* Reads another character. It ends the name, unless it is a bracket before a number, as in Step
+ * [100/600]; a colon or an equals sign marks the name as given. */
+static void parse_sign(struct search *s)
 {
 	char c = *s->p++;
 	bool number = is_digit(byte_at(s->line, after_blanks(s->line, s->p)));
@@ -229,17 +229,17 @@ int find_named(struct span line, struct named *found)
 		char c = *s.p;
 		bool number =
 			(is_digit(c) || strchr("+-.nNiIta", c)) && may_begin(line, s.p);
-		const char *behind = number	? take_number(&s, s.p)
-				     : c == '(' ? after_direction(&s)
-						: NULL;
-		if (behind)
-			s.p = behind;
+		const char *after = number     ? parse_number(&s, s.p)
+				    : c == '(' ? after_direction(&s)
+					       : NULL;
+		if (after)
+			s.p = after;
 		else if (is_blank(c) || c == '#')
 			s.p++;
 		else if (is_letter(c) || is_digit(c))
-			take_letter(&s);
+			parse_letter(&s);
 		else
-			take_sign(&s);
+			parse_sign(&s);
 	}
 	return s.n;
 }
@@ -306,7 +306,7 @@ int64_t named_step(const struct named *f)
 
 int64_t step_in_epochs(struct build *b, int64_t epoch, int64_t step, int64_t total)
 {
-	static const int64_t most = INT64_C(1) << 53;
+	static const int64_t max = INT64_C(1) << 53;
 	struct epochs *s = &b->epochs;
 	if (epoch < 0)
 		return step;
@@ -320,7 +320,7 @@ int64_t step_in_epochs(struct build *b, int64_t epoch, int64_t step, int64_t tot
 	s->epoch = epoch;
 	s->step = step;
 	int64_t n = epoch - s->first;
-	return s->length > 0 && n > 0 && n < (most - step) / s->length
+	return s->length > 0 && n > 0 && n < (max - step) / s->length
 		       ? n * s->length + step
 		       : step;
 }
@@ -332,7 +332,7 @@ void begin_named_row(struct build *b, int64_t step)
 	b->repeats = repeats;
 }
 
-/* ---- formats whose lines name their numbers ------------------------------------------------ */
+/* ---- formats with named numbers ------------------------------------------------------------ */
 
 bool is_other_rank(const struct named *f, int n)
 {
@@ -343,7 +343,7 @@ bool is_other_rank(const struct named *f, int n)
 	return false;
 }
 
-/* The label of a name; NULL: it has none. */
+/* Returns the label with this name; NULL: none. */
 static const struct label *label_of(const struct line_kind *k, struct span name)
 {
 	for (int i = 0; i < k->n_labels; i++)
@@ -353,7 +353,7 @@ static const struct label *label_of(const struct line_kind *k, struct span name)
 	return NULL;
 }
 
-/* Returns the step of the run in a line with an epoch. *at: the index of the number that is the step. */
+/* Returns the step of the run in a line with an epoch. *at: the index of the step's number. */
 static int64_t step_after_epoch(
 	struct build *b, const struct named *f, int n, int64_t epoch, int *at)
 {
@@ -369,7 +369,7 @@ static int64_t step_after_epoch(
 	return epoch;
 }
 
-bool take_named(struct build *b, struct span s, const struct line_kind *k, int64_t step)
+bool parse_named(struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
 	struct named f[MAX_NAMED];
 	int n = find_named(s, f), at = n;

@@ -1,62 +1,61 @@
-/* Inside the wing logs: numbers with names, anywhere in a line. */
+/* For the implementation of logs.h only: numbers with names, anywhere in a line. */
 #pragma once
 
 #include "logs/formats.h"
 
 enum { MAX_NAMED = 64 };
 
-/* A number, and the words before it: "Step [100/600]", "val loss: 2.5", "lr=1e-4", "loss 2.5". */
+/* A number and the words before it: "Step [100/600]", "val loss: 2.5", "lr=1e-4", "loss 2.5". */
 struct named {
-	struct span
-		name; /* its last words; empty: progress without a name, such as [640/60000 (1%)] */
-	struct span number, unit; /* the letters directly after the number */
+	struct span name; /* last words; empty: progress, such as [640/60000 (1%)] */
+	struct span number, unit; /* unit: letters directly after the number */
 	double v;
 	int64_t total; /* the number after a slash; -1: none */
-	bool unread;   /* it begins as a number and is none; v is not set */
+	bool unread;   /* the text only begins like a number; v is not set */
 };
 
 /* ---- named.c ------------------------------------------------------------------------- */
 
-/* Finds at most MAX_NAMED of them. Times and dates are none. Returns their number. */
+/* Finds at most MAX_NAMED numbers, but no times and dates. Returns how many. */
 int find_named(struct span line, struct named *found);
 struct span last_word(struct span name);
-/* Counts a line by the names of its numbers. Returns the index of its form; -1: too many forms. */
+/* Counts a line by its form. Returns the index of the form; -1: too many forms. */
 int count_form(struct form_count forms[static MAX_FORMS], const struct named *f, int n);
 /* Returns true if one of the words, upper case or not, is in the name. `words` ends with NULL. */
 bool name_has_word(struct span name, const char *const *words);
-/* Sets the column that the name stands for. A fraction such as 98/100 is its value. */
+/* Sets the column of the name. A fraction such as 98/100 is one value. */
 void set_named(struct build *b, int64_t step, const struct named *f);
-/* Sets a column to the number. */
+/* Sets this column to the number. */
 void set_named_as(
 	struct build *b, int64_t step, struct span column, const struct named *f);
-/* The number as a step; -1: it is none. */
+/* Returns the number as a step; -1: not a step. */
 int64_t named_step(const struct named *f);
-/* Returns the step of the run for a step that may begin again in each epoch of `total` steps. The
- * steps after the first epoch show which of both it is. epoch, total: -1 if they are not known. */
+/* Returns the step of the run for a step that may restart in each epoch of `total` steps. Whether
+ * it restarts shows after the first epoch. epoch, total: -1 if unknown. */
 int64_t step_in_epochs(struct build *b, int64_t epoch, int64_t step, int64_t total);
 /* Returns true for a line of a rank other than 0. */
 bool is_other_rank(const struct named *f, int n);
-/* Begins a training row. Values that a line repeats with more digits or later replace silently. */
+/* Begins a training row. A repeated row replaces values silently. */
 void begin_named_row(struct build *b, int64_t step);
 
-/* ---- plain.c: lines of a program that is not known -------------------------------------- */
+/* ---- plain.c: lines of an unknown program ------------------------------------------------ */
 
-/* The numbers of a line that matter, by their place; -1: there is none. */
+/* Indices of the numbers of a line that matter; -1: none. */
 struct roles {
 	int epoch, step, loss;
 	bool evaluation;
 };
 struct roles find_roles(
 	const struct log_how *how, struct span line, const struct named *f, int n);
-/* Returns true if most lines with a loss have one form, and steps that rise. */
+/* Returns true if most lines with a loss have one form, and their steps rise. */
 bool plain_detect(const struct log_how *how, struct span sample);
-/* Prints which numbers were read as step and loss. */
-void plain_say(const struct build *b, const char *name);
+/* Warns which numbers were read as step and loss. */
+void plain_warn(const struct build *b, const char *name);
 
-/* ---- hint.c: a log that no format reads --------------------------------------------------- */
+/* ---- hint.c: errors for logs in unknown formats ------------------------------------------- */
 
-/* Returns -1 for a directory of W&B, with an error that names what to give instead. */
+/* Returns -1 for a directory of W&B, with an error that names the file to give instead. */
 int hint_directory(const char *path, struct err *e);
-/* Sets an error that names the columns of a table, or a pattern that reads the commonest lines. */
+/* Sets an error that lists the columns of a table, or a pattern for the most common lines. */
 int hint_unknown(
 	const struct log_how *how, const char *name, struct span sample, struct err *e);

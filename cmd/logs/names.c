@@ -1,4 +1,4 @@
-/* The names that columns and settings have in the logs of other trainers. */
+/* Names of columns and settings in the logs of other trainers. */
 #include "options/options.h"
 #include "logs/formats.h"
 
@@ -11,7 +11,7 @@ static const char *const step_names[] = {"step", "iteration", "iter", "_step",
 	"valid_num_updates", "global_step/max_steps", "training/global_step",
 	"rollout/step", NULL};
 
-/* Some writers of TensorBoard's files replace parentheses and '%' by '_'. */
+/* Ignores case; some writers of event files replace parentheses and '%' by '_'. */
 static bool same_letter(char known, char c)
 {
 	return tolower((unsigned char)known) == tolower((unsigned char)c) ||
@@ -31,7 +31,7 @@ int log_how_map(struct log_how *h, const char *pair, struct err *e)
 	const char *equals = strchr(pair, '=');
 	if (!equals || equals == pair || !equals[1])
 		return err_set(e, EX_USAGE,
-			"column: '%s' is not OURS=THEIRS, as loss=train/loss is", pair);
+			"column: '%s' is not OURS=THEIRS, such as loss=train/loss", pair);
 	strs_add(&h->columns, pair);
 	return 0;
 }
@@ -46,7 +46,7 @@ struct span given_column(const struct log_how *how, struct span name)
 	return (struct span){NULL, 0};
 }
 
-/* Finds the name that is the same, or else the first that differs in case only. */
+/* Prefers a name in the same case to the first one that differs only in case. */
 struct span name_of_column(const struct log_how *how, struct span name, double *scale)
 {
 	const struct log_names *all = &how->formats->columns;
@@ -120,7 +120,7 @@ const char *name_of_setting(const struct log_how *how, struct span name)
 	return NULL;
 }
 
-/* A value without the commas between thousands and without quotes. */
+/* Adds a setting, without quotes and without the commas between thousands. */
 static void add_setting(struct build *b, const char *key, struct span value)
 {
 	char digits[NUM_TEXT];
@@ -141,8 +141,8 @@ static void add_setting(struct build *b, const char *key, struct span value)
 	build_setting(b, key, number ? (struct span){digits, n} : value);
 }
 
-/* "name: value", "name = value", "| name | value |", "name .... value", "\"name\": value," */
-static void find_named(struct build *b, struct span line)
+/* Finds "name: value", "name = value", "| name | value |", "name ... value", "\"name\": value,". */
+static void find_named_setting(struct build *b, struct span line)
 {
 	static const char prefix[] = "Config param ";
 	line = span_trim(line);
@@ -166,7 +166,7 @@ static void find_named(struct build *b, struct span line)
 	add_setting(b, key, value);
 }
 
-/* {"log": "option", "time": "...", "step": 0, "name": "seq-len", "value": 1024}, as LLMQ writes */
+/* Finds LLMQ's {"log": "option", "time": "...", "step": 0, "name": "seq-len", "value": 1024}. */
 static void find_option(struct build *b, struct span line)
 {
 	static const char name[] = "\"name\": \"", value[] = "\"value\": ";
@@ -191,12 +191,12 @@ static void find_option(struct build *b, struct span line)
 
 void find_settings(struct build *b, struct span line)
 {
-	enum { LONGEST = 2000 };
+	enum { MAX_LINE = 2000 };
 	const struct log_names *all = &b->how->formats->sentences;
 	find_option(b, line);
-	if (line.n > LONGEST)
+	if (line.n > MAX_LINE)
 		return;
-	find_named(b, line);
+	find_named_setting(b, line);
 	for (int i = 0; i < all->n; i++) {
 		const char *at = span_find(line, all->v[i].name);
 		if (!at)
@@ -213,9 +213,9 @@ void find_settings(struct build *b, struct span line)
 	}
 }
 
-/* ---- the page -------------------------------------------------------------------- */
+/* ---- the manual page ---------------------------------------------------------------- */
 
-/* Each name is listed under the column or option that it stands for. */
+/* Lists each name under its column or option. */
 static void print_names(const struct log_names *all, FILE *f)
 {
 	fputs(".Bl -tag -width Ds -compact\n", f);

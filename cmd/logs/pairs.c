@@ -1,5 +1,5 @@
-/* Lines that name each number: key=value (wordplay, ezpz), "name: value |" (Megatron), a line for each (OLMo-core,
- * Composer). */
+/* Lines that name each number: key=value (ezpz), "name: value |" (Megatron), one per line
+ * (OLMo-core). */
 #include "logs/formats.h"
 
 #include <ctype.h>
@@ -17,7 +17,7 @@ static struct span next_word(struct span *rest)
 	return word;
 }
 
-/* "name=number", and perhaps "(±0.02)" behind it. */
+/* Splits "name=number", perhaps followed by "(±0.02)". */
 static bool split_pair(struct span word, struct span *name, double *v)
 {
 	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
@@ -26,12 +26,12 @@ static bool split_pair(struct span word, struct span *name, double *v)
 	const char *begin = equals + 1, *end = word.p + word.n;
 	const char *p = scan_double(begin, end, v);
 	*name = (struct span){word.p, (size_t)(equals - word.p)};
-	return p > begin &&
-	       (p == end || *p == '(' || *p == '/' ||
-		       (*p == ',' && !goes_on((struct span){p, (size_t)(end - p)})));
+	return p > begin && (p == end || *p == '(' || *p == '/' ||
+				    (*p == ',' && !number_continues((struct span){
+							  p, (size_t)(end - p)})));
 }
 
-/* "name=2abc" */
+/* Records the unreadable value of a pair such as "name=2abc". */
 static bool note_unread_pair(struct build *b, struct span word, bool begin_row)
 {
 	const char *equals = word.n ? memchr(word.p, '=', word.n) : NULL;
@@ -45,8 +45,8 @@ static bool note_unread_pair(struct build *b, struct span word, bool begin_row)
 		(struct span){text, (size_t)(word.p + word.n - text)});
 }
 
-/* The place behind "step=100" or "iter=100" in a line; NULL: nowhere. A row with another number there is
- * lost. */
+/* Returns the byte after "step=100" or "iter=100" in a line, or NULL. A row with an invalid number
+ * there is recorded as lost. */
 static const char *find_step(struct build *b, struct span line, int64_t *step)
 {
 	static const char *const marks[] = {"step=", "iter="};
@@ -56,19 +56,19 @@ static const char *find_step(struct build *b, struct span line, int64_t *step)
 		if (!p || (p > line.p && !isspace((unsigned char)p[-1])))
 			continue;
 		const char *number = p + strlen(marks[i]);
-		const char *behind =
+		const char *after =
 			scan_step((struct span){number, (size_t)(end - number)}, step);
-		if (behind && (behind == end || isspace((unsigned char)*behind)))
-			return behind;
-		if (begins_as_number(number, end) && (!behind || *behind != '/') &&
+		if (after && (after == end || isspace((unsigned char)*after)))
+			return after;
+		if (begins_as_number(number, end) && (!after || *after != '/') &&
 			span_find_word(line, "loss="))
 			build_lost_row(b, (struct span){p, (size_t)(end - p)});
 	}
 	return NULL;
 }
 
-/* Takes pairs; wordplay's MFU is in percent. Returns their number; -1: a word is no pair. */
-static int take_pairs(struct build *b, struct span rest, bool training, bool strict)
+/* Parses pairs; MFU is in percent. Returns how many; -1 if `strict` and a word is not a pair. */
+static int parse_pairs(struct build *b, struct span rest, bool training, bool strict)
 {
 	int n = 0;
 	for (struct span word = next_word(&rest); word.n; word = next_word(&rest)) {
@@ -104,28 +104,28 @@ bool line_wordplay(struct build *b, struct span line)
 	const char *p = find_step(b, line, &b->line.step);
 	if (p) {
 		struct span pairs = {p, (size_t)(line.p + line.n - p)};
-		b->line.open = take_pairs(b, pairs, true, false) > 0;
+		b->line.open = parse_pairs(b, pairs, true, false) > 0;
 		if (b->line.open)
 			build_clock(b, b->line.step, time_of_line(line));
 		return b->line.open;
 	}
-	/* rich breaks long lines */
+	/* the library rich breaks long lines */
 	b->line.open =
-		b->line.open && only_pairs(line) && take_pairs(b, line, false, true) > 0;
+		b->line.open && only_pairs(line) && parse_pairs(b, line, false, true) > 0;
 	return false;
 }
 
 /* ---- fields: names with numbers ------------------------------------------------------ */
 
-struct taking {
+struct fields_row {
 	struct build *b;
 	const struct fields *f;
 	int64_t step;
-	bool training, any; /* the row has begun */
-	bool loss, nan;	    /* the row has one; iterations whose loss was NaN */
+	bool training, any; /* any: the row has begun */
+	bool loss, nan;	    /* the row has a loss; it counts NaN iterations */
 };
 
-/* What a progress bar repeats until there is another value, and the number of the run. */
+/* Returns true for the number of the run, and for values that a progress bar only repeats. */
 static bool is_stale(struct build *b, struct span name, double v)
 {
 	struct known_name *known = build_name(b, name);
@@ -136,7 +136,7 @@ static bool is_stale(struct build *b, struct span name, double v)
 	       (lasts && s && s->n && s->p[s->n - 1].v == v);
 }
 
-/* "np.float64(0.5)" is how Python shows a number of NumPy's. */
+/* Removes "np.float64(" around a number of NumPy. */
 static struct span without_type(struct span text)
 {
 	const char *p = span_begins(text, "np.") ? memchr(text.p, '(', text.n) : NULL;
@@ -148,9 +148,10 @@ static bool is_named(struct span name, const char *text)
 	return name.n == strlen(text) && span_begins(name, text);
 }
 
-/* " lm loss: 1.089E+01 "; earlier versions of Megatron-LM had no colon behind some names, and derived programs have
- * two numbers in a field: " iteration time: 1.5 s samples/sec: 3.8 ", of which the first is taken. */
-static void take_field(struct taking *t, struct span field)
+/* Parses a field such as " lm loss: 1.089E+01 ". Earlier versions of Megatron-LM had no colon after
+ * some names. Programs derived from it have two numbers in a field, such as " iteration time: 1.5 s
+ * samples/sec: 3.8 "; the first one is read. */
+static void parse_field(struct fields_row *t, struct span field)
 {
 	field = span_trim(field);
 	const char *is = field.n ? memchr(field.p, t->f->is, field.n) : NULL;
@@ -175,7 +176,7 @@ static void take_field(struct taking *t, struct span field)
 	t->loss |= is_named(name, "lm loss");
 	t->nan |= p && v > 0 && is_named(name, "number of nan iterations");
 	struct span rest = {p, p ? (size_t)(end - p) : 0};
-	if ((!p || goes_on(rest)) && build_unread(t->b, t->step, name, text))
+	if ((!p || number_continues(rest)) && build_unread(t->b, t->step, name, text))
 		return;
 	const char *key = t->f->suffix ? NULL : name_of_setting(t->b->how, name);
 	if (key && !strcmp(key, "batch"))
@@ -185,28 +186,28 @@ static void take_field(struct taking *t, struct span field)
 			t->f->suffix ? scaled(v, scale_of_suffix(rest)) : v);
 }
 
-bool take_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step)
+bool parse_fields(struct build *b, struct span s, const struct line_kind *k, int64_t step)
 {
-	struct taking t = {b, &k->fields, step, k->training, false};
+	struct fields_row t = {b, &k->fields, step, k->training, false};
 	bool begun = t.f->between != '|';
 	while (s.n) {
 		const char *stop = memchr(s.p, t.f->between, s.n);
 		size_t n = stop ? (size_t)(stop - s.p) : s.n;
 		if (begun)
-			take_field(&t, (struct span){s.p, n});
+			parse_field(&t, (struct span){s.p, n});
 		begun = true;
 		n += stop != NULL;
 		s = (struct span){s.p + n, s.n - n};
 	}
-	/* Megatron-LM prints no loss that is not above 0. */
+	/* Megatron-LM prints only losses above 0. */
 	if (t.nan && !t.loss)
 		build_set(b, step, SPAN("lm loss"), NAN);
 	return t.any;
 }
 
-/* ---- a line with the step, and lines with a field each ------------------------------- */
+/* ---- blocks: a line with the step, and one line per field ---------------------------- */
 
-/* "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
+/* Reads the step: "[epoch=2][batch=10/100]" is step 110. Returns the end of the step, or NULL. */
 static const char *scan_batch(
 	struct build *b, struct span line, const char *p, int64_t *step)
 {
@@ -215,9 +216,9 @@ static const char *scan_batch(
 	p = scan_step((struct span){p, (size_t)(end - p)}, step);
 	if (!p || p == end || (*p != '/' && *p != ']'))
 		return NULL;
-	const char *behind = p;
+	const char *after = p;
 	if (*p == '/')
-		behind = scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &total);
+		after = scan_step((struct span){p + 1, (size_t)(end - p - 1)}, &total);
 	if (total >= 0 && !epoch)
 		build_total(b, total);
 	if (epoch)
@@ -226,10 +227,10 @@ static const char *scan_batch(
 		scan_step((struct span){epoch, (size_t)(end - epoch)}, &number) &&
 		number > 0 && number <= INT64_C(0x20000000000000) / total)
 		*step += (number - 1) * total;
-	return behind ? behind : p;
+	return after ? after : p;
 }
 
-/* "0:       Train ...", as srun shows the lines of rank 0; the blanks before it are a tab or not. */
+/* Removes the rank and blanks: srun prints lines of rank 0 as "0:       Train ...". */
 static struct span without_rank(struct span line)
 {
 	size_t n = 0;
@@ -240,7 +241,7 @@ static struct span without_rank(struct span line)
 	return span_trim(line);
 }
 
-/* The kind whose mark a line begins with; NULL: none. */
+/* Returns the kind with the mark that a line begins with; NULL: none. */
 static const struct line_kind *kind_at(const struct log_format *f, struct span line)
 {
 	for (int i = 0; i < f->n_kinds; i++)
@@ -249,10 +250,10 @@ static const struct line_kind *kind_at(const struct log_format *f, struct span l
 	return NULL;
 }
 
-bool take_block(struct build *b, const struct log_format *f, struct span line)
+bool parse_block(struct build *b, const struct log_format *f, struct span line)
 {
 	const char *end = line.p + line.n;
-	struct taking t = {b, &f->kinds->fields, b->line.step, true, false};
+	struct fields_row t = {b, &f->kinds->fields, b->line.step, true, false};
 	for (int i = 0; f->heads[i]; i++) {
 		const char *p = span_find(line, f->heads[i]);
 		if (!p)
@@ -263,7 +264,7 @@ bool take_block(struct build *b, const struct log_format *f, struct span line)
 		b->line.step = p ? t.step : b->line.step;
 		p = p ? span_find((struct span){p, (size_t)(end - p)}, "]: ") : NULL;
 		if (p)
-			take_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
+			parse_field(&t, (struct span){p + 3, (size_t)(end - p - 3)});
 		return t.any;
 	}
 	if (f->ranks)
@@ -273,7 +274,7 @@ bool take_block(struct build *b, const struct log_format *f, struct span line)
 		size_t n = strlen(k->mark);
 		t.f = &k->fields;
 		t.training = k->training;
-		take_field(&t, (struct span){line.p + n, line.n - n});
+		parse_field(&t, (struct span){line.p + n, line.n - n});
 	}
 	b->line.open &= t.any || !f->closes;
 	if (t.any)
@@ -283,7 +284,7 @@ bool take_block(struct build *b, const struct log_format *f, struct span line)
 
 /* ---- the progress bar of Lightning, and of NeMo 1 --------------------------------------- */
 
-/* "loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]", where loss is a mean of the last ones. */
+/* Cuts the mean loss off: "loss=2.5, v_num=0, train_loss=2.25, val_loss=2.5]". */
 static struct span without_mean(struct span rest)
 {
 	const char *end = rest.p + rest.n, *p = span_find(rest, "v_num=");
@@ -291,7 +292,7 @@ static struct span without_mean(struct span rest)
 	return p ? (struct span){p, (size_t)(end - p)} : rest;
 }
 
-/* "1.95it/s" or "4.47s/it": the time of a batch. */
+/* Returns the time of a batch in "1.95it/s" or "4.47s/it". */
 static double time_of_bar(struct span rest)
 {
 	double v;
@@ -307,8 +308,8 @@ static double time_of_bar(struct span rest)
 	return rate ? 1 / v : v;
 }
 
-/* "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" is step 120, but if the bar has
- * global_step=119.0 that is it. The time is the mean of the epoch so far. */
+/* Parses "Epoch 1:  20%|##  | 20/100 [00:10<00:42, 1.95it/s, v_num=0, train_loss=2.5]" as step 120,
+ * or as the bar's global_step=119.0. The time is the mean of the epoch so far. */
 bool line_lightning(struct build *b, struct span line)
 {
 	static const struct line_kind kind = {
@@ -331,7 +332,7 @@ bool line_lightning(struct build *b, struct span line)
 		b->line.batches = total;
 	else if (!epoch)
 		b->line.batches = n; /* "20/?" */
-	/* the bar counts epochs, or the batches of an epoch, of which the first is 1 */
+	/* the bar counts epochs, or the batches of an epoch; epochs of a total are counted from 1 */
 	bool whole = of_total && total == epochs && (n == epoch || n + 1 == epoch);
 	epoch -= of_total && !whole && epoch > 0;
 	if (!whole && b->line.batches > 0 && epoch < (INT64_C(1) << 53) / b->line.batches)
@@ -340,9 +341,9 @@ bool line_lightning(struct build *b, struct span line)
 	p = span_find_word(rest, "global_step=");
 	if (p)
 		scan_step((struct span){p + 12, (size_t)(end - p - 12)}, &n);
-	if (!take_fields(b, without_mean(rest), &kind, n))
+	if (!parse_fields(b, without_mean(rest), &kind, n))
 		return false;
-	/* (a step of its own count may be several batches; and NeMo says its time) */
+	/* (a stated step may be several batches; NeMo prints its time) */
 	bool other = p || span_find(rest, "train_step_timing");
 	if (!whole && !other && n > from)
 		build_mean(b, from, n, SPAN("dt"), time_of_bar(rest));
@@ -351,7 +352,7 @@ bool line_lightning(struct build *b, struct span line)
 
 /* ---- Hugging Face's Trainer ------------------------------------------------------------ */
 
-/* The next "'name': value" of a dict; later versions write the value in quotes, too. */
+/* Reads the next "'name': value" of a dict; later versions quote the value, too. */
 static bool next_item(struct span *rest, struct span *name, struct span *value)
 {
 	const char *end = rest->p + rest->n, *p = memchr(rest->p, '\'', rest->n);
@@ -369,7 +370,7 @@ static bool next_item(struct span *rest, struct span *name, struct span *value)
 	return true;
 }
 
-/* The step that a dict states, or "step 12: " before it, as slime prints; -1: none. */
+/* Returns the step that a dict states, or "step 12: " before it, as slime prints; -1: none. */
 static int64_t stated_step(struct span line, struct span dict)
 {
 	static const char *const marks[] = {"step ", "rollout ", "perf ", "eval "};
@@ -390,9 +391,9 @@ static int64_t stated_step(struct span line, struct span dict)
 	return -1;
 }
 
-/* At the end: "{'train_runtime': 12.5, 'train_steps_per_second': 2.5, ..., 'train_loss': 2.4}", whose loss is a mean. Times
- * of steps say more. */
-static void take_summary(struct build *b, struct span rest)
+/* Parses the speed in the last line, "{'train_runtime': 12.5, 'train_steps_per_second': 2.5, ...,
+ * 'train_loss': 2.4}", unless the log has times of steps. Its loss is a mean. */
+static void parse_summary(struct build *b, struct span rest)
 {
 	struct span name, text;
 	double v;
@@ -404,13 +405,13 @@ static void take_summary(struct build *b, struct span rest)
 			build_set(b, b->line.step, name, v);
 }
 
-/* "{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 5e-05, 'epoch': 0.1}", "{'eval_loss': 2.25, ...}" */
+/* Parses "{'loss': 2.5, 'learning_rate': 5e-05, 'epoch': 0.1}" or "{'eval_loss': 2.25, ...}". */
 bool line_trainer(struct build *b, struct span line)
 {
 	const char *p = span_find(line, "{'");
 	struct span rest = {p, p ? (size_t)(line.p + line.n - p) : 0}, name, text;
 	if (span_begins(rest, "{'train_runtime': "))
-		take_summary(b, rest);
+		parse_summary(b, rest);
 	bool training =
 		p && (span_find(rest, "'loss': ") || span_find(rest, "'train/loss': "));
 	int64_t step = p ? stated_step(line, rest) : -1;
@@ -420,10 +421,10 @@ bool line_trainer(struct build *b, struct span line)
 	while (rest.n && next_item(&rest, &name, &text)) {
 		double v;
 		text = without_type(text);
-		const char *behind = scan_number(text, &v), *end = text.p + text.n;
+		const char *after = scan_number(text, &v), *end = text.p + text.n;
 		if (name_is_step(name))
 			continue;
-		if (behind && (behind == end || *behind == ')'))
+		if (after && (after == end || *after == ')'))
 			build_set(b, b->line.step, name, v);
 		else
 			build_unread(b, b->line.step, name, text);

@@ -1,13 +1,13 @@
-/* Lines of any log, by a regular expression of the user's: its named groups are columns. */
+/* Parses lines of any log by a user's regular expression; its named groups are columns. */
 #include "logs/formats.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* A hostile pattern or line must end. PCRE2's own limit of a match counts anew at each byte of a line where it
- * may begin, so the steps, which are callouts, are counted here: as many as this for all lines, and then as many
- * for a line in the mean. A step may see a whole line, so longer lines are not tried. */
-enum { MOST_STEPS = 10000000, STEPS_OF_LINE = 10000, LONGEST = 4096, MOST_KIB = 65536 };
+/* Limits for hostile patterns and lines. PCRE2's own limit restarts at each byte where a match may
+ * begin, so steps are counted here, by callouts: at most MAX_STEPS, plus STEPS_OF_LINE per line. A
+ * step may read a whole line, so lines above MAX_LINE bytes are not tried. */
+enum { MAX_STEPS = 10000000, STEPS_OF_LINE = 10000, MAX_LINE = 4096, MAX_KIB = 65536 };
 
 int pattern_open(struct log_formats *f, const char *regex, struct err *e)
 {
@@ -44,8 +44,9 @@ struct match {
 	const PCRE2_SIZE *found;
 };
 
-/* Named groups, by their number in the table of names; false: there are no more. */
-static bool group(const struct match *m, uint32_t i, struct span *name, struct span *text)
+/* Gets the i-th named group and its text; false: there are no more. */
+static bool get_group(
+	const struct match *m, uint32_t i, struct span *name, struct span *text)
 {
 	uint32_t n, bytes;
 	PCRE2_SPTR table;
@@ -54,7 +55,7 @@ static bool group(const struct match *m, uint32_t i, struct span *name, struct s
 	pcre2_pattern_info(m->code, PCRE2_INFO_NAMETABLE, &table);
 	if (i >= n)
 		return false;
-	PCRE2_SPTR entry = table + (size_t)i * bytes; /* two bytes of its number */
+	PCRE2_SPTR entry = table + (size_t)i * bytes; /* two bytes: its number */
 	size_t number = (size_t)entry[0] << 8 | entry[1];
 	PCRE2_SIZE from = m->found[2 * number], to = m->found[2 * number + 1];
 	*name = span_of((const char *)entry + 2);
@@ -64,13 +65,13 @@ static bool group(const struct match *m, uint32_t i, struct span *name, struct s
 	return true;
 }
 
-/* Without a group step rows are counted. Whether there is a row. */
+/* Begins a row. Without a group `step`, rows are counted. Returns false for an invalid step. */
 static bool begin_row(struct build *b, const struct match *m)
 {
 	struct span name, text;
 	int64_t step = b->table.rows++;
 	bool training = false;
-	for (uint32_t i = 0; group(m, i, &name, &text); i++) {
+	for (uint32_t i = 0; get_group(m, i, &name, &text); i++) {
 		training |= name.n == 4 && text.n && !memcmp(name.p, "loss", 4);
 		if (!name_is_step(name) || !text.n)
 			continue;
@@ -83,19 +84,18 @@ static bool begin_row(struct build *b, const struct match *m)
 	return true;
 }
 
-static void take_groups(struct build *b, const struct match *m)
+static void parse_groups(struct build *b, const struct match *m)
 {
 	struct span name, text;
 	if (!begin_row(b, m))
 		return;
-	for (uint32_t i = 0; group(m, i, &name, &text); i++) {
+	for (uint32_t i = 0; get_group(m, i, &name, &text); i++) {
 		double v;
-		const char *behind = text.n ? scan_number(text, &v) : NULL;
-		struct span rest = {
-			behind, behind ? (size_t)(text.p + text.n - behind) : 0};
+		const char *after = text.n ? scan_number(text, &v) : NULL;
+		struct span rest = {after, after ? (size_t)(text.p + text.n - after) : 0};
 		if (!text.n || name_is_step(name))
 			continue;
-		if (behind && !goes_on(rest))
+		if (after && !number_continues(rest))
 			build_set(b, b->line.step, name, v * scale_of_suffix(rest));
 		else
 			build_unread(b, b->line.step, name, text);
@@ -106,7 +106,7 @@ static int count_step(pcre2_callout_block *at, void *build)
 {
 	struct build *b = build;
 	(void)at;
-	return b->pattern.steps++ < MOST_STEPS + b->pattern.lines * STEPS_OF_LINE
+	return b->pattern.steps++ < MAX_STEPS + b->pattern.lines * STEPS_OF_LINE
 		       ? 0
 		       : PCRE2_ERROR_CALLOUT;
 }
@@ -115,17 +115,17 @@ bool line_pattern(struct build *b, struct span line)
 {
 	const pcre2_code *code = b->how->formats->regex;
 	b->pattern.lines++;
-	b->pattern.n_long += line.n > LONGEST;
-	if (line.n > LONGEST || b->pattern.too_hard)
+	b->pattern.n_long += line.n > MAX_LINE;
+	if (line.n > MAX_LINE || b->pattern.too_hard)
 		return false;
 	pcre2_match_data *data = pcre2_match_data_create_from_pattern(code, NULL);
 	pcre2_match_context *limits = pcre2_match_context_create(NULL);
 	BUG_ON(!data || !limits);
-	pcre2_set_heap_limit(limits, MOST_KIB);
+	pcre2_set_heap_limit(limits, MAX_KIB);
 	pcre2_set_callout(limits, count_step, b);
 	int rc = pcre2_match(code, (PCRE2_SPTR)line.p, line.n, 0, 0, data, limits);
 	if (rc > 0)
-		take_groups(
+		parse_groups(
 			b, &(struct match){code, line, pcre2_get_ovector_pointer(data)});
 	b->pattern.too_hard = rc < 0 && rc != PCRE2_ERROR_NOMATCH;
 	pcre2_match_context_free(limits);

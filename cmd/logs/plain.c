@@ -1,5 +1,5 @@
-/* Lines of a program that is not known, with a step, a loss and other numbers with names. They are
- * tried after all formats. */
+/* Lines of an unknown program with a step, a loss and other numbers with names. Tried after all
+ * formats. */
 #include "logs/named.h"
 
 #include <ctype.h>
@@ -12,15 +12,15 @@ static const char *const train_words[] = {"train", "training", NULL};
 static const char *const mean_words[] = {
 	"avg", "average", "mean", "running", "total", "batch", "step", "epoch", NULL};
 static const char *const epoch_words[] = {"epoch", "epochs", "ep", NULL};
-/* Names of steps, from those of the whole run to those of an epoch. */
+/* Names of steps: of the whole run first, of an epoch last. */
 static const char *const run_words[] = {"global", NULL};
 static const char *const step_words[] = {"step", "steps", "iter", "iters", "iteration",
 	"iterations", "itr", "update", "updates", NULL};
 static const char *const batch_words[] = {"batch", "minibatch", "it", NULL};
 
-/* ---- what a number is -------------------------------------------------------------------- */
+/* ---- the meaning of a number -------------------------------------------------------------- */
 
-/* Returns how well a name stands for the steps; 0: not at all. */
+/* Returns how likely a name means the steps; 0: it does not. */
 static int rank_of_step(struct span name)
 {
 	struct span word = last_word(name);
@@ -33,7 +33,7 @@ static int rank_of_step(struct span name)
 	return name_has_word(name, run_words) ? 4 : 3;
 }
 
-/* Returns how well a name stands for the loss; 0: not at all. */
+/* Returns how likely a name means the loss; 0: it does not. */
 static int rank_of_loss(const struct log_how *how, struct span name)
 {
 	double scale;
@@ -70,13 +70,13 @@ static bool is_val_loss(struct span name)
 	       name_has_word(name, val_words);
 }
 
-/* "0m 21s" */
+/* Returns true for a number as in "0m 21s". */
 static bool is_piece_of_time(const struct named *f)
 {
 	return f->unit.n == 1 && strchr("dhm", *f->unit.p);
 }
 
-/* Two numbers without a name are epoch and step: [1/5][100/200]. */
+/* Finds step and epoch; two numbers without a name are epoch and step: [1/5][100/200]. */
 static void find_step(struct roles *r, const struct named *f, int n)
 {
 	int best = 0;
@@ -122,7 +122,7 @@ static void keep_name(char to[static 32], struct span name)
 	snprintf(to, 32, "%.*s", (int)min64((int64_t)name.n, 31), name.p);
 }
 
-/* Takes what says how the steps of a training row go on. */
+/* Updates the statistics of training rows, for plain_detect() and plain_warn(). */
 static void note_row(struct build *b, const struct roles *r, const struct named *f, int n)
 {
 	struct plain *s = &b->plain;
@@ -139,12 +139,12 @@ static void note_row(struct build *b, const struct roles *r, const struct named 
 	count_form(s->forms, f, n);
 }
 
-/* Takes the numbers from the first of step, epoch and loss on. A logger puts others before them. */
-static void take_columns(
+/* Sets columns from the first of step, epoch and loss on: earlier numbers are a logger's. */
+static void set_columns(
 	struct build *b, const struct roles *r, const struct named *f, int n)
 {
 	int64_t step = b->line.step;
-	bool known = !r->evaluation; /* val_loss is not */
+	bool known = !r->evaluation; /* false: the row has a val_loss */
 	int first = r->loss;
 	if (r->step >= 0 && r->step < first)
 		first = r->step;
@@ -172,10 +172,10 @@ bool line_plain(struct build *b, struct span line)
 	struct roles r = find_roles(b->how, line, f, n);
 	int64_t epoch = r.epoch < 0 ? b->plain.epoch : named_step(&f[r.epoch]);
 	if (r.loss < 0 && r.epoch >= 0)
-		b->plain.epoch = epoch; /* a line before those of the epoch */
+		b->plain.epoch = epoch; /* a line before the rows of the epoch */
 	if (r.loss < 0 || is_other_rank(f, n))
 		return false;
-	/* Where rows have a step, a row with an epoch alone is about all of the epoch. */
+	/* If other rows have steps, a row with only an epoch is about the whole epoch. */
 	bool of_epoch = r.step < 0 && b->plain.rows && !b->plain.by_epoch;
 	bool has_step = (r.step >= 0 || r.epoch >= 0) && !of_epoch;
 	if (!has_step && !(r.evaluation && b->line.trained >= 0))
@@ -190,44 +190,44 @@ bool line_plain(struct build *b, struct span line)
 		begin_named_row(b, step);
 	if (r.step >= 0 && epoch < 0 && f[r.step].total > 0)
 		build_total(b, f[r.step].total);
-	take_columns(b, &r, f, n);
+	set_columns(b, &r, f, n);
 	if (!r.evaluation)
 		note_row(b, &r, f, n);
 	build_clock(b, step, time_of_line(line));
 	return true;
 }
 
-/* ---- whether a log is one ---------------------------------------------------------------- */
+/* ---- detection ---------------------------------------------------------------------------- */
 
-/* Prose has the word loss and numbers, too, but neither one form nor steps that rise. */
+/* Rejects prose: it may have the word loss and numbers, but neither one form nor rising steps. */
 bool plain_detect(const struct log_how *how, struct span sample)
 {
-	enum { FEWEST = 4, RESUMED_ONCE_IN = 20 };
+	enum { MIN_STEPS = 4, RESUMED_ONCE_IN = 20 };
 	const struct log_format plain = {.name = "plain", .line = line_plain};
 	struct build b;
-	int64_t most = 0, steps = 0;
-	build_begin(&b, how);
+	int64_t max = 0, steps = 0;
+	build_init(&b, how);
 	format_sample(&b, &plain, sample);
 	for (int i = 0; i < MAX_FORMS; i++)
-		most = max64(most, b.plain.forms[i].n);
+		max = max64(max, b.plain.forms[i].n);
 	for (int i = 0; i < b.n_series; i++)
 		steps = b.series[i].column == COL_LOSS ? b.series[i].n : steps;
-	bool is = steps >= FEWEST && 2 * most >= b.plain.rows &&
+	bool is = steps >= MIN_STEPS && 2 * max >= b.plain.rows &&
 		  b.plain.falls * RESUMED_ONCE_IN <= b.plain.rows;
 	build_free(&b);
 	return is;
 }
 
-void plain_say(const struct build *b, const char *name)
+void plain_warn(const struct build *b, const char *name)
 {
 	scoped_str epochs = {0};
 	const struct plain *s = &b->plain;
 	if (s->by_epoch)
 		str_puts(&epochs, ", an epoch");
 	else if (b->epochs.length)
-		str_printf(&epochs, ", which begins again in each epoch of %lld",
+		str_printf(&epochs, ", which restarts in each epoch of %lld",
 			(long long)b->epochs.length);
-	warn("%s: the format is not known: the step is '%s'%s, and the loss is '%s'; "
+	warn("%s: unknown format: the step is '%s'%s, and the loss is '%s'; "
 	     "--pattern or --format can read it otherwise",
 		name, s->step, epochs.len ? epochs.s : "", s->loss);
 }

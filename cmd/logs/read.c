@@ -1,4 +1,4 @@
-/* Reading a log from a file, a stream, or a directory of event files. */
+/* Reads a log from a file, a stream, or a directory of event files. */
 #include "base/file.h"
 #include "base/unpack.h"
 #include "logs/named.h"
@@ -8,11 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, READERS = 4 /* threads */ };
+enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, MAX_JSON = 1 << 28 };
+enum { READERS = 4 }; /* threads */
 
 /* ---- files ----------------------------------------------------------------------- */
 
-/* A text in quotes ends with one, and all of its quotes have a partner. */
+/* Returns true for a line that ends with a closing quote. */
 static bool ends_quoted(struct span line)
 {
 	size_t quotes = 0;
@@ -21,8 +22,8 @@ static bool ends_quoted(struct span line)
 	return quotes && quotes % 2 == 0 && line.p[line.n - 1] == '"';
 }
 
-/* Returns the bytes of a line without its last word, which may be incomplete. A JSON object, a text
- * in quotes, as in W&B's exports, and a progress bar show their end. */
+/* Returns the length of a line without its last word, which may be incomplete. The end of a JSON
+ * object, of a text in quotes, as in W&B's exports, and of a progress bar is visible. */
 static size_t whole_words(struct span line)
 {
 	size_t n = line.n;
@@ -43,29 +44,29 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 		size_t n = whole_words((struct span){rest.s, rest.len});
 		if (n < rest.len && !b->growing)
 			warn("%s: the last line has no line break; its last word is "
-			     "ignored, which may be incomplete",
+			     "ignored, as it may be incomplete",
 				name);
 		struct garbled garbled = b->garbled;
 		rc = format_line(&r, rest.s, n, e);
-		b->garbled = garbled; /* a line that is still written is not */
+		b->garbled = garbled; /* not a line that is still written */
 	}
 	if (!b->growing)
-		runs_say_others(&b->table, name);
+		runs_warn(&b->table, name);
 	if (b->garbled.n && !b->growing)
-		warn("%s: %lld %s left out, because other output cuts or mixes with %s; the "
+		warn("%s: %lld %s ignored, because other output cuts or mixes with %s; the "
 		     "first: '%s'",
 			name, (long long)b->garbled.n,
 			b->garbled.n == 1 ? "row is" : "rows are",
 			b->garbled.n == 1 ? "it" : "them", b->garbled.first);
 	if (!rc && !b->growing && f->line == line_plain &&
 		(!b->how->format || strcmp(b->how->format, f->name) != 0))
-		plain_say(b, name);
+		plain_warn(b, name);
 	if (rc && b->pattern.too_hard)
 		rc = err_prefix(e, "%s: ", name);
 	if (b->pattern.n_long && !b->growing)
 		warn("%s: the pattern was not tried on %lld lines of more than 4 KiB",
 			name, (long long)b->pattern.n_long);
-	if (!rc && f == &b->how->formats->pattern && !b->n_taken)
+	if (!rc && f == &b->how->formats->pattern && !b->n_parsed)
 		rc = err_set(e, EX_DATAERR, "%s: no line matches the pattern", name);
 	str_free(&r.plain);
 	return rc;
@@ -76,8 +77,8 @@ static int read_text(struct build *b, const struct log_format *f, int fd,
 {
 	scoped_str text = {0};
 	/* JSON takes many times its size in memory */
-	size_t most = f->text == text_tensorboard ? MAX_TEXT : MOST_JSON;
-	int rc = file_read_rest(fd, name, most, &text, e);
+	size_t max = f->text == text_tensorboard ? MAX_TEXT : MAX_JSON;
+	int rc = file_read_rest(fd, name, max, &text, e);
 	if (!rc && f->text(b, (struct span){text.s, text.len}, e))
 		rc = err_prefix(e, "%s: ", name);
 	return rc;
@@ -86,12 +87,12 @@ static int read_text(struct build *b, const struct log_format *f, int fd,
 struct reading {
 	struct run_log *l;
 	struct build b;
-	const struct log_format *format; /* NULL: it is detected */
-	bool growing, is_stream;	 /* what grows is a copy of one */
-	bool is_own;			 /* it is a log of pt-train */
+	const struct log_format *format; /* NULL: to be detected */
+	bool growing, is_stream;	 /* is_stream: the file is a copy of a stream */
+	bool is_own;			 /* a log of pt-train */
 };
 
-/* The format of an open file; NULL with *e set. */
+/* Returns the format of an open file, or NULL with *e set. */
 static const struct log_format *format_of(
 	int fd, const char *name, const struct reading *r, struct err *e)
 {
@@ -99,7 +100,7 @@ static const struct log_format *format_of(
 		return r->format;
 	scoped_ptr char *sample = xmalloc(SAMPLE);
 	int64_t n = file_read_first(fd, name, sample, SAMPLE, e);
-	/* (of its exact size, so that AddressSanitizer sees a detector that reads too far) */
+	/* (of the exact size, so that AddressSanitizer detects a read past it) */
 	sample = xrealloc(sample, n > 0 ? (size_t)n : 1);
 	struct span beginning = {sample, n > 0 ? (size_t)n : 0};
 	const struct log_formats *all = r->b.how->formats;
@@ -114,18 +115,18 @@ static const struct log_format *format_of(
 	return f;
 }
 
-/* A log of pt-train that may have no row yet, and ends within a line. */
+/* Reads a log of pt-train that may have no row yet, and may end within a line. */
 static int read_own_growing(struct run_log *l, int fd, struct err *e)
 {
 	scoped_str rest = {0};
 	return file_lines(fd, l->name, run_log_line, l, &rest, e);
 }
 
-/* Returns the descriptor of the contents of a compressed log, or fd if it is not compressed; -1: an
- * error. Logs shrink to a tenth or so. A file that would grow beyond measure is rejected. */
+/* Returns a descriptor of a log's contents: fd, if they are not compressed; -1 with *e set. A log
+ * shrinks to about a tenth; a file that would grow far more is rejected. */
 static int open_contents(int fd, const char *name, struct err *e)
 {
-	enum { MOST_GROWTH = 256, ANYWAY = 1 << 24 };
+	enum { MAX_GROWTH = 256, ALLOWED = 1 << 24 };
 	char first[FOREIGN_BYTES];
 	struct stat st;
 	int64_t n = file_read_first(fd, name, first, sizeof(first), e);
@@ -134,14 +135,14 @@ static int open_contents(int fd, const char *name, struct err *e)
 	if (!is_packed(first, (size_t)n))
 		return fd;
 	int64_t size = fstat(fd, &st) ? 0 : (int64_t)st.st_size;
-	int to = file_unpack(fd, name, min64(MAX_TEXT, ANYWAY + MOST_GROWTH * size), e);
+	int to = file_unpack(fd, name, min64(MAX_TEXT, ALLOWED + MAX_GROWTH * size), e);
 	int h5 = to < 0 ? 0 : h5_is(to, name, e);
 	if (!h5)
 		return to;
 	close(to);
 	return h5 < 0 ? -1
 		      : err_set(e, EX_DATAERR,
-				"%s: compressed HDF5, which is not read; decompress it",
+				"%s: compressed HDF5 is not supported; decompress it",
 				name);
 }
 
@@ -179,32 +180,33 @@ static int read_file(void *to, int fd, const char *path, struct err *e)
 	return rc;
 }
 
-static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
+/* Rejects a stream of unknown binary data; *max: the number of bytes to copy. */
+static int check_stream(void *to, const struct stream *s, int64_t *max, struct err *e)
 {
 	bool h5 = h5_begins(s->first, s->n);
 	(void)to;
-	*most = h5 ? INT64_MAX : MAX_TEXT;
+	*max = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && !is_tensorboard((struct span){s->first, s->n}) &&
 			       !is_packed(s->first, s->n) && memchr(s->first, '\0', s->n)
 		       ? hint_unknown(NULL, s->name, (struct span){s->first, s->n}, e)
 		       : 0;
 }
 
-/* The name of a metric, of which MLflow's file has no other place: what is behind metrics/ in its path. */
+/* Returns the name of MLflow's metric in a file, which is only in its path, after metrics/. */
 static const char *metric_of_path(const char *path)
 {
-	static const char folder[] = "metrics/";
+	static const char directory[] = "metrics/";
 	const char *name = NULL, *slash = strrchr(path, '/');
-	for (const char *p = path; (p = strstr(p, folder)); p++)
+	for (const char *p = path; (p = strstr(p, directory)); p++)
 		if (p == path || p[-1] == '/')
-			name = p + sizeof(folder) - 1;
+			name = p + sizeof(directory) - 1;
 	return name ? name : slash ? slash + 1 : path;
 }
 
 static int read_path(struct reading *r, const char *path, struct err *e)
 {
 	r->b.file = strcmp(path, "-") ? metric_of_path(path) : NULL;
-	const struct seekable how = {look, read_file, r};
+	const struct seekable how = {check_stream, read_file, r};
 	return file_read_seekable(path, r->l->name, &how, e);
 }
 
@@ -220,22 +222,23 @@ static int is_metric(const struct dirent *d)
 	return *d->d_name != '.';
 }
 
-static bool is_folder(const char *path)
+static bool is_directory(const char *path)
 {
 	return strcmp(path, "-") != 0 && file_is_folder(path);
 }
 
-/* Event files in the order of their times; or the metrics of MLflow, whose names may be paths. */
-static void list_files(const char *folder, int depth, struct strs *paths)
+/* Lists event files (depth 0) in the order of their times, or metrics of MLflow, with
+ * subdirectories. */
+static void list_files(const char *directory, int depth, struct strs *paths)
 {
-	enum { DEPTH = 8 };
+	enum { MAX_DEPTH = 8 };
 	struct dirent **d;
-	int n = scandir(folder, &d, depth ? is_metric : is_event_file, alphasort);
+	int n = scandir(directory, &d, depth ? is_metric : is_event_file, alphasort);
 	for (int i = 0; i < n; i++) {
-		scoped_ptr char *file = text_printf("%s/%s", folder, d[i]->d_name);
-		if (!depth || !is_folder(file))
+		scoped_ptr char *file = text_printf("%s/%s", directory, d[i]->d_name);
+		if (!depth || !is_directory(file))
 			strs_add(paths, file);
-		else if (depth < DEPTH)
+		else if (depth < MAX_DEPTH)
 			list_files(file, depth + 1, paths);
 		free(d[i]);
 	}
@@ -243,17 +246,17 @@ static void list_files(const char *folder, int depth, struct strs *paths)
 		free(d);
 }
 
-/* The files of a folder that is no run of pt-train, and their format. */
-static const char *list_folder(const char *path, struct strs *files)
+/* Lists the log files of a directory that is not a run of pt-train; returns their format. */
+static const char *list_directory(const char *path, struct strs *files)
 {
 	scoped_str state = {0};
 	const char *format = "tensorboard";
-	scoped_ptr char *folder = text_printf("%s/metrics", path);
+	scoped_ptr char *metrics = text_printf("%s/metrics", path);
 	str_printf(&state, "%s/trainer_state.json", path);
 	list_files(path, 0, files);
-	if (!files->n && is_folder(folder)) {
+	if (!files->n && is_directory(metrics)) {
 		format = "mlflow";
-		list_files(folder, 1, files);
+		list_files(metrics, 1, files);
 	} else if (!files->n && !access(state.s, F_OK)) {
 		format = "trainer-state";
 		strs_add(files, state.s);
@@ -261,11 +264,11 @@ static const char *list_folder(const char *path, struct strs *files)
 	return format;
 }
 
-static int read_folder(struct reading *r, const char *path, struct err *e)
+static int read_directory(struct reading *r, const char *path, struct err *e)
 {
 	scoped_strs files = {0};
 	int rc = 0;
-	r->format = format_find(r->b.how->formats, list_folder(path, &files));
+	r->format = format_find(r->b.how->formats, list_directory(path, &files));
 	for (int64_t i = 0; i < files.n && !rc; i++)
 		rc = read_path(r, files.v[i], e);
 	return rc;
@@ -285,9 +288,9 @@ uint64_t log_state(const char *path)
 {
 	scoped_strs files = {0};
 	uint64_t state = 0;
-	if (!is_folder(path))
+	if (!is_directory(path))
 		return state_of_file(path);
-	list_folder(path, &files);
+	list_directory(path, &files);
 	for (int64_t i = 0; i < files.n; i++) {
 		uint64_t one = state_of_file(files.v[i]);
 		state = one ? hash_mix(state ^ one) | 1 : state;
@@ -295,7 +298,7 @@ uint64_t log_state(const char *path)
 	return state;
 }
 
-/* PATH#RUN: a run of a table of several. Returns RUN, or NULL: it is a path like any other. */
+/* Returns RUN of PATH#RUN, a run in a table of several; NULL: it is an ordinary path. */
 static const char *run_of_path(const char *path)
 {
 	bool whole = !access(path, F_OK);
@@ -309,23 +312,22 @@ static const char *run_of_path(const char *path)
 	return NULL;
 }
 
-/* A log directory of TensorBoard, with a folder for each run. */
-static void folder_runs(const char *path, struct strs *names)
+/* Adds the runs of a log directory of TensorBoard, which has a subdirectory per run. */
+static void directory_runs(const char *path, struct strs *names)
 {
 	struct dirent **d;
 	struct strs files = {0};
-	struct str own = {
-		0}; /* a run of pt-train may have a folder of event files, too */
+	struct str own = {0}; /* a run of pt-train may have a directory of event files */
 	str_printf(&own, "%s/run.h5", path);
-	list_folder(path, &files);
+	list_directory(path, &files);
 	bool is_run = files.n || !access(own.s, F_OK);
 	int n = is_run ? 0 : scandir(path, &d, is_metric, alphasort);
 	for (int i = 0; i < n; i++) {
-		scoped_ptr char *folder = text_printf("%s/%s", path, d[i]->d_name);
-		if (is_folder(folder))
-			list_files(folder, 0, &files);
+		scoped_ptr char *run = text_printf("%s/%s", path, d[i]->d_name);
+		if (is_directory(run))
+			list_files(run, 0, &files);
 		if (files.n)
-			strs_add(names, folder);
+			strs_add(names, run);
 		strs_free(&files);
 		free(d[i]);
 	}
@@ -338,8 +340,8 @@ static void folder_runs(const char *path, struct strs *names)
 int log_runs(const char *path, struct strs *names, struct err *e)
 {
 	int64_t before = names->n;
-	if (is_folder(path))
-		folder_runs(path, names);
+	if (is_directory(path))
+		directory_runs(path, names);
 	if (names->n > before)
 		return 0;
 	char header[1 << 16];
@@ -374,14 +376,15 @@ int log_runs(const char *path, struct strs *names, struct err *e)
 static int read_log(
 	struct reading *r, const char *path, const struct log_how *how, struct err *e)
 {
-	build_begin(&r->b, how);
+	build_init(&r->b, how);
 	r->b.growing = r->growing;
 	r->format = how->format ? format_find(how->formats, how->format) : NULL;
 	scoped_str file = {0};
 	r->b.table.run = run_of_path(path);
 	str_add(&file, path,
 		r->b.table.run ? (size_t)(r->b.table.run - path) - 1 : strlen(path));
-	int rc = is_folder(file.s) ? read_folder(r, file.s, e) : read_path(r, file.s, e);
+	int rc = is_directory(file.s) ? read_directory(r, file.s, e)
+				      : read_path(r, file.s, e);
 	if (!rc && !r->is_own)
 		rc = build_finish(&r->b, r->l, e);
 	build_free(&r->b);
@@ -402,7 +405,7 @@ int log_read(
 	struct run_log *l, const char *path, const struct log_how *how, struct err *e)
 {
 	bool is_stdin = !strcmp(path, "-");
-	if (is_folder(path) && !log_state(path))
+	if (is_directory(path) && !log_state(path))
 		return read_run(l, path, e);
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
 	return read_log(&(struct reading){.l = l}, path, how, e);
@@ -427,8 +430,8 @@ int log_read_growing(struct run_log *l, const char *path, const struct log_how *
 	return 0;
 }
 
-/* A text, in contrast to HDF5, whose library is not thread-safe, and to streams, which are copied to a
- * temporary file first. */
+/* Returns true for a file that threads can read: not HDF5, whose library is not thread-safe, and
+ * not a stream, which is first copied to a temporary file. */
 static bool is_text_file(const char *path)
 {
 	struct stat st;

@@ -1,27 +1,27 @@
-/* Tables and JSON lines of several runs, of which each row names its own, as pt-compare --export writes them. */
+/* Tables and JSON lines of several runs, where each row names its run, as --export writes them. */
 #include "base/file.h"
 #include "logs/logs_internal.h"
 
 #include <jansson.h>
 
-bool runs_take_row(struct table *t, const char *run)
+bool runs_select_row(struct table *t, const char *run)
 {
 	if (!t->run && !t->first_run)
 		t->first_run = xstrdup(run);
 	bool is = !strcmp(run, t->run ? t->run : t->first_run);
-	t->n_others += !is && !t->run;
+	t->n_other_runs += !is && !t->run;
 	return is;
 }
 
-void runs_say_others(const struct table *t, const char *name)
+void runs_warn(const struct table *t, const char *name)
 {
-	if (t->n_others)
-		warn("%s: has several runs, of which only the first, %s, is read", name,
+	if (t->n_other_runs)
+		warn("%s: several runs; only the first one, %s, is read", name,
 			t->first_run);
-	if (t->twice)
-		warn("%s: several fields stand for %s, of which the last one is read: rename "
-		     "one, or say which one it is with --column %s=THEIRS",
-			name, t->twice, t->twice);
+	if (t->duplicate)
+		warn("%s: several fields are for %s, and only the last one is read; rename "
+		     "one, or choose one by --column %s=THEIRS",
+			name, t->duplicate, t->duplicate);
 }
 
 enum { MAX_RUNS = 10000 };
@@ -29,14 +29,14 @@ enum { MAX_RUNS = 10000 };
 struct search {
 	int field; /* of a table; -1: JSON lines */
 	char delimiter;
-	struct str raw, run;
+	struct str raw, run; /* of the last line; raw: with its escapes */
 	struct strs *runs;
 	int64_t lines;
 };
 
 #define KEY "{\"run\": \""
 
-/* The name with its escapes in a line of JSON; empty: it has none. */
+/* Returns the run in a line of JSON, with its escapes; empty: none. */
 static struct span raw_run(struct span line)
 {
 	if (!span_begins(line, KEY))
@@ -48,7 +48,7 @@ static struct span raw_run(struct span line)
 	return raw.p + raw.n < end ? raw : (struct span){NULL, 0};
 }
 
-/* Most lines are of the run of the one before. */
+/* Reads the run of a line; returns false if it is missing or, as usual, the same as before. */
 static bool next_json_run(struct search *s, struct span line)
 {
 	struct span raw = raw_run(line);
@@ -91,7 +91,7 @@ int runs_of_rows(
 		return 0;
 	int rc = file_lines(fd, path, add_run, &s, &rest, e);
 	if (rc && e->code != EX_IOERR) {
-		warn("%s: %s: the others are not read", path, e->msg);
+		warn("%s: %s; the rest are ignored", path, e->msg);
 		*e = (struct err){0};
 		rc = 0;
 	}

@@ -1,17 +1,17 @@
-/* Event files of TensorBoard: run/tfevents.c reads them. */
+/* Event files of TensorBoard, read by run/tfevents.c. */
 #include "logs/logs_internal.h"
 #include "run/tfevents.h"
 
-static void take_scalar(
+static void add_scalar(
 	void *to, int64_t step, double wall, const char *tag, size_t n, double v)
 {
 	struct build *b = to;
-	b->n_taken++;
+	b->n_parsed++;
 	build_set(b, step, (struct span){tag, n}, v);
 	build_clock(b, step, wall);
 }
 
-static void take_restart(void *to, int64_t step)
+static void rewind_restart(void *to, int64_t step)
 {
 	build_rewind(to, step);
 }
@@ -23,7 +23,7 @@ bool is_tensorboard(struct span first)
 
 int text_tensorboard(struct build *b, struct span text, struct err *e)
 {
-	const struct tfevents_take take = {take_scalar, take_restart, b};
+	const struct tfevents_take take = {add_scalar, rewind_restart, b};
 	b->exact = true;
 	return tfevents_read(text.p, text.n, &take, e);
 }

@@ -1,5 +1,5 @@
 "use strict";
-/* What the page cannot do without a script: values at the pointer, zoom, other axes, links to a step.
+/* Adds to the page what needs a script: values at the pointer, zoom, other axes, links to a step.
  *
  * data.figures[i] belongs to the i-th figure of the page: {title, zero, y: the range, series: [curve or null],
  * runs: [likewise, of series of several runs]}. A curve is {x, y, lo, hi} with steps in x; where a point stands for
@@ -43,7 +43,7 @@ function logTicks([low, high]) {
 	return list.length > 2 ? {list, step: 0} : ticks([low, high], 5);
 }
 
-/* The first index of an ascending array whose value is not below v. */
+/* Returns the first index in an ascending array with a value of at least v. */
 function firstFrom(x, v) {
 	let low = 0, high = x.length;
 	while (low < high) {
@@ -67,7 +67,7 @@ function interpolate(from, to, v) {
 
 /* ---- curves ---- */
 
-/* Steps as places on the axis, of replicas their mean; null: no log has it. */
+/* Converts steps to places on the axis, for replicas their mean; null: no log has the axis. */
 function toAxis(runs, steps) {
 	if (state.axis === "step") return steps;
 	const knots = runs.map(r => r.knots).filter(k => k[state.axis]);
@@ -75,7 +75,7 @@ function toAxis(runs, steps) {
 		(sum, k) => sum + interpolate(k.step, k[state.axis], v) / knots.length, 0)) : null;
 }
 
-/* Exponential moving average, corrected for its begin (as Adam's). */
+/* Computes an exponential moving average with bias correction, as in Adam. */
 function smoothed(y) {
 	const keep = state.smooth;
 	let mean = 0, weight = 0;
@@ -91,7 +91,7 @@ function curveOf(c, runs, more) {
 	return x ? {x, step: c.x, y: c.y, lo: c.lo || c.y, hi: c.hi || c.y, line: smoothed(c.y), ...more} : null;
 }
 
-/* What a plot shows now. */
+/* Sets what a plot shows now. */
 function arrange(p) {
 	const members = s => data.runs.slice(s.first, s.first + s.n);
 	const shown = data.series.map((s, i) => i).filter(i => !state.hidden.has(i));
@@ -197,7 +197,7 @@ function render() {
 
 /* ---- the cursor ---- */
 
-/* A step's place on the axis: that of the nearest row. */
+/* Returns the place of a step on the axis, which is the place of the nearest row. */
 function placeOf(step) {
 	const all = plots.flatMap(p => p.curves).map(c => ({c, i: nearest(c.step, step)}));
 	const best = all.sort((a, b) => Math.abs(a.c.step[a.i] - step) - Math.abs(b.c.step[b.i] - step))[0];
@@ -221,13 +221,13 @@ function mark(step) {
 	}
 }
 
-/* The values of a plot at a step: rows of name, value, difference. Of many, those nearest to `y`. */
+/* Returns the values of a plot at a step as rows of name, value, difference: of many, only those nearest to `y`. */
 function readings(p, step, y) {
-	const most = 12, other = p === plots[0] && plots[1] && plots[1].of.zero ? plots[1].curves : [];
+	const max = 12, other = p === plots[0] && plots[1] && plots[1].of.zero ? plots[1].curves : [];
 	let list = p.curves.map(c => ({c, i: nearest(c.step, step)}));
 	const near = Math.min(...list.map(({c, i}) => Math.abs(c.step[i] - step)));
 	const far = ({c, i}) => Math.abs(p.py(c.line[i]) - y);
-	if (list.length > most) list = list.sort((a, b) => far(a) - far(b)).slice(0, most);
+	if (list.length > max) list = list.sort((a, b) => far(a) - far(b)).slice(0, max);
 	return list.map(({c, i}) => {
 		const d = other.find(o => o.series === c.series), k = d ? d.step.indexOf(c.step[i]) : -1;
 		const late = Math.abs(c.step[i] - step) === near ? "" : ` (step ${c.step[i]})`;
@@ -271,7 +271,7 @@ function leave() {
 	mark(state.step);
 }
 
-/* The step that the address names is marked, and so is one that is clicked. */
+/* Marks the step in the page's address; clicking a plot sets it. */
 function follow() {
 	const named = /^#step=(\d+)$/.exec(location.hash);
 	state.step = named ? Number(named[1]) : null;

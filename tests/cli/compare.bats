@@ -65,7 +65,7 @@ curve() { # SEED ROWS FORMAT
 	curve 1 300 'step=%d loss=%.9g' >a
 	curve 2 300 'step=%d loss=%.9g' >b
 	code_of 3 pt-compare -q a b
-	[[ $output == 'verdict: undecided: at the end loss is '*'; whether another seed moves as far is unknown: one run each; '*' three or more seeds'* ]]
+	[[ $output == 'verdict: undecided: at the end loss is '*'; whether another seed differs as much is unknown: one run each; '*' three or more seeds'* ]]
 	code_of 3 pt-compare -q --require equivalent a b
 	[[ $output == 'verdict: undecided: '* ]]
 	code_of 3 pt-compare --json a b
@@ -82,12 +82,12 @@ curve() { # SEED ROWS FORMAT
 	curve 3 300 'step=%d loss=%.9g' >c
 	curve 4 300 'step=%d loss=%.9g' >d
 	code_of 3 pt-compare -q --margin 2e-3 --control a b c --test d
-	[[ $output =~ '; it may need '[0-9]+' controls and as many tests'$ ]]
+	[[ $output =~ '; a decision may take '[0-9]+' controls and as many tests'$ ]]
 	code_of 3 pt-compare -q --margin 1e-5 --control a b c --test d
-	[[ $output == *'; it may need more than 32 controls and as many tests, or a larger --margin' ]]
+	[[ $output == *'; a decision may take more than 32 controls and as many tests, or a larger --margin' ]]
 	sed 's/loss=2/loss=9/; s/loss=3/loss=8/' d >unlike
 	code_of 3 pt-compare -q --control a b c --test d unlike
-	[[ $output == *'; the tests differ from each other by far more than the controls do: give tests of one kind' ]]
+	[[ $output == *'; the tests differ from each other by far more than the controls do: give only tests of the same configuration' ]]
 	awk 'BEGIN {
 		srand(5)
 		for (i = 1; i <= 300; i++) {
@@ -97,10 +97,10 @@ curve() { # SEED ROWS FORMAT
 		}
 	}'
 	code_of 3 pt-compare -q --margin 3e-4 same near
-	[[ $output =~ '; it may need '[0-9]+' steps, or four controls of other rounding '.*' three or more seeds' ]]
+	[[ $output =~ '; a decision may take '[0-9]+' steps, or four controls with different rounding '.*' three or more seeds' ]]
 	# a row that one run lacks is a difference
 	code_of 1 pt-compare -q a <(sed 300d b)
-	[[ $output == 'verdict: different: '*'1 row is of some runs only, which --common leaves out' ]]
+	[[ $output == 'verdict: different: '*'1 row is in some runs only; --common ignores such rows' ]]
 	code_of 3 pt-compare -q a b -o r.html
 	grep -q 'class="badge unclear">undecided' r.html
 }
@@ -158,7 +158,7 @@ curve() { # SEED ROWS FORMAT
 	} >a
 	for hostile in 'loss=(?<loss>(0|00|0+)+1)$' '(0+)(0+)(?<loss>[2-9!]1)'; do
 		code_of 2 timeout 100 pt-compare --pattern "$hostile" a a
-		says 'pt-compare: a: pattern: it takes too long on a line that begins '"'loss=000"
+		says 'pt-compare: a: pattern: takes too long on a line that begins with '"'loss=000"
 	done
 	# what is no more than many lines is read
 	seq -f 'a b c d e f loss=%g' 20000 >many
@@ -172,7 +172,7 @@ curve() { # SEED ROWS FORMAT
 	curve 1 40 '{"step": %d, "accuracy": %.9g}' >a
 	curve 2 40 '{"step": %d, "accuracy": %.9g}' >b
 	code_of 2 pt-compare a b
-	says 'none of the logs has a loss (choose a column by --column NAME, or say by --column loss=NAME which one is the loss); they have accuracy'
+	says 'none of the logs has a loss (choose a column by --column NAME, or specify the loss by --column loss=NAME); they have accuracy'
 	reports 64 "none of the logs has a column 'accurcy'; they have accuracy" pt-compare -y accurcy a b
 	reports 0 'accuracy   identical, 40 values' pt-compare -y accuracy a a
 	reports 3 'accuracy   40 of 40 values differ' pt-compare -y accuracy a b
@@ -208,7 +208,7 @@ curve() { # SEED ROWS FORMAT
 	reports 1 'b: verdict: worse: at the end val_bpb is 0.1 ' pt-compare -q a b loss
 	curve 2 60 'step=%d loss=%.9g' | awk '{ print $0 (NR % 6 ? "" : " val_bpb=" 1 + 1 / NR) }' >uneven
 	code_of 3 pt-compare -q a uneven
-	[[ $output == *'val_bpb: 15 rows are of some runs only'* ]]
+	[[ $output == *'val_bpb: 15 rows are in some runs only'* ]]
 	reports 0 'verdict: identical' pt-compare -y loss a b
 	for i in 1 2 3 4; do
 		echo "step:$i - actor/grad_norm:0.5 - critic/rewards/mean:0.$i"
@@ -328,7 +328,7 @@ curve() { # SEED ROWS FORMAT
 	# no loss
 	sed 's/loss=/grad_norm=/' a >norms
 	sed 's/loss=.*/& grad_norm=1/' a >both
-	reports 2 'verdict: only one of them has values of loss' pt-compare both norms
+	reports 2 'verdict: only one run has values of loss' pt-compare both norms
 	code_of 2 pt-compare norms both
 	code_of 2 pt-compare --common norms both
 	code_of 0 pt-compare norms norms
@@ -796,7 +796,7 @@ curve() { # SEED ROWS FORMAT
 	for i in {1..30}; do
 		echo "step=$i loss=$((3 + i % 2))"
 	done >flat
-	reports 0 'nothing was learnt: loss of flat went from 4 to 3.42857' pt-compare flat flat
+	reports 0 'nothing was learned: loss of flat went from 4 to 3.42857' pt-compare flat flat
 	says 'verdict: identical bit for bit'
 	for i in {1..30}; do
 		echo "step=$i loss=$((40 - i))"
@@ -827,8 +827,8 @@ moved() { # EXPRESSION [COLUMN]
 	moved 0 | sed 's/^250,.*/250,nan/' >nan.csv
 	code_of 0 pt-compare -q c.csv same.csv # no log can have equal bits
 	[[ $output == 'verdict: equivalent: '* ]]
-	reports 1 'the exit code is 1, because identical is required' pt-compare --require identical c.csv same.csv
-	reports 1 'the exit code is 1, because equivalent is required' pt-compare c.csv better.csv
+	reports 1 'the exit code is 1, because the required verdict is identical; see --require' pt-compare --require identical c.csv same.csv
+	reports 1 'the exit code is 1, because the required verdict is equivalent; see --require' pt-compare c.csv better.csv
 	says '(test - control: -0.1)'
 	says 'verdict: better: at the end loss is 0.1 '
 	says ' lower (test 1.9'
@@ -868,7 +868,7 @@ moved() { # EXPRESSION [COLUMN]
 	code_of 0 pt-compare -q --column accuracy:max --require not-worse a.csv b.csv
 	sed -i s/accuracy/turnips/ a.csv b.csv
 	reports 1 'verdict: different: at the end turnips is 0.1 ' pt-compare --column turnips a.csv b.csv
-	says '; --column turnips:min or turnips:max sets which is better'
+	says '; specify which is better by --column turnips:min or turnips:max'
 	code_of 1 pt-compare --json --column turnips a.csv b.csv
 	jq -e '.comparisons[0].judgement | .direction == "higher" and .better == null' <<<"$output"
 	reports 64 'give --column NAME:min or NAME:max' pt-compare --column turnips --require not-worse a.csv b.csv
@@ -886,8 +886,8 @@ moved() { # EXPRESSION [COLUMN]
 	code_of 1 pt-compare -q --require identical a.csv c.csv
 	[[ $output == 'verdict: different: '* ]]
 	# many, or within
-	reports 1 '80 rows are of some runs only' pt-compare a.csv <(head -n 321 b.csv)
-	reports 1 '1 row is of some runs only' pt-compare a.csv <(sed 200d b.csv)
+	reports 1 '80 rows are in some runs only' pt-compare a.csv <(head -n 321 b.csv)
+	reports 1 '1 row is in some runs only' pt-compare a.csv <(sed 200d b.csv)
 	code_of 0 pt-compare --rtol 0.1 a.csv b.csv
 }
 

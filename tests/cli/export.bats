@@ -72,7 +72,7 @@ equal() { # RUN RUN
 	pt-compare all.jsonl -t | awk -F'\t' '/^30\t/ { if ($2 != 8.30 || $3 != 7.30 || $4 != 6.30) exit 1; n++ } END { exit n != 1 }'
 	# through a pipe only the first can be read, and that is said
 	pt-compare - --export - <all.csv >one.csv 2>err
-	grep -q 'several runs, of which only the first, r' err
+	grep -q 'several runs; only the first one, r' err
 	[ "$(wc -l <one.csv)" -eq 31 ]
 	# two of one name stay two
 	pt-compare r1.txt r1.txt --export twice.csv
@@ -134,15 +134,15 @@ equal() { # RUN RUN
 @test "a table or JSON with two fields for one column says which one is read" {
 	printf 'step,train/loss,loss\n1,2,5\n2,3,6\n' >a.csv
 	pt-compare -t a.csv 2>err >out
-	grep -q 'several fields stand for loss, of which the last one' err
+	grep -q 'several fields are for loss, and only the last one' err
 	pt-compare -t a.csv --column loss=train/loss 2>err
 	[ "$(grep -c 'several fields' err)" -eq 0 ]
 	printf '"Step","a - loss","a - loss__MIN","a - loss__MAX","a - loss","a - loss__MIN","a - loss__MAX"\n1,2,2,2,3,3,3\n' >w.csv
 	pt-compare -t w.csv 2>err >out
-	grep -q 'several fields stand for loss' err
+	grep -q 'several fields are for loss' err
 	printf '{"step":%d,"loss":%d,"train/loss":%d}\n' 1 3 2 2 2 1 >two.jsonl
 	pt-compare -t two.jsonl 2>err >out
-	grep -q 'several fields stand for loss' err
+	grep -q 'several fields are for loss' err
 	printf '{"step":%d,"loss":%d,"train/loss":%d}\n' 1 3 3 2 2 2 >same.jsonl
 	pt-compare -t same.jsonl 2>err >out
 	[ "$(grep -c 'several fields' err)" -eq 0 ]
@@ -151,12 +151,12 @@ equal() { # RUN RUN
 @test "what cannot be exported, and where to" {
 	printf 'step,loss\n1,2\n' >in.csv
 	mkdir there
-	reports 64 'ends with .csv or .jsonl' pt-compare in.csv --export x.txt
+	reports 64 'is neither a .csv or .jsonl file nor a directory' pt-compare in.csv --export x.txt
 	[ ! -e x.txt ]
 	pt-compare in.csv --export x.txt --export-format csv
 	cmp in.csv x.txt
 	code_of 64 pt-compare in.csv --export - --export-format events
-	reports 64 'compares and shows nothing' pt-compare in.csv in.csv --export - --json
+	reports 64 'because nothing is compared or shown' pt-compare in.csv in.csv --export - --json
 	reports 64 "column 'none'" pt-compare in.csv --export - -y none
 	pt-compare in.csv --export there
 	reports 64 'has event files already' pt-compare in.csv --export there

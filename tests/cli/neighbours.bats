@@ -120,9 +120,9 @@ load helpers
 	mkdir fifos
 	mkfifo fifos/journal.txt fifos/run.h5
 	reports 2 'fifos/run.h5 is not a plain file' timeout 120 pt-compare fifos fifos
-	reports 2 'fifos/journal.txt is not a plain file' timeout 120 pt-compare --follow fifos fifos
+	reports 2 'fifos/journal.txt: not a regular file' timeout 120 pt-compare --follow fifos fifos
 	for device in /dev/zero /dev/full; do
-		reports 2 "$device is not a plain file" timeout 120 pt-compare --follow $device fifos
+		reports 2 "$device: not a regular file" timeout 120 pt-compare --follow $device fifos
 	done
 }
 

@@ -119,7 +119,7 @@ noisy_of() { # SEED ROWS SHIFT
 	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --axis seconds
 	shown r.html | grep -qE '^tps\|.*\|2\|0\|'
 	# one run alone
-	reports 0 'alone is shown: nothing is compared' pt-compare runs/one/long/path/log.txt -o r.html -o r.md
+	reports 0 'is shown; nothing is compared' pt-compare runs/one/long/path/log.txt -o r.html -o r.md
 	shown r.html >page
 	[ "$(grep -c '|control|' page)" -eq 1 ]
 	not grep -q 'test − control' page
@@ -218,8 +218,8 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 		printf 'step,loss\n1,3\n2,2.9\n' >$r.csv
 	done
 	pt-compare a.log b.log --report speed.html --report speed.md
-	grep -q 'Tokens/s and rank' speed.html
-	grep -q '| Tokens/s and rank |' speed.md
+	grep -q 'Tokens/s per rank' speed.html
+	grep -q '| Tokens/s per rank |' speed.md
 	grep -q '| 7000 | 35 % |' speed.md
 	grep -q 'id="h-speed"' speed.html
 	pt-compare a.csv b.csv --report none.html
@@ -251,7 +251,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	reports 0 'too few steps for a statement' pt-compare few few --speed
 	# a log without times and memory: silence would be no answer
 	sed -E 's/ (tps|tps_per_gpu|mem|mem_active|mfu|dt)=[^ ]*//g' a >bare
-	reports 0 'speed and memory      not compared: no column of them is in both logs' pt-compare bare a --speed
+	reports 0 'speed and memory      not compared: the logs share no such column' pt-compare bare a --speed
 }
 
 @test "any column: of measurements, and of none" {
@@ -264,7 +264,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	# one run alone is drawn; compared it is not
 	reports 0 '  loss' pt-compare a --graph
 	says '⠒⠒ a'
-	says 'a alone is shown: nothing is compared'
+	says 'only a is shown; nothing is compared'
 	not grep -q verdict <<<"$output"
 	code_of 0 pt-compare --test a --table --column dt
 	says $'60\t0.01'
@@ -321,7 +321,7 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 
 @test "--follow: runs that say nothing, SIGINT, a journal that begins again" {
 	log_of 0 60 >a
-	reports 2 'only one of them has values of loss' timeout 30 pt-compare --follow --follow-timeout 0.5 a nowhere
+	reports 2 'only one run has values of loss' timeout 30 pt-compare --follow --follow-timeout 0.5 a nowhere
 	head -n 30 a >b
 	set -m # (else it would ignore SIGINT)
 	pt-compare --follow a b >out 3>&- &

@@ -49,9 +49,9 @@ static void show(struct run_log logs[2], const char *column, enum curve_axis axi
 	struct str text = {0};
 	struct err e;
 	curve_table(logs, 2, column, axis, &text);
-	if (!curves_of(&c, logs, 2, &(struct series_opts){1}, column, axis, &e)) {
+	if (!curve_plot_init(&c, logs, 2, &(struct series_opts){1}, column, axis, &e)) {
 		graph_text(&c.graph, &style, &text);
-		curves_free(&c);
+		curve_plot_free(&c);
 	}
 	report_put(&r, PAGE_MD, &text);
 	FUZZ_ON(strlen(text.s) != text.len);

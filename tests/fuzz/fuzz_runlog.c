@@ -55,9 +55,10 @@ static void use(struct run_log *l, uint8_t how)
 	FUZZ_ON(d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING);
 	run_diff_print(&d, &o, &text);
 	curve_table(both, 2, "loss", AXIS_STEPS, &text);
-	if (!curves_of(&c, both, 2, &(struct series_opts){2}, "loss", AXIS_SECONDS, &e)) {
+	if (!curve_plot_init(
+		    &c, both, 2, &(struct series_opts){2}, "loss", AXIS_SECONDS, &e)) {
 		graph_text(&c.graph, &style, &text);
-		curves_free(&c);
+		curve_plot_free(&c);
 	}
 	run_diff_free(&d);
 	str_clear(&text);

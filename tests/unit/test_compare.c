@@ -47,7 +47,7 @@ TEST(same_bits)
 	assert_true(c->n_common == 3 && c->n_differ == 0 && c->n_beyond == 0);
 	assert_int_equal(c->verdict, VERDICT_IDENTICAL);
 	assert_int_equal(d.curve[COL_VAL_LOSS].verdict, VERDICT_NOTHING);
-	assert_false(d.other_arithmetic);
+	assert_false(d.arithmetic_differs);
 	run_diff_free(&d);
 }
 
@@ -91,7 +91,7 @@ TEST(where_and_how_much)
 	assert_true(c->largest.at == 8 && c->largest.abs == 1 && c->largest.test == 3);
 	/* half of the 2^23 floats of [2, 4) */
 	assert_int_equal(c->largest.ulp, 1 << 22);
-	assert_true(c->most_ulp.at == 8);
+	assert_true(c->max_ulp.at == 8);
 	run_diff_free(&d);
 }
 
@@ -135,7 +135,7 @@ TEST(not_a_number)
 	struct run_diff d = diff_of("step=1 loss=1\nstep=2 loss=1\nstep=3 loss=1\n",
 		"step=1 loss=9\nstep=2 loss=nan\nstep=3 loss=5\n", &exact);
 	const struct curve_diff *c = &d.curve[COL_LOSS];
-	assert_true(c->first.at == 1 && c->largest.at == 2 && c->most_ulp.at == 2);
+	assert_true(c->first.at == 1 && c->largest.at == 2 && c->max_ulp.at == 2);
 	assert_true(isnan(c->largest.abs) && c->largest.ulp == INT64_MAX);
 	struct str text = {0};
 	run_diff_print(&d, &exact, &text);
@@ -290,26 +290,26 @@ TEST(other_arithmetic)
 			&exact);
 	assert_int_equal(
 		d.verdict, VERDICT_IDENTICAL); /* the bits are equal all the same */
-	assert_true(d.other_arithmetic);
+	assert_true(d.arithmetic_differs);
 	assert_string_equal(d.arithmetic.s, "lr: 0.1, 0.2\nold: x, -\nnew: -, y\n");
 	assert_true(says(&d, "different arithmetic"));
 	run_diff_free(&d);
 	/* of another version */
 	d = diff_of("# meta arithmetic = 0x1\n# arith old = \"x\\n\"\n" ABC,
 		"# meta arithmetic = 0x2\n# arith new = y\n" ABC, &exact);
-	assert_true(d.other_arithmetic && says(&d, "different arithmetic"));
+	assert_true(d.arithmetic_differs && says(&d, "different arithmetic"));
 	run_diff_free(&d);
 	d = diff_of("# meta arithmetic = 0x1\n# arith old = x\n" ABC,
 		"# meta arithmetic = 0x2\n# arith new = y\n" ABC, &exact);
-	assert_true(d.other_arithmetic && says(&d, "which is of another version"));
+	assert_true(d.arithmetic_differs && says(&d, "as it is from another version"));
 	assert_false(says(&d, "different arithmetic"));
 	run_diff_free(&d);
 	d = diff_of(
 		"# meta arithmetic = 0x1\n" ABC, "# meta arithmetic = 0x1\n" ABC, &exact);
-	assert_false(d.other_arithmetic);
+	assert_false(d.arithmetic_differs);
 	run_diff_free(&d);
 	d = diff_of(ABC, "# meta arithmetic = 0x1\n" ABC, &exact); /* not known */
-	assert_false(d.other_arithmetic);
+	assert_false(d.arithmetic_differs);
 	run_diff_free(&d);
 }
 
@@ -321,14 +321,14 @@ TEST(damaged_arithmetic)
 	struct run_diff d = diff_of("# meta arithmetic = 0x1\n# arith lr = 0.1\n" ABC,
 		"# meta arithmetic = 0x2\n# arith lr = 0.2\n# arith LR 0.2\n" ABC,
 		&exact);
-	assert_true(d.other_arithmetic);
+	assert_true(d.arithmetic_differs);
 	assert_int_equal(d.arithmetic.len, 0);
 	run_diff_free(&d);
 	str_puts(&lines, "# meta arithmetic = 0x1\n" ABC);
 	for (int i = 0; i < 50000; i++)
 		str_puts(&lines, "# arith a = 1\n");
 	d = diff_of("# meta arithmetic = 0x2\n# arith a = 1\n" ABC, lines.s, &exact);
-	assert_true(d.other_arithmetic);
+	assert_true(d.arithmetic_differs);
 	assert_int_equal(d.arithmetic.len, 0);
 	run_diff_free(&d);
 	str_free(&lines);

@@ -80,7 +80,7 @@ TEST(better_and_worse)
 	check_pair(&less, COL_REWARD, 0, VERDICT_WORSE, -1, "reward is 0.1");
 	/* of a column whose sense is not known, and as the user sets it */
 	check_pair(&lower, COL_GRAD_NORM, 0, VERDICT_DIFFERENT, -1,
-		"--column grad_norm:min or grad_norm:max sets which is better");
+		"specify which is better by --column grad_norm:min or grad_norm:max");
 	check_pair(&lower, COL_GRAD_NORM, -1, VERDICT_BETTER, -1, "");
 	check_pair(&lower, COL_LOSS, 1, VERDICT_WORSE, -1, "");
 }
@@ -234,7 +234,8 @@ static enum verdict judge_short(
 	int64_t control_rows, int64_t test_rows, bool whole, const char *says)
 {
 	const struct curve c = {.from = 5, .to = 2}, d = {5, 2, 1e-5, 0, 0};
-	const struct judge_opts o = {.column = COL_LOSS, .by = COL_STEP, .whole = whole};
+	const struct judge_opts o = {
+		.column = COL_LOSS, .by = COL_STEP, .strict_end = whole};
 	struct run_log logs[] = {log_of(&c, COL_LOSS, 1, control_rows),
 		log_of(&d, COL_LOSS, 1, test_rows)};
 	const struct run_log *a = &logs[0], *b = &logs[1];
@@ -258,9 +259,9 @@ TEST(runs_that_end_early)
 		judge_short(ROWS - 1, ROWS, false, "; the control ends 1 step earlier"),
 		VERDICT_EQUIVALENT);
 	assert_int_equal(
-		judge_short(ROWS, ROWS - 8, true, "8 rows are of some runs only"),
+		judge_short(ROWS, ROWS - 8, true, "8 rows are in some runs only"),
 		VERDICT_DIFFERENT);
 	assert_int_equal(
-		judge_short(ROWS, ROWS - 80, false, "80 rows are of some runs only"),
+		judge_short(ROWS, ROWS - 80, false, "80 rows are in some runs only"),
 		VERDICT_DIFFERENT);
 }

@@ -122,7 +122,7 @@ TEST(test_hostile_config)
 		"data = \"a b.h5\"\ntp = 2\nresume = auto\ntrace = /victim\nout = /victim\n"
 		"offload-to = /victim\nhash-tensors = /victim\ninit-from = first.h5\n";
 	struct run_log l = {.name = (char[]){"log"}, .info.invocation = invocation};
-	struct replay r = {.log = &l, .folder = "/folder"};
+	struct replay r = {.log = &l, .directory = "/folder"};
 	struct str out = {0};
 	struct err e = {0};
 	str_puts(&l.config, config);
@@ -141,7 +141,7 @@ TEST(test_hostile_config)
 		l.info.invocation = i ? "init-from = /dev/zero\n" : "data = /dev/zero\n";
 		assert_int_equal(replay_config(&r, &out, &e), -1);
 		assert_int_equal(e.code, EX_DATAERR);
-		assert_non_null(strstr(e.msg, "/dev/zero is not a file"));
+		assert_non_null(strstr(e.msg, "'/dev/zero' is not a file"));
 	}
 	/* a text that is no config is refused */
 	str_puts(&l.config, "x\n");

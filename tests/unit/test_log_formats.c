@@ -148,9 +148,9 @@ static void assert_refused(const char *text, const char *why)
 TEST(what_is_no_format)
 {
 	static const char *const rows[][2] = {
-		{"", "it has no format"},
-		{"# nothing\n", "it has no format"},
-		{"column loss 'x'\n", "it has no format"},
+		{"", "no format in this file"},
+		{"# nothing\n", "no format in this file"},
+		{"column loss 'x'\n", "no format in this file"},
 		{"form lab\n", "my.format: line 1: 'form' is none of format, about, "},
 		{"\n\nformat Lab\n",
 			"line 3: the form is format NAME, of a-z, 0-9 and -"},
@@ -181,13 +181,13 @@ TEST(what_is_no_format)
 		{"format a\ntrain \"x\n", "line 2: 'x': the text has no closing quote"},
 		{"format a\ntrain ''\n", "line 2: '': a text has 1 to 255 bytes"},
 		{"format a\ntrain 'x'\n'y' loss mss\n",
-			"line 3: 'mss': the unit is not known here"},
+			"line 3: 'mss': the unit is not supported here"},
 		{"format a\ntrain 'x'\nbefore 'y' loss suffix\n",
-			"line 3: 'suffix': the unit is not known here"},
+			"line 3: 'suffix': the unit is not supported here"},
 		{"format a\nalone 'y' loss suffix\n",
-			"line 2: 'suffix': the unit is not known here"},
+			"line 2: 'suffix': the unit is not supported here"},
 		{"column loss suffix 'y'\n",
-			"line 1: 'suffix': the unit is not known here"},
+			"line 1: 'suffix': the unit is not supported here"},
 		{"format a\ntrain 'x'\n'y'\n",
 			"line 3: the form is \"TEXT\" COLUMN [UNIT]"},
 		{"format a\ntrain 'x'\nbefore y loss\n",
@@ -196,7 +196,7 @@ TEST(what_is_no_format)
 		{"format a\nhead 'a' 'b' 'c' 'd' 'e'\n", "line 2: the form is head"},
 		{"format a\nabout it\n", "line 2: the form is about"},
 		{"format a\nsettings yes\n", "line 2: the form is settings"},
-		{"column loss x\n", "line 1: 'x': the unit is not known"},
+		{"column loss x\n", "line 1: 'x': the unit is not supported"},
 		{"column loss ms\n",
 			"line 1: the form is column COLUMN [UNIT] \"NAME\" ..."},
 		{"setting batch\n", "line 1: the form is setting OPTION"},
@@ -216,7 +216,7 @@ TEST(what_is_no_format)
 	assert_non_null(write_bytes("my.format", &text));
 	struct log_how how = {.format = test_path("my.format")};
 	assert_int_equal(log_how_open(&how, &e), -1);
-	assert_non_null(strstr(e.msg, "it is not a text: it has a NUL byte"));
+	assert_non_null(strstr(e.msg, "not a text file: it has a NUL byte"));
 	log_how_close(&how);
 	str_free(&text);
 }

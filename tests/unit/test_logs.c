@@ -242,9 +242,9 @@ TEST(a_unit_ends_a_number)
 		"", " ", "s", "ms", "tok/s", "it/s, ", "M", "%"};
 	static const char *const others[] = {"abc", "_2", ".5", ",5", "x1/s", "e"};
 	for (size_t i = 0; i < ARRAY_LEN(units); i++)
-		assert_false(goes_on(span_of(units[i])));
+		assert_false(number_continues(span_of(units[i])));
 	for (size_t i = 0; i < ARRAY_LEN(others); i++)
-		assert_true(goes_on(span_of(others[i])));
+		assert_true(number_continues(span_of(others[i])));
 }
 
 /* A name that goes on behind a NUL byte is another one, and none that a column can have. */

@@ -370,7 +370,7 @@ TEST(three_seeds)
 	judge_sets(&c, 3, 1, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_UNDECIDED);
 	assert_non_null(strstr(r.reason.s, "probably more than the margin"));
-	assert_non_null(strstr(r.reason.s, "may need 4 controls and as many tests"));
+	assert_non_null(strstr(r.reason.s, "may take 4 controls and as many tests"));
 	verdict_result_free(&r);
 	judge_sets(&c, 4, 4, false, 2, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_WORSE);
@@ -529,7 +529,7 @@ TEST(rows_of_some)
 	judge_prefixes(&c, 4, rows, &c, 120, &plain, &r);
 	assert_int_equal(r.verdict, VERDICT_DIFFERENT);
 	assert_true(r.n_lone == 40 && r.n_left_out == 0);
-	assert_non_null(strstr(r.reason.s, "40 rows are of some runs only"));
+	assert_non_null(strstr(r.reason.s, "40 rows are in some runs only"));
 	verdict_result_free(&r);
 	judge_prefixes(&c, 4, rows, &c, 120, &common, &r);
 	assert_int_equal(r.verdict, VERDICT_EQUIVALENT);
@@ -579,8 +579,8 @@ TEST(vacuous)
 		}
 		judge_logs(logs, 1, 1, &plain, &r);
 		assert_int_equal(r.verdict, same ? VERDICT_IDENTICAL : VERDICT_VACUOUS);
-		assert_false(r.learnt);
-		assert_non_null(strstr(r.reason.s, "no more than its noise"));
+		assert_false(r.learned);
+		assert_non_null(strstr(r.reason.s, "within its noise"));
 		verdict_result_free(&r);
 	}
 	check_curves(&learns, &learns, VERDICT_IDENTICAL, "160 values");
