@@ -61,7 +61,7 @@ logged() { # COLUMN STEP RUN
 				--grad-norm "$(logged grad_norm $step $arch)" --loss "$(logged loss $step $arch)"
 			says 'verdict: the step is right'
 			says ' within bounds; worst '
-			says "learning rate $(logged lr $step $arch) at the optimizer's step $step; weight decay 0.1 of "
+			says "learning rate $(logged lr $step $arch) at the optimizer's step $step; weight decay: 0.1 ("
 			not grep -q 'NOT checked' <<<"$output"
 			first=$(at $arch $step)
 		done
@@ -168,19 +168,19 @@ logged() { # COLUMN STEP RUN
 	reports 1 'loss: ' check --batch other.u16 --loss "$(logged loss 2 run)"
 	says 'another batch'
 	reports 1 '2 sequences' check --batch batch.u16 other.u16
-	reports 64 'both checkpoints are one' pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
+	reports 64 'BEFORE and AFTER are the same file' pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
 	# the gradients are right, so another loss is no finding
 	reports 0 'note    loss: 3 was logged' check --batch batch.u16 --loss 3
 	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
-	says "the optimizer's step goes from 2 to 1: are the checkpoints exchanged?"
+	says "the optimizer's step goes from 2 to 1: are BEFORE and AFTER exchanged?"
 	cp "$(at run 2)" again.h5
 	code_of 1 pt-check "$(at run 2)" again.h5 --shape 1,17 --batch batch.u16
-	says 'finding nothing changed, neither parameters nor moments: the step was skipped'
+	says 'finding neither parameters nor moments changed: the step was skipped'
 	not grep -q null <<<"$output"
 	code_of 1 pt-check --json "$(at run 2)" again.h5 --shape 1,17 --batch batch.u16
 	jq -e '.verdict == "wrong" and (.findings | length) == 1' <<<"$output"
 	code_of 2 pt-check "$(at run 1)" "$(at run 3)" --shape 1,17 --batch batch.u16
-	says 'steps 1 to 3 of the optimizer: only one step can be checked'
+	says 'steps 1 and 3 of the optimizer: only a single step can be checked'
 }
 
 @test "without a batch: moments and update, no gradient" {
@@ -226,7 +226,7 @@ logged() { # COLUMN STEP RUN
 	steps run 2
 	reports 64 'give two checkpoints' pt-check
 	reports 64 '--batch took all 3 files; give the checkpoints first' pt-check --batch batch.u16 before after
-	reports 64 "precision: 'fp16' is not supported; autocast checks it" pt-check -p fp16 a b
+	reports 64 "precision: 'fp16' is not supported; use autocast" pt-check -p fp16 a b
 	echo '{"model_type": "llama"}' >config.json
 	reports 65 "a model's config.json is for --model-config" pt-check --config config.json a b
 	code_of 64 pt-check "$(at run 1)"
@@ -297,7 +297,7 @@ logged() { # COLUMN STEP RUN
 	refuse labels.safetensors
 	# tokens that the model does not have
 	{ head -c 32 batch.u16 && printf '\x00\x01'; } >beyond.u16
-	reports 65 'the batch has token 256, and the model a vocabulary of 256' check --batch beyond.u16
+	reports 65 "the batch has token 256, but the model's vocabulary has 256" check --batch beyond.u16
 	{ as 8 window | head -c 128 && printf '\xff\xff\xff\xff\xff\xff\xff\x7f'; } >huge.i64
 	refuse huge.i64
 	{ as 8 window | head -c 64 && printf '\xff\xff\xff\xff\xff\xff\xff\xff' && as 8 window | head -c 64; } >negative.i64
@@ -308,7 +308,7 @@ logged() { # COLUMN STEP RUN
 	refuse nowhere.npy 74
 	# sequences of several lengths
 	npy '<u2' '9,' < <(head -c 18 batch.u16) >short.npy
-	reports 65 'short.npy: sequences of 8 positions, and 16 in the files before' check --batch batch.u16 short.npy
+	reports 65 'short.npy: sequences have 8 positions, but 16 in the files before' check --batch batch.u16 short.npy
 }
 
 @test "checkpoints that do not belong together, or are damaged" {
@@ -317,8 +317,8 @@ logged() { # COLUMN STEP RUN
 	steps other 2 --layers 2
 	steps wide 2 --dim 32
 	steps gpt2 2 --arch gpt2
-	reports 65 ' is not in run/' pt-check "$(at run 1)" "$(at other 2)"
-	reports 65 'has 21 tensors, and run/' pt-check "$(at other 1)" "$(at run 2)"
+	reports 65 ' is missing in run/' pt-check "$(at run 1)" "$(at other 2)"
+	reports 65 'has 21 tensors, but run/' pt-check "$(at other 1)" "$(at run 2)"
 	reports 65 'has another shape in run/' pt-check "$(at run 1)" "$(at wide 2)"
 	code_of 65 pt-check "$(at run 1)" "$(at gpt2 2)"
 	damage "$(at run 2)" bad.h5 $(($(stat -c %s "$(at run 2)") / 2))
@@ -386,7 +386,7 @@ logged() { # COLUMN STEP RUN
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --clip 0
 	[[ $output == *'of both runs are the same' ]]
 	code_of 1 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --dp 2 --grad-norm 1.25,2.5
-	says '2.5 of the second: 2 times: not divided by the 2 data-parallel ranks'
+	says '2.5 by the second: 2 times: not divided by the 2 data-parallel ranks'
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm 1.2,1.3
 	code_of 64 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm 1
 	code_of 64 check --batch batch.u16 --grad-norm 1,2

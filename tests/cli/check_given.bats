@@ -25,7 +25,7 @@ setup() {
 	reports 69 'its tensors are of no model' pt-check base --grads batch.pt --batch batch.pt
 	reports 74 'none.pt: No such file' pt-check base --grads none.pt --batch batch.pt
 	reports 64 'needs the tokens of the step' pt-check base --grads grads.pt
-	reports 64 'leave one out' pt-check --two-runs base base --grads grads.pt
+	reports 64 'give only one of them' pt-check --two-runs base base --grads grads.pt
 	reports 64 'give two checkpoints' pt-check base --batch batch.pt
 	head -c 9000 grads.pt >short.pt
 	code_of 65 pt-check base --grads short.pt --batch batch.pt
@@ -39,7 +39,7 @@ setup() {
 		says "learning rate 0.01 at the optimizer's step $((step + 1))"
 	done
 	says 'grads   12 of 12 within bounds'
-	says 'weight decay 0.1 of 12 tensors'
+	says 'weight decay: 0.1 (12 tensors)'
 	reports 0 'verdict: nothing is wrong that shows without a batch' pt-check lora/step-0 lora/step-1
 	reports 0 'verdict: the step is right' pt-check lora/step-1 lora/step-2 --batch batch.pt --grads lora/grads-1.pt
 	reports 0 'verdict: the step is right' pt-check --base base lora/step-1/full.pt lora/step-2 --batch batch.pt
@@ -88,6 +88,6 @@ setup() {
 	cd lora || return
 	reports 64 'the base model "base" is not a directory here; give --base DIR' \
 		pt-check step-0 step-1 --batch ../batch.pt
-	reports 64 '--freeze is for models' pt-check --freeze norm step-0 step-1 --batch ../batch.pt --base ../base
+	reports 64 '--freeze is not supported for adapters' pt-check --freeze norm step-0 step-1 --batch ../batch.pt --base ../base
 	reports 65 'adapter_config.json is missing' pt-check grads-1.pt step-1 --batch ../batch.pt --base ../base
 }

@@ -12,10 +12,10 @@ check() { # BEFORE AFTER OPTION...
 @test "rates of groups: the file decides, and --lr does not" {
 	for lr in -1 1e-3; do
 		reports 0 'verdict: the step is right' check step-1 step-2 --lr=$lr
-		says 'note    layers.0.attention_norm.weight (model.model.layers.0.input_layernorm.weight) and 2 more: learning rate 0.002, and most have 0.001'
+		says 'note    layers.0.attention_norm.weight (model.model.layers.0.input_layernorm.weight) and 2 more: learning rate 0.002, but most have 0.001'
 		reports 1 'finding layers.0.attention.wo.weight (model.model.layers.0.self_attn.o_proj.weight): learning rate 0.002 instead of 0.001' \
 			check step-1 rate-of-one-2 --lr=$lr
-		reports 1 'and 2 more: learning rate 0.001, and its group in the file has 0.002' \
+		reports 1 'and 2 more: learning rate 0.001, but its group in the file has 0.002' \
 			check step-1 rate-of-norms-2 --lr=$lr
 	done
 	reports 0 'verdict: the step is right' check step-0 step-1
@@ -61,7 +61,7 @@ check() { # BEFORE AFTER OPTION...
 	says 'note    exp_avg_sq: all values are bf16 numbers (12 of 12 tensors)'
 	says 'its parameters are rounded to bf16 stochastically'
 	not grep -q 'exp_avg: all' <<<"$output"
-	reports 0 "note    the optimizer's step before is 0, and its moments are not zero" check reset-1 reset-2
+	reports 0 "note    the optimizer's step count before the step is 0, but its moments are not zero" check reset-1 reset-2
 	code_of 0 check step-1 step-2
 	not grep -qE 'bf16|step before' <<<"$output"
 }

@@ -60,7 +60,7 @@ make_step() {
 	grep -qE '^    attention\.wq +×××$' <(sed -n '/^    Update/,$p' r.md)
 	grep -qE '^    attention\.wq\.bias +···$' <(sed -n '/^    Update/,$p' r.md)
 	grep -qE '^    attention\.wq +···$' <(sed -n '/^    Moments/,/^    Update/p' r.md)
-	grep -qF 'these parameters did not change as AdamW changes them' r.html
+	grep -qF 'These parameters did not change as AdamW would change them' r.html
 }
 
 @test "--report: no name of a file is part of the page or of the Markdown, and other suffixes are refused" {

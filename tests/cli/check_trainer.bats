@@ -12,7 +12,7 @@ check_trainer() { # OPTION...
 @test "checkpoint-N of Trainer: the class's order of parameters, and no moments before the first step" {
 	reports 0 'verdict: the step is right' check_trainer
 	says 'grads   24 of 24 within bounds'
-	says 'weight decay 0.1 of 15 tensors, none of 9'
+	says 'weight decay: 0.1 (15 tensors), none (9)'
 }
 
 @test "save_state of accelerate: safetensors and torch.save beside optimizer.bin" {
@@ -44,10 +44,10 @@ state() { # JQ-FILTER
 	code_of 0 check_trainer
 	says 'run     loss 3.4738428592681885, grad_norm 0.947139322757721, learning rate 0.001, clipping to 0.5, 2 micro-batches, from'
 	says 'loss 3.473843, logged 3.47384 (float64)'
-	says 'by clipping to 0.5 it is 0.527905'
+	says 'clipping to 0.5 gives 0.527905'
 	code_of 1 check_trainer --clip 0.4 --grad-norm 0.947 --loss 3.474 --lr 0.001 --accumulation 1
 	not grep -q '^run ' <<<"$output"
-	says 'by clipping to 0.4 it is 0.42232'
+	says 'clipping to 0.4 gives 0.42232'
 	code_of 0 check_trainer --json
 	says '"from_files": "loss 3.4738428592681885, '
 
@@ -77,7 +77,7 @@ state() { # JQ-FILTER
 		echo "$bad" >after/trainer_state.json
 		code_of 0 check_trainer
 		says 'after/trainer_state.json: '
-		says '; nothing is taken from it'
+		says '; the file is ignored'
 	done
 	head -c 3000 "$TORCH/trainer/checkpoint-1/training_args.bin" >after/training_args.bin
 	code_of 0 check_trainer

@@ -467,7 +467,7 @@ TEST(many_findings)
 		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
 			s.g.g[i][j] *= (float)(1 + i * 0.01);
 	step_train(&s);
-	step_expect(&s, &plain_check, "others: --json has all tensors");
+	step_expect(&s, &plain_check, "other findings: --json has all tensors");
 	step_end(&s);
 }
 
@@ -553,7 +553,7 @@ TEST(wrong_scales)
 TEST(third_is_right)
 {
 	static const char *const clips[] = {
-		"as if clipped to 0.5 (--clip 0.5?)", ", by clipping to 0.5"};
+		"as if clipped to 0.5 (--clip 0.5?)", ", clipping to 0.5"};
 	for (int told = 0; told < 2; told++) {
 		struct step s;
 		step_begin(&s, LLAMA "layers = 3\n");
@@ -673,7 +673,7 @@ TEST(without_a_batch)
 	}
 }
 
-/* The output layer has the numbers of the embedding, and gets others. */
+/* The output layer equals the embedding before the step, and not after it. */
 TEST(no_longer_tied)
 {
 	struct step s;
@@ -697,8 +697,8 @@ TEST(no_longer_tied)
 		step_check_print(&c, &out);
 		assert_false(c.wrong);
 		assert_int_equal(
-			strstr(out.s, "note    output.weight: had the numbers of the "
-				      "embedding before this step") != NULL,
+			strstr(out.s, "note    output.weight: equaled the embedding "
+				      "before this step") != NULL,
 			apart);
 		step_check_close(&c);
 		step_end(&s);

@@ -745,6 +745,6 @@ TEST(keys_of_short_sequences)
 	for (int j = 0; j < 32; j++)
 		s.of[1][EXP_AVG][i][j] = 0.1f;
 	step_expect(&s, &plain_check,
-		"layers.0.attention.wk.bias: has a gradient, and should have none");
+		"layers.0.attention.wk.bias: has a gradient, but should have none");
 	step_end(&s);
 }

@@ -113,7 +113,7 @@ TEST(many_layers)
 		strstr(page.s, "<p>33 tensors: <code>layers.7,30-60.attention.wq.weight, "
 			       "layers.125.ffn_norm.weight</code></p>"));
 	assert_non_null(strstr(page.s,
-		"backward order is that of layers.125.ffn_norm.weight: residual 50, bound 1e-05"));
+		"backward order belongs to layers.125.ffn_norm.weight: residual 50, bound 1e-05"));
 	assert_true(page.len < 1 << 20);
 	write_report(&c, "r.md", &page);
 	assert_int_equal(count(&page, "×"), 33 + 1); /* (and in the legend) */
