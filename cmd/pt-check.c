@@ -199,9 +199,9 @@ static void append_fact(struct str *out, const char *format, const char *value)
 	str_printf(out, format, value);
 }
 
-/* Takes what the run's files have and no option sets. Appends what was taken to `told`. */
+/* Takes what the run's files have and no option sets. Appends what was taken to `taken`. */
 static void take_facts(
-	struct opts *o, const char *before, const char *after, struct str *told)
+	struct opts *o, const char *before, const char *after, struct str *taken)
 {
 	static const char *const precisions[] = {RUN_PRECISION_WORDS};
 	struct run_facts *x = &o->facts;
@@ -209,30 +209,30 @@ static void take_facts(
 	run_facts_read(x, before, after);
 	if (*x->loss && !o->loss) {
 		o->loss = x->loss;
-		append_fact(told, "loss %s", x->loss);
+		append_fact(taken, "loss %s", x->loss);
 	}
 	if (*x->grad_norm && !o->grad_norm) {
 		o->grad_norm = x->grad_norm;
-		append_fact(told, "grad_norm %s", x->grad_norm);
+		append_fact(taken, "grad_norm %s", x->grad_norm);
 	}
 	if (x->lr >= 0 && o->adam.lr < 0) {
 		o->adam.lr = x->lr;
-		append_fact(told, "learning rate %s", text_double(text, x->lr));
+		append_fact(taken, "learning rate %s", text_double(text, x->lr));
 	}
 	if (x->clip >= 0 && o->adam.clip < 0) {
 		o->adam.clip = x->clip;
-		append_fact(told, x->clip > 0 ? "clipping to %s" : "no clipping",
+		append_fact(taken, x->clip > 0 ? "clipping to %s" : "no clipping",
 			text_double(text, x->clip));
 	}
 	if (x->precision >= 0 && !opts_given(&program, o, "precision")) {
 		o->check.precision = x->precision;
-		append_fact(told, "precision %s", precisions[x->precision]);
-		str_puts(told, x->fp16 ? " (fp16, which rounds less)" : "");
+		append_fact(taken, "precision %s", precisions[x->precision]);
+		str_puts(taken, x->fp16 ? " (fp16, which rounds less)" : "");
 	}
 	if (x->accumulation > 1 && !opts_given(&program, o, "accumulation")) {
 		o->check.accumulation = x->accumulation;
 		snprintf(text, sizeof(text), "%lld", (long long)x->accumulation);
-		append_fact(told, "%s micro-batches", text);
+		append_fact(taken, "%s micro-batches", text);
 	}
 }
 
@@ -240,7 +240,7 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	scoped_str text = {0}, told = {0};
+	scoped_str text = {0}, taken = {0};
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2 && !(n == 1 && o.grads.n))
@@ -264,7 +264,7 @@ int main(int argc, char **argv)
 			"for a step between two files; give only one of them"});
 	o.check.loss = (double)NAN;
 	if (!o.two_runs && n > 1)
-		take_facts(&o, argv[0], argv[1], &told);
+		take_facts(&o, argv[0], argv[1], &taken);
 	if (parse_norms(o.grad_norm, &o.check, &e) ||
 		parse_logged(o.loss, true, &o.check.loss, &o.check.loss_half, &e))
 		return err_say(&e);
@@ -272,7 +272,7 @@ int main(int argc, char **argv)
 	struct device d; /* its threads also run the plain loops */
 	device_cpu(&d, (int)backend_threads(o.threads));
 	const struct check_job job = {argv[0], n > 1 ? argv[1] : NULL, &o.batch, o.how,
-		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, told.s, &o.grads,
+		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, taken.s, &o.grads,
 		o.base};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)

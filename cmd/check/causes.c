@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what may be told where no cause is known ------------------------------------------- */
+/* ---- reports without a known cause ------------------------------------------------------ */
 
 /* Returns the median of the wrong tensors' factors. */
 static double middle_factor(const struct cause_search *s)
@@ -125,9 +125,9 @@ static int64_t other_tokens(const struct cause_search *s)
 			others += (p.bb > 0) != (p.aa > least);
 		}
 	}
-	bool tells =
+	bool is_known =
 		c->o.precision == RUN_FP32 && in_batch && in_batch < rows && seen < rows;
-	return tells ? others : -1;
+	return is_known ? others : -1;
 }
 
 bool is_unexplained(struct cause_search *s)

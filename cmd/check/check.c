@@ -139,13 +139,13 @@ static int open_job(struct step_check *c, const struct check_job *job, struct er
 	/* (the batch first: reading checkpoints may take long) */
 	if (n && token_batch_read(&c->batch, n, job->batch->v, &job->how, e))
 		return -1;
-	enum whose_files whose = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
+	enum run_count runs = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
 	if (lora_open(&c->lora, job->before, job->base, &job->open, e))
 		return -1;
 	if (c->lora.used && job->freeze && job->freeze->n)
 		return err_set(e, EX_USAGE, "--freeze is not supported for adapters");
 	if (step_files_open(&c->files, job->before, job->after, &job->open, &job->adam,
-		    whose, c->lora.used ? &c->lora : NULL, e))
+		    runs, c->lora.used ? &c->lora : NULL, e))
 		return -1;
 	name_tensors(c);
 	c->has_reference = n > 0;
@@ -210,7 +210,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	bool same = false;
-	*c = (struct step_check){.o = *o, .told = job->told};
+	*c = (struct step_check){.o = *o, .run_facts_text = job->run_facts_text};
 	if (open_job(c, job, e))
 		return -1;
 	const bool one_step = !c->files.two_runs && c->files.from == c->files.step;

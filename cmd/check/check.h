@@ -123,10 +123,11 @@ extern const char *const check_part_names[N_CHECK_PARTS];
 
 /* A tensor that the files store twice. */
 struct copy_check {
-	char *name, *whose, *first;
-	const char *kind;
-	int64_t n, differ, at;
-	double value[2], distance;
+	char *name, *owner, *read_owner; /* "tp 1", and "tp 0": whose copy is read */
+	const char *kind;		 /* as in struct ckpt_copy */
+	int64_t n, n_different, first_different;
+	double value[2],
+		distance; /* value[]: the first different elements, read_owner's first */
 };
 struct copy_list {
 	struct copy_check *items;
@@ -145,7 +146,7 @@ struct scale_check {
 struct step_check {
 	struct check_opts o;
 	struct step_files files;
-	const char *told;	      /* facts taken from files of the run; NULL: none */
+	const char *run_facts_text;   /* facts taken from files of the run; NULL: none */
 	struct given_gradients given; /* --grads; n is 0 without it */
 	struct lora lora;	      /* set if the files have adapters of a base model */
 	int n;
@@ -183,7 +184,7 @@ struct check_job {
 	const struct strs *freeze,
 		*lr_scale_of; /* as in pt-train; empty: take the files' values */
 	struct open_how open;
-	const char *told; /* facts taken from files of the run; NULL: none */
+	const char *run_facts_text; /* facts taken from files of the run; NULL: none */
 	/* Files with gradients; NULL or empty: none. `after` may then be NULL. */
 	const struct strs *grads;
 	const char *base; /* base model of adapters; NULL: take adapter_config.json's */

@@ -9,12 +9,12 @@ static void add_copy(void *with, const struct ckpt_copy *x)
 	struct copy_list *l = with;
 	l->items = xgrow(l->items, l->n, sizeof(*l->items));
 	l->items[l->n++] = (struct copy_check){.name = xstrdup(x->name),
-		.whose = xstrdup(x->whose),
-		.first = xstrdup(x->first),
+		.owner = xstrdup(x->whose),
+		.read_owner = xstrdup(x->first),
 		.kind = x->kind,
 		.n = x->n,
-		.differ = x->differ,
-		.at = x->at,
+		.n_different = x->differ,
+		.first_different = x->at,
 		.value = {x->value[0], x->value[1]},
 		.distance = x->distance};
 }
@@ -23,8 +23,8 @@ void copies_free(struct copy_list *l)
 {
 	for (int64_t i = 0; i < l->n; i++) {
 		free(l->items[i].name);
-		free(l->items[i].whose);
-		free(l->items[i].first);
+		free(l->items[i].owner);
+		free(l->items[i].read_owner);
 	}
 	free(l->items);
 	*l = (struct copy_list){0};
@@ -34,7 +34,7 @@ static int by_name(const void *a, const void *b)
 {
 	const struct copy_check *x = a, *y = b;
 	int order = strcmp(x->name, y->name);
-	return order ? order : strcmp(x->whose, y->whose);
+	return order ? order : strcmp(x->owner, y->owner);
 }
 
 /* State of a copy before the step. */
@@ -46,7 +46,7 @@ static enum earlier_state state_before(
 		before->n ? bsearch(x, before->items, (size_t)before->n, sizeof(*x),
 				    by_name)
 			  : NULL;
-	return !was ? UNKNOWN_BEFORE : was->differ ? DIFFERED_BEFORE : EQUAL_BEFORE;
+	return !was ? UNKNOWN_BEFORE : was->n_different ? DIFFERED_BEFORE : EQUAL_BEFORE;
 }
 
 /* Adds one finding for all differing copies of a kind that one rank has. */
@@ -59,14 +59,14 @@ static void report_copies(struct step_check *c, const struct copy_list *l,
 		const struct copy_check *x = &l->items[i];
 		enum earlier_state state = state_before(before, x);
 		int64_t n_differing = 0, all = 0;
-		bool first = x->differ > 0;
+		bool first = x->n_different > 0;
 		for (int64_t k = 0; k < l->n && first; k++) {
 			const struct copy_check *y = &l->items[k];
 			if (strcmp(x->kind, y->kind) != 0 ||
-				strcmp(x->whose, y->whose) != 0)
+				strcmp(x->owner, y->owner) != 0)
 				continue;
 			all++;
-			if (!y->differ || state_before(before, y) != state)
+			if (!y->n_different || state_before(before, y) != state)
 				continue;
 			first = k >= i;
 			n_differing++;
@@ -75,9 +75,11 @@ static void report_copies(struct step_check *c, const struct copy_list *l,
 			add_finding(c, FINDING_COPIES, NULL,
 				"copies: %s%s of %s and of %s differ in %lld of %lld tensors%s: "
 				"the first is %s, element %lld, %.6g and %.6g (distance %.2g)",
-				run, x->kind, x->whose, x->first, (long long)n_differing,
-				(long long)all, state_texts[state], x->name,
-				(long long)x->at, x->value[1], x->value[0], x->distance);
+				run, x->kind, x->owner, x->read_owner,
+				(long long)n_differing, (long long)all,
+				state_texts[state], x->name,
+				(long long)x->first_different, x->value[1], x->value[0],
+				x->distance);
 	}
 }
 
@@ -86,7 +88,7 @@ void step_check_copies(const struct step_check *c, struct str *out)
 	int64_t same = 0, n = 0;
 	for (int i = c->files.two_runs ? 0 : 1; i < 2; i++)
 		for (int64_t k = 0; k < c->copies[i].n; k++, n++)
-			same += !c->copies[i].items[k].differ;
+			same += !c->copies[i].items[k].n_different;
 	if (n)
 		str_printf(
 			out, "%lld of %lld are the same", (long long)same, (long long)n);

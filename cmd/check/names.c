@@ -28,7 +28,7 @@ struct named_factor {
 	const char *text;
 };
 
-/* Returns true for powers of two that are too large for a count of the batch. */
+/* Returns true for a power of two of at least 128, which may be a loss scale. */
 static bool is_loss_scale(double factor)
 {
 	double power = log2(factor);

@@ -209,8 +209,9 @@ void step_check_print(const struct step_check *c, struct str *out)
 	if (!c->files.no_after)
 		put_file(
 			two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
-	if (c->told)
-		str_printf(out, "run     %s, from the files of Trainer\n", c->told);
+	if (c->run_facts_text)
+		str_printf(out, "run     %s, from the files of Trainer\n",
+			c->run_facts_text);
 	given_print(&c->given, c->n, out);
 	if (two)
 		str_printf(out, "        both after step %.0f: exp_avg is compared\n",
@@ -260,11 +261,12 @@ static json_t *copies_json(const struct step_check *c)
 		const struct copy_check *x = &c->copies[1].items[i];
 		json_t *j = json_object();
 		put_json(j, "name", text_json(x->name));
-		put_json(j, "of", json_string(x->whose));
-		put_json(j, "compared_with", json_string(x->first));
+		put_json(j, "of", json_string(x->owner));
+		put_json(j, "compared_with", json_string(x->read_owner));
 		put_json(j, "elements", json_integer(x->n));
-		put_json(j, "different", json_integer(x->differ));
-		put_json(j, "first", x->differ ? json_integer(x->at) : json_null());
+		put_json(j, "different", json_integer(x->n_different));
+		put_json(j, "first",
+			x->n_different ? json_integer(x->first_different) : json_null());
 		put_json(j, "distance", number_json(x->distance));
 		BUG_ON(json_array_append_new(all, j));
 	}
@@ -313,8 +315,8 @@ void step_check_json(const struct step_check *c, struct str *out)
 	put_json(j, "before", text_json(c->files.before.name));
 	put_json(j, "after",
 		c->files.no_after ? json_null() : text_json(c->files.after.name));
-	if (c->told)
-		put_json(j, "from_files", json_string(c->told));
+	if (c->run_facts_text)
+		put_json(j, "from_files", json_string(c->run_facts_text));
 	if (c->given.n)
 		put_json(j, "gradients_given", json_boolean(true));
 	put_json(j, "verdict", json_string(verdict_of(c)->word));

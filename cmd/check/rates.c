@@ -86,7 +86,7 @@ bool by_no_rate(struct cause_search *s)
 	       !(s->c->files.adam.lr > 0 && would_show(s->c, s->c->files.adam.lr));
 }
 
-/* Without an update, AdamW still shrinks parameters by lr * decay: then the rate is above 0. */
+/* (Parameters shrink by lr * decay, at most lr: the rate is above 0, so an update is missing.) */
 bool by_decay_alone(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

@@ -89,7 +89,7 @@ static int find_zero_moments(const struct step_files *s, bool *zero, struct err 
 
 /* Checks that the files are one step apart. Some programs count the step in which they create zero
  * moments. Others load only the parameters of such a file, and start to count again. */
-static int check_steps(struct step_files *s, enum whose_files whose, struct err *e)
+static int check_steps(struct step_files *s, enum run_count runs, struct err *e)
 {
 	bool zero = true;
 	s->from = -1;
@@ -109,8 +109,7 @@ static int check_steps(struct step_files *s, enum whose_files whose, struct err 
 			s->after.name, s->step, s->before.name);
 	}
 	s->from = (double)s->before.info.step;
-	s->two_runs =
-		whose == TWO_RUNS || (whose == ONE_OR_TWO_RUNS && s->from == s->step);
+	s->two_runs = runs == TWO_RUNS || (runs == ONE_OR_TWO_RUNS && s->from == s->step);
 	if (s->two_runs)
 		return 0;
 	if (s->step - s->from <= 1)
@@ -128,7 +127,7 @@ static int open_file(struct ckpt_view *v, const char *path, const struct open_ho
 }
 
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct open_how *how, const struct adam *asked, enum whose_files whose,
+	const struct open_how *how, const struct adam *asked, enum run_count runs,
 	const struct lora *lora, struct err *e)
 {
 	*s = (struct step_files){0};
@@ -147,7 +146,7 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 	s->step = (double)s->after.info.step;
 	if (s->no_after)
 		s->m1 = s->v1 = -1;
-	if (check_tensors(s, e) || check_steps(s, whose, e))
+	if (check_tensors(s, e) || check_steps(s, runs, e))
 		return -1;
 	return configure(s, asked, e);
 }

@@ -451,9 +451,9 @@ bool by_no_decay(struct cause_search *s)
 	int decayed = 0, plain = 0, other = 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
-		bool told = x->decays && x->update.tested && !x->update.wrong;
-		decayed += told && is_decay(x, decay);
-		plain += told && is_decay(x, 0);
+		bool measurable = x->decays && x->update.tested && !x->update.wrong;
+		decayed += measurable && is_decay(x, decay);
+		plain += measurable && is_decay(x, 0);
 		other += has_other_decay(c, x);
 	}
 	snprintf(s->detail, sizeof(s->detail), "%.3g", decay);

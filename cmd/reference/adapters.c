@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- their tensors after those of the model ------------------------------------------------ */
+/* ---- tables with the adapters' tensors -------------------------------------------------------- */
 
 /* Redirects a pointer from a tensor to its copy. */
 static void move_pointer(struct tensor **t, const struct tensor *from, struct tensor *to)

@@ -421,7 +421,7 @@ struct rank {
 	double *sum; /* [n][dim]: sum of y over ranks */
 	double *dy;  /* [n][dim]: gradient of sum */
 	double *dx;  /* [n][dim]: gradient of x */
-	double *beside; /* [n][dim]: gradient of attention's input from an FFN that shares it */
+	double *dx_shared; /* [n][dim]: gradient of attention's input from an FFN that shares it */
 	double *dh;   /* [n][dim]: gradient of a norm's output */
 	double *mine; /* [n][dim]: part of dh for the norm's weights; or dh */
 	struct float64_acts a;
@@ -495,7 +495,7 @@ static void sum_outputs(const struct pass *p, int64_t k)
 /* Returns the array for the gradient of sublayer k's input. */
 static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
 {
-	return input_of(p, k) == k ? me->dx : me->beside;
+	return input_of(p, k) == k ? me->dx : me->dx_shared;
 }
 
 /* Completes sublayer k after its row-parallel layer: norm of the output, and residual. */
@@ -599,8 +599,9 @@ static void backward(const struct pass *p)
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
 		for (int r = 0; r < p->n && is_parallel(p) && k % 2 == ATTENTION; r++) {
-			add_scaled(p->ranks[r].dx, 1, p->ranks[r].beside, p->size);
-			memset(p->ranks[r].beside, 0, (size_t)p->size * sizeof(double));
+			add_scaled(p->ranks[r].dx, 1, p->ranks[r].dx_shared, p->size);
+			memset(p->ranks[r].dx_shared, 0,
+				(size_t)p->size * sizeof(double));
 		}
 	}
 }
@@ -696,7 +697,7 @@ static void rank_open(struct rank *me, const struct pass *p)
 	me->sum = doubles(p->size);
 	me->dy = doubles(p->size);
 	me->dx = doubles(p->size);
-	me->beside = doubles(p->size);
+	me->dx_shared = doubles(p->size);
 	me->dh = doubles(p->size);
 	me->mine = me->w.part.kind == PART_SLICE ? doubles(p->size) : me->dh;
 	acts_alloc64(&me->w, &me->a);
@@ -710,7 +711,7 @@ static void rank_close(struct rank *me)
 	free(me->sum);
 	free(me->dy);
 	free(me->dx);
-	free(me->beside);
+	free(me->dx_shared);
 	if (me->mine != me->dh)
 		free(me->mine);
 	free(me->dh);

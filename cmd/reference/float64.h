@@ -16,7 +16,7 @@ struct sequence {
 	const int32_t *pos;   /* [n], for position embeddings and rotary positions */
 	const int32_t *start; /* [n]: first position that each position attends to */
 	const int32_t *last;  /* [n]: last one; NULL: itself */
-	int64_t chunk; /* if > 0: sees only as many positions of other chunks as of its own */
+	int64_t chunk; /* > 0: length of chunks, each masked like a position's own; 0: none */
 	const double *weights; /* [n], of targets; NULL: all 1 */
 	double *size;	       /* sum of |weight * loss|, added to; NULL: not needed */
 	/* Where to store rows; NULL: nowhere. */

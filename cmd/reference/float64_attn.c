@@ -115,7 +115,7 @@ static int64_t last_key(const struct sequence_work *w, int64_t i)
 	return w->s->last ? w->s->last[i] : i;
 }
 
-static bool sees(const struct sequence_work *w, int64_t i, int64_t j)
+static bool attends_to(const struct sequence_work *w, int64_t i, int64_t j)
 {
 	int64_t chunk = w->s->chunk;
 	return !chunk || i / chunk == j / chunk || j % chunk <= i % chunk;
@@ -145,7 +145,7 @@ static void probabilities(const struct sequence_work *w, double *p, double *slop
 			score += q[c] * k[j * w->kv + c];
 		p[j] = soft_cap(score * scale, cap, &slope[j]);
 		p[j] += w->f->function.alibi ? alibi(w, head, i, j) : 0;
-		p[j] = sees(w, i, j) ? p[j] : -INFINITY;
+		p[j] = attends_to(w, i, j) ? p[j] : -INFINITY;
 		top = fmax(top, p[j]);
 	}
 	for (int64_t j = first; j <= last; j++)

@@ -186,6 +186,7 @@ static int trainer_options(struct train_opts *o, const struct weights *w,
 	return options_check(o, e);
 }
 
+/* Packs the batch into the trainer's windows [sequences][length + 1], with flags in the tokens. */
 static int32_t *windows_of(const struct token_batch *b)
 {
 	int64_t n = b->length;

@@ -91,7 +91,7 @@ struct variant {
 		MASK_NONE,	/* attention is not causal */
 		MASK_ONE_LATER, /* each position also sees the next one */
 		MASK_BORDER,	/* the last position of each of mask_chunks chunks does */
-		MASK_CHUNK_BY_CHUNK, /* sees as many tokens of every chunk as of its own */
+		MASK_CHUNK_BY_CHUNK, /* each of mask_chunks chunks is masked like the own one */
 		MASK_LAST_CHUNK, /* the last of mask_chunks chunks sees all of itself */
 		MASK_ALL_CHUNKS, /* each chunk does */
 		MASK_NOT_SELF,	 /* no position sees itself */
