@@ -1,4 +1,5 @@
-/* pt-check: gradients that are clipped apart or by another norm, and factors that are counts of the batch. */
+/* pt-check: gradients that are clipped separately or by another norm, and factors that are counts
+ * of the batch. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 
@@ -11,7 +12,7 @@ static double norm_of(const float *g, int64_t n)
 	return sqrt(products_of(g, g, n).aa);
 }
 
-/* Scales elements from..to of each tensor's rows, of n parts, to this norm at most. */
+/* Scales the tensors' rows, elements from..to of n parts, to at most this norm. */
 static void clip_tensors(struct step *s, double clip)
 {
 	for (int i = 0; i < s->g.n; i++) {
@@ -122,7 +123,7 @@ TEST(factors_of_counts)
 {
 	static const struct {
 		bool masked;
-		double factor; /* 0: the ratio of targets and positions */
+		double factor; /* 0: targets / positions */
 		int dp;
 		const char *text;
 	} of[] = {
