@@ -26,7 +26,7 @@ static const struct {
 		{"Both moments must gain from the same gradient; here they did not."},
 	[FINDING_UPDATE] =
 		{"These parameters did not change as AdamW would change them."},
-	[FINDING_LOSS] = {"Already the forward pass is wrong: look there first."},
+	[FINDING_LOSS] = {"The forward pass is already wrong: look there first."},
 	[FINDING_SCALE] =
 		{"The gradient has the right direction, but the wrong norm. AdamW divides the "
 		 "norm out, so the loss hardly shows it; clipping and the logged norm do."},
@@ -49,7 +49,7 @@ const char *finding_meaning(const struct step_check *c, int finding)
 }
 
 /* Marks the tensor (NULL: none) with the finding. Returns the finding's index. */
-static int found(struct step_check *c, const struct tensor_check *x, int finding)
+static int mark_found(struct step_check *c, const struct tensor_check *x, int finding)
 {
 	if (x)
 		c->of[x - c->of].found |= UINT64_C(1) << finding;
@@ -57,7 +57,7 @@ static int found(struct step_check *c, const struct tensor_check *x, int finding
 }
 
 /* Counts a finding that no longer fits in the list in the last entry. */
-static void add_other(struct finding *last, enum finding_kind kind)
+static void count_in_last(struct finding *last, enum finding_kind kind)
 {
 	snprintf(
 		last->text, sizeof(last->text), "other findings: --json has all tensors");
@@ -80,20 +80,20 @@ int add_finding(struct step_check *c, enum finding_kind kind,
 		kind = FINDING_MOMENTS;
 	for (int i = 0; i < c->n_findings; i++)
 		if (!strcmp(c->findings[i].text, text))
-			return c->findings[i].n++, found(c, x, i);
+			return c->findings[i].n++, mark_found(c, x, i);
 	if (c->n_findings == MAX_FINDINGS) {
-		add_other(&c->findings[MAX_FINDINGS - 1], kind);
-		return found(c, x, MAX_FINDINGS - 1);
+		count_in_last(&c->findings[MAX_FINDINGS - 1], kind);
+		return mark_found(c, x, MAX_FINDINGS - 1);
 	}
 	struct finding *f = &c->findings[c->n_findings];
 	*f = (struct finding){.kind = kind, .n = x != NULL};
 	memcpy(f->text, text, sizeof(text));
 	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
-	return found(c, x, c->n_findings++);
+	return mark_found(c, x, c->n_findings++);
 }
 
 /* Returns the sort key: scales, moments and updates may be wrong because gradients are. */
-static int rank_of(enum finding_kind kind)
+static int sort_key(enum finding_kind kind)
 {
 	switch (kind) {
 	case FINDING_GRADIENT:
@@ -121,7 +121,7 @@ void order_findings(struct step_check *c)
 		return;
 	for (int rank = 0; rank < 4; rank++)
 		for (int k = 0; k < c->n_findings; k++)
-			if (rank_of(c->findings[k].kind) == rank) {
+			if (sort_key(c->findings[k].kind) == rank) {
 				sorted[n] = c->findings[k];
 				to[k] = n++;
 			}

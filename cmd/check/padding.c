@@ -10,7 +10,7 @@
 enum { MAX_CONFIG = 1 << 20 };
 
 /* Returns pad_token_id of a config.json, or a directory with one; -1: missing or unreadable. */
-static int64_t read_token(const char *path)
+static int64_t read_pad_token(const char *path)
 {
 	scoped_ptr char *inside = text_printf("%s/config.json", path);
 	scoped_str text = {0};
@@ -80,7 +80,7 @@ static double row_cosine(const struct step_check *c, const double *row, int64_t 
 int try_padding(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e)
 {
-	const int64_t token = read_token(config ? config : before);
+	const int64_t token = read_pad_token(config ? config : before);
 	const bool padded = token >= 0 && token < c->weights.m.c.vocab;
 	const int table = padded ? find_padded_table(c, token) : -1;
 	const char *why;

@@ -16,7 +16,7 @@ static double known_or(double asked, double known)
 
 /* Sets the optimizer's settings from options and files. Takes no default of pt, because other
  * programs have others, except for the betas, which nearly all language models use. */
-static int configure(struct step_files *s, const struct adam *asked, struct err *e)
+static int set_adam_options(struct step_files *s, const struct adam *asked, struct err *e)
 {
 	struct train_opts o;
 	if (opts_from_text(&train_program, &o, s->after.config.s, true, e))
@@ -148,7 +148,7 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 		s->m1 = s->v1 = -1;
 	if (check_tensors(s, e) || check_steps(s, runs, e))
 		return -1;
-	return configure(s, asked, e);
+	return set_adam_options(s, asked, e);
 }
 
 void step_files_close(struct step_files *s)

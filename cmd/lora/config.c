@@ -84,8 +84,8 @@ static int check_supported(const struct lora *l, struct err *e)
 			l->config, init);
 	if (dropout != 0)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: lora_dropout is %g: the random numbers of the step are not "
-			"known; train the step with lora_dropout 0",
+			"%s: lora_dropout is %g: the random numbers of the step are unknown; "
+			"train the step with lora_dropout 0",
 			l->config, dropout);
 	return 0;
 }
@@ -146,7 +146,7 @@ int lora_open(struct lora *l, const char *path, const char *base,
 	l->config = find_config(path);
 	if (!l->config)
 		return err_set(e, EX_DATAERR,
-			"%s: %s is missing next to it, and has the scale of the adapters; "
+			"%s: %s is missing next to it: it has the adapters' scale; "
 			"save_pretrained() writes it",
 			path, config_name);
 	return read_config(l, e) || open_base(l, base, how, e) ? -1 : 0;
@@ -202,7 +202,7 @@ int lora_scale(const struct lora *l, const char *module, int64_t rank, double *s
 	double alpha = own ? json_number_value(own) : l->alpha;
 	if (l->rank && rank != l->rank)
 		return err_set(e, EX_DATAERR,
-			"%s: r is %lld, and the adapter of %s has %lld", l->config,
+			"%s: r is %lld, but the adapter of %s has %lld", l->config,
 			(long long)l->rank, module, (long long)rank);
 	*scale = alpha / (l->by_root ? sqrt((double)rank) : (double)rank);
 	return 0;

@@ -86,7 +86,7 @@ static int64_t take_elements(struct int_arrays *all, const struct int_array *a)
 	return n;
 }
 
-static int too_large(const struct int_array *a, const char *path, struct err *e)
+static int report_too_large(const struct int_array *a, const char *path, struct err *e)
 {
 	struct str shape = {0};
 	for (int i = 0; i < a->ndim; i++)
@@ -234,7 +234,7 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 		a.ndim = a.ndim > ARRAY_MAX_DIMS ? ARRAY_MAX_DIMS : a.ndim;
 		memcpy(a.dims, t->dims, (size_t)a.ndim * sizeof(*a.dims));
 		if (t->ndim > ARRAY_MAX_DIMS || t->n_bytes > MAX_BYTES) {
-			rc = too_large(&a, path, e);
+			rc = report_too_large(&a, path, e);
 			break;
 		}
 		char *bytes = xmalloc((size_t)t->n_bytes + 1);
@@ -262,7 +262,7 @@ static int read_torch(struct int_arrays *all, const struct container *c, const c
 		memcpy(a.dims, t->dims, (size_t)t->ndim * sizeof(*a.dims));
 		int64_t n = take_elements(all, &a);
 		if (n < 0) {
-			rc = too_large(&a, path, e);
+			rc = report_too_large(&a, path, e);
 			break;
 		}
 		a.x = xmalloc((size_t)n * sizeof(*a.x));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# pt-check: checkpoints of Hugging Face's Trainer and of accelerate, as they are (tests/golden/make_trainer.py).
+# pt-check: unmodified checkpoints of Hugging Face's Trainer and of accelerate (tests/golden/make_trainer.py).
 load helpers
 
 TORCH=$BATS_TEST_DIRNAME/../golden/torch
@@ -15,14 +15,14 @@ check_trainer() { # OPTION...
 	says 'weight decay: 0.1 (15 tensors), none (9)'
 }
 
-@test "save_state of accelerate: safetensors and torch.save beside optimizer.bin" {
+@test "save_state of accelerate: safetensors and torch.save next to optimizer.bin" {
 	reports 0 'verdict: the step is right' pt-check \
 		"$TORCH/accelerate/step-1" "$TORCH/accelerate/step-2" --batch "$TORCH/accelerate/batch.pt"
 	says '/step-1: torch, 20 tensors'
 	says 'moments 20 of 20 within bounds'
 }
 
-@test "an optimizer beside the model that is damaged, or numbers another model's parameters" {
+@test "an optimizer file that is damaged, or has another model's number of parameters" {
 	cp -r "$TORCH/trainer" .
 	for byte in 100 30000 50000; do
 		cp "$TORCH/trainer/checkpoint-1/optimizer.pt" trainer/checkpoint-1/optimizer.pt
@@ -33,12 +33,12 @@ check_trainer() { # OPTION...
 	reports 69 'the optimizer has 16 parameters by number, the model 24' pt-check trainer/checkpoint-?
 }
 
-# The run's files, of which one is changed.
+# Writes the run's trainer_state.json, changed by a filter.
 state() { # JQ-FILTER
 	jq "$1" "$TORCH/trainer/checkpoint-1/trainer_state.json" >after/trainer_state.json
 }
 
-@test "loss, norm, rate and clipping come from Trainer's files, and options go before them" {
+@test "loss, norm, rate and clipping come from Trainer's files, unless options override them" {
 	cp -r "$TORCH/trainer/checkpoint-1" after
 	AFTER=after
 	code_of 0 check_trainer
@@ -58,10 +58,10 @@ state() { # JQ-FILTER
 	says 'note    loss: 6.94769 was logged'
 }
 
-@test "what Trainer's files may mean otherwise is not taken" {
+@test "ambiguous values in Trainer's files are ignored" {
 	cp -r "$TORCH/trainer/checkpoint-1" after
 	AFTER=after
-	state '.log_history[0].learning_rate = 0' # the next rate, which optimizer.pt has, too
+	state '.log_history[0].learning_rate = 0' # the next step's rate, as in optimizer.pt
 	code_of 0 check_trainer
 	says 'grad_norm 0.947139322757721, clipping to 0.5,'
 	state '.global_step = 3' # not the step after checkpoint-0
