@@ -14,8 +14,8 @@
  * that grow with the position: with 2 layers, 5.2e-6 at 4,096 positions and 5.9e-6 at 8,192. */
 static const double least_bound = 1e-5, bound_of_position = 2e-9;
 
-/* Returns how many times the distance of the kernels here, at the run's precision, a tensor may be
- * off. For 1,000 right steps of small models (tests/bench/oracle/right_steps.py), PyTorch's
+/* Returns a tensor's bound as a multiple of the distance of the kernels here at the run's
+ * precision. For 1,000 right steps of small models (tests/bench/oracle/right_steps.py), PyTorch's
  * distance was at most 1.7 times ours with autocast, 2.5 times with bf16 everywhere, and about the
  * same in fp32. In GPT-2 it was up to 10 times: PyTorch sums biases and layer norms in bf16. */
 static double allowed_multiple(const struct step_check *c)
@@ -89,6 +89,7 @@ static double loss_bound(const struct step_check *c, double here)
 	       (isfinite(own) ? own : 0);
 }
 
+/* Measures how far the kernels here are from the reference, and sets all bounds from that. */
 static int set_bounds(struct step_check *c, struct err *e)
 {
 	bool fp32 = c->o.precision == RUN_FP32,
@@ -319,7 +320,7 @@ static void judge_scale(
 	if (is_close(k, 1, within + c->o.grad_norm_half / norm))
 		k = 1;
 	c->scale.seen_norm = fabs(c->scale.common) * norm;
-	if (!c->scale.n_right) { /* their scale means nothing, except that clipping missed it */
+	if (!c->scale.n_right) { /* (wrong gradients: only missing clipping shows) */
 		if (clip > 0 && c->scale.seen_norm > clip * (1 + within))
 			add_finding(c, FINDING_CLIP, NULL,
 				"clip: the clipped gradient has norm %.5g, above %.5g",

@@ -124,7 +124,7 @@ static void test_update(const struct step_check *c, const struct rule *r,
 		.unclear = both ? sqrt(uu * pp / det) : 1,
 		.along = !both && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
-	/* (tiny parameters, such as biases in the first steps, determine no decay) */
+	/* (parameters much smaller than their update, as early biases, determine no decay) */
 	x->decays = both && x->lr > 0 &&
 		    3 * round * x->sums.unclear / sqrt((double)t->n) < 0.01 * x->lr &&
 		    1e-5 * sqrt(uu / pp) < 0.003;

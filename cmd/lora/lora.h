@@ -41,5 +41,5 @@ int lora_weights(struct weights *w, const struct lora *l, const struct ckpt_view
 int lora_scale(const struct lora *l, const char *module, int64_t rank, double *scale,
 	struct err *e);
 
-/* Returns what was used instead of the scale if it is `times` too large; NULL: unknown. */
+/* Returns what a run may have used as its scale, if that is `times` the right one; NULL: unknown. */
 const char *lora_wrong_scale(const struct lora *l, double times);

@@ -281,6 +281,7 @@ static int64_t chunk_begin(int64_t t, int64_t length, int n)
 	return (t * n / length) * length / n;
 }
 
+/* Replaces the targets of the sequence at `at` by a bug's, in out[length]; TARGETS: keeps them. */
 static void set_targets(struct sequence *s, int32_t *out, const struct token_batch *b,
 	int64_t at, enum targets which)
 {
