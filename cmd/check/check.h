@@ -74,13 +74,13 @@ struct tensor_check {
 	double lr, decay;    /* learning rate and decay that explain the update */
 	struct update_sums {
 		double uu, pp,
-			left; /* sums of squares: AdamW's direction, parameters, unexplained rest */
-		double round; /* relative rounding of the parameters */
-		double fine,
-			shrink; /* relative rounding of the moments; part of the parameters lost */
-		/* unclear: amplification of errors, 1 or more. along: if > 0, rate and decay
-		 * cannot be told apart, and a decay of 1 changes the rate by this fraction. */
-		double unclear, along;
+			left; /* squares: AdamW's direction, parameters, unexplained rest */
+		double rounding,
+			moment_rounding; /* relative, of parameters and moments */
+		double shrinkage;	 /* fraction of the parameters lost */
+		double amplification;	 /* of errors in rate and decay, 1 or more */
+		/* > 0: rate and decay cannot be told apart; a decay of 1 changes the rate by it. */
+		double decay_as_rate;
 	} sums;
 	double stored[N_STORED]; /* relative rounding, see rounding_of() */
 	bool decays; /* decay is measurable: the parameters are large enough */

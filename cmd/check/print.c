@@ -10,7 +10,7 @@
 
 struct tally tally(const struct step_check *c, enum check_test test)
 {
-	struct tally t = {.least = INFINITY};
+	struct tally t = {.min_bound = INFINITY};
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[c->order[i]];
 		const struct distance *d = distance_in(x, test), *w;
@@ -18,8 +18,8 @@ struct tally tally(const struct step_check *c, enum check_test test)
 			continue;
 		t.tested++;
 		t.wrong += d->wrong;
-		t.least = fmin(t.least, d->bound);
-		t.most = fmax(t.most, d->bound);
+		t.min_bound = fmin(t.min_bound, d->bound);
+		t.max_bound = fmax(t.max_bound, d->bound);
 		w = t.worst ? distance_in(t.worst, test) : NULL;
 		if (!w || d->value / d->bound > w->value / w->bound)
 			t.worst = x;

@@ -12,7 +12,8 @@
 double rate_noise(const struct tensor_check *x)
 {
 	const struct update_sums *s = &x->sums;
-	return s->uu > 0 ? s->unclear * s->round * sqrt(s->pp / s->uu) : INFINITY;
+	return s->uu > 0 ? s->amplification * s->rounding * sqrt(s->pp / s->uu)
+			 : INFINITY;
 }
 
 void find_rate(struct step_check *c)
@@ -94,8 +95,8 @@ bool by_decay_alone(struct cause_search *s)
 	int n = 0;
 	for (int i = 0; i < c->n && !(fabs(c->lr) > 0); i++) {
 		const struct tensor_check *x = &c->of[i];
-		double shrink = x->sums.shrink;
-		if (x->frozen || x->unchanged || !(shrink > 4 * x->sums.round) ||
+		double shrink = x->sums.shrinkage;
+		if (x->frozen || x->unchanged || !(shrink > 4 * x->sums.rounding) ||
 			rate_noise(x) > 0.1 * shrink)
 			continue;
 		part = fmax(part, shrink);
@@ -139,8 +140,8 @@ bool by_other_rate(struct cause_search *s)
  * weights. Their decay then looks like another rate.) */
 static double rate_bound(const struct step_check *c, const struct tensor_check *x)
 {
-	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.along;
-	return decay + fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
+	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.decay_as_rate;
+	return decay + fmax(1e-3, 3 * x->update.bound * x->sums.amplification);
 }
 
 /* Returns true if the tensor's rate is `times` the common rate. */

@@ -114,8 +114,8 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 			out, "not tested%s%s", why.len ? ": " : "", why.len ? why.s : "");
 		return;
 	}
-	report_number(low, 2, t.least);
-	report_number(high, 2, t.most);
+	report_number(low, 2, t.min_bound);
+	report_number(high, 2, t.max_bound);
 	str_printf(out, "%d of %d tensor%s within bounds of %s", t.tested - t.wrong,
 		t.tested, plural(t.tested), low);
 	if (strcmp(low, high) != 0)

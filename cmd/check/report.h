@@ -63,7 +63,7 @@ void verdict_exceptions(const struct step_check *c, struct str *out);
 
 struct tally {
 	int tested, wrong;
-	double least, most;		  /* lower and upper end of the bounds */
+	double min_bound, max_bound;
 	const struct tensor_check *worst; /* largest distance relative to its bound */
 };
 struct tally tally(const struct step_check *c, enum check_test test);

@@ -48,16 +48,17 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 
 /* Wrong variants of AdamW's update that other programs have had. */
 struct rule {
-	const char *text; /* NULL: AdamW */
-	double later;	  /* added to the file's step count */
+	const char *text;   /* NULL: AdamW */
+	double extra_steps; /* added to the file's step count */
 	bool mean_uncorrected, square_uncorrected, eps_inside;
 	bool eps_corrected; /* divides eps by the root of exp_avg_sq's correction, too */
 };
 
 static const struct rule rules[] = {
 	{0},
-	{.text = "the optimizer's step is one more than the file says", .later = 1},
-	{.text = "the optimizer's step is one less than the file says", .later = -1},
+	{.text = "the optimizer's step is one more than the file says", .extra_steps = 1},
+	{.text = "the optimizer's step is one less than the file says",
+		.extra_steps = -1},
 	{.text = "the moments' bias is not corrected",
 		.mean_uncorrected = true,
 		.square_uncorrected = true},
@@ -78,7 +79,7 @@ struct direction {
 static struct direction direction_of(const struct step_check *c, const struct rule *r)
 {
 	const struct adam *a = &c->files.adam;
-	double step = fmax(1, c->files.step + r->later);
+	double step = fmax(1, c->files.step + r->extra_steps);
 	double square = 1 - pow(a->beta2, step);
 	return (struct direction){
 		.mean = r->mean_uncorrected ? 1 : 1 - pow(a->beta1, step),
@@ -118,18 +119,20 @@ static void test_update(const struct step_check *c, const struct rule *r,
 	x->sums = (struct update_sums){.uu = uu,
 		.pp = pp,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
-		.round = round,
-		.fine = fine,
-		.shrink = k,
-		.unclear = both ? sqrt(uu * pp / det) : 1,
-		.along = !both && uu > 0 ? fabs(up / uu) : 0};
+		.rounding = round,
+		.moment_rounding = fine,
+		.shrinkage = k,
+		.amplification = both ? sqrt(uu * pp / det) : 1,
+		.decay_as_rate = !both && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
 	/* (parameters much smaller than their update, as early biases, determine no decay) */
-	x->decays = both && x->lr > 0 &&
-		    3 * round * x->sums.unclear / sqrt((double)t->n) < 0.01 * x->lr &&
-		    1e-5 * sqrt(uu / pp) < 0.003;
+	x->decays =
+		both && x->lr > 0 &&
+		3 * round * x->sums.amplification / sqrt((double)t->n) < 0.01 * x->lr &&
+		1e-5 * sqrt(uu / pp) < 0.003;
 	/* (nor do moments whose rounding resembles a decay) */
-	x->decays &= 3 * fine * x->sums.unclear * sqrt(uu / pp / (double)t->n) < 0.003;
+	x->decays &=
+		3 * fine * x->sums.amplification * sqrt(uu / pp / (double)t->n) < 0.003;
 	/* (a decay below the rounding of 16-bit parameters is lost in all of them) */
 	x->decays &= round < 1e-5 ||
 		     fmax(fabs(k), fabs(x->lr * c->files.adam.decay)) > 4 * round;
@@ -141,7 +144,8 @@ static void judge_tensor_update(struct tensor_check *x, double lr)
 	const struct update_sums *s = &x->sums;
 	double size = lr * x->lr_scale * sqrt(s->uu);
 	x->update = (struct distance){.value = sqrt(s->left) / size,
-		.bound = 1e-5 + 4 * s->fine + 1.2 * s->round * sqrt(s->pp) / size};
+		.bound = 1e-5 + 4 * s->moment_rounding +
+			 1.2 * s->rounding * sqrt(s->pp) / size};
 	x->update.tested = size > 0 && x->update.bound < 0.5;
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
