@@ -1,4 +1,4 @@
-/* pt-check: is a step of another trainer right? */
+/* pt-check: checks whether a training step of another program is right. */
 #include "options/options.h"
 #include "draw/draw.h"
 #include "base/utf8.h"
@@ -30,86 +30,90 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "The step"},
 	{OPT_LIST, 0, "batch", "FILE ...", NULL, O(batch), OPT_SEVERAL, .files = "", .help =
-		"The tokens of the step, of all ranks and micro-batches; see BATCHES. Without it, only "
-		"what needs no model is checked."},
+		"The tokens of the step, from all ranks and micro-batches; see BATCHES. "
+		"Without it, only what needs no model is checked."},
 	{OPT_LIST, 0, "grads", "FILE ...", NULL, O(grads), OPT_SEVERAL, .files = "", .help =
-		"The gradients of the step, a dictionary of p.grad by name, saved before the optimizer's "
-		"step; see GRADIENTS. They are checked, whatever the optimizer is. AFTER may then be left "
-		"out."},
+		"The gradients of the step, a dictionary of p.grad by name, saved before "
+		"the optimizer's step; see GRADIENTS. They are checked for any optimizer. "
+		"AFTER is then optional."},
 	{OPT_STR, 0, "shape", "SEQUENCES,LENGTH", NULL, O(how.shape), .help =
 		"The shape of a batch of plain integers."},
 	{OPT_INT, 0, "document-end", "TOKEN", "-1", O(how.end), 0, -1, 1e9, .help =
-		"The token that ends documents, within which attention stays. -1: documents begin "
-		"where the positions of the batch begin again, if it has positions."},
+		"The token that ends a document; attention does not cross documents. -1: a "
+		"document begins where the positions of the batch, if it has any, begin again."},
 	{OPT_STR, 0, "grad-norm", "X", NULL, O(grad_norm), .help =
-		"The norm of the gradient that the run logged for this step; of two runs X,Y. Without "
-		"it or Trainer's trainer_state.json, clipping hides a wrong scale. Half a unit of its last "
-		"digit is allowed for."},
+		"The gradient norm that the run logged for this step; X,Y for two runs. "
+		"Without it or Trainer's trainer_state.json, clipping hides a wrong "
+		"scale. It may be off by half a unit of its last digit."},
 	{OPT_STR, 0, "loss", "X", NULL, O(loss), .help =
-		"The loss that the run logged, the mean over all targets of the batch. Without it, as "
-		"Trainer's trainer_state.json says."},
+		"The loss that the run logged, the mean over all targets of the batch. "
+		"Default: from Trainer's trainer_state.json, if there is one."},
 	{OPT_STR, 0, "divide-by", "counted | weights | NUMBER", "counted", O(how.divide_by), .help =
-		"What the sum of the losses of all targets, times their weights, is divided by. counted: "
+		"The divisor of the loss, a sum over all targets of weight times loss. counted: "
 		"the number of targets that count. weights: the sum of their weights."},
 	{OPT_GROUP, .name = "The other run"},
 	{OPT_STR, 'c', "model-config", "FILE", NULL, O(open.config), .files = "", .help =
-		"What the tensors of a checkpoint of PyTorch do not tell, such as the number of heads: "
-		"Hugging Face's config.json, or options of pt-train. Without it, config.json beside "
-		"the checkpoint, if there is one."},
+		"The model's configuration, such as the number of heads, which the tensors of a "
+		"PyTorch checkpoint do not determine: Hugging Face's config.json, or options of "
+		"pt-train. Default: config.json next to the checkpoint, if there is one."},
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
-		"The base model of adapters (LoRA) of PEFT, which BEFORE and AFTER then have. Without it, "
-		"the directory that adapter_config.json names."},
+		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. "
+		"Default: the directory that adapter_config.json names."},
 	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS),
-		.unsupported = "fp16: autocast checks it, with bounds for bf16, which are wider", .help =
-		"How it computed, which sets what rounding may explain. autocast: matmuls in bf16. bf16: "
-		"parameters and activations, too, as with mixed precision of FSDP."},
+		.unsupported = "fp16: use autocast, which has the wider bounds of bf16", .help =
+		"The precision of the run, which sets how much rounding may explain. "
+		"autocast: matmuls in bf16. bf16: parameters and activations, too, as "
+		"with FSDP's mixed precision."},
 	{OPT_DOUBLE, 0, "clip", "X", "-1", O(adam.clip), 0, -1, 1e30, .help =
-		"The norm that gradients were clipped to. 0: no clipping. -1: as the files say, or not "
-		"known."},
+		"The norm that gradients were clipped to. 0: no clipping. -1: from the "
+		"files, or unknown."},
 	{OPT_DOUBLE, 0, "lr", "X", "-1", O(adam.lr), 0, -1, 1e30, .help =
-		"The learning rate of this step. -1: solved from the update, and only printed."},
+		"The learning rate of this step. -1: estimated from the update and "
+		"printed, not checked."},
 	{OPT_DOUBLE, 0, "beta1", "X", "-1", O(adam.beta1), 0, -1, 1, .help =
-		"AdamW's beta1. -1: as the files say, or 0.9."},
+		"AdamW's beta1. -1: from the files, or 0.9."},
 	{OPT_DOUBLE, 0, "beta2", "X", "-1", O(adam.beta2), 0, -1, 1, .help =
-		"AdamW's beta2. -1: as the files say, or 0.95."},
+		"AdamW's beta2. -1: from the files, or 0.95."},
 	{OPT_DOUBLE, 0, "eps", "X", "-1", O(adam.eps), 0, -1, 1, .help =
-		"AdamW's eps. -1: as the files say, or 1e-8."},
+		"AdamW's eps. -1: from the files, or 1e-8."},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "-1", O(adam.decay), 0, -1, 1e3, .help =
-		"AdamW's weight decay. -1: solved from the update, and only printed."},
+		"AdamW's weight decay. -1: estimated from the update and printed, not checked."},
 	{OPT_LIST, 0, "freeze", "REGEX", NULL, O(freeze), .help =
-		"The tensors that it does not train, as pt-train's: those whose names, as this program prints "
-		"them, contain a match of this regular expression. They have no gradient and no part in the "
-		"norm, and one that changes is wrong. May be repeated. Of checkpoints of pt-train as they say."},
+		"Frozen tensors, as in pt-train: a tensor is frozen if its name, as this "
+		"program prints it, contains a match of this regular expression. It has "
+		"no gradient, does not count in the norm, and must not change. May be "
+		"repeated. Default for checkpoints of pt-train: from the files."},
 	{OPT_LIST, 0, "lr-scale-of", "REGEX=X", NULL, O(lr_scale_of), .help =
-		"Tensors whose learning rate is X times the others', as pt-train's. Without it, tensors with "
-		"a rate of their own are a note, which has the rate."},
+		"Tensors with X times the learning rate, as in pt-train. Without it, a "
+		"tensor with another rate only causes a note that shows the rate."},
 	{OPT_INT, 0, "tp", "N", "1", O(check.tp), 0, 1, 4096, .help =
-		"Its tensor-parallel ranks. The layout says which parts of sums are tried as causes, and "
-		"names factors; it does not change what is right."},
+		"The run's tensor-parallel ranks. The layout determines which partial sums are "
+		"tried as causes, and names factors. It does not change what is right."},
 	{OPT_INT, 0, "cp", "N", "1", O(check.cp), 0, 1, 4096, .help =
-		"Its context-parallel ranks."},
+		"The run's context-parallel ranks."},
 	{OPT_INT, 0, "dp", "N", "1", O(check.dp), 0, 1, 1e6, .help =
-		"Its data-parallel ranks that replicate parameters."},
+		"The run's data-parallel ranks that replicate parameters."},
 	{OPT_INT, 0, "fsdp", "N", "1", O(check.fsdp), 0, 1, 1e6, .help =
-		"Its data-parallel ranks that shard parameters."},
+		"The run's data-parallel ranks that shard parameters."},
 	{OPT_INT, 0, "accumulation", "N", "1", O(check.accumulation), 0, 1, 1e6, .help =
-		"The micro-batches that a rank accumulated."},
+		"The micro-batches that each rank accumulated."},
 	{OPT_FLAG, 0, "two-runs", NULL, "no", O(two_runs), .help =
-		"The files are of one step of two runs, whose exp_avg are compared, also if "
-		"their optimizers count other steps. Without it they are if both count the same."},
+		"The files are from the same step of two runs, even if their optimizers' "
+		"step counts differ; their exp_avg are compared. Default: two runs if "
+		"both counts are equal."},
 	{OPT_GROUP, .name = "The reference"},
 	{OPT_ENUM, 0, "reference", NULL, "auto", O(check.reference), .values = OPT_WORDS(REFERENCE_WORDS), .help =
-		"How loss and gradients are computed here. auto: in float64 if that is a matter of about "
-		"a minute, else in fp32 by the kernels of pt-train."},
+		"How loss and gradients are computed here. auto: in float64 if that takes "
+		"about a minute or less, else in fp32 by the kernels of pt-train."},
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
-		"Number of threads. 0: the processors of the host."},
+		"Number of threads. 0: one per processor of the host."},
 	{OPT_GROUP, .name = "Output"},
 	{OPT_LIST, 'o', "report", "FILE", NULL, O(reports), .files = "", .help =
-		"Write a report: a .html page that needs no other file, or .md to paste into a pull "
-		"request. Verdict, findings, scale, and maps of tensors and layers, whose colour is "
-		"the distance compared with its bound."},
+		"Write a report: a self-contained .html page, or .md to paste into a pull "
+		"request. It has the verdict, findings, scale, and maps of tensors and "
+		"layers, colored by distance relative to the bound."},
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
-		"Print what was found as JSON, with all tensors."},
+		"Print the result as JSON, with all tensors."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -120,7 +124,7 @@ static const char *const synopsis[] = {"[options] BEFORE AFTER --batch FILE ..."
 
 static const struct program program = {
 	.name = "pt-check",
-	.summary = "say whether a step of another trainer is right",
+	.summary = "check whether a step of another trainer is right",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),
@@ -138,7 +142,7 @@ static int write_reports(const struct step_check *c, const struct opts *o, struc
 	return rc;
 }
 
-/* A number as it was logged, and half a unit of its last digit. *x stays if there is none. */
+/* Parses a logged number. Sets *half to half a unit of its last digit. Without text *x stays. */
 static int parse_logged(
 	const char *text, bool negative, double *x, double *half, struct err *e)
 {
@@ -149,17 +153,17 @@ static int parse_logged(
 	const char *point = strchr(text, '.'), *exponent = strpbrk(text, "eE");
 	size_t digits = point ? strspn(point + 1, "0123456789") : 0;
 	if (!strcasecmp(text, "nan") || !strcasecmp(text, "inf"))
-		return 0; /* which the files tell, too */
+		return 0; /* (the checkpoints show it, too) */
 	if (parse_double(text, x) || !isfinite(*x) || (*x < 0 && !negative)) {
 		*x = none;
-		return err_set(e, EX_USAGE, "'%s' is not a number that is logged%s", text,
-			negative ? "" : ": it is negative, or no number");
+		return err_set(e, EX_USAGE, "'%s' is not a finite number%s", text,
+			negative ? "" : " of at least 0");
 	}
 	*half = 0.5 * pow(10, (exponent ? atoi(exponent + 1) : 0) - (double)digits);
 	return 0;
 }
 
-/* --grad-norm X, or X,Y of two runs. */
+/* Parses --grad-norm: X, or X,Y for two runs. */
 static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 {
 	const char *comma = text ? strchr(text, ',') : NULL;
@@ -177,7 +181,7 @@ static int parse_norms(const char *text, struct check_opts *o, struct err *e)
 			    &o->grad_norm_half, e);
 }
 
-/* Reports that there are not two checkpoints. */
+/* Reports a wrong number of checkpoints. */
 static const struct err *count_operands(const struct opts *o, int n, struct err *e)
 {
 	err_set(e, EX_USAGE, "give two checkpoints: before the step, and after it");
@@ -189,15 +193,15 @@ static const struct err *count_operands(const struct opts *o, int n, struct err 
 	return e;
 }
 
-static void tell(struct str *out, const char *format, const char *value)
+static void append_fact(struct str *out, const char *format, const char *value)
 {
 	str_puts(out, out->len ? ", " : "");
 	str_printf(out, format, value);
 }
 
-/* Takes what the files of the run have and no option says; `told`: what that is. */
+/* Takes what the run's files have and no option sets. Appends what was taken to `taken`. */
 static void take_facts(
-	struct opts *o, const char *before, const char *after, struct str *told)
+	struct opts *o, const char *before, const char *after, struct str *taken)
 {
 	static const char *const precisions[] = {RUN_PRECISION_WORDS};
 	struct run_facts *x = &o->facts;
@@ -205,30 +209,30 @@ static void take_facts(
 	run_facts_read(x, before, after);
 	if (*x->loss && !o->loss) {
 		o->loss = x->loss;
-		tell(told, "loss %s", x->loss);
+		append_fact(taken, "loss %s", x->loss);
 	}
 	if (*x->grad_norm && !o->grad_norm) {
 		o->grad_norm = x->grad_norm;
-		tell(told, "grad_norm %s", x->grad_norm);
+		append_fact(taken, "grad_norm %s", x->grad_norm);
 	}
 	if (x->lr >= 0 && o->adam.lr < 0) {
 		o->adam.lr = x->lr;
-		tell(told, "learning rate %s", text_double(text, x->lr));
+		append_fact(taken, "learning rate %s", text_double(text, x->lr));
 	}
 	if (x->clip >= 0 && o->adam.clip < 0) {
 		o->adam.clip = x->clip;
-		tell(told, x->clip > 0 ? "clipping to %s" : "no clipping",
+		append_fact(taken, x->clip > 0 ? "clipping to %s" : "no clipping",
 			text_double(text, x->clip));
 	}
 	if (x->precision >= 0 && !opts_given(&program, o, "precision")) {
 		o->check.precision = x->precision;
-		tell(told, "precision %s", precisions[x->precision]);
-		str_puts(told, x->fp16 ? " (fp16, whose rounding is less)" : "");
+		append_fact(taken, "precision %s", precisions[x->precision]);
+		str_puts(taken, x->fp16 ? " (fp16, which rounds less)" : "");
 	}
 	if (x->accumulation > 1 && !opts_given(&program, o, "accumulation")) {
 		o->check.accumulation = x->accumulation;
 		snprintf(text, sizeof(text), "%lld", (long long)x->accumulation);
-		tell(told, "%s micro-batches", text);
+		append_fact(taken, "%s micro-batches", text);
 	}
 }
 
@@ -236,14 +240,15 @@ int main(int argc, char **argv)
 {
 	struct opts o;
 	struct err e = {0};
-	scoped_str text = {0}, told = {0};
+	scoped_str text = {0}, taken = {0};
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2 && !(n == 1 && o.grads.n))
 		return err_say(count_operands(&o, n, &e));
 	if (o.grads.n && o.two_runs)
 		return err_say(&(struct err){EX_USAGE,
-			"--two-runs compares two runs, and --grads is of one; leave one out"});
+			"--two-runs compares two runs, but --grads is from one run; give "
+			"only one of them"});
 	if (n == 1 && !o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
 			"--grads without AFTER needs the tokens of the step; give --batch"});
@@ -255,18 +260,19 @@ int main(int argc, char **argv)
 	o.open.freeze = &o.freeze;
 	if (o.two_runs && o.batch.n)
 		return err_say(&(struct err){EX_USAGE,
-			"--two-runs compares files of one step, and --batch is of a step between two"});
+			"--two-runs compares files after the same step, but --batch is "
+			"for a step between two files; give only one of them"});
 	o.check.loss = (double)NAN;
 	if (!o.two_runs && n > 1)
-		take_facts(&o, argv[0], argv[1], &told);
+		take_facts(&o, argv[0], argv[1], &taken);
 	if (parse_norms(o.grad_norm, &o.check, &e) ||
 		parse_logged(o.loss, true, &o.check.loss, &o.check.loss_half, &e))
 		return err_say(&e);
 	struct comm *world = comm_open();
-	struct device d; /* its threads are those of the plain loops, too */
+	struct device d; /* its threads also run the plain loops */
 	device_cpu(&d, (int)backend_threads(o.threads));
 	const struct check_job job = {argv[0], n > 1 ? argv[1] : NULL, &o.batch, o.how,
-		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, told.s, &o.grads,
+		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, taken.s, &o.grads,
 		o.base};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)

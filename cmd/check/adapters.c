@@ -1,4 +1,4 @@
-/* Steps of adapters (LoRA): B that begins at zero, and scales that are wrong. */
+/* Checks of adapters (LoRA): B matrices that start at zero, and wrong scales. */
 #include "check/search.h"
 
 #include <math.h>
@@ -35,7 +35,7 @@ bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e)
 	return zero;
 }
 
-void lora_examine(struct step_check *c)
+void lora_check_initial(struct step_check *c)
 {
 	const int all = c->weights.n_adapters;
 	int n = 0;

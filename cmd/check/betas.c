@@ -1,18 +1,18 @@
-/* Another beta1 than the files have, or both betas exchanged: solved from the moments and the reference. */
+/* Solves for beta1 from moments and reference, to detect a wrong beta1 or exchanged betas. */
 #include "check/check.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* What all tensors have in common. Each counts as much as another, whatever its size. */
+/* Sums over all tensors. Each tensor has the same weight, whatever its size. */
 struct moment_sums {
-	/* exp_avg = beta1 (the one before) + rest (the reference): least squares */
+	/* least squares for exp_avg = beta1 * (exp_avg before) + rest * (reference) */
 	double mm, mr, rr, am, ar;
-	double square; /* exp_avg_sq's gain over the reference's square, summed */
+	double square; /* sum over tensors: gain of exp_avg_sq / square of the reference */
 	int n;
 };
 
-static void add_tensor(
+static void add_moment_sums(
 	struct moment_sums *s, const struct tensor_step *t, const float *reference)
 {
 	double rr = products_of(reference, reference, t->n).aa, quad = 0, gain = 0;
@@ -34,7 +34,7 @@ static void add_tensor(
 	s->n++;
 }
 
-/* Sets beta1 and the factor of the reference that explain exp_avg; false: none do. */
+/* Sets beta1 and the factor of the reference that explain exp_avg. Returns false if none do. */
 static bool solve_beta1(const struct step_check *c, const struct moment_sums *s,
 	double *beta1, double *factor)
 {
@@ -49,7 +49,7 @@ static bool solve_beta1(const struct step_check *c, const struct moment_sums *s,
 		*factor = (s->ar * s->mm - s->am * s->mr) / det / (1 - *beta1);
 		return true;
 	}
-	/* From zero moments, only where the clipping is known. */
+	/* From zero moments, beta1 can be solved only if the clipping is known. */
 	if (clip < 0)
 		return false;
 	*factor = clip_factor(clip, c->reference.norm);
@@ -57,14 +57,14 @@ static bool solve_beta1(const struct step_check *c, const struct moment_sums *s,
 	return true;
 }
 
-/* A beta that is meant: with few digits, if one is near. (What matters is 1 - beta.) */
-static double rounded(double x)
+/* Returns the nearby beta with few digits that was probably meant. (What matters is 1 - beta.) */
+static double round_beta(double x)
 {
 	double near = round(x * 1000) / 1000;
 	return fabs(x - near) < fmin(2e-4, 0.02 * (1 - x)) ? near : x;
 }
 
-/* How many tensors a beta1 explains, with one factor for all. */
+/* Counts the tensors that this beta1 explains. *better: the tensors it explains much better. */
 static int count_explained(const struct step_check *c, double beta1, double factor,
 	int *better, struct err *e)
 {
@@ -112,26 +112,26 @@ int solve_betas(struct step_check *c, bool *solved, struct err *e)
 			continue;
 		int rc = tensor_step_read(&t, &c->files, i, STEP_MEANS | STEP_SQUARES, e);
 		if (!rc)
-			add_tensor(&s, &t, c->reference.g[c->of[i].in_model]);
+			add_moment_sums(&s, &t, c->reference.g[c->of[i].in_model]);
 		tensor_step_free(&t);
 		if (rc)
 			return -1;
 	}
 	if (!solve_beta1(c, &s, &beta1, &factor))
 		return 0;
-	beta1 = rounded(beta1);
+	beta1 = round_beta(beta1);
 	if (!(beta1 > 0.01 && beta1 < 0.9999 && factor > 0) ||
 		fabs(beta1 - a->beta1) < 1e-3)
 		return 0;
-	/* (by_kept_gradients() is the other cause of more of exp_avg) */
+	/* (gradients kept from the step before also raise exp_avg: see by_kept_gradients()) */
 	double kept = (beta1 - a->beta1) * (1 - a->beta1) / (factor * (1 - beta1));
 	if (c->files.m0 >= 0 && fabs(kept - 1) < 0.01)
 		return 0;
-	/* From zero moments another beta1 looks like a scale, if exp_avg_sq does not tell it. */
-	double beta2 = rounded(1 - s.square / s.n / (factor * factor));
+	/* From zero moments, a wrong beta1 looks like a scale, unless exp_avg_sq excludes that. */
+	double beta2 = round_beta(1 - s.square / s.n / (factor * factor));
 	bool cold = c->files.m0 < 0;
 	double grain = c->o.precision == RUN_FP32 ? 0.01 : 0.05;
-	/* (a factor of exp_avg, and its square one of exp_avg_sq, are a scale) */
+	/* (a factor of exp_avg whose square is the factor of exp_avg_sq is a scale, not a beta) */
 	double times = (1 - beta1) / (1 - a->beta1);
 	bool same = fabs(beta2 - a->beta2) <= grain * (1 - a->beta2) &&
 		    fabs(times * times - 1) > 2 * grain;

@@ -1,7 +1,7 @@
 /*
- * What known bugs would make of what is wrong: one table, whose rows are tried in turn. A cause of
- * a gradient is named only if it leaves no more than rounding does. tensor_causes.c has the causes
- * of one tensor, step_causes.c and solved.c those of a whole step, update.c those of updates.
+ * Tries the known bugs, a table, to explain what is wrong. A cause of a wrong gradient is
+ * reported only if it leaves no more unexplained than rounding does. cmd/causes has the
+ * tests of gradients; update.c, rates.c and storage.c have the tests of updates.
  */
 #include "check/search.h"
 
@@ -11,9 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what may be told where no cause is known ------------------------------------------- */
+/* ---- reports without a known cause ------------------------------------------------------ */
 
-/* The factor of the median of the wrong tensors. */
+/* Returns the median of the wrong tensors' factors. */
 static double middle_factor(const struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -29,15 +29,15 @@ static double middle_factor(const struct cause_search *s)
 	return middle;
 }
 
-/* How far the logged loss is off, compared with `part` of the loss; 0: it was not logged. */
+/* Returns how far off the logged loss is, relative to `part` of the loss; 0: none was logged. */
 static double loss_off(const struct step_check *c, double part)
 {
 	double off = fabs(c->o.loss - c->reference.loss) - c->o.loss_half;
 	return isnan(c->o.loss) ? 0 : off / (part * c->reference.size);
 }
 
-/* How far the tensor in the middle is, compared with its bound in bf16, after a factor that all wrong ones have in
- * common; INFINITY: one is beyond its bound, or the loss is. */
+/* Returns the median distance of the wrong tensors, relative to their bounds in bf16, after
+ * dividing out their common factor. INFINITY: a tensor or the loss is beyond its bound. */
 static double middle_in_bf16(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -61,20 +61,20 @@ static double middle_in_bf16(struct cause_search *s)
 	return middle;
 }
 
-/* Is the loss right in fp32, or not known? What rounds to bf16 may then be a sum alone. */
+/* The loss is right in fp32 or unknown: perhaps only a sum was rounded to bf16. */
 bool is_rounded(struct cause_search *s)
 {
 	return loss_off(s->c, s->c->loss_bound) <= 1 && isfinite(middle_in_bf16(s));
 }
 
-/* (With a loss that is off, all of the run was in bf16. Such runs were at 0.3 to 0.5 of their bounds.) */
+/* (With a wrong loss, the whole run was in bf16. Such runs were at 0.3 to 0.5 of their bounds.) */
 bool seems_rounded(struct cause_search *s)
 {
 	double middle = middle_in_bf16(s);
 	return middle > 0.15 && isfinite(middle);
 }
 
-/* Are all norms wrong, and nothing else? */
+/* Returns true if all norms are wrong, and nothing else. */
 static bool are_only_norms(const struct cause_search *s)
 {
 	int norms = 0;
@@ -97,14 +97,14 @@ bool are_rounded_norms(struct cause_search *s)
 	return s->c->o.precision == RUN_FP32 && most <= 0.03 && are_only_norms(s);
 }
 
-/* (A layout without tensor-parallel ranks has no sequence parallelism.) */
+/* (Without tensor-parallel ranks there is no sequence parallelism.) */
 bool are_norms(struct cause_search *s)
 {
 	return may_have(s->c, s->c->o.tp) && are_only_norms(s);
 }
 
-/* The tokens that have a gradient in the embedding and are not in the batch, or the other way round; -1: not known, as
- * of a table that is the output layer's, too, or of a batch with all tokens. */
+/* Counts the tokens that have a gradient in the embedding but are not in the batch, or the other
+ * way round. -1: unknown, if the table is also the output layer or the batch has all tokens. */
 static int64_t other_tokens(const struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -125,9 +125,9 @@ static int64_t other_tokens(const struct cause_search *s)
 			others += (p.bb > 0) != (p.aa > least);
 		}
 	}
-	bool tells =
+	bool is_known =
 		c->o.precision == RUN_FP32 && in_batch && in_batch < rows && seen < rows;
-	return tells ? others : -1;
+	return is_known ? others : -1;
 }
 
 bool is_unexplained(struct cause_search *s)
@@ -140,14 +140,14 @@ bool has_right_forward(struct cause_search *s)
 {
 	const char *also =
 		s->has & IF_MOST ? ", or gradients that were not set to zero" : "";
-	/* (few digits of a loss do not tell two functions apart) */
+	/* (a loss with few digits cannot separate two functions) */
 	const struct step_check *c = s->c;
 	bool coarse = !s->forward_right && c->loss_right &&
 		      c->o.loss_half > c->loss_bound * c->reference.size;
 	if (c->o.precision == RUN_FP32 && coarse)
 		snprintf(s->detail, sizeof(s->detail),
-			"the loss agrees in the digits that were logged, which hides a forward pass "
-			"that differs by little; is it the backward pass, such a function%s",
+			"the loss agrees in the logged digits, which hide small errors of the "
+			"forward pass; is it the backward pass, a slightly different function%s",
 			also);
 	else if (c->o.precision == RUN_FP32)
 		snprintf(s->detail, sizeof(s->detail),
@@ -157,8 +157,8 @@ bool has_right_forward(struct cause_search *s)
 			also);
 	else
 		snprintf(s->detail, sizeof(s->detail),
-			"the loss is within the rounding of bf16, which hides a forward pass "
-			"that differs by little; is it the backward pass, such a function%s",
+			"the loss is within the rounding of bf16, which hides small errors of the "
+			"forward pass; is it the backward pass, a slightly different function%s",
 			also);
 	return s->c->loss_right || s->forward_right;
 }
@@ -200,7 +200,7 @@ static const struct cause causes[] = {
 
 /* ---- the search ------------------------------------------------------------------------- */
 
-/* Tensors without a cause so far; their number. */
+/* Marks the tensors without a cause in wanted[tensors of the model]. Returns their number. */
 int unexplained(const struct cause_search *s, bool *wanted)
 {
 	int n = 0;
@@ -225,7 +225,7 @@ static void explain_all(struct cause_search *s, const char *text)
 			explain(s, s->wrong[k], text);
 }
 
-/* Adds the finding that a cause explains: to s->tensor, to all tensors that are left, or to the step. */
+/* Adds the finding of a cause: for s->tensor, for all tensors without a cause, or for the step. */
 static void add_cause(struct cause_search *s, const struct cause *x)
 {
 	const bool each = x->scope == TRY_UPDATE;
@@ -240,7 +240,7 @@ static void add_cause(struct cause_search *s, const struct cause *x)
 			s->c, x->kind, each ? &s->c->of[s->tensor] : NULL, "%s", text);
 }
 
-/* Tries the causes of a scope in turn, up to one that explains what is wrong. */
+/* Tries the causes of a scope in turn, until one explains what is wrong. */
 static void try_causes(struct cause_search *s, enum cause_scope scope)
 {
 	bool found = false;
@@ -259,7 +259,7 @@ static void try_causes(struct cause_search *s, enum cause_scope scope)
 	}
 }
 
-/* In fp32 the gradient of the output layer tells it. */
+/* In fp32, a right gradient of the output layer means a right forward pass. */
 static bool has_forward_right(const struct step_check *c)
 {
 	const struct model *m = &c->weights.m;
@@ -281,7 +281,7 @@ static unsigned needs_of(const struct cause_search *s)
 	       (s->forward_right ? 0 : IF_FORWARD);
 }
 
-/* The tensors with wrong gradients, in backward order, and these gradients. */
+/* Lists the tensors with wrong gradients in backward order, and reads these gradients. */
 static int list_wrong(struct cause_search *s, struct err *e)
 {
 	struct step_check *c = s->c;
@@ -290,12 +290,12 @@ static int list_wrong(struct cause_search *s, struct err *e)
 		if (c->of[c->order[i]].gradient.wrong)
 			s->wrong[s->n_wrong++] = c->order[i];
 	for (int k = 0; k < s->n_wrong; k++)
-		if (!c->seen[s->wrong[k]] && read_seen(c, s->wrong[k], &lost, e))
+		if (!c->seen[s->wrong[k]] && read_seen_gradient(c, s->wrong[k], &lost, e))
 			return -1;
 	return 0;
 }
 
-/* Tries the causes of each tensor that may be fitted by chance, or of the others. */
+/* Tries causes on each tensor that may fit by chance (or on each that cannot). */
 static void try_each(struct cause_search *s, bool chance)
 {
 	for (int k = 0; k < s->n_wrong; k++) {
@@ -305,7 +305,7 @@ static void try_each(struct cause_search *s, bool chance)
 	}
 }
 
-/* (What may be chance is trusted where most are wrong, and at least half of the others have a cause.) */
+/* (A possible chance fit needs most tensors wrong, and half of the other tensors explained.) */
 static void try_tensors(struct cause_search *s)
 {
 	int known = 0, others = 0;
@@ -332,8 +332,8 @@ int find_causes(struct step_check *c, struct err *e)
 	double work = float64_work(&c->weights.m, c->batch.length) * (double)c->batch.n;
 	s.has = needs_of(&s);
 	if (!rc && (s.has & IF_SEARCH) && s.n_wrong && work > 5e9)
-		info("%d tensors are wrong: to find a cause, the step is computed 100 times and more; "
-		     "with fewer layers or sequences it takes less",
+		info("%d tensors are wrong: to find a cause, the step is computed at "
+		     "least 100 times; fewer layers or sequences take less time",
 			s.n_wrong);
 	if (!rc && s.n_wrong)
 		try_causes(&s, TRY_FIRST);

@@ -1,7 +1,7 @@
 /*
- * The list of all causes, in the order in which they are tried (an X-macro): define CAUSE(scope,
- * needs, test, text, kind) before including this file; the kind is left out for gradients. See
- * struct cause. A new cause is a row here, and its test.
+ * The table of all causes, in the order in which they are tried (an X-macro). Define CAUSE(scope,
+ * needs, test, text, kind) before including this file; gradients leave out the kind. See struct
+ * cause in search.h. To add a cause, add a row here and write its test.
  */
 #include "check/search.h"
 

@@ -1,4 +1,4 @@
-/* The order of the tests of a step. */
+/* Runs the checks of a step in order. */
 #include "check/check.h"
 
 #include "foreign/foreign.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The multiplications that two cores do in about a minute in float64. */
+/* Multiplications that two cores do in about a minute in float64. */
 static const double affordable = 1.5e11;
 
 static int compute_reference(struct step_check *c, struct err *e)
@@ -31,7 +31,7 @@ static int compute_reference(struct step_check *c, struct err *e)
 		&c->weights, &c->batch, PRECISION_FP32, &c->reference, e);
 }
 
-/* The tokens must be the model's. */
+/* Checks that tokens and positions are within the model's tables. */
 static int check_batch(const struct step_check *c, struct err *e)
 {
 	const struct token_batch *b = &c->batch;
@@ -39,17 +39,17 @@ static int check_batch(const struct step_check *c, struct err *e)
 	for (int64_t i = 0; i < b->n * b->length; i++)
 		if (b->tokens[i] >= m->c.vocab || b->targets[i] >= m->c.vocab)
 			return err_set(e, EX_DATAERR,
-				"the batch has token %d, and the model a vocabulary of %lld",
+				"the batch has token %d, but the model's vocabulary has %lld",
 				b->tokens[i] >= m->c.vocab ? b->tokens[i] : b->targets[i],
 				(long long)m->c.vocab);
 		else if (m->positions && b->pos[i] >= m->positions->dims[0])
 			return err_set(e, EX_DATAERR,
-				"the batch has position %d, and the model %lld of them",
+				"the batch has position %d, but the model has %lld positions",
 				b->pos[i], (long long)m->positions->dims[0]);
 	return 0;
 }
 
-/* The parameters of the run; step_files_open() has seen that both files have the same tensors. */
+/* Reads the parameters. (step_files_open() has checked that both files have the same tensors.) */
 static int read_weights(struct step_check *c, struct err *e)
 {
 	const struct model *m = &c->weights.m;
@@ -95,7 +95,7 @@ static void note_tested(struct step_check *c)
 		c->tested |= c->of[i].gradient.tested || c->of[i].moments.tested;
 }
 
-/* Ranks that read the same sequences are right in all that is computed. */
+/* Notes equal sequences in the batch. Ranks that read the same data compute everything right. */
 static void note_equal_sequences(struct step_check *c)
 {
 	const struct token_batch *b = &c->batch;
@@ -105,13 +105,14 @@ static void note_equal_sequences(struct step_check *c)
 			if (!memcmp(b->tokens + i * b->length, b->tokens + k * b->length,
 				    n_bytes)) {
 				add_finding(c, FINDING_NOTE, NULL,
-					"sequence %lld of the batch is sequence %lld: do all ranks read the same?",
+					"sequence %lld of the batch equals sequence %lld: "
+					"do all ranks read the same data?",
 					(long long)i + 1, (long long)k + 1);
 				return;
 			}
 }
 
-/* Are all parameters and moments the same? -1: they cannot be read. */
+/* Sets *same if all parameters and moments are the same. Returns -1 if they cannot be read. */
 static int nothing_changed(const struct step_check *c, bool *same, struct err *e)
 {
 	*same = c->files.m0 >= 0 && c->files.v0 >= 0 && c->n > 0;
@@ -128,46 +129,46 @@ static int nothing_changed(const struct step_check *c, bool *same, struct err *e
 	return 0;
 }
 
-/* Opens the files, and judges what needs no moments: which tensors are trained, and copies. */
+/* Opens the files. Checks what needs no moments: which tensors are trained, and copies. */
 static int open_job(struct step_check *c, const struct check_job *job, struct err *e)
 {
 	const int64_t n = job->batch->n;
 	if (job->after && !job->two_runs && !strcmp(job->before, job->after))
-		return err_set(e, EX_USAGE, "%s: both checkpoints are one", job->before);
-	/* (checkpoints may take long to read) */
+		return err_set(e, EX_USAGE, "%s: BEFORE and AFTER are the same file",
+			job->before);
+	/* (the batch first: reading checkpoints may take long) */
 	if (n && token_batch_read(&c->batch, n, job->batch->v, &job->how, e))
 		return -1;
-	enum whose_files whose = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
+	enum run_count runs = n ? ONE_RUN : job->two_runs ? TWO_RUNS : ONE_OR_TWO_RUNS;
 	if (lora_open(&c->lora, job->before, job->base, &job->open, e))
 		return -1;
 	if (c->lora.used && job->freeze && job->freeze->n)
-		return err_set(e, EX_USAGE,
-			"--freeze is for models, and these files have adapters");
+		return err_set(e, EX_USAGE, "--freeze is not supported for adapters");
 	if (step_files_open(&c->files, job->before, job->after, &job->open, &job->adam,
-		    whose, c->lora.used ? &c->lora : NULL, e))
+		    runs, c->lora.used ? &c->lora : NULL, e))
 		return -1;
 	name_tensors(c);
 	c->has_reference = n > 0;
 	if (job->grads && given_open(&c->given, job->grads, &c->files.after, &c->lora, e))
 		return -1;
 	if (read_groups(c, job, e) || judge_copies(c, e) || judge_given_copies(c, e) ||
-		judge_witness(c, e))
+		judge_given_moments(c, e))
 		return -1;
 	if (c->o.grad_norm > 0 && c->o.two_norms != c->files.two_runs)
 		return err_set(e, EX_USAGE, "%s",
 			c->o.two_norms
-				? "--grad-norm X,Y is of two runs, and these files are of one"
-				: "of two runs, --grad-norm is X,Y: the norms of both");
+				? "--grad-norm X,Y is for two runs, but these files are of one"
+				: "two runs need --grad-norm X,Y: one norm per run");
 	const struct str *state = &c->files.after.other_state;
 	if (state->len && !c->given.n)
 		return err_set(e, EX_TROUBLE,
-			"%s: moments not found: each trained tensor needs exp_avg and exp_avg_sq "
-			"of AdamW under optimizer.state, and the file has %s",
+			"%s: moments not found: each trained tensor needs exp_avg and "
+			"exp_avg_sq of AdamW under optimizer.state, but the file has %s",
 			job->after, state->s);
 	if ((n || c->given.n) && !step_files_have_moments(&c->files) &&
 		!(n && c->given.n))
 		return err_set(e, EX_TROUBLE,
-			"%s has no moments of AdamW, from which the gradient follows: save "
+			"%s has no moments of AdamW, which determine the gradient; save "
 			"the optimizer's state, too",
 			job->after);
 	return 0;
@@ -185,7 +186,7 @@ static int check_without_batch(struct step_check *c, struct err *e)
 			"the optimizer's step goes from %.0f to %.0f%s", c->files.from,
 			c->files.step,
 			c->files.step == c->files.from - 1
-				? ": are the checkpoints exchanged? BEFORE comes first"
+				? ": are BEFORE and AFTER exchanged?"
 				: "");
 	return judge_update(c, e);
 }
@@ -195,10 +196,10 @@ static int check_with_batch(
 {
 	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
 		return -1;
-	if (use_padding(c, config, before, compute_reference, e))
+	if (try_padding(c, config, before, compute_reference, e))
 		return -1;
-	leave_out_frozen(c);
-	lora_examine(c);
+	remove_frozen_gradients(c);
+	lora_check_initial(c);
 	if (judge_gradients(c, e))
 		return -1;
 	note_equal_sequences(c);
@@ -209,7 +210,7 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	bool same = false;
-	*c = (struct step_check){.o = *o, .told = job->told};
+	*c = (struct step_check){.o = *o, .run_facts_text = job->run_facts_text};
 	if (open_job(c, job, e))
 		return -1;
 	const bool one_step = !c->files.two_runs && c->files.from == c->files.step;
@@ -217,10 +218,10 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 		return -1;
 	if (same) {
 		c->tested = c->nothing_changed = true;
-		c->has_reference = false; /* none is computed */
+		c->has_reference = false; /* (it is not computed) */
 		add_finding(c, FINDING_STEP, NULL,
-			"nothing changed, neither parameters nor moments: the step was skipped, "
-			"or both files were saved between the same two steps");
+			"neither parameters nor moments changed: the step was skipped, or "
+			"both files were saved after the same step");
 		return 0;
 	}
 	int rc = c->files.two_runs ? check_two_runs(c, e)

@@ -1,20 +1,20 @@
-/* Copies: what several ranks have saved of one tensor, and tied weights. They are equal, bit by bit. */
+/* Copies of a tensor from several ranks, and tied weights: all must be equal, bit by bit. */
 #include "check/check.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static void keep(void *with, const struct ckpt_copy *x)
+static void add_copy(void *with, const struct ckpt_copy *x)
 {
 	struct copy_list *l = with;
-	l->of = xgrow(l->of, l->n, sizeof(*l->of));
-	l->of[l->n++] = (struct copy_check){.name = xstrdup(x->name),
-		.whose = xstrdup(x->whose),
-		.first = xstrdup(x->first),
+	l->items = xgrow(l->items, l->n, sizeof(*l->items));
+	l->items[l->n++] = (struct copy_check){.name = xstrdup(x->name),
+		.owner = xstrdup(x->whose),
+		.read_owner = xstrdup(x->first),
 		.kind = x->kind,
 		.n = x->n,
-		.differ = x->differ,
-		.at = x->at,
+		.n_different = x->differ,
+		.first_different = x->at,
 		.value = {x->value[0], x->value[1]},
 		.distance = x->distance};
 }
@@ -22,11 +22,11 @@ static void keep(void *with, const struct ckpt_copy *x)
 void copies_free(struct copy_list *l)
 {
 	for (int64_t i = 0; i < l->n; i++) {
-		free(l->of[i].name);
-		free(l->of[i].whose);
-		free(l->of[i].first);
+		free(l->items[i].name);
+		free(l->items[i].owner);
+		free(l->items[i].read_owner);
 	}
-	free(l->of);
+	free(l->items);
 	*l = (struct copy_list){0};
 }
 
@@ -34,48 +34,52 @@ static int by_name(const void *a, const void *b)
 {
 	const struct copy_check *x = a, *y = b;
 	int order = strcmp(x->name, y->name);
-	return order ? order : strcmp(x->whose, y->whose);
+	return order ? order : strcmp(x->owner, y->owner);
 }
 
-/* Was it apart already? */
-enum past { NOT_THERE, SAME, APART, N_PASTS };
-static enum past past_of(const struct copy_list *before, const struct copy_check *x)
+/* State of a copy before the step. */
+enum earlier_state { UNKNOWN_BEFORE, EQUAL_BEFORE, DIFFERED_BEFORE, N_EARLIER_STATES };
+static enum earlier_state state_before(
+	const struct copy_list *before, const struct copy_check *x)
 {
 	const struct copy_check *was =
-		before->n ? bsearch(x, before->of, (size_t)before->n, sizeof(*x), by_name)
+		before->n ? bsearch(x, before->items, (size_t)before->n, sizeof(*x),
+				    by_name)
 			  : NULL;
-	return !was ? NOT_THERE : was->differ ? APART : SAME;
+	return !was ? UNKNOWN_BEFORE : was->n_different ? DIFFERED_BEFORE : EQUAL_BEFORE;
 }
 
-/* One finding for all copies of a kind that one rank has. */
-static void say(struct step_check *c, const struct copy_list *l,
+/* Adds one finding for all differing copies of a kind that one rank has. */
+static void report_copies(struct step_check *c, const struct copy_list *l,
 	const struct copy_list *before, const char *run)
 {
-	static const char *const pasts[N_PASTS] = {"",
-		", which were the same before this step", ", already before this step"};
+	static const char *const state_texts[N_EARLIER_STATES] = {"",
+		", which were equal before this step", ", as they did before this step"};
 	for (int64_t i = 0; i < l->n; i++) {
-		const struct copy_check *x = &l->of[i];
-		enum past past = past_of(before, x);
-		int64_t apart = 0, all = 0;
-		bool first = x->differ > 0;
+		const struct copy_check *x = &l->items[i];
+		enum earlier_state state = state_before(before, x);
+		int64_t n_differing = 0, all = 0;
+		bool first = x->n_different > 0;
 		for (int64_t k = 0; k < l->n && first; k++) {
-			const struct copy_check *y = &l->of[k];
+			const struct copy_check *y = &l->items[k];
 			if (strcmp(x->kind, y->kind) != 0 ||
-				strcmp(x->whose, y->whose) != 0)
+				strcmp(x->owner, y->owner) != 0)
 				continue;
 			all++;
-			if (!y->differ || past_of(before, y) != past)
+			if (!y->n_different || state_before(before, y) != state)
 				continue;
 			first = k >= i;
-			apart++;
+			n_differing++;
 		}
 		if (first)
 			add_finding(c, FINDING_COPIES, NULL,
-				"copies: %s%s of %s and of %s differ in %lld of %lld tensors%s: the first "
-				"is %s, number %lld, %.6g and %.6g (distance %.2g)",
-				run, x->kind, x->whose, x->first, (long long)apart,
-				(long long)all, pasts[past], x->name, (long long)x->at,
-				x->value[1], x->value[0], x->distance);
+				"copies: %s%s of %s and of %s differ in %lld of %lld tensors%s: "
+				"the first is %s, element %lld, %.6g and %.6g (distance %.2g)",
+				run, x->kind, x->owner, x->read_owner,
+				(long long)n_differing, (long long)all,
+				state_texts[state], x->name,
+				(long long)x->first_different, x->value[1], x->value[0],
+				x->distance);
 	}
 }
 
@@ -84,13 +88,14 @@ void step_check_copies(const struct step_check *c, struct str *out)
 	int64_t same = 0, n = 0;
 	for (int i = c->files.two_runs ? 0 : 1; i < 2; i++)
 		for (int64_t k = 0; k < c->copies[i].n; k++, n++)
-			same += !c->copies[i].of[k].differ;
+			same += !c->copies[i].items[k].n_different;
 	if (n)
 		str_printf(
 			out, "%lld of %lld are the same", (long long)same, (long long)n);
 }
 
-/* An output layer that was the embedding and is not any more, of a model whose options do not tie them. */
+/* Notes an output layer that equaled the embedding before the step and no longer does,
+ * though the options do not tie them. */
 static int note_tied(struct step_check *c, struct err *e)
 {
 	struct tensor_step t[2] = {0};
@@ -107,8 +112,8 @@ static int note_tied(struct step_check *c, struct err *e)
 	if (!rc && !memcmp(t[0].p0, t[1].p0, n_bytes) &&
 		memcmp(t[0].p1, t[1].p1, n_bytes))
 		add_finding(c, FINDING_NOTE, &c->of[of[1]],
-			"had the numbers of the embedding before this step, and has others now: does "
-			"the run tie them (tie_word_embeddings)?");
+			"equaled the embedding before this step and now differs: does the "
+			"run tie them (tie_word_embeddings)?");
 	tensor_step_free(&t[0]);
 	tensor_step_free(&t[1]);
 	return rc;
@@ -120,15 +125,15 @@ int judge_copies(struct step_check *c, struct err *e)
 	const bool two = c->files.two_runs;
 	for (int i = 0; i < 2; i++) {
 		struct copy_list *l = &c->copies[i];
-		if (views[i]->copies && views[i]->copies(views[i], keep, l, e))
+		if (views[i]->copies && views[i]->copies(views[i], add_copy, l, e))
 			return -1;
 		if (l->n)
-			qsort(l->of, (size_t)l->n, sizeof(*l->of), by_name);
+			qsort(l->items, (size_t)l->n, sizeof(*l->items), by_name);
 	}
 	const struct copy_list none = {0}, *before = two ? &none : &c->copies[0];
 	if (two)
-		say(c, &c->copies[0], before, "of the first run, ");
-	say(c, &c->copies[1], before, two ? "of the second run, " : "");
+		report_copies(c, &c->copies[0], before, "first run: ");
+	report_copies(c, &c->copies[1], before, two ? "second run: " : "");
 	c->tested |= c->copies[1].n > 0;
 	return two || c->has_reference ? 0 : note_tied(c, e);
 }

@@ -1,4 +1,4 @@
-/* Findings: the kinds, what each means, and the verdict. */
+/* Findings: their kinds, the meaning of each, and the verdict. */
 #include "check/report.h"
 
 #include <stdarg.h>
@@ -6,41 +6,39 @@
 #include <string.h>
 
 static const char not_of_batch[] =
-	"The gradient that the optimizer saw is not that of the batch: the backward pass, or a sum "
-	"over ranks, is wrong for these tensors.";
+	"The gradient that the optimizer saw is not the batch's: the backward pass, or an "
+	"all-reduce, is wrong for these tensors.";
 
 static const struct {
 	const char *meaning;
-	const char *of_two_runs; /* NULL: as of one */
+	const char *of_two_runs; /* for two runs; NULL: same as meaning */
 } kinds[N_FINDING_KINDS] = {
 	[FINDING_GRADIENT] = {not_of_batch,
-		"The gradients of the runs differ in these tensors: the backward pass, or a sum "
-		"over ranks, is wrong in one of them."},
+		"The gradients of the runs differ in these tensors: the backward pass, or "
+		"an all-reduce, is wrong in one run."},
 	[FINDING_ZERO] = {not_of_batch},
 	[FINDING_NO_GRADIENT] =
-		{"Neither moment gained anything: the optimizer had no gradient of "
+		{"Neither moment gained anything: the optimizer had no gradients for "
 		 "these tensors, or zeros."},
-	[FINDING_FROZEN] = {"The run is said not to train these tensors."},
-	[FINDING_NOT_FINITE] = {"Parameters or moments are infinite or not numbers."},
+	[FINDING_FROZEN] = {"The run should not train these tensors (--freeze)."},
+	[FINDING_NOT_FINITE] = {"Parameters or moments are infinite or NaN."},
 	[FINDING_MOMENTS] =
-		{"Both moments gain from one gradient; here they did from two."},
+		{"Both moments must gain from the same gradient; here they did not."},
 	[FINDING_UPDATE] =
-		{"The gradient is not what is wrong here: these parameters did not "
-		 "change as AdamW changes them."},
-	[FINDING_LOSS] = {"The forward pass is another one already: look there first."},
+		{"These parameters did not change as AdamW would change them."},
+	[FINDING_LOSS] = {"The forward pass is already wrong: look there first."},
 	[FINDING_SCALE] =
-		{"The gradient has the right direction and another length. AdamW divides "
-		 "by it, so the loss hardly shows it; clipping and the logged norm do."},
+		{"The gradient has the right direction, but the wrong norm. AdamW divides the "
+		 "norm out, so the loss hardly shows it; clipping and the logged norm do."},
 	[FINDING_CLIP] =
-		{"The norm that gradients are clipped by is not theirs: all ranks must "
-		 "count each part of each tensor once."},
-	[FINDING_BETA2] = {"The second moments are those of another beta2."},
+		{"Gradients are clipped by a wrong norm: over all ranks, it must count "
+		 "each part of each tensor once."},
+	[FINDING_BETA2] = {"The second moments follow from another beta2."},
 	[FINDING_COPIES] =
-		{"What several ranks have of one tensor must be equal, bit by bit. From "
-		 "here on they train different models."},
-	[FINDING_STEP] =
-		{"It is about the step as a whole, not about some of the tensors."},
-	[FINDING_NOTE] = {"It may be meant so, and then it is right."},
+		{"Copies of a tensor on several ranks must be equal, bit by bit. From "
+		 "here on these ranks train different models."},
+	[FINDING_STEP] = {"This is about the whole step, not about single tensors."},
+	[FINDING_NOTE] = {"This may be intended, and then it is right."},
 };
 
 const char *finding_meaning(const struct step_check *c, int finding)
@@ -50,18 +48,19 @@ const char *finding_meaning(const struct step_check *c, int finding)
 	return other ? other : kinds[kind].meaning;
 }
 
-/* Notes that a finding is about a tensor, or about the whole step (NULL). */
-static int found(struct step_check *c, const struct tensor_check *x, int finding)
+/* Marks the tensor (NULL: none) with the finding. Returns the finding's index. */
+static int mark_found(struct step_check *c, const struct tensor_check *x, int finding)
 {
 	if (x)
 		c->of[x - c->of].found |= UINT64_C(1) << finding;
 	return finding;
 }
 
-/* One more finding than there is space for: the last one is for all others. */
-static void add_other(struct finding *last, enum finding_kind kind)
+/* Counts a finding that no longer fits in the list in the last entry. */
+static void count_in_last(struct finding *last, enum finding_kind kind)
 {
-	snprintf(last->text, sizeof(last->text), "others: --json has all tensors");
+	snprintf(
+		last->text, sizeof(last->text), "other findings: --json has all tensors");
 	if (last->kind == FINDING_NOTE || kind == FINDING_GRADIENT)
 		last->kind = kind;
 	last->n++;
@@ -76,25 +75,25 @@ int add_finding(struct step_check *c, enum finding_kind kind,
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	c->wrong |= kind != FINDING_NOTE;
-	/* (no update from wrong moments is right) */
+	/* (a right update cannot follow from wrong moments) */
 	if (kind == FINDING_UPDATE && x->moments.wrong)
 		kind = FINDING_MOMENTS;
 	for (int i = 0; i < c->n_findings; i++)
 		if (!strcmp(c->findings[i].text, text))
-			return c->findings[i].n++, found(c, x, i);
+			return c->findings[i].n++, mark_found(c, x, i);
 	if (c->n_findings == MAX_FINDINGS) {
-		add_other(&c->findings[MAX_FINDINGS - 1], kind);
-		return found(c, x, MAX_FINDINGS - 1);
+		count_in_last(&c->findings[MAX_FINDINGS - 1], kind);
+		return mark_found(c, x, MAX_FINDINGS - 1);
 	}
 	struct finding *f = &c->findings[c->n_findings];
 	*f = (struct finding){.kind = kind, .n = x != NULL};
 	memcpy(f->text, text, sizeof(text));
 	snprintf(f->first, sizeof(f->first), "%s", x ? x->name : "");
-	return found(c, x, c->n_findings++);
+	return mark_found(c, x, c->n_findings++);
 }
 
-/* A scale that is off may follow from wrong gradients, and so may moments and updates. */
-static int rank_of(enum finding_kind kind)
+/* Returns the sort key: scales, moments and updates may be wrong because gradients are. */
+static int sort_key(enum finding_kind kind)
 {
 	switch (kind) {
 	case FINDING_GRADIENT:
@@ -117,11 +116,12 @@ void order_findings(struct step_check *c)
 {
 	struct finding sorted[MAX_FINDINGS];
 	int to[MAX_FINDINGS], n = 0;
-	if (c->n_findings == MAX_FINDINGS) /* (the last one is for all others) */
+	if (c->n_findings ==
+		MAX_FINDINGS) /* (the last entry collects others and must stay last) */
 		return;
 	for (int rank = 0; rank < 4; rank++)
 		for (int k = 0; k < c->n_findings; k++)
-			if (rank_of(c->findings[k].kind) == rank) {
+			if (sort_key(c->findings[k].kind) == rank) {
 				sorted[n] = c->findings[k];
 				to[k] = n++;
 			}
@@ -178,7 +178,7 @@ static int unchecked_moments(const struct step_check *c, struct str *why)
 		hidden += has && !x->moments.tested;
 	}
 	if (c->files.no_after)
-		str_puts(why, "no file of after the step was given");
+		str_puts(why, "no checkpoint after the step was given");
 	else if (c->files.v1 < 0)
 		str_puts(why, "the file after the step has no exp_avg_sq");
 	else if (hidden || !all)
@@ -209,7 +209,7 @@ int find_unchecked(const struct step_check *c, enum check_part part, struct str 
 					      : "a loss scale may be in the gradients; "
 						"scaler.unscale_() removes it");
 		else if (!c->scale.checked)
-			str_printf(why, "clipping may hide it; %s tells",
+			str_printf(why, "clipping may hide it; give %s",
 				two ? "--grad-norm X,Y" : "--grad-norm");
 		return 0;
 	case CHECK_MOMENTS:
@@ -222,7 +222,7 @@ int find_unchecked(const struct step_check *c, enum check_part part, struct str 
 	}
 }
 
-/* Are the gradients given, and no moments? */
+/* Returns true if gradients were given, but no moments. */
 static bool has_gradients_only(const struct step_check *c)
 {
 	return c->given.n && c->files.m1 < 0;
@@ -253,7 +253,7 @@ const struct check_verdict *verdict_of(const struct step_check *c)
 				       : &in_part;
 }
 
-/* "its scale", or "the update of 3 tensors" */
+/* Appends "its scale" or "the update of 3 tensors". */
 static void put_part(
 	const struct step_check *c, enum check_part part, int n, struct str *out)
 {
@@ -276,7 +276,8 @@ void verdict_exceptions(const struct step_check *c, struct str *out)
 	int n = 0;
 	for (enum check_part p = 0; p < N_CHECK_PARTS && c->tested; p++) {
 		int tensors = find_unchecked(c, p, &why);
-		/* (the verdict without a batch has no part in these, nor one of gradients in moments) */
+		/* (without a batch the verdict does not cover these; nor moments, if only
+		 * gradients are given) */
 		if (!why.len || (!batch && (p == CHECK_GRADIENTS || p == CHECK_SCALE)) ||
 			(p == CHECK_MOMENTS && has_gradients_only(c)))
 			continue;

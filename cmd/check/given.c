@@ -1,4 +1,5 @@
-/* Gradients that the other run saved: read, compared between ranks, with the reference's scale, and with the moments. */
+/* Gradients that the other run saved: reads them and compares them between ranks, with the
+ * reference's scale and with the moments. */
 #include "check/check.h"
 
 #include "archive/safetensors.h"
@@ -21,8 +22,8 @@ static int open_one(struct given_gradients *g, const char *path, const struct lo
 	if (!c)
 		return err_set(e, file_exists(path) ? EX_DATAERR : EX_IOERR,
 			file_exists(path)
-				? "%s: no gradients: neither a file of torch.save or safetensors, "
-				  "nor a directory of torch.distributed.checkpoint"
+				? "%s: neither a file of torch.save or safetensors, nor a "
+				  "directory of torch.distributed.checkpoint"
 				: "%s: No such file or directory",
 			path);
 	g->files = xgrow(g->files, k, sizeof(*g->files));
@@ -30,7 +31,7 @@ static int open_one(struct given_gradients *g, const char *path, const struct lo
 	g->found[k] = xcalloc((size_t)g->of->n_tensors + 1, sizeof(**g->found));
 	const struct open_how how = {.gradients_of = g->of, .found = g->found[k]};
 	for (int i = 0; i < g->of->n_tensors && lora->used; i++)
-		g->found[k][i] = true; /* (all that the view has) */
+		g->found[k][i] = true; /* (the view has no other tensors) */
 	if (lora->used ? lora_view(&g->files[k], lora, path, true, e)
 		       : convert_torch.open(&g->files[k], path, c, &how, e))
 		return free(g->found[k]), -1;
@@ -59,8 +60,8 @@ void given_close(struct given_gradients *g)
 	*g = (struct given_gradients){0};
 }
 
-/* The number of a tensor of g->of in file k; -1: the file does not have it. */
-static int place_in(const struct given_gradients *g, int64_t k, int tensor)
+/* Returns the index of a tensor of g->of in file k; -1 if the file lacks it. */
+static int find_in_file(const struct given_gradients *g, int64_t k, int tensor)
 {
 	int at = ckpt_view_find(&g->files[k], g->of->tensors[tensor].name);
 	return at >= 0 && g->found[k][at] ? at : -1;
@@ -74,7 +75,7 @@ int given_read(const struct given_gradients *g, int tensor, float **x, double *l
 	*x = NULL;
 	*lost = 0;
 	for (int64_t k = 0; k < g->n && at < 0; k++) {
-		at = place_in(g, k, tensor);
+		at = find_in_file(g, k, tensor);
 		if (at >= 0)
 			*x = ckpt_view_tensor(&g->files[k], at, e);
 	}
@@ -101,7 +102,7 @@ void given_print(const struct given_gradients *g, int n, struct str *out)
 	for (int i = 0; i < n && g->n; i++) {
 		bool any = false;
 		for (int64_t k = 0; k < g->n; k++)
-			any |= place_in(g, k, i) >= 0;
+			any |= find_in_file(g, k, i) >= 0;
 		found += any;
 	}
 	if (!g->n)
@@ -111,23 +112,23 @@ void given_print(const struct given_gradients *g, int n, struct str *out)
 	str_printf(out, ": gradients of %d of %d tensors\n", found, n);
 }
 
-/* ---- copies ----------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Compares the gradient of a tensor in file k with the first file that has it. Sets *at to the first element that
- * differs; -1: none does. */
+/* Compares a tensor's gradient in file k with the first file that has it. Sets *at to the
+ * first differing element, or -1. */
 static int compare_copy(const struct given_gradients *g, int64_t k, int tensor,
 	int64_t *at, double value[2], struct err *e)
 {
 	const int64_t n = ckpt_size(&g->of->tensors[tensor]);
-	int place[2] = {-1, place_in(g, k, tensor)};
+	int index[2] = {-1, find_in_file(g, k, tensor)};
 	int64_t first = 0;
 	*at = -1;
-	for (; first < k && place[0] < 0; first++)
-		place[0] = place_in(g, first, tensor);
-	if (place[0] < 0 || place[1] < 0)
+	for (; first < k && index[0] < 0; first++)
+		index[0] = find_in_file(g, first, tensor);
+	if (index[0] < 0 || index[1] < 0)
 		return 0;
-	float *a = ckpt_view_tensor(&g->files[first - 1], place[0], e);
-	float *b = a ? ckpt_view_tensor(&g->files[k], place[1], e) : NULL;
+	float *a = ckpt_view_tensor(&g->files[first - 1], index[0], e);
+	float *b = a ? ckpt_view_tensor(&g->files[k], index[1], e) : NULL;
 	for (int64_t j = 0; b && j < n && *at < 0; j++)
 		if (memcmp(&a[j], &b[j], sizeof(*a)) != 0) {
 			*at = j;
@@ -158,36 +159,36 @@ int judge_given_copies(struct step_check *c, struct err *e)
 		}
 		if (n)
 			add_finding(c, FINDING_COPIES, NULL,
-				"copies: the gradients of %s differ from those of the files before "
-				"it in %d tensor%s: the first is %s, element %lld, %.6g and %.6g",
+				"copies: the gradients in %s differ from the files before it in "
+				"%d tensor%s: the first is %s, element %lld, %.6g and %.6g",
 				g->files[k].name, n, plural(n), c->of[first].name,
 				(long long)first_at, of_first[1], of_first[0]);
 	}
 	return 0;
 }
 
-/* ---- scale -------------------------------------------------------------------------------------- */
+/* ---- scale ----------------------------------------------------------------------------------- */
 
-static bool is_near(double a, double b, double within)
+static bool is_close(double a, double b, double within)
 {
 	return fabs(a / b - 1) <= within;
 }
 
-/* (Smaller powers of two are numbers of ranks.) */
+/* (Smaller powers of two may be numbers of ranks.) */
 enum { MIN_LOSS_SCALE = 256 };
 
-/* Returns the power of two of a loss scale, if x is `wanted` times one; else 0. (GradScaler begins with 65536, and
- * halves and doubles it.) */
+/* Returns the loss scale, a power of two, if x is `wanted` times one; else 0. (GradScaler
+ * starts with 65536, and halves and doubles it.) */
 static double loss_scale_of(double x, double wanted, double within)
 {
 	double power = exp2(round(log2(x / wanted)));
 	return power >= MIN_LOSS_SCALE && power <= 0x1p40 &&
-			       is_near(x, power * wanted, within)
+			       is_close(x, power * wanted, within)
 		       ? power
 		       : 0;
 }
 
-/* Is the factor one that a missing division makes? */
+/* Returns true if a missing division can make this factor. */
 static bool is_count(const struct step_check *c, double factor)
 {
 	const struct check_opts *o = &c->o;
@@ -197,21 +198,21 @@ static bool is_count(const struct step_check *c, double factor)
 		ranks * micro, (double)o->tp, (double)o->cp,
 		(double)c->batch.counted / (ranks * micro)};
 	for (size_t i = 0; i < ARRAY_LEN(counts); i++)
-		if (is_near(factor, counts[i], 1e-3))
+		if (is_close(factor, counts[i], 1e-3))
 			return true;
 	return false;
 }
 
-/* What was logged as norm is of gradients without a loss scale, before clipping. */
+/* Checks the logged norm: it belongs to gradients before clipping and without a loss scale. */
 static void judge_logged(struct step_check *c, double norm, double within)
 {
 	double logged = c->o.grad_norm;
 	char times[120];
-	if (!(logged > 0) || is_near(logged, norm, within + c->o.grad_norm_half / norm))
+	if (!(logged > 0) || is_close(logged, norm, within + c->o.grad_norm_half / norm))
 		return;
-	say_times(c, logged / norm, times, sizeof(times));
+	describe_factor(c, logged / norm, times, sizeof(times));
 	add_finding(c, FINDING_SCALE, NULL,
-		"scale: grad_norm %.5g was logged, and that of the gradient is %.5g: %s",
+		"scale: grad_norm %.5g was logged, but the gradient's is %.5g: %s",
 		logged, norm, times);
 }
 
@@ -227,17 +228,17 @@ void judge_given_scale(struct step_check *c, double given)
 		return;
 	judge_logged(c, norm, within);
 	c->scale.checked = true;
-	if (is_near(f, 1, within))
+	if (is_close(f, 1, within))
 		return;
-	if (is_near(f, clipped, within)) {
+	if (is_close(f, clipped, within)) {
 		c->scale.clipped = true;
 	} else if (clip < 0 && f > 0 && f < 1) {
 		c->scale.clipped = true;
 		c->scale.checked = c->o.grad_norm > 0;
-	} else if (scale > 0 && is_near(c->given.loss_scale, scale, 1e-9)) {
+	} else if (scale > 0 && is_close(c->given.loss_scale, scale, 1e-9)) {
 		add_finding(c, FINDING_NOTE, NULL,
-			"scale: the gradients of --grads are %.0f times the reference's, and exp_avg "
-			"is not: a loss scale, which the run divided out after they were saved",
+			"scale: the gradients of --grads are %.0f times the reference's, but "
+			"exp_avg is not: the run divided out a loss scale after it saved them",
 			scale);
 	} else if (scale > 0 && !is_count(c, f)) {
 		c->scale.checked = false;
@@ -247,14 +248,14 @@ void judge_given_scale(struct step_check *c, double given)
 			"(GradScaler): save them after scaler.unscale_(optimizer)",
 			scale);
 	} else {
-		say_times(c, f, times, sizeof(times));
+		describe_factor(c, f, times, sizeof(times));
 		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s", times);
 	}
 }
 
-/* ---- the moments ---------------------------------------------------------------------------------- */
+/* ---- the moments ----------------------------------------------------------------------------- */
 
-/* What exp_avg of a tensor gained, compared with its given gradient. */
+/* The gradient that exp_avg of a tensor gained, compared with the given gradient. */
 struct gain {
 	struct products p;
 	double bound;
@@ -281,17 +282,17 @@ static int read_gain(struct step_check *c, int tensor, struct gain *x, struct er
 	return rc ? -1 : 0;
 }
 
-/* Judges the factor of what exp_avg gained: clipping and a loss scale lie between. */
+/* Judges the factor of exp_avg's gain, which clipping and a loss scale change. */
 static void judge_factor(struct step_check *c, double given)
 {
 	const double clip = c->files.adam.clip, f = c->given.factor, within = 1e-3;
 	double expected = clip_factor(clip, given), scale = 0;
 	for (int k = 8; k <= 40 && !(scale > 0); k++) {
 		double power = exp2(k);
-		if (is_near(f * power, clip_factor(clip, given / power), within))
+		if (is_close(f * power, clip_factor(clip, given / power), within))
 			scale = power;
 	}
-	if (is_near(f, 1, within) || is_near(f, expected, within) ||
+	if (is_close(f, 1, within) || is_close(f, expected, within) ||
 		(clip < 0 && f > 0 && f < 1)) {
 		if (clip < 0 && scale > 0)
 			c->given.loss_scale = scale;
@@ -299,13 +300,13 @@ static void judge_factor(struct step_check *c, double given)
 		c->given.loss_scale = scale;
 	} else {
 		add_finding(c, FINDING_CLIP, NULL,
-			"clip: exp_avg gained %.5g times the gradients of --grads; by clipping norm "
-			"%.5g to %.4g it is %.5g; is beta1 another one?",
+			"clip: exp_avg gained %.5g times the gradients of --grads; "
+			"clipping norm %.5g to %.4g would give %.5g; is beta1 wrong?",
 			f, given, fmax(clip, 0), expected);
 	}
 }
 
-int judge_witness(struct step_check *c, struct err *e)
+int judge_given_moments(struct step_check *c, struct err *e)
 {
 	struct gain *x = xcalloc((size_t)c->n + 1, sizeof(*x));
 	double *f = xcalloc((size_t)c->n + 1, sizeof(*f)), squares = 0;
@@ -323,7 +324,7 @@ int judge_witness(struct step_check *c, struct err *e)
 			!(residual_of(&x[i].p, c->given.factor) <= x[i].bound)) {
 			wrong++;
 			add_finding(c, FINDING_MOMENTS, &c->of[i],
-				"exp_avg did not gain the gradient that --grads has");
+				"exp_avg did not gain the gradient in --grads");
 		}
 	if (n && !rc && !wrong)
 		judge_factor(c, sqrt(squares));

@@ -1,6 +1,6 @@
 /*
- * given: gradients that the other run saved before its optimizer's step (--grads), by the names of its parameters.
- * Functions that return int return 0, or -1 with *e set.
+ * given: gradients that the other run saved before its optimizer's step (--grads), by
+ * parameter name. Functions that return int return 0, or -1 with *e set.
  */
 #pragma once
 
@@ -10,22 +10,23 @@ struct lora;
 
 struct given_gradients {
 	struct ckpt_view *files; /* [n] */
-	bool **found;		 /* [n][tensors of files[k]] */
+	bool **found; /* [n][tensors of files[k]]: true if the file has the gradient */
 	int64_t n;
-	const struct ckpt_view *of; /* whose tensors are meant */
-	double loss_scale; /* that the run divided out after it had saved them; 1: none */
-	double factor;	   /* of what exp_avg gained, compared with them; 0: not tested */
+	const struct ckpt_view *of; /* view of the model's tensors */
+	double loss_scale; /* divided out by the run after it saved them; 1: none */
+	double factor;	   /* what exp_avg gained / these gradients; 0: not tested */
 };
 
-/* Opens the files, whose tensors are those of the view; no file: g->n is 0. given_close() in any case. */
+/* Opens the files with gradients of the view's tensors. Without files, g->n is 0. Call
+ * given_close() in any case. */
 int given_open(struct given_gradients *g, const struct strs *files,
 	const struct ckpt_view *of, const struct lora *lora, struct err *e);
 void given_close(struct given_gradients *g);
-/* Sets *x to the gradient of a tensor of g->of, allocated; zeros if no file has it. Sets *lost to what the type of the
- * file rounds, relative to its norm. */
+/* Sets *x to the gradient of a tensor of g->of, allocated; zeros if no file has it. Sets
+ * *lost to the rounding of the file's type, relative to the norm. */
 int given_read(const struct given_gradients *g, int tensor, float **x, double *lost,
 	struct err *e);
-/* Appends the line of the files, where n is the number of tensors of the model; nothing without files. */
+/* Appends a line about the files; nothing without files. n: tensors of the model. */
 void given_print(const struct given_gradients *g, int n, struct str *out);
-/* Appends the names of the files. */
+/* Appends the files' names. */
 void given_names(const struct given_gradients *g, struct str *out);

@@ -1,4 +1,4 @@
-/* Tensors that the run does not train, or has another learning rate for: --freeze, --lr-scale-of. */
+/* Tensors that are not trained or have their own learning rate: --freeze, --lr-scale-of. */
 #include "check/check.h"
 
 #include "foreign/foreign.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-static void replace(struct strs *list, const struct strs *asked)
+static void override_list(struct strs *list, const struct strs *asked)
 {
 	if (!asked || !asked->n)
 		return;
@@ -16,8 +16,9 @@ static void replace(struct strs *list, const struct strs *asked)
 		strs_add(list, asked->v[i]);
 }
 
-/* The model, whose tensors are told. */
-static int find_tensors(struct step_check *c, const struct train_opts *o, struct err *e)
+/* Sets frozen and lr_scale of all tensors from the model with these options. */
+static int set_tensor_groups(
+	struct step_check *c, const struct train_opts *o, struct err *e)
 {
 	const struct ckpt_view *v = &c->files.after;
 	struct model m;
@@ -42,15 +43,15 @@ int read_groups(struct step_check *c, const struct check_job *job, struct err *e
 	struct train_opts o;
 	if (opts_from_text(&train_program, &o, c->files.after.config.s, true, e))
 		return err_prefix(e, "%s: ", c->files.after.name);
-	replace(&o.freeze, job->freeze);
-	replace(&o.lr_scale_of, job->lr_scale_of);
+	override_list(&o.freeze, job->freeze);
+	override_list(&o.lr_scale_of, job->lr_scale_of);
 	c->lr_scaled = o.lr_scale_of.n > 0;
-	int rc = o.freeze.n || c->lr_scaled ? find_tensors(c, &o, e) : 0;
+	int rc = o.freeze.n || c->lr_scaled ? set_tensor_groups(c, &o, e) : 0;
 	opts_free(&train_program, &o);
 	return rc;
 }
 
-void leave_out_frozen(struct step_check *c)
+void remove_frozen_gradients(struct step_check *c)
 {
 	double squares = 0;
 	bool any = false;

@@ -1,4 +1,4 @@
-/* The gradients that the optimizer saw against those of the reference. */
+/* Compares the gradients that the optimizer saw with the gradients of the reference. */
 #include "check/check.h"
 
 #include "stats/stats.h"
@@ -9,28 +9,28 @@
 
 /* ---- bounds ------------------------------------------------------------------------------ */
 
-/* What the distance to another right run in fp32 may be, at least: PyTorch and these kernels were 1e-6 to
- * 3e-6 from float64 for 2 to 32 layers. PyTorch's angles of rotations are fp32, and off in proportion to the
- * position: with 2 layers it was 5.2e-6 with 4,096 positions, and 5.9e-6 with 8,192. */
+/* Smallest bounds of the distance between right runs in fp32. PyTorch and these kernels were 1e-6
+ * to 3e-6 from float64 for 2 to 32 layers. PyTorch computes rotation angles in fp32, with errors
+ * that grow with the position: with 2 layers, 5.2e-6 at 4,096 positions and 5.9e-6 at 8,192. */
 static const double least_bound = 1e-5, bound_of_position = 2e-9;
 
-/* A tensor's distance at the precision of the run is compared with the distance of the kernels here, so many times. For
- * 1,000 right steps of small models (tests/bench/oracle/right_steps.py), PyTorch's was at most 1.7 times it with
- * autocast and 2.5 times with bf16 everywhere, and about once in fp32. In GPT-2, whose biases and layer norms PyTorch
- * sums in bf16, it was up to 10 times. */
-static double times_own(const struct step_check *c)
+/* Returns a tensor's bound as a multiple of the distance of the kernels here at the run's
+ * precision. For 1,000 right steps of small models (tests/bench/oracle/right_steps.py), PyTorch's
+ * distance was at most 1.7 times ours with autocast, 2.5 times with bf16 everywhere, and about the
+ * same in fp32. In GPT-2 it was up to 10 times: PyTorch sums biases and layer norms in bf16. */
+static double allowed_multiple(const struct step_check *c)
 {
 	static const double times[] = {10, 2, 3};
 	bool layer = c->weights.m.arch->norm == NORM_LAYER;
-	/* (PEFT rounds x A^T, too: a right step with autocast was 2.5 times as far) */
+	/* (PEFT also rounds x A^T: a right step with autocast was 2.5 times as far) */
 	bool more = c->lora.used && c->o.precision != RUN_FP32;
 	return times[c->o.precision] * (more ? 2 : 1) *
 	       (layer && c->o.precision == RUN_BF16 ? 2 : 1);
 }
 
-/* Computes the gradients of a model that the kernels lack, with a random error in each weight. Three times the largest
- * error of rounding moves gradients about as far as the kernels' rounding does: 0.3 to 2 times as far in Llama, Qwen3
- * and Phi-3, in fp32 and bf16. */
+/* Computes the gradients of a model that the kernels lack, with a random error in each weight.
+ * Three times the largest rounding error moves gradients about as far as the kernels' rounding
+ * does: 0.3 to 2 times as far in Llama, Qwen3 and Phi-3, in fp32 and bf16. */
 static void add_rounding(const struct step_check *c, struct gradients *g)
 {
 	const struct variant v = {.sequence = -1,
@@ -38,16 +38,16 @@ static void add_rounding(const struct step_check *c, struct gradients *g)
 	reference_float64(&c->weights, &c->batch, &v, g);
 }
 
-/* Where a gradient is a small difference of large terms, as of queries and keys whose scores hardly matter, rounding
- * differs more from program to program. */
-static double times_cancelled(const struct step_check *c)
+/* Returns allowed_multiple() for gradients that are small differences of large terms, such as
+ * queries and keys with scores that hardly matter. Their rounding varies more between programs. */
+static double cancelled_multiple(const struct step_check *c)
 {
 	static const double times[] = {30, 8, 12};
 	return times[c->o.precision];
 }
 
-/* Sets the bounds of all tensors. own[n]: the distances of the kernels here from float64. */
-static void set_bounds_by(struct step_check *c, const double *own)
+/* Sets the bounds of all tensors. own[n]: distances of the kernels here from float64. */
+static void set_bounds_from(struct step_check *c, const double *own)
 {
 	double least = least_bound + bound_of_position * (double)c->batch.length;
 	bool layer = c->weights.m.arch->norm == NORM_LAYER;
@@ -66,9 +66,10 @@ static void set_bounds_by(struct step_check *c, const double *own)
 		bool summed = layer && c->o.precision == RUN_BF16 &&
 			      c->weights.m.tensors[x->in_model].ndim == 1;
 		is *= summed ? 2 : 1;
-		/* (of few elements, two draws of the noise differ more) */
+		/* (with few elements, two draws of the noise differ more) */
 		double few = 1 + 3 / sqrt((double)x->n);
-		double times = own[i] > 1.5 * middle ? times_cancelled(c) : times_own(c);
+		double times = own[i] > 1.5 * middle ? cancelled_multiple(c)
+						     : allowed_multiple(c);
 		x->gradient.bound = fmax(least, times * few * is);
 		x->factor_bound =
 			fp32 ? x->gradient.bound
@@ -76,8 +77,9 @@ static void set_bounds_by(struct step_check *c, const double *own)
 	}
 }
 
-/* What rounding makes of the loss, relative to it. `here`: the loss of the kernels here; NAN: not known. In bf16 the
- * losses of right steps were 1e-5 off in the median, and up to 1.3e-3 with few targets. */
+/* Returns the relative bound of rounding for the loss. here: loss of the kernels; NAN:
+ * unknown. In bf16 the losses of right steps were 1e-5 off in the median, and up to
+ * 1.3e-3 with few targets. */
 static double loss_bound(const struct step_check *c, double here)
 {
 	double own = fabs(here / c->reference.loss - 1);
@@ -87,6 +89,7 @@ static double loss_bound(const struct step_check *c, double here)
 	       (isfinite(own) ? own : 0);
 }
 
+/* Measures how far the kernels here are from the reference, and sets all bounds from that. */
 static int set_bounds(struct step_check *c, struct err *e)
 {
 	bool fp32 = c->o.precision == RUN_FP32,
@@ -113,7 +116,7 @@ static int set_bounds(struct step_check *c, struct err *e)
 		if (!isfinite(own[i]))
 			own[i] = 0;
 	}
-	set_bounds_by(c, own);
+	set_bounds_from(c, own);
 	c->loss_bound = loss_bound(c, measures ? g.loss : NAN);
 	free(own);
 	gradients_free(&g);
@@ -140,7 +143,7 @@ double *bounds_in_bf16(const struct step_check *c, struct err *e)
 
 /* ---- the common factor -------------------------------------------------------------------- */
 
-/* The mean of the factors near this one, by their squares. */
+/* Returns the mean of the factors near `middle`, weighted by squared norms. */
 static double mean_near(
 	const struct step_check *c, const struct products *p, double middle)
 {
@@ -153,7 +156,7 @@ static double mean_near(
 	return bb > 0 ? ab / bb : middle;
 }
 
-/* Of most tensors: first the median, then the mean of those near it. */
+/* Returns the factor of most tensors: the mean of the factors near the median. */
 static double common_factor(const struct step_check *c, const struct products *p)
 {
 	double *f = xcalloc((size_t)c->n + 1, sizeof(*f));
@@ -166,38 +169,39 @@ static double common_factor(const struct step_check *c, const struct products *p
 	return mean_near(c, p, middle);
 }
 
-/* "4.000 times", and what of the layout has this degree. */
-void say_times(const struct step_check *c, double factor, char *out, size_t room)
+void describe_factor(
+	const struct step_check *c, double factor, char *out, size_t capacity)
 {
 	const struct {
 		int64_t n;
 		const char *what;
-	} of[] = {{c->o.dp * c->o.fsdp, "data-parallel ranks"},
-		{c->o.accumulation, "micro-batches that are accumulated"},
+	} degrees[] = {{c->o.dp * c->o.fsdp, "data-parallel ranks"},
+		{c->o.accumulation, "accumulated micro-batches"},
 		{c->o.tp, "tensor-parallel ranks"}, {c->o.cp, "context-parallel ranks"}};
-	/* (rounding to bf16 changes norms by as much) */
+	/* (rounding to bf16 changes norms this much) */
 	double whole = factor < 1 ? 1 / round(1 / factor) : round(factor);
 	bool near = c->o.precision != RUN_FP32 && fabs(factor / whole - 1) <= 0.005;
-	size_t at = (size_t)snprintf(out, room, "%.4g times", near ? whole : factor);
-	int said = 0;
-	for (size_t i = 0; i < ARRAY_LEN(of); i++)
-		for (int up = 0; up < 2 && of[i].n > 1 && at < room; up++) {
-			double n = (double)of[i].n, want = up ? 1 / n : n;
+	size_t at = (size_t)snprintf(out, capacity, "%.4g times", near ? whole : factor);
+	int n_named = 0;
+	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
+		for (int up = 0; up < 2 && degrees[i].n > 1 && at < capacity; up++) {
+			double n = (double)degrees[i].n, want = up ? 1 / n : n;
 			if (fabs(factor / want - 1) > 0.005)
 				continue;
-			at += (size_t)snprintf(out + at, room - at, "%s by the %lld %s",
-				said++ ? ", or"
-				: up   ? ": divided once more"
-				       : ": not divided",
-				(long long)of[i].n, of[i].what);
+			at += (size_t)snprintf(out + at, capacity - at,
+				"%s by the %lld %s",
+				n_named++ ? ", or"
+				: up	  ? ": divided once more"
+					  : ": not divided",
+				(long long)degrees[i].n, degrees[i].what);
 		}
 	const char *adapters =
 		c->lora.is_zero ? lora_wrong_scale(&c->lora, factor) : NULL;
-	if (adapters && at < room)
-		snprintf(out + at, room - at, "%sis the scale of the adapters %s?",
-			said ? ", or " : ": ", adapters);
-	if (!said && c->has_reference)
-		add_count_names(c, factor, out, room);
+	if (adapters && at < capacity)
+		snprintf(out + at, capacity - at, "%sis the scale of the adapters %s?",
+			n_named ? ", or " : ": ", adapters);
+	if (!n_named && c->has_reference)
+		add_count_names(c, factor, out, capacity);
 }
 
 double clip_factor(double clip, double norm)
@@ -205,29 +209,29 @@ double clip_factor(double clip, double norm)
 	return clip > 0 && norm > clip ? clip / (norm + 1e-6) : 1;
 }
 
-/* The bound of a tensor, with what the rounding of its moments hides of the gradient: `lost` of what was seen. */
-static double bound_of(const struct step_check *c, int i, const struct products *p,
-	double lost, double common)
+/* Returns the bound of a tensor plus what rounding of its moments hides: the fraction `lost`. */
+static double bound_with_rounding(const struct step_check *c, int i,
+	const struct products *p, double lost, double common)
 {
 	double size = fabs(common) * sqrt(p->bb);
 	return c->of[i].gradient.bound + (size > 0 ? 2 * lost * sqrt(p->aa) / size : 0);
 }
 
-/* How many tensors are right with this common factor? */
+/* Returns how many tensors are right with this common factor. */
 static int count_right(const struct step_check *c, const struct products *p,
 	const double *lost, double common)
 {
 	int n = 0;
 	for (int i = 0; i < c->n; i++) {
-		double bound = bound_of(c, i, &p[i], lost[i], common);
+		double bound = bound_with_rounding(c, i, &p[i], lost[i], common);
 		n += p[i].bb > 0 && bound < 0.5 && residual_of(&p[i], common) <= bound;
 	}
 	return n;
 }
 
-/* Where as many tensors are wrong as right, the median is no factor of either: that of a tensor with which the most are
- * right. A third of them, at least: some may have a factor of their own. */
-static double factor_of_one(
+/* Returns the tensor's factor with which most tensors are right, at least a third (some may have
+ * factors of their own). If about half of the tensors are wrong, the median is nobody's factor. */
+static double best_tensor_factor(
 	const struct step_check *c, const struct products *p, const double *lost)
 {
 	double best = NAN;
@@ -253,7 +257,7 @@ static void try_common(
 	}
 }
 
-/* The factor with which most tensors are right; if none is, the one that would be right. */
+/* Chooses the factor with which most tensors are right, or else the expected factor. */
 static void choose_common(
 	struct step_check *c, const struct products *p, const double *lost)
 {
@@ -268,12 +272,12 @@ static void choose_common(
 	c->scale.n_right = 0;
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++)
 		try_common(c, p, lost, tries[i]);
-	try_common(c, p, lost, factor_of_one(c, p, lost));
+	try_common(c, p, lost, best_tensor_factor(c, p, lost));
 }
 
-/* The norm of the gradient of the other run before clipping, if its scale is the reference's: that of what its
- * optimizer saw. Where tensors are wrong, it is not the reference's. */
-static double their_norm(const struct step_check *c, const struct products *p)
+/* Returns the norm of the other run's gradient before clipping, assuming that its scale
+ * is right. If tensors are wrong, it differs from the reference's norm. */
+static double unclipped_norm(const struct step_check *c, const struct products *p)
 {
 	double squares = 0;
 	for (int i = 0; i < c->n; i++)
@@ -281,13 +285,13 @@ static double their_norm(const struct step_check *c, const struct products *p)
 	return sqrt(squares) / fabs(c->scale.common);
 }
 
-static bool near(double a, double b, double within)
+static bool is_close(double a, double b, double within)
 {
 	return fabs(a / b - 1) <= within;
 }
 
-/* The part of the norm that the rounding of moments makes. */
-static double hidden(
+/* Returns the fraction of the norm that may be rounding of the moments. */
+static double rounding_share(
 	const struct step_check *c, const struct products *p, const double *lost)
 {
 	double noise = 0, all = 0;
@@ -298,24 +302,25 @@ static double hidden(
 	return all > 0 ? noise / all : 0;
 }
 
-/* The scale of the gradient and its clipping: the norm that was logged, and the common factor. The factor k of
- * the norm is one of the gradient, or only of the norm that it was clipped by. */
+/* Checks scale and clipping, from the logged norm and the common factor. The logged norm may be
+ * off by a factor k because the gradient is, or only the norm that it was clipped by. */
 static void judge_scale(
 	struct step_check *c, const struct products *p, const double *lost)
 {
-	double norm = their_norm(c, p), clip = c->files.adam.clip, off;
-	double within = (c->o.precision == RUN_FP32 ? 1e-3 : 0.03) + hidden(c, p, lost);
+	double norm = unclipped_norm(c, p), clip = c->files.adam.clip, off;
+	double within =
+		(c->o.precision == RUN_FP32 ? 1e-3 : 0.03) + rounding_share(c, p, lost);
 	double logged = c->o.grad_norm, k = logged > 0 ? logged / norm : 1;
 	char times[200];
 	const char *name = c->scale.common > 0 && clip > 0
-				   ? name_of_norm(c, clip / c->scale.common)
+				   ? name_norm(c, clip / c->scale.common)
 				   : NULL;
 	if (!isfinite(norm))
-		return; /* which is a finding by itself */
-	if (near(k, 1, within + c->o.grad_norm_half / norm))
+		return; /* (reported elsewhere) */
+	if (is_close(k, 1, within + c->o.grad_norm_half / norm))
 		k = 1;
 	c->scale.seen_norm = fabs(c->scale.common) * norm;
-	if (!c->scale.n_right) { /* another gradient: its scale says nothing, but that it was not clipped enough */
+	if (!c->scale.n_right) { /* (wrong gradients: only missing clipping shows) */
 		if (clip > 0 && c->scale.seen_norm > clip * (1 + within))
 			add_finding(c, FINDING_CLIP, NULL,
 				"clip: the clipped gradient has norm %.5g, above %.5g",
@@ -335,29 +340,29 @@ static void judge_scale(
 	if (clip < 0)
 		off = c->scale.clipped ? 1 : common;
 	else if (clip == 0)
-		off = near(common, k, within) ? 1 : common;
+		off = is_close(common, k, within) ? 1 : common;
 	else
 		off = common / (k * clip_factor(clip, k * norm));
-	say_times(c, k, times, sizeof(times));
-	if (k != 1 && clip > 0 && near(common, clip_factor(clip, logged), within) &&
-		!near(off, 1, within)) {
+	describe_factor(c, k, times, sizeof(times));
+	if (k != 1 && clip > 0 && is_close(common, clip_factor(clip, logged), within) &&
+		!is_close(off, 1, within)) {
 		add_finding(c, FINDING_CLIP, NULL,
-			"clip: grad_norm %.5g was logged and clipped by, and that of the gradient is "
-			"%.5g: %.4g times, %s%s",
+			"clip: grad_norm %.5g was logged and used for clipping, but the "
+			"gradient's is %.5g: %.4g times, %s%s",
 			logged, norm, k, name ? "as if it were " : "",
-			name ? name : "so it misses a part or has one twice");
+			name ? name : "so it misses a part or counts one twice");
 		return;
 	}
 	if (k != 1)
 		add_finding(c, FINDING_SCALE, NULL,
-			"scale: grad_norm %.5g was logged, and that of the gradient is %.5g: %s",
+			"scale: grad_norm %.5g was logged, but the gradient's is %.5g: %s",
 			logged, norm, times);
-	if (near(off, 1, within))
+	if (is_close(off, 1, within))
 		return;
-	say_times(c, off, times, sizeof(times));
-	if (clip > 0 && c->scale.clipped && near(common, 1, within))
+	describe_factor(c, off, times, sizeof(times));
+	if (clip > 0 && c->scale.clipped && is_close(common, 1, within))
 		add_finding(c, FINDING_SCALE, NULL,
-			"clip: the gradient was not clipped: its norm is %.5g, and --clip is %.5g",
+			"clip: the gradient was not clipped: its norm is %.5g, but --clip is %.5g",
 			c->scale.seen_norm, clip);
 	else if (clip > 0 && c->scale.clipped && c->scale.seen_norm > clip * (1 + within))
 		add_finding(c, FINDING_CLIP, NULL,
@@ -367,13 +372,11 @@ static void judge_scale(
 			name ? name : "which misses a part");
 	else
 		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s%s%s",
-			times,
-			name ? "; as if the norm that they are clipped by were " : "",
-			name ? name : "");
+			times, name ? "; as if clipping used " : "", name ? name : "");
 }
 
-/* The loss: if it is right, so is the forward pass, and the batch is the run's. If the gradients are, another loss
- * may be that of a rank, or of the last micro-batch. */
+/* Checks the loss. If it is right, so are the forward pass and the batch. If the
+ * gradients are right, a wrong loss may be of one rank or of the last micro-batch. */
 static void judge_loss(struct step_check *c)
 {
 	double logged = c->o.loss, own = c->reference.loss;
@@ -384,7 +387,7 @@ static void judge_loss(struct step_check *c)
 		return;
 	double off = fabs(logged - own);
 	c->loss_right = off <= c->loss_bound * c->reference.size + c->o.loss_half;
-	/* (between the two bounds, it is neither right nor wrong) */
+	/* (between the two bounds, it counts as neither right nor wrong) */
 	double far = c->o.precision == RUN_FP32 ? c->loss_bound
 		     : all			? 5e-3
 						: fmin(5e-3, 10 * c->loss_bound);
@@ -392,22 +395,22 @@ static void judge_loss(struct step_check *c)
 		return;
 	if (all && c->scale.n_right)
 		add_finding(c, FINDING_NOTE, NULL,
-			"loss: %.6g was logged, and the reference's is %.6g, of which the gradients "
-			"are right: is the logged one of one rank, or a part of the batch?",
+			"loss: %.6g was logged, but the reference's is %.6g, and its gradients "
+			"are right: is the logged loss of one rank, or of a part of the batch?",
 			logged, own);
 	else
 		add_finding(c, FINDING_LOSS, NULL,
-			"loss: %.6g was logged, and the reference's is %.6g: another batch, or "
-			"another function than the model's options say",
+			"loss: %.6g was logged, but the reference's is %.6g: another "
+			"batch, or another function than the model's options specify",
 			logged, own);
 }
 
 /* ---- all tensors -------------------------------------------------------------------------- */
 
-/* Two right runs of bf16 differ from each other by the roots of both distances. */
+/* Two right runs in bf16 differ by the root of the sum of both squared distances. */
 static const double bounds_of_runs[] = {2e-5, 0.06, 0.1};
 
-/* Two runs of one step: their exp_avg are compared as if they were gradients. */
+/* Reads exp_avg of two runs, to compare them like gradients. */
 static int read_means(
 	struct step_check *c, struct products *p, double *lost, struct err *e)
 {
@@ -442,7 +445,7 @@ static int read_means(
 	return 0;
 }
 
-int read_seen(struct step_check *c, int tensor, double *lost, struct err *e)
+int read_seen_gradient(struct step_check *c, int tensor, double *lost, struct err *e)
 {
 	struct tensor_step t;
 	if (c->given.n)
@@ -454,12 +457,13 @@ int read_seen(struct step_check *c, int tensor, double *lost, struct err *e)
 	return rc;
 }
 
-/* The products of the gradients that were seen and the reference's. */
-static int multiply(struct step_check *c, struct products *p, double *lost, struct err *e)
+/* Computes the sums of products of the gradients that were seen and the reference's. */
+static int compute_products(
+	struct step_check *c, struct products *p, double *lost, struct err *e)
 {
 	c->seen = xcalloc((size_t)c->n, sizeof(*c->seen));
 	for (int i = 0; i < c->n; i++) {
-		if (read_seen(c, i, &lost[i], e))
+		if (read_seen_gradient(c, i, &lost[i], e))
 			return -1;
 		p[i] = products_of(
 			c->seen[i], c->reference.g[c->of[i].in_model], c->of[i].n);
@@ -473,7 +477,7 @@ static int multiply(struct step_check *c, struct products *p, double *lost, stru
 	return 0;
 }
 
-/* A gradient that is zero but for rounding, as of the biases of keys, tells nothing but that there is none. */
+/* Handles gradients that are zero except for rounding, such as key biases. They must be small. */
 static bool judge_zero(
 	struct step_check *c, struct tensor_check *x, const struct products *p)
 {
@@ -482,7 +486,7 @@ static bool judge_zero(
 		return false;
 	x->zero = true;
 	if (sqrt(p->aa) > 1e-3 * fabs(c->scale.common) * norm)
-		add_finding(c, FINDING_ZERO, x, "has a gradient, and should have none");
+		add_finding(c, FINDING_ZERO, x, "has a gradient, but should have none");
 	return true;
 }
 
@@ -493,8 +497,8 @@ static void judge_tensor(
 	struct distance *d = &x->gradient;
 	double own = d->bound;
 	if (x->frozen || !isfinite(p->aa) || judge_zero(c, x, p))
-		return; /* (judge_update() names what is frozen or not finite) */
-	d->bound = bound_of(c, i, p, lost, c->scale.common);
+		return; /* (judge_update() reports frozen and non-finite tensors) */
+	d->bound = bound_with_rounding(c, i, p, lost, c->scale.common);
 	d->tested = d->bound < 0.5;
 	d->value = residual_of(p, c->scale.common);
 	x->factor = p->bb > 0 ? p->ab / p->bb / c->scale.common : 1;
@@ -503,7 +507,7 @@ static void judge_tensor(
 			   fabs(x->factor - 1) > x->factor_bound + d->bound - own;
 }
 
-/* A factor of all gradients: of exp_avg, or, if clipping divides it out, of the norms that were logged. */
+/* Checks the common factor of two runs, or if clipping hides it, the logged norms' ratio. */
 static void judge_scale_of_runs(struct step_check *c)
 {
 	const struct check_opts *o = &c->o;
@@ -514,43 +518,44 @@ static void judge_scale_of_runs(struct step_check *c)
 	c->scale.checked = logged || c->files.adam.clip == 0;
 	for (int i = 0; i < c->n; i++)
 		if (c->of[i].gradient.wrong)
-			return; /* another gradient has another norm */
-	if (!near(c->scale.common, 1, within))
+			return; /* other gradients have other norms */
+	if (!is_close(c->scale.common, 1, within))
 		add_finding(c, FINDING_SCALE, NULL,
 			"scale: exp_avg is %.4g times the first run's, in all tensors",
 			c->scale.common);
-	else if (logged && !near(second, first,
+	else if (logged && !is_close(second, first,
 				   within + o->first_norm_half / first +
 					   o->grad_norm_half / first)) {
-		say_times(c, second / first, times, sizeof(times));
+		describe_factor(c, second / first, times, sizeof(times));
 		add_finding(c, FINDING_SCALE, NULL,
-			"scale: grad_norm %.5g was logged of the first run, and %.5g of the "
-			"second: %s",
+			"scale: grad_norm %.5g was logged by the first run, and %.5g by "
+			"the second: %s",
 			first, second, times);
 	}
 }
 
-/* Is the common factor another one than clipping explains? */
+/* Returns true if clipping does not explain the common factor. */
 static bool scale_is_off(const struct step_check *c)
 {
 	double clip = c->files.adam.clip;
-	return clip >= 0 && !near(c->scale.common, clip_factor(clip, c->reference.norm),
-				    c->o.precision == RUN_FP32 ? 1e-3 : 0.03);
+	return clip >= 0 &&
+	       !is_close(c->scale.common, clip_factor(clip, c->reference.norm),
+		       c->o.precision == RUN_FP32 ? 1e-3 : 0.03);
 }
 
-/* With another beta1, if one is solved for. */
-static int judge_again(
+/* Compares again with another beta1, if one explains exp_avg. */
+static int retry_with_beta1(
 	struct step_check *c, struct products *p, double *lost, struct err *e)
 {
 	bool solved;
-	if (c->given.n) /* (gradients that are given follow from no beta1) */
+	if (c->given.n) /* (given gradients do not depend on beta1) */
 		return 0;
 	if (solve_betas(c, &solved, e))
 		return -1;
 	if (!solved)
 		return 0;
 	free(c->seen);
-	if (multiply(c, p, lost, e))
+	if (compute_products(c, p, lost, e))
 		return -1;
 	choose_common(c, p, lost);
 	return 0;
@@ -562,24 +567,24 @@ int judge_gradients(struct step_check *c, struct err *e)
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p));
 	double *lost = xcalloc((size_t)c->n, sizeof(*lost));
 	int rc = two ? read_means(c, p, lost, e)
-		     : set_bounds(c, e) || multiply(c, p, lost, e);
+		     : set_bounds(c, e) || compute_products(c, p, lost, e);
 	if (!rc)
 		choose_common(c, p, lost);
-	/* (gradients that are given do not depend on beta1) */
 	if (!rc && !two && !c->given.n &&
 		(2 * c->scale.n_right <= c->n || scale_is_off(c)))
-		rc = judge_again(c, p, lost, e);
+		rc = retry_with_beta1(c, p, lost, e);
 	if (!rc) {
 		for (int i = 0; i < c->n; i++)
 			judge_tensor(c, i, &p[i], lost[i]);
 	}
 	if (!rc && two) {
-		c->scale.seen_norm = their_norm(c, p) * fabs(c->scale.common);
+		c->scale.seen_norm = unclipped_norm(c, p) * fabs(c->scale.common);
 		judge_scale_of_runs(c);
 	} else if (!rc) {
 		judge_loss(c);
 		if (c->given.n)
-			judge_given_scale(c, their_norm(c, p) * fabs(c->scale.common));
+			judge_given_scale(
+				c, unclipped_norm(c, p) * fabs(c->scale.common));
 		else
 			judge_scale(c, p, lost);
 	}

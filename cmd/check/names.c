@@ -1,4 +1,4 @@
-/* Names of numbers that a step has: what a factor is a ratio of, and what norm a gradient was clipped by. */
+/* Names values of a step: ratios of counts, and norms that a gradient was clipped by. */
 #include "check/check.h"
 
 #include <math.h>
@@ -7,8 +7,7 @@
 
 /* ---- counts ------------------------------------------------------------------------------- */
 
-/* Returns the number of targets of each of n parts of the batch; 0: they differ, or the batch has no
- * such parts. */
+/* Returns the number of targets in each of n equal parts of the batch; 0: they differ. */
 static int64_t targets_of_part(const struct token_batch *b, int64_t n)
 {
 	int64_t targets = -1;
@@ -23,20 +22,20 @@ static int64_t targets_of_part(const struct token_batch *b, int64_t n)
 	return max64(targets, 0);
 }
 
-/* A factor that a bug makes. */
+/* A factor that a bug would cause. */
 struct named_factor {
 	double value;
 	const char *text;
 };
 
-/* Is this a loss scale, and nothing that the batch has? */
+/* Returns true for a power of two of at least 128, which may be a loss scale. */
 static bool is_loss_scale(double factor)
 {
 	double power = log2(factor);
 	return factor >= 128 && fabs(power - round(power)) < 1e-4;
 }
 
-/* Appends ": 368/370, ..." for the counts whose ratio the factor is. */
+/* Appends ": 368/370, ..." for the counts whose ratio is the factor. */
 static void add_ratio(char *out, size_t capacity, const struct named_factor *f, int64_t a,
 	int64_t b, int named)
 {
@@ -71,13 +70,13 @@ void add_count_names(
 		{1, of_rank, "the targets of a rank: twice"},
 		{1, b->n, "the number of sequences"},
 		{1, b->length, "the number of positions"},
-		{n, n + b->n,
-			"targets/labels: as if first labels counted in the divisor"},
-		{n, n - b->n, "targets/divisor: it lacks a target of each sequence"},
+		{n, n + b->n, "targets/labels: as if the divisor counted first labels"},
+		{n, n - b->n,
+			"targets/divisor: the divisor lacks a target of each sequence"},
 		{n, all,
-			"targets/positions: the mean is over those that do not count, too"},
+			"targets/positions: the mean includes positions that do not count"},
 		{all, n,
-			"positions/targets: the sum is over those that do not count, too"}};
+			"positions/targets: the sum includes positions that do not count"}};
 	const double within = c->o.precision == RUN_FP32 ? 1e-4 : 3e-3;
 	int named = 0;
 	for (size_t i = 0; i < ARRAY_LEN(tries); i++) {
@@ -100,12 +99,12 @@ void add_count_names(
 
 /* ---- norms -------------------------------------------------------------------------------- */
 
-enum { LARGEST, SUM_OF_SIZES, LARGEST_TENSOR, SUM_OF_TENSORS, NORMS };
+enum { LARGEST, SUM_OF_SIZES, LARGEST_TENSOR, SUM_OF_TENSORS, N_NORMS };
 
-/* What gradients have apart from their norm, and the squares of groups of tensors. */
+/* Norms that a bug may use instead of the norm of all gradients; squared norms of groups. */
 struct measures {
-	double of[NORMS];
-	double all, embedding, output, vectors; /* squares */
+	double norms[N_NORMS];
+	double all, embedding, output, vectors; /* squared norms */
 	int64_t n;
 };
 
@@ -120,20 +119,20 @@ static void measure_gradients(const struct step_check *c, struct measures *x)
 		for (int64_t j = 0; g && j < c->of[i].n; j++) {
 			double size = fabs((double)g[j]);
 			squares += size * size;
-			x->of[LARGEST] = fmax(x->of[LARGEST], size);
-			x->of[SUM_OF_SIZES] += size;
+			x->norms[LARGEST] = fmax(x->norms[LARGEST], size);
+			x->norms[SUM_OF_SIZES] += size;
 		}
 		x->all += squares;
 		x->n += c->of[i].n;
-		x->of[LARGEST_TENSOR] = fmax(x->of[LARGEST_TENSOR], sqrt(squares));
-		x->of[SUM_OF_TENSORS] += sqrt(squares);
+		x->norms[LARGEST_TENSOR] = fmax(x->norms[LARGEST_TENSOR], sqrt(squares));
+		x->norms[SUM_OF_TENSORS] += sqrt(squares);
 		x->embedding += t == m->tokens ? squares : 0;
 		x->output += t == m->output ? squares : 0;
 		x->vectors += t->ndim == 1 ? squares : 0;
 	}
 }
 
-const char *name_of_norm(const struct step_check *c, double norm)
+const char *name_norm(const struct step_check *c, double norm)
 {
 	struct measures x;
 	const double within = c->o.precision == RUN_FP32 ? 1e-3 : 0.01;
@@ -141,13 +140,13 @@ const char *name_of_norm(const struct step_check *c, double norm)
 	const bool tied = c->weights.m.output == c->weights.m.tokens;
 	const double both = tied ? x.embedding : x.embedding + x.output;
 	const struct named_factor tries[] = {
-		{x.of[LARGEST], "the largest element (norm_type inf)"},
-		{x.of[SUM_OF_SIZES],
-			"the sum of the sizes of all elements (norm_type 1)"},
-		{x.all, "the square of the norm: its root is missing"},
+		{x.norms[LARGEST], "the largest element (norm_type inf)"},
+		{x.norms[SUM_OF_SIZES],
+			"the sum of the absolute values of all elements (norm_type 1)"},
+		{x.all, "the square of the norm: the root is missing"},
 		{sqrt(x.all / (double)max64(1, x.n)), "the root of the mean square"},
-		{x.of[LARGEST_TENSOR], "the largest norm of a tensor"},
-		{x.of[SUM_OF_TENSORS], "the sum of the norms of the tensors"},
+		{x.norms[LARGEST_TENSOR], "the largest norm of a tensor"},
+		{x.norms[SUM_OF_TENSORS], "the sum of the norms of the tensors"},
 		{sqrt(x.all - x.embedding), "the norm without the embedding"},
 		{sqrt(fmax(0, x.all - x.output)), "the norm without the output layer"},
 		{sqrt(fmax(0, x.all - both)),

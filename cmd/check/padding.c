@@ -1,5 +1,5 @@
-/* pad_token_id: classes of Hugging Face give the row of this token no gradient as an input (padding_idx of
- * torch.nn.Embedding). A step whose own gradient leaves it out is compared with a reference that does, too. */
+/* pad_token_id: Hugging Face's classes give this token's row no gradient as an input (padding_idx
+ * of torch.nn.Embedding). If a step does so, it is compared with a reference that does so, too. */
 #include "check/check.h"
 
 #include "base/file.h"
@@ -9,8 +9,8 @@
 
 enum { MAX_CONFIG = 1 << 20 };
 
-/* Returns pad_token_id of a config.json, or of a directory's; -1: there is none, or it cannot be read. */
-static int64_t read_token(const char *path)
+/* Returns pad_token_id of a config.json, or a directory with one; -1: missing or unreadable. */
+static int64_t read_pad_token(const char *path)
 {
 	scoped_ptr char *inside = text_printf("%s/config.json", path);
 	scoped_str text = {0};
@@ -25,8 +25,8 @@ static int64_t read_token(const char *path)
 	return json_is_integer(token) ? json_integer_value(token) : -1;
 }
 
-/* The tensor of the token table, if the batch has the token; -1: it need not be looked at. */
-static int find_table(const struct step_check *c, int64_t token)
+/* Returns the index of the token table; -1 if it is frozen or the batch lacks the token. */
+static int find_padded_table(const struct step_check *c, int64_t token)
 {
 	const struct model *m = &c->weights.m;
 	bool has_token = false;
@@ -39,7 +39,7 @@ static int find_table(const struct step_check *c, int64_t token)
 }
 
 /* Sets row[dim] to the token's row of the run's gradient, up to a common factor. */
-static int read_row(
+static int read_gradient_row(
 	const struct step_check *c, int table, int64_t token, double *row, struct err *e)
 {
 	const int64_t dim = c->weights.m.tokens->dims[1];
@@ -59,8 +59,8 @@ static int read_row(
 	return 0;
 }
 
-/* Returns the cosine of the run's row with the reference's; of a reference that is zero: 1 if the run's is, too. */
-static double cosine(const struct step_check *c, const double *row, int64_t token)
+/* Returns the cosine of the run's row and the reference's; if that is zero, whether both are. */
+static double row_cosine(const struct step_check *c, const double *row, int64_t token)
 {
 	const struct tensor *t = c->weights.m.tokens;
 	const float *g = c->reference.g[t - c->weights.m.tensors];
@@ -77,12 +77,12 @@ static double cosine(const struct step_check *c, const double *row, int64_t toke
 	return aa > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-int use_padding(struct step_check *c, const char *config, const char *before,
+int try_padding(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e)
 {
-	const int64_t token = read_token(config ? config : before);
+	const int64_t token = read_pad_token(config ? config : before);
 	const bool padded = token >= 0 && token < c->weights.m.c.vocab;
-	const int table = padded ? find_table(c, token) : -1;
+	const int table = padded ? find_padded_table(c, token) : -1;
 	const char *why;
 	if (table < 0)
 		return 0;
@@ -90,20 +90,20 @@ int use_padding(struct step_check *c, const char *config, const char *before,
 		xcalloc((size_t)c->weights.m.tokens->dims[1], sizeof(*row));
 	const enum reference_kind was = c->o.reference;
 	struct gradients own = c->reference;
-	if (read_row(c, table, token, row, e))
+	if (read_gradient_row(c, table, token, row, e))
 		return -1;
-	const double without = cosine(c, row, token);
+	const double without = row_cosine(c, row, token);
 	c->weights.padding = token + 1;
 	c->reference = (struct gradients){0};
 	if (!reference_can_train(&c->weights, &c->batch, &why))
 		c->o.reference = REFERENCE_FLOAT64;
 	if (compute(c, e))
 		return gradients_free(&own), -1;
-	if (cosine(c, row, token) > without) {
+	if (row_cosine(c, row, token) > without) {
 		gradients_free(&own);
 		add_finding(c, FINDING_NOTE, NULL,
-			"the embedding of token %lld (pad_token_id) has no gradient as an input, "
-			"as torch.nn.Embedding leaves it out with padding_idx",
+			"the embedding of token %lld (pad_token_id) has no gradient as an "
+			"input: padding_idx of torch.nn.Embedding leaves it out",
 			(long long)token);
 		return 0;
 	}

@@ -1,4 +1,4 @@
-/* What was found, as text and as JSON. */
+/* Prints what was found, as text and as JSON. */
 #include "check/report.h"
 
 #include "base/json.h"
@@ -10,7 +10,7 @@
 
 struct tally tally(const struct step_check *c, enum check_test test)
 {
-	struct tally t = {.least = INFINITY};
+	struct tally t = {.min_bound = INFINITY};
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[c->order[i]];
 		const struct distance *d = distance_in(x, test), *w;
@@ -18,8 +18,8 @@ struct tally tally(const struct step_check *c, enum check_test test)
 			continue;
 		t.tested++;
 		t.wrong += d->wrong;
-		t.least = fmin(t.least, d->bound);
-		t.most = fmax(t.most, d->bound);
+		t.min_bound = fmin(t.min_bound, d->bound);
+		t.max_bound = fmax(t.max_bound, d->bound);
 		w = t.worst ? distance_in(t.worst, test) : NULL;
 		if (!w || d->value / d->bound > w->value / w->bound)
 			t.worst = x;
@@ -38,12 +38,12 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 		t.tested - t.wrong, t.tested, t.wrong ? "farthest" : "worst", w->value,
 		w->bound, t.worst->name);
 	if (test == TEST_GRADIENT && t.tested < c->n)
-		str_printf(out, "; %d not tested: zero, or less than rounding",
+		str_printf(out, "; %d not tested: zero, or smaller than rounding errors",
 			c->n - t.tested);
 	str_putc(out, '\n');
 }
 
-/* A part that was not checked; the scale has its own line. */
+/* Appends a line about a part that was not checked. (The scale has its own line.) */
 static void put_unchecked(
 	const struct step_check *c, enum check_part part, struct str *out)
 {
@@ -80,20 +80,20 @@ static void put_scale(const struct step_check *c, struct str *out)
 	str_printf(out, "scale   grad_norm %.6g", norm);
 	if (c->o.grad_norm > 0)
 		str_printf(out, ", logged %.6g", c->o.grad_norm);
-	str_printf(out, "; in the file times %.6f", c->scale.common);
+	str_printf(out, "; the file's is %.6f times that", c->scale.common);
 	if (c->scale.clipped && clip > 0)
-		str_printf(out, ", by clipping to %.4g it is %.6f", clip,
+		str_printf(out, ", clipping to %.4g gives %.6f", clip,
 			clip_factor(clip, norm));
 	else if (c->scale.clipped)
 		str_printf(out, ", as if clipped to %.5g (--clip %.5g?)",
 			c->scale.seen_norm, c->scale.seen_norm);
 	if (!c->scale.n_right)
-		str_puts(out, "; not checked: the gradients are others");
+		str_puts(out, "; not checked: the gradients differ");
 	else if (!c->scale.checked)
 		str_puts(out,
 			c->given.loss_scale > 1
-				? "; NOT checked: a loss scale may be in them"
-				: "; NOT checked: clipping hides it, --grad-norm would tell");
+				? "; NOT checked: the gradients may contain a loss scale"
+				: "; NOT checked: clipping hides it; give --grad-norm");
 	str_putc(out, '\n');
 }
 
@@ -113,33 +113,34 @@ static void put_update(const struct step_check *c, struct str *out)
 	str_printf(out, "        learning rate %.6g at the optimizer's step %.0f", c->lr,
 		c->files.step);
 	if (decayed)
-		str_printf(out, "; weight decay %.3g of %d tensor%s, none of %d",
-			c->decay, decayed, plural(decayed), plain);
+		str_printf(out, "; weight decay: %.3g (%d tensor%s), none (%d)", c->decay,
+			decayed, plural(decayed), plain);
 	else if (plain)
-		str_printf(out, "; no weight decay of %d tensors", plain);
+		str_printf(out, "; weight decay: none (%d tensors)", plain);
 	str_putc(out, '\n');
 }
 
-/* Which tensors have this cause, in backward order. */
+/* Appends the names of the tensors with this cause, in backward order. */
 static void put_names(const struct check_report *r, int cause, struct str *out)
 {
-	enum { MOST = 6 };
+	enum { MAX_NAMES = 6 };
 	struct str names = {0}, others = {0};
 	int n = 0;
 	for (int k = r->n_rows - 1; k >= 0; k--)
 		n += report_row_tensors(
-			r, &r->rows[k], cause, n < MOST ? &names : &others);
+			r, &r->rows[k], cause, n < MAX_NAMES ? &names : &others);
 	str_puts(out, names.s);
-	if (n > MOST)
-		str_printf(out, " and %d more", n - MOST);
+	if (n > MAX_NAMES)
+		str_printf(out, " and %d more", n - MAX_NAMES);
 	str_free(&names);
 	str_free(&others);
 }
 
 enum { FILE_NAME_TEXT = 140 };
 
-/* Returns " (NAME)", the name of a tensor in the checkpoint, if that is another one; else "". x may be NULL. */
-static const char *in_file(const struct tensor_check *x, char text[static FILE_NAME_TEXT])
+/* Returns " (NAME)" if the checkpoint has another name for the tensor, else "". x may be NULL. */
+static const char *name_in_file(
+	const struct tensor_check *x, char text[static FILE_NAME_TEXT])
 {
 	text[0] = '\0';
 	if (x && *x->file_name)
@@ -147,7 +148,7 @@ static const char *in_file(const struct tensor_check *x, char text[static FILE_N
 	return text;
 }
 
-static const struct tensor_check *tensor_named(
+static const struct tensor_check *find_tensor_named(
 	const struct step_check *c, const char *name)
 {
 	int i = 0;
@@ -160,11 +161,11 @@ static void put_findings(const struct step_check *c, struct str *out)
 {
 	struct check_report r;
 	char name[FILE_NAME_TEXT];
-	const struct tensor_check *first = report_first(c);
+	const struct tensor_check *first = report_first_wrong(c);
 	if (first)
 		str_printf(out,
 			"first   wrong in backward order: %s%s, residual %.2g, bound %.1g\n",
-			first->name, in_file(first, name), first->gradient.value,
+			first->name, name_in_file(first, name), first->gradient.value,
 			first->gradient.bound);
 	map_init(&r, c, NULL);
 	for (int k = 0; k < c->n_findings; k++) {
@@ -173,11 +174,12 @@ static void put_findings(const struct step_check *c, struct str *out)
 		if (f->kind == FINDING_GRADIENT) {
 			put_names(&r, k, out);
 			if (f->n == 1)
-				str_puts(out, in_file(tensor_named(c, f->first), name));
+				str_puts(out, name_in_file(find_tensor_named(c, f->first),
+						      name));
 			str_printf(out, " (%d): ", f->n);
 		} else if (*f->first) {
 			str_printf(out, "%s%s", f->first,
-				in_file(tensor_named(c, f->first), name));
+				name_in_file(find_tensor_named(c, f->first), name));
 			if (f->n > 1)
 				str_printf(out, " and %d more", f->n - 1);
 			str_puts(out, ": ");
@@ -207,18 +209,19 @@ void step_check_print(const struct step_check *c, struct str *out)
 	if (!c->files.no_after)
 		put_file(
 			two ? "second" : "after", &c->files.after, c->files.m1 >= 0, out);
-	if (c->told)
-		str_printf(out, "run     %s, from the files of Trainer\n", c->told);
+	if (c->run_facts_text)
+		str_printf(out, "run     %s, from the files of Trainer\n",
+			c->run_facts_text);
 	given_print(&c->given, c->n, out);
 	if (two)
-		str_printf(out, "        of one step, %.0f: their exp_avg are compared\n",
+		str_printf(out, "        both after step %.0f: exp_avg is compared\n",
 			c->files.step);
 	if (c->has_reference) {
 		put_batch(c, out);
 		put_scale(c, out);
 	} else if (two && !c->scale.checked)
 		str_puts(out,
-			"scale   NOT checked: clipping may hide it, --grad-norm X,Y would tell\n");
+			"scale   NOT checked: clipping may hide it; give --grad-norm X,Y\n");
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
 		static const enum check_part parts[] = {
 			CHECK_GRADIENTS, CHECK_MOMENTS, CHECK_UPDATE};
@@ -238,7 +241,7 @@ void step_check_print(const struct step_check *c, struct str *out)
 
 /* ---- JSON ------------------------------------------------------------------------------ */
 
-static json_t *of_distance(const struct distance *d)
+static json_t *distance_json(const struct distance *d)
 {
 	json_t *j = json_object();
 	if (!d->tested) {
@@ -251,25 +254,26 @@ static json_t *of_distance(const struct distance *d)
 	return j;
 }
 
-static json_t *of_copies(const struct step_check *c)
+static json_t *copies_json(const struct step_check *c)
 {
 	json_t *all = json_array();
 	for (int64_t i = 0; i < c->copies[1].n; i++) {
-		const struct copy_check *x = &c->copies[1].of[i];
+		const struct copy_check *x = &c->copies[1].items[i];
 		json_t *j = json_object();
 		put_json(j, "name", text_json(x->name));
-		put_json(j, "of", json_string(x->whose));
-		put_json(j, "compared_with", json_string(x->first));
+		put_json(j, "of", json_string(x->owner));
+		put_json(j, "compared_with", json_string(x->read_owner));
 		put_json(j, "elements", json_integer(x->n));
-		put_json(j, "different", json_integer(x->differ));
-		put_json(j, "first", x->differ ? json_integer(x->at) : json_null());
+		put_json(j, "different", json_integer(x->n_different));
+		put_json(j, "first",
+			x->n_different ? json_integer(x->first_different) : json_null());
 		put_json(j, "distance", number_json(x->distance));
 		BUG_ON(json_array_append_new(all, j));
 	}
 	return all;
 }
 
-static json_t *of_tensor(const struct step_check *c, const struct tensor_check *x)
+static json_t *tensor_json(const struct step_check *c, const struct tensor_check *x)
 {
 	json_t *j = json_object();
 	put_json(j, "name", json_string(x->name));
@@ -277,9 +281,9 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 	put_json(j, "elements", json_integer(x->n));
 	put_json(j, "gradient_norm", number_json(x->norm));
 	put_json(j, "factor", c->has_reference ? number_json(x->factor) : json_null());
-	put_json(j, "gradient", of_distance(&x->gradient));
-	put_json(j, "moments", of_distance(&x->moments));
-	put_json(j, "update", of_distance(&x->update));
+	put_json(j, "gradient", distance_json(&x->gradient));
+	put_json(j, "moments", distance_json(&x->moments));
+	put_json(j, "update", distance_json(&x->update));
 	put_json(j, "learning_rate", x->update.tested ? number_json(x->lr) : json_null());
 	put_json(j, "weight_decay", x->decays ? number_json(x->decay) : json_null());
 	put_json(j, "finite", json_boolean(!x->nonfinite));
@@ -291,7 +295,7 @@ static json_t *of_tensor(const struct step_check *c, const struct tensor_check *
 	return j;
 }
 
-static json_t *of_part(const struct step_check *c, enum check_part part)
+static json_t *part_json(const struct step_check *c, enum check_part part)
 {
 	const bool of_step = part == CHECK_MOMENTS || part == CHECK_UPDATE;
 	scoped_str why = {0};
@@ -311,8 +315,8 @@ void step_check_json(const struct step_check *c, struct str *out)
 	put_json(j, "before", text_json(c->files.before.name));
 	put_json(j, "after",
 		c->files.no_after ? json_null() : text_json(c->files.after.name));
-	if (c->told)
-		put_json(j, "from_files", json_string(c->told));
+	if (c->run_facts_text)
+		put_json(j, "from_files", json_string(c->run_facts_text));
 	if (c->given.n)
 		put_json(j, "gradients_given", json_boolean(true));
 	put_json(j, "verdict", json_string(verdict_of(c)->word));
@@ -327,7 +331,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 	if (c->has_reference || c->files.two_runs)
 		put_json(j, "scale_checked", json_boolean(c->scale.checked));
 	for (enum check_part p = 0; p < N_CHECK_PARTS; p++)
-		put_json(j, check_part_names[p], of_part(c, p));
+		put_json(j, check_part_names[p], part_json(c, p));
 	for (int k = 0; k < c->n_findings; k++) {
 		json_t *f = json_object();
 		put_json(f, "text", json_string(c->findings[k].text));
@@ -336,9 +340,10 @@ void step_check_json(const struct step_check *c, struct str *out)
 		BUG_ON(json_array_append_new(findings, f));
 	}
 	put_json(j, "findings", findings);
-	put_json(j, "copies", of_copies(c));
+	put_json(j, "copies", copies_json(c));
 	for (int i = 0; i < c->n; i++)
-		BUG_ON(json_array_append_new(tensors, of_tensor(c, &c->of[c->order[i]])));
+		BUG_ON(json_array_append_new(
+			tensors, tensor_json(c, &c->of[c->order[i]])));
 	put_json(j, "tensors", tensors);
 	char *all = json_dumps(
 		j, JSON_INDENT(1) | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(9));

@@ -1,4 +1,4 @@
-/* The learning rates that explain the updates; see rates.h. */
+/* Learning rates that explain the updates; see rates.h. */
 #include "check/rates.h"
 #include "check/search.h"
 
@@ -12,13 +12,14 @@
 double rate_noise(const struct tensor_check *x)
 {
 	const struct update_sums *s = &x->sums;
-	return s->uu > 0 ? s->unclear * s->round * sqrt(s->pp / s->uu) : INFINITY;
+	return s->uu > 0 ? s->amplification * s->rounding * sqrt(s->pp / s->uu)
+			 : INFINITY;
 }
 
 void find_rate(struct step_check *c)
 {
 	double *noise = xcalloc((size_t)c->n + 1, sizeof(*noise));
-	double *rates[2]; /* above and below 0 */
+	double *rates[2]; /* [0]: above 0, [1]: below 0 */
 	int n = 0, kept[2] = {0};
 	for (int k = 0; k < 2; k++)
 		rates[k] = xcalloc((size_t)c->n + 1, sizeof(**rates));
@@ -64,7 +65,7 @@ static bool nothing_moved(const struct step_check *c)
 	return count_still(c, &moved) && !moved;
 }
 
-/* Returns whether a rate of this size would show in some tensor. */
+/* Returns true if some tensor's rounding is small enough to show this rate. */
 static bool would_show(const struct step_check *c, double rate)
 {
 	for (int i = 0; i < c->n; i++)
@@ -86,7 +87,7 @@ bool by_no_rate(struct cause_search *s)
 	       !(s->c->files.adam.lr > 0 && would_show(s->c, s->c->files.adam.lr));
 }
 
-/* AdamW makes parameters smaller by lr times decay, which is at most lr: without an update, the rate is above 0. */
+/* (Parameters shrink by lr * decay, at most lr: the rate is above 0, so an update is missing.) */
 bool by_decay_alone(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -94,8 +95,8 @@ bool by_decay_alone(struct cause_search *s)
 	int n = 0;
 	for (int i = 0; i < c->n && !(fabs(c->lr) > 0); i++) {
 		const struct tensor_check *x = &c->of[i];
-		double shrink = x->sums.shrink;
-		if (x->frozen || x->unchanged || !(shrink > 4 * x->sums.round) ||
+		double shrink = x->sums.shrinkage;
+		if (x->frozen || x->unchanged || !(shrink > 4 * x->sums.rounding) ||
 			rate_noise(x) > 0.1 * shrink)
 			continue;
 		part = fmax(part, shrink);
@@ -134,16 +135,16 @@ bool by_other_rate(struct cause_search *s)
 
 /* ---- tensors with another rate --------------------------------------------------------------- */
 
-/* How far the rate of a tensor may be from what it should be, relative to this. (A norm's weights that are all 1, and
- * whose gradients all have one sign, as with many positions, have an update along them: decay of them looks like
- * another rate.) */
+/* Returns the relative bound of a tensor's rate. (If all weights of a norm are 1 and its
+ * gradients all have one sign, as with many positions, the update points along the
+ * weights. Their decay then looks like another rate.) */
 static double rate_bound(const struct step_check *c, const struct tensor_check *x)
 {
-	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.along;
-	return decay + fmax(1e-3, 3 * x->update.bound * x->sums.unclear);
+	double decay = fmax(c->decay, c->files.adam.decay) * x->sums.decay_as_rate;
+	return decay + fmax(1e-3, 3 * x->update.bound * x->sums.amplification);
 }
 
-/* Returns whether the rate of a tensor is so many times the rate of most. */
+/* Returns true if the tensor's rate is `times` the common rate. */
 static bool has_rate(
 	const struct step_check *c, const struct tensor_check *x, double times)
 {
@@ -156,8 +157,8 @@ bool has_other_lr(const struct step_check *c, const struct tensor_check *x)
 	       !has_rate(c, x, x->lr_scale);
 }
 
-/* Returns the settings of a tensor's group in a file; NULL: not known. */
-static const struct ckpt_settings *settings_of(
+/* Returns the settings of a tensor's group in a file; NULL: unknown. */
+static const struct ckpt_settings *group_settings(
 	const struct step_check *c, const struct tensor_check *x, bool before)
 {
 	const struct step_files *f = &c->files;
@@ -166,45 +167,45 @@ static const struct ckpt_settings *settings_of(
 	return v->settings && i >= 0 && v->settings[i].lr >= 0 ? &v->settings[i] : NULL;
 }
 
-/* Returns a tensor with the rate of most that has settings, too; NULL: there is none. */
-static const struct tensor_check *one_of_most(const struct step_check *c)
+/* Returns a tensor that has the common rate and settings in the files; NULL: none. */
+static const struct tensor_check *find_typical_tensor(const struct step_check *c)
 {
 	for (int k = 0; k < c->n; k++) {
 		const struct tensor_check *x = &c->of[c->order[k]];
 		if (x->update.tested && !x->update.wrong && !x->unchanged &&
-			has_rate(c, x, 1) && settings_of(c, x, false))
+			has_rate(c, x, 1) && group_settings(c, x, false))
 			return x;
 	}
 	return NULL;
 }
 
 enum group_rate {
-	RATE_UNKNOWN,	/* the files do not tell */
-	RATE_EXPLAINED, /* a file has this rate, or this multiple of the rate of most */
-	RATE_UNSURE,	/* the file after the step may have the rates of the next one */
+	RATE_UNKNOWN,	/* the files have no settings */
+	RATE_EXPLAINED, /* a file has this rate, or this multiple of the common rate */
+	RATE_UNSURE,	/* the file after the step may have the next step's rates */
 	RATE_REFUTED
 };
 
-/* What the optimizer's groups in the files tell of a tensor's rate. Schedules change the rates of a file before or after
- * it is written, so the file before the step may have those of this step, or the file after it. */
+/* Compares a tensor's rate with the optimizer's groups in the files. Schedules change the rates
+ * before or after a file is written, so either file may have the rates of this step. */
 static enum group_rate rate_of_group(
 	const struct step_check *c, const struct tensor_check *x)
 {
-	const struct tensor_check *most = one_of_most(c);
-	bool both = most && settings_of(c, x, true) && settings_of(c, most, true);
-	if (!most || !settings_of(c, x, false))
+	const struct tensor_check *most = find_typical_tensor(c);
+	bool both = most && group_settings(c, x, true) && group_settings(c, most, true);
+	if (!most || !group_settings(c, x, false))
 		return RATE_UNKNOWN;
 	for (int before = both; before >= 0; before--) {
-		double own = settings_of(c, x, before)->lr;
-		double other = settings_of(c, most, before)->lr;
-		if (!(own > 0 || other > 0)) /* (the end of a schedule) */
+		double own = group_settings(c, x, before)->lr;
+		double other = group_settings(c, most, before)->lr;
+		if (!(own > 0 || other > 0)) /* (end of a schedule) */
 			continue;
 		if (has_rate(c, x, own / c->lr) ||
 			(other > 0 && has_rate(c, x, own / other)))
 			return RATE_EXPLAINED;
 	}
-	const struct ckpt_settings *a = settings_of(c, x, false),
-				   *b = settings_of(c, most, false);
+	const struct ckpt_settings *a = group_settings(c, x, false),
+				   *b = group_settings(c, most, false);
 	bool one =
 		a->group >= 0 && b->group >= 0
 			? a->group == b->group
@@ -212,7 +213,7 @@ static enum group_rate rate_of_group(
 	return one || both ? RATE_REFUTED : RATE_UNSURE;
 }
 
-/* Is a rate that differs from the rate of most tensors wrong? */
+/* Returns true if a rate that differs from the common rate is wrong. */
 static bool rate_is_wrong(const struct step_check *c, const struct tensor_check *x)
 {
 	enum group_rate is = rate_of_group(c, x);
@@ -221,8 +222,8 @@ static bool rate_is_wrong(const struct step_check *c, const struct tensor_check 
 	return is != RATE_EXPLAINED && c->files.adam.lr > 0;
 }
 
-/* The tensors of a group share one rate within rounding: the rate of its first tensor. */
-static double shown_rate(const struct step_check *c, const struct tensor_check *x)
+/* Returns the rate to print: a group shares one rate within rounding, the first tensor's. */
+static double rate_to_print(const struct step_check *c, const struct tensor_check *x)
 {
 	for (int k = 0; c->order[k] != x - c->of; k++) {
 		const struct tensor_check *y = &c->of[c->order[k]];
@@ -244,8 +245,8 @@ bool has_opposite_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	const struct tensor_check *x = &c->of[s->tensor];
-	snprintf(s->detail, sizeof(s->detail), "%.4g, and most have %.4g",
-		shown_rate(c, x), c->lr);
+	snprintf(s->detail, sizeof(s->detail), "%.4g, but most have %.4g",
+		rate_to_print(c, x), c->lr);
 	return has_other_lr(c, x) && x->lr / c->lr < 0 && !has_rate(c, x, 0);
 }
 
@@ -255,8 +256,8 @@ bool has_wrong_rate(struct cause_search *s)
 	const struct tensor_check *x = &c->of[s->tensor];
 	if (!has_other_lr(c, x) || !rate_is_wrong(c, x))
 		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.4g instead of %.4g", shown_rate(c, x),
-		c->lr * x->lr_scale);
+	snprintf(s->detail, sizeof(s->detail), "%.4g instead of %.4g",
+		rate_to_print(c, x), c->lr * x->lr_scale);
 	return true;
 }
 
@@ -266,28 +267,28 @@ bool has_own_rate(struct cause_search *s)
 	const struct tensor_check *x = &c->of[s->tensor];
 	if (!has_other_lr(c, x) || rate_is_wrong(c, x))
 		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.4g, and most have %.4g",
-		shown_rate(c, x), c->lr);
+	snprintf(s->detail, sizeof(s->detail), "%.4g, but most have %.4g",
+		rate_to_print(c, x), c->lr);
 	return true;
 }
 
-/* The rate of most, though the file has another one for its group, and no file has this one. */
+/* The tensor has the common rate, although the file has another one for its group. */
 bool lacks_own_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	const struct tensor_check *x = &c->of[s->tensor];
-	const struct ckpt_settings *before = settings_of(c, x, true);
+	const struct ckpt_settings *before = group_settings(c, x, true);
 	if (!before || !x->update.tested || x->update.wrong || x->unchanged ||
 		has_other_lr(c, x) || c->lr_scaled || rate_of_group(c, x) != RATE_REFUTED)
 		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.4g, and its group in the file has %.4g",
+	snprintf(s->detail, sizeof(s->detail), "%.4g, but its group in the file has %.4g",
 		c->lr, before->lr);
 	return true;
 }
 
 /* ---- what was not checked ----------------------------------------------------------------- */
 
-/* Returns the name of the optimizer if its update is not AdamW's; or NULL. */
+/* Returns the optimizer's name if its update is not AdamW's; else NULL. */
 static const char *other_optimizer(const struct step_check *c)
 {
 	unsigned is = c->files.after.optimizer;
@@ -313,22 +314,23 @@ void find_unchecked_updates(struct step_check *c)
 		tested += has_update && x->update.tested;
 	}
 	if (c->files.no_after)
-		why = "no file of after the step was given";
+		why = "no checkpoint after the step was given";
 	else if (!step_files_have_moments(&c->files) || c->files.v1 < 0)
 		why = "the file after the step has no exp_avg and exp_avg_sq";
 	else if (!has)
-		why = "no tensor has a moment that is not zero";
+		why = "all moments are zero";
 	else if (nothing_moved(c))
 		why = "no parameter changed";
 	else if (!(fabs(c->lr) > 0))
-		why = "its learning rate is 0, or less than the rounding of the parameters shows";
+		why = "the learning rate is 0, or so small that rounding of the "
+		      "parameters hides it";
 	else if (!tested)
 		why = "the rounding of the parameters hides it";
 	snprintf(c->update_unchecked, sizeof(c->update_unchecked), "%s", why ? why : "");
 	c->n_updates_unchecked = 0;
 	if (other)
 		snprintf(c->update_unchecked, sizeof(c->update_unchecked),
-			"the optimizer is %s, whose update differs from AdamW's", other);
+			"the optimizer is %s; its update differs from AdamW's", other);
 	else if (!why && tested < has) {
 		c->n_updates_unchecked = has - tested;
 		snprintf(c->update_unchecked, sizeof(c->update_unchecked),

@@ -1,4 +1,4 @@
-/* The words and numbers of a report, whichever its kind. */
+/* The text and values of a report, in any format. */
 #include "check/report.h"
 #include "foreign/foreign.h"
 
@@ -7,7 +7,7 @@
 
 /* ---- findings ------------------------------------------------------------------------- */
 
-const struct tensor_check *report_first(const struct step_check *c)
+const struct tensor_check *report_first_wrong(const struct step_check *c)
 {
 	for (int i = c->n - 1; i >= 0; i--)
 		if (c->of[c->order[i]].gradient.wrong)
@@ -20,20 +20,20 @@ bool has_finding(const struct tensor_check *x, int finding)
 	return x->found >> finding & 1;
 }
 
-static bool has(const struct check_report *r, int tensor, int finding)
+static bool row_tensor_has(const struct check_report *r, int tensor, int finding)
 {
 	return tensor >= 0 && has_finding(&r->c->of[tensor], finding);
 }
 
-/* "0-5,7"; "*": all that have a tensor of this name. */
+/* Appends the layers with the finding: "0-5,7"; "*" if all layers with such a tensor have it. */
 static void put_layers(const struct check_report *r, const struct map_row *row,
 	int finding, struct str *out)
 {
 	const char *between = "";
 	int n = 0, with = 0;
 	for (int i = 0; i < row->n; i++) {
-		n += row->of[i] >= 0;
-		with += has(r, row->of[i], finding);
+		n += row->tensors[i] >= 0;
+		with += row_tensor_has(r, row->tensors[i], finding);
 	}
 	if (with == n && n > 1) {
 		str_putc(out, '*');
@@ -41,9 +41,10 @@ static void put_layers(const struct check_report *r, const struct map_row *row,
 	}
 	for (int i = 0, end; i < row->n; i = end + 1) {
 		end = i;
-		if (!has(r, row->of[i], finding))
+		if (!row_tensor_has(r, row->tensors[i], finding))
 			continue;
-		while (end + 1 < row->n && has(r, row->of[end + 1], finding))
+		while (end + 1 < row->n &&
+			row_tensor_has(r, row->tensors[end + 1], finding))
 			end++;
 		str_printf(out, "%s%lld", between, (long long)r->layers[i]);
 		if (end > i)
@@ -57,7 +58,7 @@ bool report_row_tensors(const struct check_report *r, const struct map_row *row,
 {
 	bool any = false;
 	for (int i = 0; i < row->n; i++)
-		any |= has(r, row->of[i], finding);
+		any |= row_tensor_has(r, row->tensors[i], finding);
 	if (!any)
 		return false;
 	str_puts(out, out->len ? ", " : "");
@@ -113,15 +114,15 @@ static void put_tally(const struct step_check *c, enum check_test test, struct s
 			out, "not tested%s%s", why.len ? ": " : "", why.len ? why.s : "");
 		return;
 	}
-	report_number(low, 2, t.least);
-	report_number(high, 2, t.most);
+	report_number(low, 2, t.min_bound);
+	report_number(high, 2, t.max_bound);
 	str_printf(out, "%d of %d tensor%s within bounds of %s", t.tested - t.wrong,
 		t.tested, plural(t.tested), low);
 	if (strcmp(low, high) != 0)
 		str_printf(out, " to %s", high);
 	if (t.tested < c->n)
 		str_printf(out, "; %d %s", c->n - t.tested,
-			test == TEST_GRADIENT ? "are zero but for rounding"
+			test == TEST_GRADIENT ? "are zero except for rounding"
 					      : "not tested");
 }
 
@@ -149,20 +150,20 @@ static void put_given(const struct check_report *r, struct str *out)
 
 static void put_batch(const struct check_report *r, struct str *out)
 {
-	enum { MOST = 8 };
+	enum { MAX_FILES = 8 };
 	const struct token_batch *b = &r->c->batch;
 	if (!r->c->has_reference) {
 		str_puts(out, "none: gradients are not tested");
 		return;
 	}
-	for (int64_t i = 0; i < r->batch->n && i < MOST; i++)
+	for (int64_t i = 0; i < r->batch->n && i < MAX_FILES; i++)
 		str_printf(out, "%s%s", i ? ", " : "", r->batch->v[i]);
-	if (r->batch->n > MOST)
-		str_printf(out, " and %lld more", (long long)r->batch->n - MOST);
+	if (r->batch->n > MAX_FILES)
+		str_printf(out, " and %lld more", (long long)r->batch->n - MAX_FILES);
 	str_printf(out, ": %lld sequence%s of %lld positions, %lld targets%s%s%s",
 		(long long)b->n, plural(b->n), (long long)b->length,
 		(long long)b->counted, b->weights ? " with weights" : "",
-		b->masked ? ", others masked" : "",
+		b->masked ? ", the rest masked" : "",
 		b->documents ? ", attention within documents" : "");
 }
 
@@ -180,25 +181,26 @@ static void put_run(const struct check_report *r, struct str *out)
 	const struct {
 		const char *what;
 		int64_t n;
-	} of[] = {{"dp", o->dp}, {"fsdp", o->fsdp}, {"tp", o->tp}, {"cp", o->cp},
+	} degrees[] = {{"dp", o->dp}, {"fsdp", o->fsdp}, {"tp", o->tp}, {"cp", o->cp},
 		{"accumulation", o->accumulation}};
 	str_puts(out, precisions[o->precision]);
-	for (size_t i = 0; i < ARRAY_LEN(of); i++)
-		if (of[i].n > 1)
-			str_printf(out, ", %s=%lld", of[i].what, (long long)of[i].n);
+	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
+		if (degrees[i].n > 1)
+			str_printf(out, ", %s=%lld", degrees[i].what,
+				(long long)degrees[i].n);
 }
 
 static void put_adam(const struct check_report *r, struct str *out)
 {
 	const struct adam *a = &r->c->files.adam;
 	if (r->c->given.n && r->c->files.m1 < 0)
-		return; /* (another one, perhaps) */
+		return; /* (the optimizer may be another one) */
 	str_printf(out, "AdamW, its step %.0f, beta1 %.4g, beta2 %.4g, eps %.3g, ",
 		r->c->files.step, a->beta1, a->beta2, a->eps);
 	if (a->clip > 0)
 		str_printf(out, "gradients clipped to %.4g", a->clip);
 	else
-		str_puts(out, a->clip < 0 ? "clipping not known" : "no clipping");
+		str_puts(out, a->clip < 0 ? "clipping unknown" : "no clipping");
 }
 
 static void put_gradients(const struct check_report *r, struct str *out)
@@ -222,28 +224,28 @@ static void put_copies(const struct check_report *r, struct str *out)
 	step_check_copies(r->c, out);
 }
 
-/* Which of them a check of a step has, and one of two runs. */
-enum { OF_STEP = 1, OF_RUNS = 2 };
+/* Whether a fact applies to one step, to two runs, or to both. */
+enum { FOR_STEP = 1, FOR_RUNS = 2 };
 
 static const struct {
 	const char *name;
-	int of;
-	void (*put)(
-		const struct check_report *r, struct str *out); /* nothing: left out */
+	int applies_to;
+	void (*put)(const struct check_report *r,
+		struct str *out); /* appends nothing: left out */
 } facts[] = {
-	{"Before", OF_STEP, put_first},
-	{"After", OF_STEP, put_second},
-	{"First run", OF_RUNS, put_first},
-	{"Second run", OF_RUNS, put_second},
-	{"Gradients from", OF_STEP, put_given},
-	{"Batch", OF_STEP, put_batch},
-	{"Reference", OF_STEP, put_reference},
-	{"The other run", OF_STEP | OF_RUNS, put_run},
-	{"Optimizer", OF_STEP | OF_RUNS, put_adam},
-	{"Gradients", OF_STEP | OF_RUNS, put_gradients},
-	{"Moments", OF_STEP, put_moments},
-	{"Update", OF_STEP, put_updates},
-	{"Copies", OF_STEP | OF_RUNS, put_copies},
+	{"Before", FOR_STEP, put_first},
+	{"After", FOR_STEP, put_second},
+	{"First run", FOR_RUNS, put_first},
+	{"Second run", FOR_RUNS, put_second},
+	{"Gradients from", FOR_STEP, put_given},
+	{"Batch", FOR_STEP, put_batch},
+	{"Reference", FOR_STEP, put_reference},
+	{"The other run", FOR_STEP | FOR_RUNS, put_run},
+	{"Optimizer", FOR_STEP | FOR_RUNS, put_adam},
+	{"Gradients", FOR_STEP | FOR_RUNS, put_gradients},
+	{"Moments", FOR_STEP, put_moments},
+	{"Update", FOR_STEP, put_updates},
+	{"Copies", FOR_STEP | FOR_RUNS, put_copies},
 };
 
 _Static_assert(ARRAY_LEN(facts) == N_REPORT_FACTS, "the number of facts");
@@ -251,14 +253,14 @@ _Static_assert(ARRAY_LEN(facts) == N_REPORT_FACTS, "the number of facts");
 const char *report_fact(const struct check_report *r, int i, struct str *text)
 {
 	str_clear(text);
-	if (facts[i].of & (r->c->files.two_runs ? OF_RUNS : OF_STEP))
+	if (facts[i].applies_to & (r->c->files.two_runs ? FOR_RUNS : FOR_STEP))
 		facts[i].put(r, text);
 	return text->len ? facts[i].name : NULL;
 }
 
 /* ---- scale ---------------------------------------------------------------------------- */
 
-double report_known(bool is, double v)
+double known_or_nan(bool is, double v)
 {
 	return is ? v : NAN;
 }
@@ -272,23 +274,23 @@ int report_scales(
 	int n = 0;
 	if (c->has_reference) {
 		s[n++] = (struct report_scale){"loss", c->reference.loss,
-			report_known(!isnan(c->o.loss), c->o.loss)};
+			known_or_nan(!isnan(c->o.loss), c->o.loss)};
 		s[n++] = (struct report_scale){"norm of the gradient (grad_norm)", norm,
-			report_known(c->o.grad_norm > 0, c->o.grad_norm)};
+			known_or_nan(c->o.grad_norm > 0, c->o.grad_norm)};
 		s[n++] = (struct report_scale){"factor of the gradient, by clipping",
-			report_known(a->clip >= 0, factor), c->scale.common};
+			known_or_nan(a->clip >= 0, factor), c->scale.common};
 		s[n++] = (struct report_scale){"norm that the optimizer saw",
-			report_known(a->clip >= 0, factor * norm),
-			report_known(c->scale.seen_norm > 0, c->scale.seen_norm)};
+			known_or_nan(a->clip >= 0, factor * norm),
+			known_or_nan(c->scale.seen_norm > 0, c->scale.seen_norm)};
 	}
 	if (c->files.two_runs)
 		s[n++] = (struct report_scale){
 			"factor of the second run's gradients", 1, c->scale.common};
 	if (c->lr > 0) {
 		s[n++] = (struct report_scale){
-			"learning rate", report_known(a->lr >= 0, a->lr), c->lr};
+			"learning rate", known_or_nan(a->lr >= 0, a->lr), c->lr};
 		s[n++] = (struct report_scale){
-			"weight decay", report_known(a->decay >= 0, a->decay), c->decay};
+			"weight decay", known_or_nan(a->decay >= 0, a->decay), c->decay};
 	}
 	BUG_ON(n > MAX_REPORT_SCALES);
 	return n;
@@ -302,11 +304,11 @@ const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v)
 	return buf;
 }
 
-const char *report_unscaled(const struct step_check *c)
+const char *report_scale_note(const struct step_check *c)
 {
 	return !c->has_reference && !c->files.two_runs ? NULL
-	       : !c->scale.n_right ? "The scale is not checked: the gradients are others."
+	       : !c->scale.n_right ? "The scale is not checked: the gradients differ."
 	       : !c->scale.checked
-		       ? "The scale is not checked: clipping may hide it, and --grad-norm would tell."
+		       ? "The scale is not checked: clipping may hide it; give --grad-norm."
 		       : NULL;
 }

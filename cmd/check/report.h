@@ -1,25 +1,25 @@
 /*
- * report: what a report of a checked step has, whichever its kind. Names of tensors and files are foreign text.
+ * report: the content of a report, in any format. Names of tensors and files are foreign text.
  */
 #pragma once
 
 #include "draw/draw.h"
 #include "check/check.h"
 
-/* A row of the maps: the tensors of all layers with one name, or a tensor outside of layers. */
+/* A row of the maps: the tensors with one name in all layers, or a tensor outside of layers. */
 struct map_row {
 	const char *name; /* without the layer */
 	bool outside;
-	int n;	 /* layers, or 1 */
-	int *of; /* [n] tensors; -1: none */
+	int n;	      /* number of layers, or 1 */
+	int *tensors; /* [n] tensors; -1: none */
 };
 
 struct check_report {
 	const struct step_check *c;
-	const struct strs *batch; /* names of its files */
+	const struct strs *batch; /* names of the batch's files */
 	struct map_row *rows;
 	int n_rows, n_layers;
-	int64_t *layers; /* their numbers */
+	int64_t *layers; /* layer numbers */
 };
 
 /* ---- report_map.c: tensors in rows and columns ------------------------------------------ */
@@ -32,15 +32,16 @@ void map_free(struct check_report *r);
 void map_row_name(const struct map_row *row, struct str *out); /* "attention.wq" */
 
 enum { MARKS_WITHIN = 3, MARKS_BEYOND = 4 };
-/* A place of a map: its sign, and the step of its colour, each ten times the one before. */
+/* A cell of a map: its sign and color level. Each level is for distances ten times larger. */
 struct map_mark {
 	const char *sign;
 	bool beyond;
-	int step; /* below MARKS_WITHIN or MARKS_BEYOND; -1: no colour */
+	int step; /* below MARKS_WITHIN or MARKS_BEYOND; -1: no color */
 };
 struct map_mark map_mark(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t);
-bool map_has(const struct check_report *r, enum check_test t); /* a place with a colour */
+bool map_has(
+	const struct check_report *r, enum check_test t); /* has a cell with a color */
 
 /* ---- findings.c -------------------------------------------------------------------------- */
 
@@ -53,47 +54,48 @@ struct check_verdict {
 	const char *line;
 	const char *reason;
 };
-/* A wrong step has no line and no reason: these are the number of its findings. */
+/* For a wrong step, line and reason are NULL: the number of findings takes their place. */
 const struct check_verdict *verdict_of(const struct step_check *c);
-/* Appends "its scale and its update were not checked"; nothing if all parts were. */
+/* Appends "its scale and its update were not checked"; nothing if all parts were checked. */
 void verdict_exceptions(const struct step_check *c, struct str *out);
 
 /* ---- print.c ------------------------------------------------------------------------------ */
 
 struct tally {
 	int tested, wrong;
-	double least, most;		  /* bounds */
-	const struct tensor_check *worst; /* compared with its bound */
+	double min_bound, max_bound;
+	const struct tensor_check *worst; /* largest distance relative to its bound */
 };
 struct tally tally(const struct step_check *c, enum check_test test);
 
 /* ---- report.c: words and numbers ---------------------------------------------------------- */
 
-void report_reason(const struct step_check *c, struct str *out); /* of the verdict */
+void report_reason(const struct step_check *c, struct str *out); /* for the verdict */
 
-/* What was checked, one of so many facts: its name and its text; NULL if it does not apply. */
+/* Returns the name of fact i of "What was checked", and its text; NULL: it does not apply. */
 enum { N_REPORT_FACTS = 13 };
 const char *report_fact(const struct check_report *r, int i, struct str *text);
 
 struct report_scale {
 	const char *name;
-	double expected, seen; /* NAN: not known */
+	double expected, seen; /* NAN: unknown */
 };
 enum { MAX_REPORT_SCALES = 6 };
 int report_scales(
 	const struct step_check *c, struct report_scale s[AT_LEAST(MAX_REPORT_SCALES)]);
-/* A sentence if clipping hides the scale; or NULL. */
-const char *report_unscaled(const struct step_check *c);
+/* Returns a sentence if the scale was not checked; else NULL. */
+const char *report_scale_note(const struct step_check *c);
 
-/* The first tensor in backward order with a wrong gradient; NULL: none. */
-const struct tensor_check *report_first(const struct step_check *c);
+/* Returns the first tensor in backward order with a wrong gradient; NULL: none. */
+const struct tensor_check *report_first_wrong(const struct step_check *c);
 bool has_finding(const struct tensor_check *x, int finding);
-/* Appends ", " and the tensors of a row with a finding: "layers.0-5,7.attention.wq.weight", and with "*" those of all
- * layers; false: none. All rows; nothing if it is about the whole step. */
+/* Appends ", " and the row's tensors with a finding: "layers.0-5,7.attention.wq.weight", or with
+ * "*" for all layers. Returns false if there are none. report_tensors(): of all rows; appends
+ * nothing if the finding is about the whole step. */
 bool report_row_tensors(const struct check_report *r, const struct map_row *row,
 	int finding, struct str *out);
 void report_tensors(const struct check_report *r, int finding, struct str *out);
 
-/* The number with so many digits; "" for NAN. Returns buf. */
+/* Formats v with so many digits; "" for NAN. Returns buf. */
 const char *report_number(char buf[AT_LEAST(NUM_TEXT)], int digits, double v);
-double report_known(bool is, double v); /* NAN if not */
+double known_or_nan(bool is, double v); /* NAN if unknown */

@@ -1,4 +1,4 @@
-/* The maps: tensors in rows, layers in columns, and how far each is from its bound. */
+/* Maps: tensors in rows, layers in columns, and the distance of each from its bound. */
 #include "check/report.h"
 
 #include <math.h>
@@ -9,8 +9,8 @@ const char *const check_test_names[] = {"Gradients", "Moments", "Update"};
 
 /* ---- the maps ------------------------------------------------------------------------- */
 
-/* The name of a tensor within its layer; NULL: it is in none. */
-static const char *in_layer(const char *name, int64_t *layer)
+/* Returns the name of a tensor within its layer; NULL if it is outside of layers. */
+static const char *name_in_layer(const char *name, int64_t *layer)
 {
 	static const char begin[] = "layers.";
 	const char *digits = name + strlen(begin);
@@ -23,7 +23,7 @@ static const char *in_layer(const char *name, int64_t *layer)
 	return digits + n + 1;
 }
 
-static int by_number(const void *x, const void *y)
+static int compare_numbers(const void *x, const void *y)
 {
 	int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
 	return (a > b) - (a < b);
@@ -34,8 +34,8 @@ static void find_layers(struct check_report *r)
 	int64_t *all = xcalloc((size_t)r->c->n + 1, sizeof(*all));
 	int n = 0;
 	for (int i = 0; i < r->c->n; i++)
-		n += in_layer(r->c->of[i].name, &all[n]) != NULL;
-	qsort(all, (size_t)n, sizeof(*all), by_number);
+		n += name_in_layer(r->c->of[i].name, &all[n]) != NULL;
+	qsort(all, (size_t)n, sizeof(*all), compare_numbers);
 	for (int i = 0; i < n; i++)
 		if (!r->n_layers || all[i] != all[r->n_layers - 1])
 			all[r->n_layers++] = all[i];
@@ -47,14 +47,14 @@ static struct map_row *add_row(struct check_report *r, const char *name, bool ou
 	r->rows = xgrow(r->rows, r->n_rows, sizeof(*r->rows));
 	struct map_row *row = &r->rows[r->n_rows++];
 	*row = (struct map_row){name, outside, outside ? 1 : r->n_layers, NULL};
-	row->of = xcalloc((size_t)row->n, sizeof(*row->of));
+	row->tensors = xcalloc((size_t)row->n, sizeof(*row->tensors));
 	for (int i = 0; i < row->n; i++)
-		row->of[i] = -1;
+		row->tensors[i] = -1;
 	return row;
 }
 
-/* The place of a tensor of a layer. */
-static int *place_of(struct check_report *r, const char *name, int64_t layer)
+/* Returns the cell of a tensor of a layer. */
+static int *find_cell(struct check_report *r, const char *name, int64_t layer)
 {
 	struct map_row *row = NULL;
 	for (int k = 0; k < r->n_rows && !row; k++)
@@ -62,12 +62,12 @@ static int *place_of(struct check_report *r, const char *name, int64_t layer)
 			row = &r->rows[k];
 	if (!row)
 		row = add_row(r, name, false);
-	const int64_t *at =
-		bsearch(&layer, r->layers, (size_t)r->n_layers, sizeof(layer), by_number);
-	return &row->of[at - r->layers];
+	const int64_t *at = bsearch(
+		&layer, r->layers, (size_t)r->n_layers, sizeof(layer), compare_numbers);
+	return &row->tensors[at - r->layers];
 }
 
-/* More places than this is no model of equal layers: then each tensor has a row. */
+/* Returns false if most cells would be empty, as layers differ: each tensor then gets a row. */
 static bool is_grid(const struct check_report *r)
 {
 	return (int64_t)r->n_rows * r->n_layers <= 16 * (int64_t)r->c->n;
@@ -76,7 +76,7 @@ static bool is_grid(const struct check_report *r)
 static void free_rows(struct check_report *r)
 {
 	for (int k = 0; k < r->n_rows; k++)
-		free(r->rows[k].of);
+		free(r->rows[k].tensors);
 	free(r->rows);
 	r->rows = NULL;
 	r->n_rows = 0;
@@ -88,8 +88,9 @@ static void find_rows(struct check_report *r, bool layered)
 		int i = r->c->order[k];
 		const char *whole = r->c->of[i].name;
 		int64_t layer;
-		const char *name = layered ? in_layer(whole, &layer) : NULL;
-		*(name ? place_of(r, name, layer) : add_row(r, whole, true)->of) = i;
+		const char *name = layered ? name_in_layer(whole, &layer) : NULL;
+		*(name ? find_cell(r, name, layer) : add_row(r, whole, true)->tensors) =
+			i;
 	}
 }
 
@@ -123,7 +124,7 @@ void map_row_name(const struct map_row *row, struct str *out)
 
 /* ---- tests ---------------------------------------------------------------------------- */
 
-/* Has the tensor a finding that its gradient and its moments do not explain? */
+/* Returns true if the tensor has a finding that its gradient and moments do not explain. */
 static bool has_other_finding(const struct step_check *c, const struct tensor_check *x)
 {
 	for (int k = 0; k < c->n_findings; k++)

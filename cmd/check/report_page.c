@@ -1,4 +1,4 @@
-/* A report as a page, and as Markdown to be pasted into a pull request. share/report has the style. */
+/* Writes a report as HTML, or as Markdown for a pull request. share/report has the style. */
 #include "check/report.h"
 
 #include <math.h>
@@ -8,17 +8,17 @@ extern const char report_heat_css[];
 
 /* ---- both kinds ----------------------------------------------------------------------- */
 
-static void put_title(const void *of, struct str *out)
+static void put_title(const void *report, struct str *out)
 {
-	const struct check_report *r = of;
+	const struct check_report *r = report;
 	const struct step_files *f = &r->c->files;
 	str_printf(out, f->two_runs ? "One step of %s and %s" : "The step from %s to %s",
 		f->before.name, f->after.name);
 }
 
-static void put_summary(const void *of, struct doc *d)
+static void put_summary(const void *report, struct doc *d)
 {
-	const struct check_report *r = of;
+	const struct check_report *r = report;
 	const struct check_verdict *v = verdict_of(r->c);
 	scoped_str reason = {0};
 	report_reason(r->c, &reason);
@@ -76,8 +76,8 @@ static void put_scales(const struct check_report *r, struct doc *d)
 	}
 	if (n)
 		doc_table_end(d);
-	if (report_unscaled(r->c))
-		doc_note(d, report_unscaled(r->c));
+	if (report_scale_note(r->c))
+		doc_note(d, report_scale_note(r->c));
 	if (n)
 		doc_section_end(d);
 }
@@ -110,13 +110,13 @@ static void put_finding(const struct check_report *r, int k, struct doc *d)
 static void put_findings(const struct check_report *r, struct doc *d)
 {
 	const struct step_check *c = r->c;
-	const struct tensor_check *first = report_first(c);
+	const struct tensor_check *first = report_first_wrong(c);
 	if (!c->n_findings)
 		return;
 	doc_section(d, "findings", "Findings");
 	if (first && d->kind == PAGE_HTML) {
 		str_puts(d->out,
-			"<p>The first wrong gradient in backward order is that of ");
+			"<p>The first wrong gradient in backward order belongs to ");
 		html_text(d->out, first->name);
 		str_printf(d->out, ": residual %.2g, bound %.2g.</p>\n",
 			first->gradient.value, first->gradient.bound);
@@ -130,8 +130,9 @@ static void put_findings(const struct check_report *r, struct doc *d)
 
 /* ---- HTML ----------------------------------------------------------------------------- */
 
-/* What a place of a map shows when one points at it. */
-static void put_numbers(const struct tensor_check *x, enum check_test t, struct str *out)
+/* Appends the text that a cell of a map shows under the pointer. */
+static void put_cell_values(
+	const struct tensor_check *x, enum check_test t, struct str *out)
 {
 	const struct distance *d = distance_in(x, t);
 	str_printf(out, "%s: ", x->name);
@@ -149,7 +150,7 @@ static void put_numbers(const struct tensor_check *x, enum check_test t, struct 
 		str_printf(out, ", weight decay %.3g", x->decay);
 }
 
-static void html_place(
+static void html_cell(
 	const struct step_check *c, int i, enum check_test t, struct str *out)
 {
 	struct str text = {0};
@@ -158,7 +159,7 @@ static void html_place(
 		return;
 	}
 	const struct map_mark m = map_mark(c, &c->of[i], t);
-	put_numbers(&c->of[i], t, &text);
+	put_cell_values(&c->of[i], t, &text);
 	str_puts(out, "<td");
 	if (m.step >= 0)
 		str_printf(out, " class=\"%c%d\"", m.beyond ? 'b' : 'w', m.step);
@@ -173,8 +174,8 @@ static void html_place(
 
 static void html_map(const struct check_report *r, enum check_test t, struct str *out)
 {
-	enum { MANY = 48 };
-	bool many = r->n_layers > MANY;
+	enum { MAX_LABELED_LAYERS = 48 };
+	bool many = r->n_layers > MAX_LABELED_LAYERS;
 	if (!map_has(r, t))
 		return;
 	str_puts(out, "<div>");
@@ -195,7 +196,7 @@ static void html_map(const struct check_report *r, enum check_test t, struct str
 		str_puts(out, "<tr>");
 		html_element(out, "th", NULL, name.s ? name.s : "");
 		for (int i = 0; i < row->n; i++)
-			html_place(r->c, row->of[i], t, out);
+			html_cell(r->c, row->tensors[i], t, out);
 		str_puts(out, "</tr>\n");
 		str_free(&name);
 	}
@@ -207,15 +208,14 @@ static void html_maps(const struct check_report *r, struct doc *d)
 {
 	doc_section(d, "maps", "Maps");
 	str_puts(d->out,
-		"<p class=\"note\">The distance of each tensor from what is right, compared with the "
-		"largest that rounding explains. Within: "
-		"<span class=\"key w0\">·</span> below 1/100 of it, <span class=\"key w1\">·</span> "
-		"below 1/10, <span class=\"key w2\">·</span> more. Beyond: "
-		"<span class=\"key b0\">×</span> below 10 times, <span class=\"key b1\">×</span> "
-		"below 100, <span class=\"key b2\">×</span> below 1000, "
-		"<span class=\"key b3\">×</span> more, <span class=\"key b3\">!</span> not finite. "
-		"– is not tested. Point at a place for its numbers.</p>\n"
-		"<div class=\"maps\">\n");
+		"<p class=\"note\">The distance of each tensor from what is right, relative to "
+		"its bound: the largest distance that rounding explains. Within: <span "
+		"class=\"key w0\">·</span> below 1/100, <span class=\"key w1\">·</span> below "
+		"1/10, <span class=\"key w2\">·</span> more. Beyond: <span class=\"key "
+		"b0\">×</span> below 10 times, <span class=\"key b1\">×</span> below 100, <span "
+		"class=\"key b2\">×</span> below 1000, <span class=\"key b3\">×</span> more, "
+		"<span class=\"key b3\">!</span> not finite. – is not tested. Point at a cell for "
+		"its values.</p>\n<div class=\"maps\">\n");
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
 		html_map(r, t, d->out);
 	str_puts(d->out, "</div>\n");
@@ -235,7 +235,7 @@ static void html_tensor(const struct step_check *c, int i, struct doc *d)
 	doc_cell(d, CELL_NUMBER, report_number(text, 15, (double)x->n));
 	doc_cell(d, CELL_NUMBER, report_number(text, 4, x->norm));
 	doc_cell(d, CELL_NUMBER,
-		report_number(text, 6, report_known(x->gradient.tested, x->factor)));
+		report_number(text, 6, known_or_nan(x->gradient.tested, x->factor)));
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
 		const struct distance *at = distance_in(x, t);
 		snprintf(text, sizeof(text), "%.2g of %.2g", at->value, at->bound);
@@ -252,11 +252,11 @@ static void html_tensors(const struct check_report *r, struct doc *d)
 {
 	static const char *const head[] = {"Tensor", ">Elements", ">Gradient's norm",
 		">Factor", ">Gradient", ">Moments", ">Update", ">Findings"};
-	enum { OPEN = 100 };
+	enum { MAX_OPEN_ROWS = 100 };
 	doc_section(d, "tensors", "Tensors");
 	str_printf(d->out,
 		"<details%s><summary>%d tensor%s in forward order: residuals and their bounds</summary>\n",
-		r->c->n <= OPEN ? " open" : "", r->c->n, plural(r->c->n));
+		r->c->n <= MAX_OPEN_ROWS ? " open" : "", r->c->n, plural(r->c->n));
 	doc_head(d, "tensors", head, ARRAY_LEN(head));
 	for (int k = 0; k < r->c->n; k++)
 		html_tensor(r->c, r->c->order[k], d);
@@ -267,7 +267,7 @@ static void html_tensors(const struct check_report *r, struct doc *d)
 
 /* ---- Markdown ------------------------------------------------------------------------- */
 
-/* The names of the rows, all of one length. */
+/* Appends a row's name, padded to the width of the longest. */
 static void md_row_name(
 	const struct check_report *r, const struct map_row *row, struct str *out)
 {
@@ -293,9 +293,10 @@ static void md_map(const struct check_report *r, enum check_test t, struct str *
 		md_row_name(r, row, &text);
 		for (int i = 0; i < row->n; i++)
 			str_puts(&text,
-				row->of[i] < 0
+				row->tensors[i] < 0
 					? " "
-					: map_mark(r->c, &r->c->of[row->of[i]], t).sign);
+					: map_mark(r->c, &r->c->of[row->tensors[i]], t)
+						  .sign);
 		str_puts(&text, "\n");
 	}
 	str_puts(out, "\n");
@@ -303,10 +304,10 @@ static void md_map(const struct check_report *r, enum check_test t, struct str *
 	str_free(&text);
 }
 
-/* The first tensors that are beyond a bound. */
+/* Appends a table of the first tensors beyond a bound. */
 static void md_tensors(const struct check_report *r, struct doc *d)
 {
-	enum { MOST = 40 };
+	enum { MAX_ROWS = 40 };
 	static const char *const head[] = {
 		"Beyond its bound", "Test", ">Residual", ">Bound", ">Factor"};
 	const struct step_check *c = r->c;
@@ -316,7 +317,7 @@ static void md_tensors(const struct check_report *r, struct doc *d)
 		const struct tensor_check *x = &c->of[c->order[k]];
 		for (enum check_test t = 0; t < N_CHECK_TESTS; t++) {
 			const struct distance *at = distance_in(x, t);
-			if (!at->wrong || n++ >= MOST)
+			if (!at->wrong || n++ >= MAX_ROWS)
 				continue;
 			if (n == 1)
 				doc_head(d, NULL, head, ARRAY_LEN(head));
@@ -327,19 +328,19 @@ static void md_tensors(const struct check_report *r, struct doc *d)
 			doc_cell(d, CELL_NUMBER, report_number(text, 2, at->bound));
 			doc_cell(d, CELL_NUMBER,
 				report_number(text, 6,
-					report_known(t == TEST_GRADIENT, x->factor)));
+					known_or_nan(t == TEST_GRADIENT, x->factor)));
 			doc_row_end(d);
 		}
 	}
-	if (n > MOST)
-		str_printf(d->out, "\nand %d more.\n", n - MOST);
+	if (n > MAX_ROWS)
+		str_printf(d->out, "\nand %d more.\n", n - MAX_ROWS);
 }
 
 /* ---- the reports ---------------------------------------------------------------------- */
 
-static void put_body(const void *of, struct doc *d)
+static void put_body(const void *report, struct doc *d)
 {
-	const struct check_report *r = of;
+	const struct check_report *r = report;
 	put_findings(r, d);
 	put_facts(r, d);
 	put_scales(r, d);
@@ -347,16 +348,16 @@ static void put_body(const void *of, struct doc *d)
 	html_tensors(r, d);
 }
 
-static void put_markdown(const void *of, struct doc *d)
+static void put_markdown(const void *report, struct doc *d)
 {
-	const struct check_report *r = of;
+	const struct check_report *r = report;
 	put_summary(r, d);
 	put_findings(r, d);
 	put_facts(r, d);
 	put_scales(r, d);
 	str_puts(d->out,
-		"\nDistances, a column a layer: · within bounds, × beyond, ! not finite, "
-		"– not tested.\n");
+		"\nDistances, one column per layer: · within bounds, × beyond, ! not "
+		"finite, – not tested.\n");
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
 		md_map(r, t, d->out);
 	md_tensors(r, d);

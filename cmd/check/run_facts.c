@@ -1,4 +1,4 @@
-/* What Hugging Face's Trainer has written about a step. */
+/* Reads what Hugging Face's Trainer wrote about a step. */
 #include "check/run_facts.h"
 
 #include "archive/archive.h"
@@ -11,10 +11,10 @@
 
 enum { MAX_STATE = 1 << 26 };
 
-/* Returns the object of a JSON file of a directory; NULL: there is no such file, or it cannot be read. */
-static json_t *read_object(const char *folder, const char *name)
+/* Returns the object of a directory's JSON file; NULL: missing, or unreadable (with a warning). */
+static json_t *read_object(const char *dir, const char *name)
 {
-	scoped_ptr char *path = text_printf("%s/%s", folder, name);
+	scoped_ptr char *path = text_printf("%s/%s", dir, name);
 	scoped_str text = {0};
 	struct err e = {0};
 	json_error_t why = {.text = ""};
@@ -28,7 +28,7 @@ static json_t *read_object(const char *folder, const char *name)
 				root ? "not a JSON object" : why.text);
 	}
 	if (e.code) {
-		warn("%s; nothing is taken from it", e.msg);
+		warn("%s; the file is ignored", e.msg);
 		json_decref(root);
 		root = NULL;
 	}
@@ -41,7 +41,7 @@ static int64_t integer_in(const json_t *object, const char *key, int64_t none)
 	return json_is_integer(x) ? json_integer_value(x) : none;
 }
 
-/* Sets the text of a number that is not negative. */
+/* Sets the text of a number >= 0; leaves it for anything else. */
 static void put_number(char out[NUM_TEXT], const json_t *row, const char *key)
 {
 	const json_t *x = json_object_get(row, key);
@@ -50,16 +50,17 @@ static void put_number(char out[NUM_TEXT], const json_t *row, const char *key)
 		text_double(out, v);
 }
 
-/* Returns the learning rate of all groups of an optimizer; below 0: they have none in common. */
-static double read_rate(const char *folder)
+/* Returns the common learning rate of an optimizer's groups; -1: they differ, or it is unknown. */
+static double read_rate(const char *dir)
 {
-	scoped_ptr char *path = text_printf("%s/optimizer.pt", folder);
+	scoped_ptr char *path = text_printf("%s/optimizer.pt", dir);
 	struct torch_file f;
 	struct err e = {0};
 	double lr = -1, x;
 	const struct torch_item *item;
 	scoped_str name = {0};
-	if (!file_exists(path) || torch_open(&f, path, &e)) /* (the view reports it) */
+	if (!file_exists(path) ||
+		torch_open(&f, path, &e)) /* (the view reports errors) */
 		return -1;
 	for (int g = 0;; g++) {
 		int64_t n = 0;
@@ -77,8 +78,8 @@ static double read_rate(const char *folder)
 	return lr;
 }
 
-/* Some versions log the rate of the step, others the next one, which the optimizer's file has. The rate before the step
- * is in the file before it. */
+/* Returns the logged rate if it is this step's, else -1: some versions log the next step's rate.
+ * The optimizer's file before the step has this step's rate, the file after it the next one's. */
 static double rate_of_step(double logged, const char *before, const char *after)
 {
 	double own = read_rate(before), next = read_rate(after);
@@ -86,7 +87,7 @@ static double rate_of_step(double logged, const char *before, const char *after)
 	return known ? logged : -1;
 }
 
-/* The loss of a row is the mean since the row before it. */
+/* Reads the step's row of the log. A row's loss is the mean since the row before it. */
 static void read_log(struct run_facts *x, const json_t *log, int64_t step,
 	const char *before, const char *after)
 {
@@ -120,10 +121,10 @@ static void read_state(struct run_facts *x, const char *before, const char *afte
 		read_log(x, json_object_get(second, "log_history"), step, before, after);
 }
 
-/* training_args.bin is a pickle of an object, whose fields are read as numbers. */
-static void read_arguments(struct run_facts *x, const char *folder)
+/* Reads training_args.bin, a pickle of an object with numeric fields. */
+static void read_arguments(struct run_facts *x, const char *dir)
 {
-	scoped_ptr char *path = text_printf("%s/training_args.bin", folder);
+	scoped_ptr char *path = text_printf("%s/training_args.bin", dir);
 	static const char *const keys[] = {
 		"max_grad_norm", "bf16", "fp16", "gradient_accumulation_steps"};
 	double v[ARRAY_LEN(keys)];
@@ -132,7 +133,7 @@ static void read_arguments(struct run_facts *x, const char *folder)
 	if (!file_exists(path))
 		return;
 	if (torch_open(&f, path, &e)) {
-		warn("%s; nothing is taken from it", e.msg);
+		warn("%s; the file is ignored", e.msg);
 		return;
 	}
 	for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
@@ -150,10 +151,10 @@ static void read_arguments(struct run_facts *x, const char *folder)
 	x->accumulation = v[3] >= 1 && v[3] <= 1e6 ? (int64_t)v[3] : 0;
 }
 
-/* A model that was loaded in 16 bits is trained in them. */
-static void read_type(struct run_facts *x, const char *folder)
+/* Reads the type of the weights: a model loaded in 16 bits is trained in 16 bits. */
+static void read_type(struct run_facts *x, const char *dir)
 {
-	json_auto_t *config = read_object(folder, "config.json");
+	json_auto_t *config = read_object(dir, "config.json");
 	const char *old = json_string_value(json_object_get(config, "torch_dtype"));
 	const char *type = json_string_value(json_object_get(config, "dtype"));
 	type = type ? type : old ? old : "";

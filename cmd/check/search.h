@@ -1,5 +1,5 @@
 /*
- * search: for the causes of wrong gradients and updates.
+ * search: the search for causes of wrong gradients and updates.
  */
 #pragma once
 
@@ -9,51 +9,51 @@ enum { MAX_PARTS = 64 };
 
 struct cause_search {
 	struct step_check *c;
-	int *wrong, n_wrong; /* tensors, in the order of the backward pass */
-	double near; /* as near must gradients come to explain all of them; see farthest_from() */
-	/* [tensors of the model]: the last layer's of those that are wrong and without a cause, whose gradients take
-	 * the least time: what is far from these explains nothing. */
+	int *wrong, n_wrong; /* indices of tensors, in backward order */
+	double near; /* maximum of farthest_from() at which a cause explains all wrong tensors */
+	/* [tensors of the model]: the unexplained tensors in the last layer that has any. Their
+	 * gradients are the cheapest; a cause that is far from these explains nothing. */
 	bool *screen;
-	bool forward_right; /* the output layer's gradient is, which all of the forward pass makes */
-	unsigned has;		/* enum cause_needs */
-	int tensor;		/* the one that is tried */
-	float *change, *update; /* of it; the update is AdamW's, with learning rate 1 */
-	const char *rule; /* the variant of AdamW that most updates follow; NULL: AdamW */
-	struct err e;	  /* of files that cannot be read */
-	char detail[FINDING_TEXT]; /* what an explanation adds to the text of its cause */
+	bool forward_right; /* the output layer's gradient is right, and so is the whole forward pass */
+	unsigned has;		/* the needs that this step meets, enum cause_needs */
+	int tensor;		/* index of the tensor that is tried */
+	float *change, *update; /* of this tensor; update: AdamW's at learning rate 1 */
+	const char *rule; /* variant of AdamW that most updates follow; NULL: AdamW */
+	struct err e;	  /* from files that cannot be read */
+	char detail[FINDING_TEXT]; /* replaces %s in the text of the cause */
 };
 
 enum cause_scope {
-	TRY_FIRST,   /* on all tensors with a wrong gradient, before each by itself */
-	TRY_TENSOR,  /* on each tensor with a wrong gradient, by itself */
-	TRY_STEP,    /* on all of these tensors that are left */
-	TRY_UPDATES, /* on the updates of all tensors */
-	TRY_UPDATE,  /* then on the update of each tensor */
-	TRY_REST     /* then on the updates of all tensors again */
+	TRY_FIRST,   /* all tensors with a wrong gradient, before each by itself */
+	TRY_TENSOR,  /* each tensor with a wrong gradient, by itself */
+	TRY_STEP,    /* all wrong tensors that still have no cause */
+	TRY_UPDATES, /* the updates of all tensors */
+	TRY_UPDATE,  /* then the update of each tensor */
+	TRY_REST     /* then the updates of all tensors again */
 };
 
-/* What a cause needs to be tried. */
+/* Conditions under which a cause is tried. */
 enum cause_needs {
 	IF_REFERENCE = 1,
 	IF_NO_REFERENCE = 2,
-	IF_SEARCH = 4, /* the step can be computed often enough */
+	IF_SEARCH = 4, /* the step can be computed many times */
 	IF_NO_SEARCH = 8,
-	IF_MOST = 16,	 /* most tensors are wrong, */
-	IF_FEW = 32,	 /* or not */
+	IF_MOST = 16,	 /* most tensors are wrong */
+	IF_FEW = 32,	 /* most are not */
 	IF_FORWARD = 64, /* the forward pass may be wrong */
-	IF_ALSO = 128,	 /* (none: it is tried even if another cause has been found) */
-	IF_SURE = 256,	 /* the tensor is none that a few numbers may fit by chance */
+	IF_ALSO = 128,	 /* (no condition: tried even after another cause was found) */
+	IF_SURE = 256,	 /* the tensor has too many elements to fit by chance */
 	IF_FUNCTION = IF_SEARCH | IF_MOST | IF_FORWARD
 };
 
-/* Was a layout given? */
+/* Returns true if the user gave a layout. */
 static inline bool has_layout(const struct step_check *c)
 {
 	const struct check_opts *o = &c->o;
 	return o->tp > 1 || o->cp > 1 || o->fsdp > 1 || o->dp > 1;
 }
 
-/* May the run have this axis? Where no layout was given, a cause of an axis is a question. */
+/* Returns true if the run may have this axis. Without a layout, its causes are questions. */
 static inline bool may_have(const struct step_check *c, int64_t degree)
 {
 	return degree > 1 || !has_layout(c);
@@ -64,10 +64,10 @@ static inline const char *question(const struct step_check *c)
 	return has_layout(c) ? "" : "?";
 }
 
-/* Returns true if the cause explains what is tried. Sets s->detail if the text needs one. */
+/* Returns true if the cause explains what is tried. Sets s->detail if its text has %s. */
 typedef bool cause_test(struct cause_search *s);
 
-/* A row of the table. The text has %s where an explanation adds its detail. */
+/* A row of the table. %s in the text stands for the detail. */
 struct cause {
 	enum cause_scope scope;
 	unsigned needs;
@@ -92,42 +92,43 @@ static inline const float *reference_of(const struct step_check *c, int i)
 /* ---- causes.c ---------------------------------------------------------------------------- */
 
 void explain(struct cause_search *s, int i, const char *text);
-/* Adds what is wrong with the updates. rule: see struct cause_search. */
+/* Adds findings about wrong updates. rule: see struct cause_search. */
 int find_update_causes(struct step_check *c, const char *rule, struct err *e);
 
-/* Marks in wanted[n_tensors of the model] those without a cause so far; their number. */
+/* Marks in wanted[tensors of the model] the tensors without a cause. Returns their number. */
 int unexplained(const struct cause_search *s, bool *wanted);
-/* ---- cmd/causes/tensor_causes.c: a tensor, or some -------------------------------------------------- */
+/* ---- cmd/causes/tensor_causes.c: a tensor, or some ------------------------------------------- */
 
-/* Does a cause leave no more than rounding, and much less than there is without it? */
+/* Returns true if a residual is within rounding and much smaller than without the cause. */
 bool within(const struct step_check *c, int i, double residual);
-/* A factor as it is shown, no finer than the run's precision tells; and several: "1 2". */
+/* Rounds a factor to the digits that the run's precision allows; put_factors() appends several. */
 double shown(const struct step_check *c, double f);
 void put_factors(
 	const struct step_check *c, char *out, size_t room, const double *f, int n);
 
-/* May a few numbers fit this tensor by chance? Within the bounds of bf16: a norm or a bias, where most tensors are
- * wrong, or where it is wrong by little. */
+/* Returns true if a few values may fit this tensor by chance. Within the bounds of bf16,
+ * a norm or a bias may, if most tensors are wrong, or if it is wrong by little. */
 bool may_chance(const struct cause_search *s, int i);
 
-/* Tries two degrees of the layout, and others, as numbers of slices of each dimension of
- * s->tensor. */
+/* Tries two degrees of the layout, and other numbers, as numbers of slices of each
+ * dimension of s->tensor. */
 bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 	bool (*explains)(struct cause_search *s, int dim, int n));
 
 /* ---- cmd/causes/step_causes.c: the whole step ------------------------------------------ */
 
-/* Sets s->screen; false: all have a cause. */
+/* Sets s->screen. Returns false if all tensors have a cause. */
 bool set_screen(struct cause_search *s);
-/* The gradients of a variant, of the tensors of the screen, or all; and how far they are. */
+/* Computes a variant's gradients, of all tensors or the screen; distance_with(): how far
+ * they are. */
 void gradients_of(
 	const struct cause_search *s, struct variant v, bool all, struct gradients *g);
 double distance_with(const struct cause_search *s, struct variant v, bool all);
-/* How near the wrong tensors come to these gradients, after a factor of all: the largest residual of one, compared
- * with its bound. */
+/* Returns how far the wrong tensors are from these gradients, after a common factor: the
+ * largest residual relative to its bound. */
 double farthest_from(const struct cause_search *s, const struct gradients *g);
-/* Sets s->near: a cause explains all wrong tensors within their bounds, and leaves no more than half of what
- * there is without one: in bf16 a function that hardly differs from the model's is near whatever is wrong. */
+/* Sets s->near: a cause must explain all wrong tensors within their bounds, and at least halve the
+ * distance. In bf16, a function that hardly differs from the model's is near in any case. */
 void need_near(struct cause_search *s);
-/* Gradients that are the reference's but for noise? The smallest cosine of a wrong tensor's. */
+/* Returns the smallest cosine of a wrong tensor and the reference: high if only noise differs. */
 double least_cosine(const struct cause_search *s);

@@ -1,4 +1,4 @@
-/* Two checkpoints of one step. */
+/* Reads two checkpoints of one step. */
 #include "check/step_files.h"
 
 #include "lora/lora.h"
@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static double either(double asked, double known)
+static double known_or(double asked, double known)
 {
 	return asked >= 0 ? asked : known;
 }
 
-/* Those of the file's options that it has; pt's defaults are not those of other programs, but for the betas
- * of nearly all who train language models. */
-static int configure(struct step_files *s, const struct adam *asked, struct err *e)
+/* Sets the optimizer's settings from options and files. Takes no default of pt, because other
+ * programs have others, except for the betas, which nearly all language models use. */
+static int set_adam_options(struct step_files *s, const struct adam *asked, struct err *e)
 {
 	struct train_opts o;
 	if (opts_from_text(&train_program, &o, s->after.config.s, true, e))
@@ -24,17 +24,17 @@ static int configure(struct step_files *s, const struct adam *asked, struct err 
 	bool has_clip = s->after.config.s && strstr(s->after.config.s, "clip = ");
 	bool has_decay =
 		s->after.config.s && strstr(s->after.config.s, "weight-decay = ");
-	s->adam = (struct adam){.beta1 = either(asked->beta1, o.beta1),
-		.beta2 = either(asked->beta2, o.beta2),
-		.eps = either(asked->eps, o.eps),
-		.decay = either(asked->decay, has_decay ? o.weight_decay : -1),
-		.clip = either(asked->clip, has_clip ? o.clip : -1),
+	s->adam = (struct adam){.beta1 = known_or(asked->beta1, o.beta1),
+		.beta2 = known_or(asked->beta2, o.beta2),
+		.eps = known_or(asked->eps, o.eps),
+		.decay = known_or(asked->decay, has_decay ? o.weight_decay : -1),
+		.clip = known_or(asked->clip, has_clip ? o.clip : -1),
 		.lr = asked->lr};
 	opts_free(&train_program, &o);
 	return 0;
 }
 
-/* Have both files the same tensors? */
+/* Checks that both files have the same tensors. */
 static int check_tensors(const struct step_files *s, struct err *e)
 {
 	const struct ckpt_view *a = &s->before, *b = &s->after;
@@ -43,15 +43,16 @@ static int check_tensors(const struct step_files *s, struct err *e)
 		if (k < 0 || !ckpt_same_shape(&a->tensors[k], &b->tensors[i]))
 			return err_set(e, EX_DATAERR, "%s: %s %s %s", b->name,
 				b->tensors[i].name,
-				k < 0 ? "is not in" : "has another shape in", a->name);
+				k < 0 ? "is missing in" : "has another shape in",
+				a->name);
 	}
 	if (a->n_tensors == b->n_tensors)
 		return 0;
-	return err_set(e, EX_DATAERR, "%s has %d tensors, and %s %d", a->name,
+	return err_set(e, EX_DATAERR, "%s has %d tensors, but %s has %d", a->name,
 		a->n_tensors, b->name, b->n_tensors);
 }
 
-/* A tensor of a group of a view; NULL if group < 0, or with *e set. */
+/* Reads a tensor of a group; NULL if group < 0 or *e is set. */
 static float *read_tensor(const struct ckpt_view *v, int group, int tensor, struct err *e)
 {
 	const struct ckpt_tensor *t = &v->tensors[tensor];
@@ -71,8 +72,8 @@ static double norm_of(const float *x, int64_t n)
 	return sqrt(sum);
 }
 
-/* Are all moments of the first file zero? */
-static int are_zero(const struct step_files *s, bool *zero, struct err *e)
+/* Sets *zero to true if all moments of the first file are zero. */
+static int find_zero_moments(const struct step_files *s, bool *zero, struct err *e)
 {
 	*zero = true;
 	for (int i = 0; i < s->before.n_tensors && *zero; i++) {
@@ -86,9 +87,9 @@ static int are_zero(const struct step_files *s, bool *zero, struct err *e)
 	return 0;
 }
 
-/* Is it one step? Some programs count the step in which they make their moments, of zeros; or load the parameters
- * of such a file only, and count again. */
-static int check_steps(struct step_files *s, enum whose_files whose, struct err *e)
+/* Checks that the files are one step apart. Some programs count the step in which they create zero
+ * moments. Others load only the parameters of such a file, and start to count again. */
+static int check_steps(struct step_files *s, enum run_count runs, struct err *e)
 {
 	bool zero = true;
 	s->from = -1;
@@ -96,26 +97,26 @@ static int check_steps(struct step_files *s, enum whose_files whose, struct err 
 		s->m0 = s->v0 = -1;
 		return 0;
 	}
-	if (s->m0 >= 0 && are_zero(s, &zero, e))
+	if (s->m0 >= 0 && find_zero_moments(s, &zero, e))
 		return -1;
 	if (zero) {
 		s->m0 = s->v0 = -1;
 		if (s->step <= 2)
 			return 0;
 		return err_set(e, EX_TROUBLE,
-			"%s is step %.0f of its optimizer, and %s has no moments: both must have "
-			"them, but at the first step",
+			"%s is step %.0f of its optimizer, but %s has no moments: both "
+			"checkpoints need moments, except before the first step",
 			s->after.name, s->step, s->before.name);
 	}
 	s->from = (double)s->before.info.step;
-	s->two_runs =
-		whose == TWO_RUNS || (whose == ONE_OR_TWO_RUNS && s->from == s->step);
+	s->two_runs = runs == TWO_RUNS || (runs == ONE_OR_TWO_RUNS && s->from == s->step);
 	if (s->two_runs)
 		return 0;
 	if (s->step - s->from <= 1)
 		return 0;
 	return err_set(e, EX_TROUBLE,
-		"from %s to %s are steps %.0f to %.0f of the optimizer: only one step can be checked",
+		"%s and %s are steps %.0f and %.0f of the optimizer: only a single step "
+		"can be checked",
 		s->before.name, s->after.name, s->from, s->step);
 }
 
@@ -126,7 +127,7 @@ static int open_file(struct ckpt_view *v, const char *path, const struct open_ho
 }
 
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct open_how *how, const struct adam *asked, enum whose_files whose,
+	const struct open_how *how, const struct adam *asked, enum run_count runs,
 	const struct lora *lora, struct err *e)
 {
 	*s = (struct step_files){0};
@@ -145,9 +146,9 @@ int step_files_open(struct step_files *s, const char *before, const char *after,
 	s->step = (double)s->after.info.step;
 	if (s->no_after)
 		s->m1 = s->v1 = -1;
-	if (check_tensors(s, e) || check_steps(s, whose, e))
+	if (check_tensors(s, e) || check_steps(s, runs, e))
 		return -1;
-	return configure(s, asked, e);
+	return set_adam_options(s, asked, e);
 }
 
 void step_files_close(struct step_files *s)

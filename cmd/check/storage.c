@@ -1,4 +1,4 @@
-/* How parameters and moments are stored: notes of rounding, and updates that stochastic rounding explains. */
+/* Storage of parameters and moments: notes about rounding, and stochastic rounding of updates. */
 #include "check/rates.h"
 #include "check/search.h"
 
@@ -9,7 +9,7 @@
 
 static const char *const stored_names[N_STORED] = {"parameters", "exp_avg", "exp_avg_sq"};
 
-/* Returns how many tensors have a precision, and how many have values. */
+/* Returns how many tensors round at least this much; *all: how many have values. */
 static int count_stored(const struct step_check *c, int what, double precision, int *all)
 {
 	int n = 0;
@@ -39,8 +39,8 @@ void note_storage(struct step_check *c)
 	}
 	if (c->files.m0 >= 0 && !(c->files.from > 0) && !c->files.two_runs)
 		add_finding(c, FINDING_NOTE, NULL,
-			"the optimizer's step before is %.0f, and its moments are not zero: was "
-			"its step reset?",
+			"the optimizer's step count before the step is %.0f, but its "
+			"moments are not zero: was the count reset?",
 			fmax(0, c->files.from));
 	if (c->files.after.optimizer & CKPT_MAXIMIZES)
 		add_finding(c, FINDING_NOTE, NULL,
@@ -50,7 +50,7 @@ void note_storage(struct step_check *c)
 
 /* ---- stochastic rounding ------------------------------------------------------------------- */
 
-/* Is each new parameter one of the two bf16 numbers beside the one that AdamW's update leads to? */
+/* Returns true if each new parameter is one of the two bf16 neighbors of AdamW's exact result. */
 static bool is_between(const struct tensor_step *t, const float *update, double lr)
 {
 	double sum = 0, squares = 0;
@@ -60,13 +60,13 @@ static bool is_between(const struct tensor_step *t, const float *update, double 
 		int exponent;
 		frexp(exact, &exponent);
 		double unit = ldexp(1, exponent - 8);
-		/* (rate and decay are not known better) */
+		/* (tolerance, because rate and decay are estimates) */
 		if (fabs(off) > 1.05 * unit + 0.02 * fabs(moved))
 			return false;
 		sum += off / unit;
 		squares += off / unit * (off / unit);
 	}
-	/* (as often up as down) */
+	/* (up as often as down) */
 	return fabs(sum) <= 5 * sqrt(squares);
 }
 
@@ -86,7 +86,7 @@ bool has_stochastic_rounding(struct cause_search *s)
 		free(update);
 	}
 	tensor_step_free(&t);
-	if (yes) { /* its rounding is up to twice the rounding to the nearest */
+	if (yes) { /* stochastic rounding errs up to twice as much as rounding to nearest */
 		x->update.bound = fmax(2 * x->update.bound, x->update.value);
 		x->update.wrong = false;
 	}

@@ -1,4 +1,4 @@
-/* What the files say without a model: the moments against each other, and the update against AdamW's. */
+/* Checks that need no model: the moments against each other, and the update against AdamW's. */
 #include "check/rates.h"
 #include "check/search.h"
 
@@ -10,12 +10,12 @@
 
 /* ---- the second witness: exp_avg_sq ------------------------------------------------------ */
 
-/* v1 - g^2 = beta2 (v0 - g^2), by least squares over all tensors. */
+/* Least squares over all tensors for v1 - g^2 = beta2 (v0 - g^2). */
 struct beta_sums {
 	double ab, bb;
 };
 
-/* Is what exp_avg_sq gained the square of what exp_avg gained? */
+/* Tests whether exp_avg_sq gained the square of what exp_avg gained. */
 static void test_moments(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {
@@ -35,7 +35,7 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 	double round = rounding_of(t->v1, t->n);
 	size = fmax(size, others);
 	x->moments = (struct distance){.value = size > 0 ? sqrt(difference / size) : 0,
-		/* (a beta in fp32 is off by 2^-25) */
+		/* (beta2 in fp32 is off by 2^-25) */
 		.bound = 2e-6 + 0x1p-25 / (1 - beta) + 8 * lost +
 			 (size > 0 ? 4 * round * sqrt(moments) / ((1 - beta) * sqrt(size))
 				   : 0),
@@ -46,18 +46,19 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 
 /* ---- the update ------------------------------------------------------------------------ */
 
-/* Variants of AdamW's update that other programs have had by mistake. */
+/* Wrong variants of AdamW's update that other programs have had. */
 struct rule {
-	const char *text; /* NULL: as it should be */
-	double later;	  /* steps more than the file says */
+	const char *text;   /* NULL: AdamW */
+	double extra_steps; /* added to the file's step count */
 	bool mean_uncorrected, square_uncorrected, eps_inside;
-	bool eps_corrected; /* eps is divided by the root of exp_avg_sq's correction, too */
+	bool eps_corrected; /* divides eps by the root of exp_avg_sq's correction, too */
 };
 
 static const struct rule rules[] = {
 	{0},
-	{.text = "the optimizer's step is one more than the file says", .later = 1},
-	{.text = "the optimizer's step is one less than the file says", .later = -1},
+	{.text = "the optimizer's step is one more than the file says", .extra_steps = 1},
+	{.text = "the optimizer's step is one less than the file says",
+		.extra_steps = -1},
 	{.text = "the moments' bias is not corrected",
 		.mean_uncorrected = true,
 		.square_uncorrected = true},
@@ -68,9 +69,9 @@ static const struct rule rules[] = {
 		.eps_corrected = true},
 };
 
-/* What all elements of an update have in common. */
+/* Factors that all elements of an update share. */
 struct direction {
-	double mean, square; /* corrections of the moments' bias */
+	double mean, square; /* bias corrections of the moments */
 	double eps;
 	bool eps_inside;
 };
@@ -78,7 +79,7 @@ struct direction {
 static struct direction direction_of(const struct step_check *c, const struct rule *r)
 {
 	const struct adam *a = &c->files.adam;
-	double step = fmax(1, c->files.step + r->later);
+	double step = fmax(1, c->files.step + r->extra_steps);
 	double square = 1 - pow(a->beta2, step);
 	return (struct direction){
 		.mean = r->mean_uncorrected ? 1 : 1 - pow(a->beta1, step),
@@ -87,15 +88,15 @@ static struct direction direction_of(const struct step_check *c, const struct ru
 		.eps_inside = r->eps_inside};
 }
 
-/* Of one element: the update by a learning rate of 1. */
-static inline double direction(const struct direction *d, double m, double v)
+/* Returns the update of one element at learning rate 1. */
+static inline double element_update(const struct direction *d, double m, double v)
 {
 	double square = v / d->square;
 	return m / d->mean /
 	       (d->eps_inside ? sqrt(square + d->eps) : sqrt(square) + d->eps);
 }
 
-/* p0 - p1 = lr u + k p0, by least squares; the decay is k / lr. */
+/* Solves p0 - p1 = lr u + k p0 by least squares; the decay is k / lr. */
 static void test_update(const struct step_check *c, const struct rule *r,
 	struct tensor_check *x, const struct tensor_step *t)
 {
@@ -103,7 +104,7 @@ static void test_update(const struct step_check *c, const struct rule *r,
 	double uu = 0, up = 0, pp = 0, ud = 0, pd = 0, dd = 0;
 	for (int64_t i = 0; i < t->n; i++) {
 		double p = (double)t->p0[i], d = p - (double)t->p1[i];
-		double u = direction(&of, (double)t->m1[i], (double)t->v1[i]);
+		double u = element_update(&of, (double)t->m1[i], (double)t->v1[i]);
 		uu += u * u, up += u * p, pp += p * p;
 		ud += u * d, pd += p * d, dd += d * d;
 	}
@@ -118,30 +119,33 @@ static void test_update(const struct step_check *c, const struct rule *r,
 	x->sums = (struct update_sums){.uu = uu,
 		.pp = pp,
 		.left = fmax(dd - x->lr * ud - k * pd, 0),
-		.round = round,
-		.fine = fine,
-		.shrink = k,
-		.unclear = both ? sqrt(uu * pp / det) : 1,
-		.along = !both && uu > 0 ? fabs(up / uu) : 0};
+		.rounding = round,
+		.moment_rounding = fine,
+		.shrinkage = k,
+		.amplification = both ? sqrt(uu * pp / det) : 1,
+		.decay_as_rate = !both && uu > 0 ? fabs(up / uu) : 0};
 	x->decay = x->lr > 0 ? k / x->lr : 0;
-	/* (parameters that are small beside their update, as biases of the first steps, tell no decay) */
-	x->decays = both && x->lr > 0 &&
-		    3 * round * x->sums.unclear / sqrt((double)t->n) < 0.01 * x->lr &&
-		    1e-5 * sqrt(uu / pp) < 0.003;
-	/* (nor do moments whose rounding looks like one) */
-	x->decays &= 3 * fine * x->sums.unclear * sqrt(uu / pp / (double)t->n) < 0.003;
-	/* (a decay below the rounding of parameters in 16 bits is lost in all of them alike) */
+	/* (parameters much smaller than their update, as early biases, determine no decay) */
+	x->decays =
+		both && x->lr > 0 &&
+		3 * round * x->sums.amplification / sqrt((double)t->n) < 0.01 * x->lr &&
+		1e-5 * sqrt(uu / pp) < 0.003;
+	/* (nor do moments whose rounding resembles a decay) */
+	x->decays &=
+		3 * fine * x->sums.amplification * sqrt(uu / pp / (double)t->n) < 0.003;
+	/* (a decay below the rounding of 16-bit parameters is lost in all of them) */
 	x->decays &= round < 1e-5 ||
 		     fmax(fabs(k), fabs(x->lr * c->files.adam.decay)) > 4 * round;
 }
 
-/* With the learning rate of the run: the distance, and what the rounding of the new parameters explains. */
+/* Judges the update at the run's learning rate. Its bound is rounding of the new parameters. */
 static void judge_tensor_update(struct tensor_check *x, double lr)
 {
 	const struct update_sums *s = &x->sums;
 	double size = lr * x->lr_scale * sqrt(s->uu);
 	x->update = (struct distance){.value = sqrt(s->left) / size,
-		.bound = 1e-5 + 4 * s->fine + 1.2 * s->round * sqrt(s->pp) / size};
+		.bound = 1e-5 + 4 * s->moment_rounding +
+			 1.2 * s->rounding * sqrt(s->pp) / size};
 	x->update.tested = size > 0 && x->update.bound < 0.5;
 	x->update.wrong = x->update.tested && !(x->update.value <= x->update.bound);
 }
@@ -169,7 +173,7 @@ static bool all_finite(const float *x, int64_t n)
 	return true;
 }
 
-/* Is x what decays of it, within its rounding? */
+/* Returns true if x is `old` times beta, within rounding. */
 static bool only_decays(const float *x, const float *old, double beta, int64_t n)
 {
 	double round = 4 * rounding_of(x, n);
@@ -181,7 +185,7 @@ static bool only_decays(const float *x, const float *old, double beta, int64_t n
 	return true;
 }
 
-/* All tests of a tensor, of its update by this rule. */
+/* Runs all tests of a tensor, with the update of this rule. */
 static void test_tensor(struct step_check *c, struct tensor_check *x,
 	const struct rule *r, const struct tensor_step *t, struct beta_sums *sums)
 {
@@ -206,7 +210,7 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	free(g);
 }
 
-static int test_all(
+static int test_all_tensors(
 	struct step_check *c, const struct rule *r, struct beta_sums *sums, struct err *e)
 {
 	*sums = (struct beta_sums){0};
@@ -230,15 +234,15 @@ static bool is_decay(const struct tensor_check *x, double decay)
 	return fabs(x->decay - decay) <= fmax(0.01, 0.02 * fabs(decay));
 }
 
-/* The decay that the optimizer's group of a tensor has in the file; -1: not known. */
+/* Returns the weight decay of a tensor's optimizer group in the file; -1: unknown. */
 static double decay_of_group(const struct step_check *c, const struct tensor_check *x)
 {
 	const struct ckpt_settings *s = c->files.after.settings;
 	return s ? s[x - c->of].decay : -1;
 }
 
-/* A decay that is neither the run's nor none, or not that of the tensor's group. (None at all is another
- * finding.) */
+/* Returns true if the decay is neither the run's nor zero, or differs from the tensor's
+ * group. (No decay in any tensor is another finding.) */
 static bool has_other_decay(const struct step_check *c, const struct tensor_check *x)
 {
 	double decay = c->files.adam.decay, own = decay_of_group(c, x);
@@ -249,7 +253,7 @@ static bool has_other_decay(const struct step_check *c, const struct tensor_chec
 	       (own >= 0 && !is_decay(x, own) && (!none || c->decay > 0));
 }
 
-/* Does a tensor that should decay not do so? A rule that makes the rate many times larger hides its decay. */
+/* Returns true if a tensor should decay and does not. (Rules with a large rate hide decays.) */
 static bool lacks_decay(const struct step_check *c, const struct tensor_check *x)
 {
 	double own = decay_of_group(c, x);
@@ -257,7 +261,7 @@ static bool lacks_decay(const struct step_check *c, const struct tensor_check *x
 	       (own >= 0 ? own : c->files.adam.decay) > 0.02;
 }
 
-/* How many tensors a rule leaves unexplained. */
+/* Returns how many tensors the current rule leaves unexplained. */
 static int count_unexplained(const struct step_check *c)
 {
 	int n = lr_is_wrong(c) ? c->n : 0;
@@ -267,7 +271,7 @@ static int count_unexplained(const struct step_check *c)
 	return n;
 }
 
-/* The first rule that explains nearly all; if none does, AdamW's own. */
+/* Chooses the first rule that explains nearly all tensors; if none does, AdamW's. */
 static int choose_rule(struct step_check *c, const struct rule **best, struct err *e)
 {
 	struct beta_sums sums;
@@ -275,18 +279,18 @@ static int choose_rule(struct step_check *c, const struct rule **best, struct er
 	if (4 * count_unexplained(c) <= c->n)
 		return 0;
 	for (size_t i = 1; i < ARRAY_LEN(rules); i++) {
-		if (test_all(c, &rules[i], &sums, e))
+		if (test_all_tensors(c, &rules[i], &sums, e))
 			return -1;
 		if (4 * count_unexplained(c) <= c->n) {
 			*best = &rules[i];
 			return 0;
 		}
 	}
-	return test_all(c, &rules[0], &sums, e);
+	return test_all_tensors(c, &rules[0], &sums, e);
 }
 
-/* If the second moments are wrong everywhere, another beta2 may explain them, with which the update is then
- * judged. */
+/* Tests whether another beta2 explains second moments that are wrong in most tensors. If
+ * so, judges the update with it. */
 static int judge_moments(
 	struct step_check *c, const struct beta_sums *sums, struct err *e)
 {
@@ -300,7 +304,7 @@ static int judge_moments(
 	}
 	if (2 * wrong > tested && other > 0 && other < 1) {
 		c->files.adam.beta2 = other;
-		if (test_all(c, &rules[0], &again, e))
+		if (test_all_tensors(c, &rules[0], &again, e))
 			return -1;
 		for (int i = 0; i < c->n; i++)
 			left += c->of[i].moments.wrong;
@@ -314,7 +318,7 @@ static int judge_moments(
 			wrong = left;
 		} else {
 			c->files.adam.beta2 = beta;
-			if (test_all(c, &rules[0], &again, e))
+			if (test_all_tensors(c, &rules[0], &again, e))
 				return -1;
 		}
 	}
@@ -340,13 +344,13 @@ void compute_updates(const struct step_check *c, const struct tensor_step *t,
 	*update = xmalloc((size_t)max64(1, t->n) * sizeof(**update));
 	for (int64_t i = 0; i < t->n; i++) {
 		double p = (double)t->p0[i];
-		double u = direction(&of, (double)t->m1[i], (double)t->v1[i]);
+		double u = element_update(&of, (double)t->m1[i], (double)t->v1[i]);
 		(*change)[i] = (float)(p - (double)t->p1[i]);
 		(*update)[i] = (float)(u + decay * p);
 	}
 }
 
-/* Did slices of a dimension have learning rates of their own, such as 0? */
+/* Returns true if slices of a dimension had different learning rates, such as 0. */
 static bool slices_of_update(struct cause_search *s, int dim, int n)
 {
 	double rate[MAX_SLICES];
@@ -383,7 +387,7 @@ bool by_slices_of_update(struct cause_search *s)
 	return yes;
 }
 
-/* Causes that only ask what is known of the tensor x. */
+/* A cause that only needs a condition on the tensor x. */
 #define TENSOR_CAUSE(name, condition)                                \
 	bool name(struct cause_search *s)                            \
 	{                                                            \
@@ -398,7 +402,7 @@ TENSOR_CAUSE(is_dead, x->dead && !x->frozen && !lora_expects_zero(s->c, s->tenso
 TENSOR_CAUSE(is_unchanged, x->unchanged && x->update.tested)
 TENSOR_CAUSE(has_other_update, x->update.wrong)
 
-/* Is a tensor that is not trained another one? Sets whether weight decay alone explains it. */
+/* Returns true if a frozen tensor changed. *decays: weight decay alone explains the change. */
 static bool frozen_changed(struct cause_search *s, bool *decays)
 {
 	const struct tensor_check *x = &s->c->of[s->tensor];
@@ -451,9 +455,9 @@ bool by_no_decay(struct cause_search *s)
 	int decayed = 0, plain = 0, other = 0;
 	for (int i = 0; i < c->n; i++) {
 		const struct tensor_check *x = &c->of[i];
-		bool told = x->decays && x->update.tested && !x->update.wrong;
-		decayed += told && is_decay(x, decay);
-		plain += told && is_decay(x, 0);
+		bool measurable = x->decays && x->update.tested && !x->update.wrong;
+		decayed += measurable && is_decay(x, decay);
+		plain += measurable && is_decay(x, 0);
 		other += has_other_decay(c, x);
 	}
 	snprintf(s->detail, sizeof(s->detail), "%.3g", decay);
@@ -464,7 +468,7 @@ int judge_update(struct step_check *c, struct err *e)
 {
 	const struct rule *best = &rules[0];
 	struct beta_sums sums;
-	if (test_all(c, best, &sums, e) || judge_moments(c, &sums, e) ||
+	if (test_all_tensors(c, best, &sums, e) || judge_moments(c, &sums, e) ||
 		choose_rule(c, &best, e))
 		return -1;
 	find_unchecked_updates(c);

@@ -1,4 +1,4 @@
-/* Sums over vectors, factors between them, and the order of rotated rows. */
+/* Sums over vectors, factors between vectors, and the row order of rotary weights. */
 #include "check/vectors.h"
 
 #include "check/check.h"
@@ -28,8 +28,7 @@ double residual_of(const struct products *p, double factor)
 	return sqrt(fmax(squares, 0) / size);
 }
 
-/* Returns what slice_factors() returns. If head_dim > 0, rows are first moved to where files with Meta's
- * names have them. */
+/* Computes slice_factors(); if head_dim > 0, with rows in the order of Meta's files. */
 static double factors_of_slices(const struct ckpt_tensor *t, const float *a,
 	const float *b, int dim, int n, int64_t head_dim, double *f)
 {

@@ -14,28 +14,30 @@ struct products {
 struct products products_of(const float *a, const float *b, int64_t n);
 /* Returns |a - factor b| / |factor b|. */
 double residual_of(const struct products *p, double factor);
-/* Cuts a and b, which have the shape of the tensor, into n slices along dimension `dim`, and sets f[n] to the
- * factors that bring the slices of b nearest to the slices of a. Returns the remaining distance, relative to a;
- * infinity if the dimension cannot be cut so, or if the slices are too small for factors to mean anything. */
+/* Cuts a and b, both of the tensor's shape, into n slices along `dim`, and sets f[n] to
+ * the factors that bring each slice of b nearest to a. Returns the remaining distance,
+ * relative to a; infinity if the dimension cannot be cut so, or if the slices are too
+ * small for reliable factors. */
 enum { MAX_SLICES = 64 };
 double slice_factors(const struct step_check *c, int tensor, const float *a,
 	const float *b, int dim, int n, double *f);
-/* Returns true for the weights of queries and keys: in files with Meta's names the rows of each head are in another
- * order, so that channels that are rotated together are neighbors. */
+/* Returns true for weights of queries and keys. Files with Meta's names have the rows of
+ * each head in another order: channels that are rotated together are neighbors. */
 bool is_rotated(const char *name);
-/* Returns the row of a file with Meta's names that holds our row. */
+/* Returns the row that holds our row in files with Meta's names. */
 int64_t row_of_pairs(int64_t row, int64_t head_dim);
 
 /* ---- least squares ---- */
 
-/* Least squares. Adds the products of n elements of the parts with each other, to a[k][k], and with y, to b[k]. */
+/* Least squares: adds products of the k parts [n] with each other to a[k][k], and with y
+ * to b[k]. */
 void add_products(double *a, double *b, const float *const *parts, int k, const float *y,
 	int64_t n);
-/* Solves a x = b for a symmetric matrix [n][n], which is overwritten; x is b. False: the parts depend on each
- * other. */
+/* Solves a x = b for a symmetric matrix [n][n]. Overwrites a; b becomes x. Returns false
+ * if the parts depend on each other. */
 bool solve(double *a, double *b, int n);
-/* |y - sum of x[i] parts[i]| / |y| */
+/* Returns |y - sum of x[i] parts[i]| / |y|. */
 double distance_of(
 	const float *const *parts, const double *x, int k, const float *y, int64_t n);
-/* Are the weights about the same, so that the parts explain nothing? */
+/* Returns true if the weights are about equal, so that the parts explain nothing. */
 bool are_equal(const double *x, int n, double within);

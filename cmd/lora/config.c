@@ -1,4 +1,4 @@
-/* What adapter_config.json says of an adapter of PEFT, and its base model. */
+/* Reads adapter_config.json of PEFT's adapters, and their base model. */
 #include "lora/lora.h"
 
 #include "base/file.h"
@@ -10,7 +10,8 @@
 
 static const char config_name[] = "adapter_config.json";
 
-/* Returns the path of adapter_config.json in a directory, or beside the path; NULL: there is none. Allocated. */
+/* Returns the path of adapter_config.json in a directory or next to a file; else NULL.
+ * Allocated. */
 static char *find_config(const char *path)
 {
 	size_t n = strlen(path);
@@ -29,7 +30,7 @@ static char *find_config(const char *path)
 	return NULL;
 }
 
-/* Has the path an adapter and no model? */
+/* Returns true if the path has an adapter and no model. */
 static bool is_adapter(const char *path)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -83,8 +84,8 @@ static int check_supported(const struct lora *l, struct err *e)
 			l->config, init);
 	if (dropout != 0)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: lora_dropout is %g: the random numbers of the step are not "
-			"known; train the step with lora_dropout 0",
+			"%s: lora_dropout is %g: the random numbers of the step are unknown; "
+			"train the step with lora_dropout 0",
 			l->config, dropout);
 	return 0;
 }
@@ -145,7 +146,7 @@ int lora_open(struct lora *l, const char *path, const char *base,
 	l->config = find_config(path);
 	if (!l->config)
 		return err_set(e, EX_DATAERR,
-			"%s: %s is missing beside it: it has the scale of the adapters; "
+			"%s: %s is missing next to it: it has the adapters' scale; "
 			"save_pretrained() writes it",
 			path, config_name);
 	return read_config(l, e) || open_base(l, base, how, e) ? -1 : 0;
@@ -165,8 +166,9 @@ void lora_close(struct lora *l)
 
 /* ---- scales ----------------------------------------------------------------------------------------- */
 
-/* Returns the value of a pattern for a module: alpha_pattern's keys are ends of names. */
-static const json_t *match(const struct lora *l, const char *key, const char *module)
+/* Returns a pattern's value for a module; NULL: none. Keys of alpha_pattern are ends of names. */
+static const json_t *match_pattern(
+	const struct lora *l, const char *key, const char *module)
 {
 	const char *end;
 	json_t *value;
@@ -196,11 +198,11 @@ int lora_scale(const struct lora *l, const char *module, int64_t rank, double *s
 		"%s: alpha_pattern \"%.60s\" is a regular expression, which is "
 		"not supported",
 		l->config, end);
-	const json_t *own = match(l, "alpha_pattern", module);
+	const json_t *own = match_pattern(l, "alpha_pattern", module);
 	double alpha = own ? json_number_value(own) : l->alpha;
 	if (l->rank && rank != l->rank)
 		return err_set(e, EX_DATAERR,
-			"%s: r is %lld, and the adapter of %s has %lld", l->config,
+			"%s: r is %lld, but the adapter of %s has %lld", l->config,
 			(long long)l->rank, module, (long long)rank);
 	*scale = alpha / (l->by_root ? sqrt((double)rank) : (double)rank);
 	return 0;

@@ -1,4 +1,4 @@
-/* Files of adapters as views, and the model with them. */
+/* Opens files of adapters as views, and adds adapters to a model. */
 #include "lora/lora.h"
 
 #include "archive/safetensors.h"
@@ -12,17 +12,17 @@
 /* ---- names ---------------------------------------------------------------------------------- */
 
 enum { LORA_A, LORA_B };
-static const char *const letters[] = {".lora_A", ".lora_B"};
+static const char *const suffixes[] = {".lora_A", ".lora_B"};
 
-/* A tensor of an adapter, or one that is not supported. */
+/* A tensor's name, parsed. */
 struct lora_name {
-	char module[FOREIGN_NAME]; /* as the base model has it */
-	int which;		   /* LORA_A, LORA_B; -1: it is none of an adapter */
-	const char *other;	   /* not supported; NULL: it is */
+	char module[FOREIGN_NAME]; /* module, as named in the base model */
+	int which;		   /* LORA_A, LORA_B; -1: not a tensor of an adapter */
+	const char *other;	   /* unsupported part of the name; NULL: none */
 };
 
-/* Copies a name without the parts of wrappers. */
-static void drop_wrappers(const char *name, char *out, size_t room)
+/* Copies a name without the names of wrappers. */
+static void drop_wrappers(const char *name, char *out, size_t capacity)
 {
 	static const char *const wrappers[] = {"module", "_orig_mod",
 		"_fsdp_wrapped_module", "_checkpoint_wrapped_module"};
@@ -33,13 +33,13 @@ static void drop_wrappers(const char *name, char *out, size_t room)
 		n = strcspn(name, ".");
 		for (size_t i = 0; i < ARRAY_LEN(wrappers); i++)
 			drop |= strlen(wrappers[i]) == n && !memcmp(wrappers[i], name, n);
-		if (!drop && at < room)
-			at += (size_t)snprintf(out + at, room - at, "%s%.*s",
+		if (!drop && at < capacity)
+			at += (size_t)snprintf(out + at, capacity - at, "%s%.*s",
 				at ? "." : "", (int)n, name);
 	}
 }
 
-/* base_model.model.MODULE.lora_A[.ADAPTER]END, whatever is in front of it. */
+/* Parses base_model.model.MODULE.lora_A[.ADAPTER]END, with any prefix. */
 static struct lora_name parse_name(const char *name, const char *end)
 {
 	static const char begin[] = "base_model.model.";
@@ -55,7 +55,7 @@ static struct lora_name parse_name(const char *name, const char *end)
 		if (strstr(plain, others[i]))
 			x.other = others[i];
 	for (int k = 0; k < 2; k++) {
-		char *at = strstr(plain, letters[k]);
+		char *at = strstr(plain, suffixes[k]);
 		if (!at || strlen(plain) >= sizeof(plain) - 1)
 			continue;
 		x.which = k;
@@ -66,21 +66,21 @@ static struct lora_name parse_name(const char *name, const char *end)
 
 /* ---- a view ------------------------------------------------------------------------------------ */
 
-/* A tensor of an adapter, in all groups of the file. */
+/* An adapter's tensor in each group of the file. */
 struct lora_tensor {
-	const struct torch_item *of[SOURCE_GROUPS];
+	const struct torch_item *items[SOURCE_GROUPS];
 };
 
 struct lora_files {
 	const struct lora *l;
 	struct torch_file file, optimizer;
-	bool has_optimizer;	 /* in a file of its own */
-	struct lora_tensor *all; /* [list of the base][A, B] */
-	int *at;		 /* [tensors of the view]: places in `all` */
+	bool has_optimizer;	 /* it has its own file */
+	struct lora_tensor *all; /* [base tensors][A, B] */
+	int *at;		 /* [tensors of the view]: indices in `all` */
 	int n;
 };
 
-/* The file of a group. */
+/* Returns the file that has the group. */
 static struct torch_file *file_of(struct lora_files *x, int group)
 {
 	return group && x->has_optimizer ? &x->optimizer : &x->file;
@@ -90,7 +90,7 @@ static int read_lora(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	struct lora_files *x = v->with;
-	const struct torch_item *t = x->all[x->at[r->tensor]].of[r->group];
+	const struct torch_item *t = x->all[x->at[r->tensor]].items[r->group];
 	return torch_read(file_of(x, r->group), t, r->row, r->n, out, e);
 }
 
@@ -105,7 +105,7 @@ static void close_lora(struct ckpt_view *v)
 	free(x);
 }
 
-/* The place of a module in the list of the base; -1: the base does not have it, as a matrix that may be adapted. */
+/* Returns a module's index in the base model's list; -1: it is not one of its matrices. */
 static int find_module(const struct lora *l, const char *module)
 {
 	const size_t n = strlen(module);
@@ -123,7 +123,7 @@ static bool is_table(const struct lora *l, int i)
 	return t == l->m.tokens || t == l->m.positions;
 }
 
-/* Notes the item of a tensor of an adapter. end: of the names in the group. */
+/* Records the item of an adapter's tensor. end: suffix of the group's names. */
 static int place_item(struct lora_files *x, const struct torch_item *t, int group,
 	const char *end, struct err *e)
 {
@@ -139,7 +139,7 @@ static int place_item(struct lora_files *x, const struct torch_item *t, int grou
 		return err_set(e, EX_DATAERR,
 			"%s: the base model has no matrix %s that %s could adapt", path,
 			name.module, t->name);
-	const struct torch_item **to = &x->all[2 * i + name.which].of[group];
+	const struct torch_item **to = &x->all[2 * i + name.which].items[group];
 	if (*to)
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: %s and %s: several adapters of one module are not supported",
@@ -163,7 +163,8 @@ static int place_all(struct lora_files *x, int group, const char *end, struct er
 static int check_shapes(const struct lora_files *x, int i, struct err *e)
 {
 	const struct foreign *f = &x->l->list[i];
-	const struct torch_item *a = x->all[2 * i].of[0], *b = x->all[2 * i + 1].of[0];
+	const struct torch_item *a = x->all[2 * i].items[0],
+				*b = x->all[2 * i + 1].items[0];
 	const int64_t in = f->dims[!f->transposed], out = f->dims[f->transposed];
 	const bool both = a && b;
 	if (both && a->ndim == 2 && b->ndim == 2 && a->dims[1] == in &&
@@ -174,22 +175,22 @@ static int check_shapes(const struct lora_files *x, int i, struct err *e)
 			"%s: %s has the shape of %s: are A and B exchanged?",
 			x->file.path, a->name, b->name);
 	return err_set(e, EX_DATAERR,
-		both ? "%s: the shapes of the adapter of %s are not those of its matrix"
+		both ? "%s: the shapes of the adapter of %s do not match its matrix"
 		     : "%s: the adapter of %s lacks A or B",
 		x->file.path, f->name);
 }
 
-/* The name of a tensor of a view: of our matrix, or of queries, keys and values, or gate and up, as one. */
-static void name_tensor(const struct lora *l, int place, char *out, size_t room)
+/* Names a tensor of the view after its matrix; fused ones are "wqkv" and "w13" (gate and up). */
+static void name_tensor(const struct lora *l, int place, char *out, size_t capacity)
 {
 	const struct foreign *f = &l->list[place / 2];
 	const char *name = l->m.tensors[f->part[0]].name;
 	int n = (int)(strlen(name) - strlen(".weight"));
 	if (f->n_parts > 1)
-		snprintf(out, room, "%.*s%s%s", n - 1, name,
-			f->n_parts == 2 ? "13" : "qkv", letters[place % 2]);
+		snprintf(out, capacity, "%.*s%s%s", n - 1, name,
+			f->n_parts == 2 ? "13" : "qkv", suffixes[place % 2]);
 	else
-		snprintf(out, room, "%.*s%s", n, name, letters[place % 2]);
+		snprintf(out, capacity, "%.*s%s", n, name, suffixes[place % 2]);
 }
 
 /* Lists the tensors of the view, in forward order. */
@@ -200,8 +201,8 @@ static int list_tensors(
 	x->at = xcalloc(2 * (size_t)l->n_list + 1, sizeof(*x->at));
 	v->tensors = xcalloc(2 * (size_t)l->n_list + 1, sizeof(*v->tensors));
 	for (int i = 0; i < 2 * l->n_list; i++) {
-		const struct torch_item *t = x->all[i].of[0];
-		bool any = x->all[i / 2 * 2].of[0] || x->all[i / 2 * 2 + 1].of[0];
+		const struct torch_item *t = x->all[i].items[0];
+		bool any = x->all[i / 2 * 2].items[0] || x->all[i / 2 * 2 + 1].items[0];
 		if (any && !gradients && i % 2 == 0 && check_shapes(x, i / 2, e))
 			return -1;
 		if (!t)
@@ -231,8 +232,8 @@ static int by_order(const void *a, const void *b)
 	return (x->order > y->order) - (x->order < y->order);
 }
 
-/* The number in state.N.exp_avg; -1: it has a name. */
-static int64_t number_of(const struct torch_item *t)
+/* Returns N of state.N.exp_avg; -1: the state has names. */
+static int64_t state_number(const struct torch_item *t)
 {
 	const char *at = strstr(t->name, "state.");
 	char *end;
@@ -253,31 +254,32 @@ static int by_number(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-/* The parameters must be in one group, whose numbers are in the order of the model; others may be empty. */
+/* Checks that the parameters are in one group, in the model's order. Others must be empty. */
 static int check_groups(const struct lora_files *x, struct torch_file *f, struct err *e)
 {
-	const int64_t most = 4 * (int64_t)x->l->n_list + 16;
-	scoped_ptr double *ids = xcalloc((size_t)most, sizeof(*ids));
+	const int64_t max_ids = 4 * (int64_t)x->l->n_list + 16;
+	scoped_ptr double *ids = xcalloc((size_t)max_ids, sizeof(*ids));
 	int groups = 0;
 	for (int64_t i = 0; i < f->n; i++) {
 		int64_t n = 0;
 		if (!strstr(f->items[i].name, "param_groups.") ||
 			!text_ends(f->items[i].name, ".params"))
 			continue;
-		if (torch_numbers(f, &f->items[i], most, ids, &n, e))
+		if (torch_numbers(f, &f->items[i], max_ids, ids, &n, e))
 			return -1;
 		groups += n > 0;
 	}
 	return groups == 1
 		       ? 0
 		       : err_set(e, EX_UNAVAILABLE,
-				 "%s: the optimizer has %d groups of parameters by number, and "
-				 "it is not known of which; one group is supported",
+				 "%s: the optimizer has %d groups of parameters without "
+				 "names, which cannot be matched with tensors; only one "
+				 "such group is supported",
 				 f->path, groups);
 }
 
-/* Sets the moments of the tensors in the order of the numbers. The parameters have the order of the file if it has a
- * model, and else of the class, A before B. */
+/* Assigns moments by number. Numbers follow the order of the tensors in the file if it
+ * has a model, else the order of the model's class, A before B. */
 static int place_numbers(struct lora_files *x, struct numbered *list, int64_t n,
 	const struct ckpt_view *v, struct err *e)
 {
@@ -286,35 +288,35 @@ static int place_numbers(struct lora_files *x, struct numbered *list, int64_t n,
 	int rc = check_groups(x, f, e);
 	if (!rc && n != x->n)
 		rc = err_set(e, EX_UNAVAILABLE,
-			"%s: the optimizer has the state of %lld parameters, and the adapters "
-			"have %d tensors",
+			"%s: the optimizer has the state of %lld parameters, but the "
+			"adapters have %d tensors",
 			f->path, (long long)n, x->n);
 	for (int i = 0; i < x->n; i++)
-		order[i] = x->all[x->at[i]].of[0];
+		order[i] = x->all[x->at[i]].items[0];
 	if (!x->has_optimizer)
 		qsort(order, (size_t)x->n, sizeof(*order), by_order);
 	qsort(list, (size_t)n, sizeof(*list), by_number);
 	for (int i = 0; i < x->n && !rc; i++) {
 		int k = 0;
-		while (x->all[x->at[k]].of[0] != order[i])
+		while (x->all[x->at[k]].items[0] != order[i])
 			k++;
 		const struct torch_item *m = list[i].mean;
 		scoped_ptr char *squares = text_printf("%s_sq", m->name);
-		x->all[x->at[k]].of[SOURCE_MEANS] = m;
-		x->all[x->at[k]].of[SOURCE_SQUARES] = torch_find(f, squares);
+		x->all[x->at[k]].items[SOURCE_MEANS] = m;
+		x->all[x->at[k]].items[SOURCE_SQUARES] = torch_find(f, squares);
 		if (m->ndim != 2 || m->dims[0] != v->tensors[k].dims[0] ||
 			m->dims[1] != v->tensors[k].dims[1])
 			rc = err_set(e, EX_UNAVAILABLE,
 				"%s: %s does not have the shape of %s: the order of the "
-				"parameters is not known; save {\"model\": model.state_dict(), "
-				"\"optimizer\": ...} with torch.save",
+				"parameters is unknown; save {\"model\": "
+				"model.state_dict(), \"optimizer\": ...} with torch.save",
 				f->path, m->name, order[i]->name);
 	}
 	free(order);
 	return rc;
 }
 
-/* Sets an option of AdamW if all groups of the optimizer agree. */
+/* Adds an option of AdamW if all groups of the optimizer agree. */
 static int add_option(struct torch_file *f, const char *key, const char *const names[2],
 	struct str *out, struct err *e)
 {
@@ -362,7 +364,7 @@ static int read_options(struct lora_files *x, const struct torch_item *mean,
 	return 0;
 }
 
-/* Adds the moments, by names or by numbers; the file may have none. */
+/* Adds the moments, by name or by number, if the file has any. */
 static int add_moments(struct lora_files *x, struct ckpt_view *v, struct err *e)
 {
 	struct torch_file *f = file_of(x, 1);
@@ -371,24 +373,24 @@ static int add_moments(struct lora_files *x, struct ckpt_view *v, struct err *e)
 	int rc = place_all(x, SOURCE_MEANS, ".exp_avg", e) ||
 		 place_all(x, SOURCE_SQUARES, ".exp_avg_sq", e);
 	for (int64_t i = 0; i < f->n; i++)
-		if (f->items[i].kind == TORCH_TENSOR && number_of(&f->items[i]) >= 0)
-			list[n++] =
-				(struct numbered){number_of(&f->items[i]), &f->items[i]};
+		if (f->items[i].kind == TORCH_TENSOR && state_number(&f->items[i]) >= 0)
+			list[n++] = (struct numbered){
+				state_number(&f->items[i]), &f->items[i]};
 	if (!rc && n)
 		rc = place_numbers(x, list, n, v, e);
 	free(list);
 	int complete = 0;
 	for (int i = 0; i < x->n; i++)
-		complete += x->all[x->at[i]].of[1] && x->all[x->at[i]].of[2];
+		complete += x->all[x->at[i]].items[1] && x->all[x->at[i]].items[2];
 	if (rc || !complete)
 		return rc ? -1 : 0;
 	if (complete < x->n)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: %d of %d tensors of the adapters have moments", f->path,
+			"%s: only %d of %d tensors of the adapters have moments", f->path,
 			complete, x->n);
 	for (int g = 1; g < SOURCE_GROUPS; g++)
 		strs_add(&v->groups, source_groups[g]);
-	return read_options(x, x->all[x->at[0]].of[1], v, e);
+	return read_options(x, x->all[x->at[0]].items[1], v, e);
 }
 
 /* ---- opening ----------------------------------------------------------------------------------------- */
@@ -400,7 +402,7 @@ static int open_file(struct torch_file *f, const char *path, struct err *e)
 	return torch_open(f, path, e);
 }
 
-/* Returns the path of the first of these files that a directory has; NULL: of none. Allocated. */
+/* Returns the path of the first of these files in a directory, allocated; NULL: none. */
 static char *find_file(const char *path, const char *const *names, size_t n)
 {
 	for (size_t i = 0; i < n && file_is_folder(path); i++)
@@ -409,7 +411,7 @@ static char *find_file(const char *path, const char *const *names, size_t n)
 	return NULL;
 }
 
-/* A directory of PEFT has the adapter and, of a Trainer, the optimizer in two files. */
+/* Opens the file, or the files of a directory: PEFT's adapter and, from Trainer, the optimizer. */
 static int open_files(
 	struct lora_files *x, const char *path, bool gradients, struct err *e)
 {
@@ -454,8 +456,8 @@ int lora_view(struct ckpt_view *v, const struct lora *l, const char *path, bool 
 
 /* ---- the model ----------------------------------------------------------------------------------------- */
 
-/* Describes tensor k of the view as one of the model, and its adapter. */
-static int describe(const struct lora *l, const struct ckpt_view *v, int k,
+/* Describes tensor k of the view as a tensor of the model, and its adapter. */
+static int describe_tensor(const struct lora *l, const struct ckpt_view *v, int k,
 	struct adapter *to, struct tensor *t, struct err *e)
 {
 	const struct lora_files *x = v->with;
@@ -491,7 +493,7 @@ int lora_weights(
 	float **values = xcalloc((size_t)n, sizeof(*values));
 	int rc = weights_read(w, &l->base, e);
 	for (int k = 0; k < n && !rc; k++) {
-		rc = describe(l, v, k, &list[k / 2], &tensors[k], e);
+		rc = describe_tensor(l, v, k, &list[k / 2], &tensors[k], e);
 		values[k] = rc ? NULL : ckpt_view_tensor(v, k, e);
 		rc = rc || !values[k];
 	}

@@ -1,13 +1,13 @@
-/* Low-rank adapters (LoRA): the matrices with them, and their gradients from the gradients of these matrices. */
+/* Low-rank adapters (LoRA): adds them to matrices, and computes their gradients. */
 #include "reference/reference.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- their tensors after those of the model ------------------------------------------------ */
+/* ---- tables with the adapters' tensors -------------------------------------------------------- */
 
-/* Lets a pointer to a tensor point to its copy. */
-static void move(struct tensor **t, const struct tensor *from, struct tensor *to)
+/* Redirects a pointer from a tensor to its copy. */
+static void move_pointer(struct tensor **t, const struct tensor *from, struct tensor *to)
 {
 	if (*t)
 		*t = to + (*t - from);
@@ -18,22 +18,22 @@ static void move_block(
 {
 	for (int i = 0; i < SUBLAYERS; i++) {
 		struct sublayer_tensors *s = &b->sub[i];
-		move(&s->norm, from, to);
-		move(&s->norm_bias, from, to);
-		move(&s->post_norm, from, to);
-		move(&s->out, from, to);
-		move(&s->bias, from, to);
+		move_pointer(&s->norm, from, to);
+		move_pointer(&s->norm_bias, from, to);
+		move_pointer(&s->post_norm, from, to);
+		move_pointer(&s->out, from, to);
+		move_pointer(&s->bias, from, to);
 		for (int k = 0; k < SUBLAYER_INPUTS; k++) {
-			move(&s->in[k], from, to);
-			move(&s->in_bias[k], from, to);
-			move(&s->in_norm[k], from, to);
+			move_pointer(&s->in[k], from, to);
+			move_pointer(&s->in_bias[k], from, to);
+			move_pointer(&s->in_norm[k], from, to);
 		}
 	}
 	for (int i = 0; i < b->n_operands; i++)
-		move(&b->operand[i], from, to);
+		move_pointer(&b->operand[i], from, to);
 }
 
-/* Appends n tensors to the table of the model. */
+/* Appends n tensors to the model's table. */
 static void add_tensors(struct model *m, const struct tensor *added, int n)
 {
 	struct tensor *from = m->tensors;
@@ -43,7 +43,7 @@ static void add_tensors(struct model *m, const struct tensor *added, int n)
 	struct tensor **const all[] = {
 		&m->tokens, &m->positions, &m->norm, &m->norm_bias, &m->output};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
-		move(all[i], from, to);
+		move_pointer(all[i], from, to);
 	for (int64_t l = 0; l < m->c.layers; l++)
 		move_block(&m->blocks[l], from, to);
 	m->tensors = to;
@@ -68,7 +68,7 @@ static void product_row(
 	}
 }
 
-/* Adds `by` times B A to the matrices of an adapter, in floats or in doubles; the other array is NULL. */
+/* Adds `by` times B A to an adapter's matrices, as floats or doubles; one of both is NULL. */
 static void add_product(const struct weights *w, const struct adapter *x, double by,
 	float **floats, double **wide)
 {
@@ -120,7 +120,7 @@ void adapters_want(const struct weights *w, const bool *wanted, bool *own)
 	}
 }
 
-/* dA = scale B^T dW, dB = scale dW A^T. */
+/* Computes dA = scale B^T dW and dB = scale dW A^T. */
 static void differentiate(
 	const struct weights *w, const struct adapter *x, double scale, double **sums)
 {

@@ -1,4 +1,4 @@
-/* Arrays of numbers from files: NumPy's, PyTorch's, safetensors, plain ones. */
+/* Reads arrays from files of NumPy, PyTorch and safetensors, and from plain files. */
 #include "reference/batch.h"
 
 #include "base/file.h"
@@ -14,8 +14,9 @@
 
 enum { MAX_BYTES = 1 << 29, MAX_ELEMENTS = 1 << 26, ELEMENTS_ANYWAY = 1 << 22 };
 
-/* Integers in little-endian bytes; `code` as in NumPy's descr: u2, i4, ... */
-static void widen(int64_t *out, const unsigned char *p, int64_t n, const char *code)
+/* Converts little-endian integers; `code` as in NumPy's descr: u2, i4, ... */
+static void convert_integers(
+	int64_t *out, const unsigned char *p, int64_t n, const char *code)
 {
 	int bytes = code[1] - '0';
 	bool is_signed = code[0] == 'i';
@@ -29,13 +30,12 @@ static void widen(int64_t *out, const unsigned char *p, int64_t n, const char *c
 	}
 }
 
-static double of_bits(uint64_t x, const char *code)
+static double float_from_bits(uint64_t x, const char *code)
 {
 	const int sign = code[1] == '8' ? 63 : code[1] == '4' ? 31 : 15;
 	float narrow;
 	double wide;
-	if (*code == 'f' &&
-		code[1] == '2') { /* (a subnormal number is exact in this way, too) */
+	if (*code == 'f' && code[1] == '2') { /* (exact for subnormals, too) */
 		int exponent = (int)(x >> 10 & 31), fraction = (int)(x & 1023);
 		wide = exponent == 31 ? (fraction ? NAN : INFINITY)
 				      : ldexp(fraction + (exponent ? 1024 : 0),
@@ -49,15 +49,16 @@ static double of_bits(uint64_t x, const char *code)
 	return (double)narrow;
 }
 
-/* Floats in little-endian bytes; `code`: f2, f4, f8, or b2 for bf16. */
-static void widen_floats(double *out, const unsigned char *p, int64_t n, const char *code)
+/* Converts little-endian floats; `code`: f2, f4, f8, or b2 for bf16. */
+static void convert_floats(
+	double *out, const unsigned char *p, int64_t n, const char *code)
 {
 	int bytes = code[1] - '0';
 	for (int64_t i = 0; i < n; i++, p += bytes) {
 		uint64_t x = 0;
 		for (int b = bytes - 1; b >= 0; b--)
 			x = x << 8 | p[b];
-		out[i] = of_bits(x, code);
+		out[i] = float_from_bits(x, code);
 	}
 }
 
@@ -72,7 +73,7 @@ static bool is_code(const char *code)
 	return (code[0] == 'i' || code[0] == 'u') && code[1] && strchr("1248", code[1]);
 }
 
-/* The number of elements, which are taken from those that are left; -1: too many. */
+/* Returns the number of elements, and subtracts it from all->left; -1: too many. */
 static int64_t take_elements(struct int_arrays *all, const struct int_array *a)
 {
 	int64_t n = 1;
@@ -85,7 +86,7 @@ static int64_t take_elements(struct int_arrays *all, const struct int_array *a)
 	return n;
 }
 
-static int too_large(const struct int_array *a, const char *path, struct err *e)
+static int report_too_large(const struct int_array *a, const char *path, struct err *e)
 {
 	struct str shape = {0};
 	for (int i = 0; i < a->ndim; i++)
@@ -98,7 +99,7 @@ static int too_large(const struct int_array *a, const char *path, struct err *e)
 	return -1;
 }
 
-/* Sets a->v if all numbers of a->x are integers; and a->x is left only if it has floats. */
+/* Sets a->v if all values of a->x are integers. Keeps a->x only for types of floats. */
 static void set_integers(struct int_array *a, int64_t n, bool floats)
 {
 	int64_t j = 0;
@@ -114,30 +115,31 @@ static void set_integers(struct int_array *a, int64_t n, bool floats)
 	}
 }
 
-/* Takes the elements from the bytes of a file. */
-static int fill(struct int_arrays *all, struct int_array *a, const char *bytes,
+/* Appends an array with elements from the bytes of a file. */
+static int add_array(struct int_arrays *all, struct int_array *a, const char *bytes,
 	size_t n_bytes, const char *code, const char *path, struct err *e)
 {
 	int64_t n = take_elements(all, a);
 	if (!is_code(code) && !is_float(code))
 		return err_set(e, EX_DATAERR,
-			"%s: %s is not a type of integers or floats", path, code);
+			"%s: type %s is not supported; types of integers and floats are",
+			path, code);
 	if (n < 0 || (size_t)n * (size_t)(code[1] - '0') != n_bytes)
-		return err_set(e, EX_DATAERR,
-			"%s: its %zu bytes are not those of its shape", path, n_bytes);
+		return err_set(e, EX_DATAERR, "%s: its %zu bytes do not match its shape",
+			path, n_bytes);
 	if (is_float(code)) {
 		a->x = xmalloc((size_t)n * sizeof(*a->x));
-		widen_floats(a->x, (const unsigned char *)bytes, n, code);
+		convert_floats(a->x, (const unsigned char *)bytes, n, code);
 		set_integers(a, n, true);
 	} else {
 		a->v = xmalloc((size_t)n * sizeof(*a->v));
-		widen(a->v, (const unsigned char *)bytes, n, code);
+		convert_integers(a->v, (const unsigned char *)bytes, n, code);
 	}
-	all->of[all->n++] = *a;
+	all->arrays[all->n++] = *a;
 	return 0;
 }
 
-/* "4,17" or "4, 17)": the numbers of a shape. */
+/* Parses the sizes in "4,17" or "4, 17)". */
 static int parse_shape(struct int_array *a, const char *s)
 {
 	char *end;
@@ -152,7 +154,7 @@ static int parse_shape(struct int_array *a, const char *s)
 	return a->ndim ? 0 : -1;
 }
 
-/* The value of a key in the header of a .npy file, a Python dictionary as text; "" if it has none. */
+/* Returns a key's value in the header of a .npy file, a Python dictionary; "" if missing. */
 static const char *header_value(const char *header, const char *key)
 {
 	const char *at = strstr(header, key);
@@ -165,12 +167,12 @@ static int read_npy(
 	struct int_array a = {.name = ""};
 	const unsigned char *p = (const unsigned char *)s->s;
 	if (s->len < 12)
-		return err_set(e, EX_DATAERR, "%s: cut off", path);
+		return err_set(e, EX_DATAERR, "%s: truncated", path);
 	size_t at = p[6] == 1 ? 10 : 12, len = p[8] | (size_t)p[9] << 8;
 	if (p[6] > 1)
 		len |= (size_t)p[10] << 16 | (size_t)p[11] << 24;
 	if (len > s->len - at)
-		return err_set(e, EX_DATAERR, "%s: cut off in its header", path);
+		return err_set(e, EX_DATAERR, "%s: its header is truncated", path);
 	char *header = xmalloc(len + 1), code[3] = "";
 	memcpy(header, s->s + at, len);
 	header[len] = '\0';
@@ -181,9 +183,8 @@ static int read_npy(
 	snprintf(code, sizeof(code), "%.2s", descr);
 	if (rc || big || (fortran && a.ndim > 1))
 		rc = err_set(e, EX_DATAERR,
-			"%s: an array of little-endian numbers in C order is needed",
-			path);
-	rc = rc || fill(all, &a, s->s + at + len, s->len - at - len, code, path, e);
+			"%s: only little-endian arrays in C order are supported", path);
+	rc = rc || add_array(all, &a, s->s + at + len, s->len - at - len, code, path, e);
 	free(header);
 	return rc ? -1 : 0;
 }
@@ -196,14 +197,15 @@ static int read_plain(struct int_arrays *all, const char *path, const struct str
 		return err_set(e, EX_USAGE,
 			"%s: plain integers need --shape SEQUENCES,LENGTH+1", path);
 	if (parse_shape(&a, shape))
-		return err_set(e, EX_USAGE, "shape: '%s' is no list of sizes", shape);
+		return err_set(
+			e, EX_USAGE, "--shape: '%s' is not a list of sizes", shape);
 	const char code[3] = {
 		text_ends(path, ".u16") || text_ends(path, ".u32") ? 'u' : 'i',
 		text_ends(path, "16")	? '2'
 		: text_ends(path, "32") ? '4'
 					: '8',
 		0};
-	return fill(all, &a, s->s, s->len, code, path, e);
+	return add_array(all, &a, s->s, s->len, code, path, e);
 }
 
 static int read_safetensors(struct int_arrays *all, const char *path, struct err *e)
@@ -232,12 +234,12 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 		a.ndim = a.ndim > ARRAY_MAX_DIMS ? ARRAY_MAX_DIMS : a.ndim;
 		memcpy(a.dims, t->dims, (size_t)a.ndim * sizeof(*a.dims));
 		if (t->ndim > ARRAY_MAX_DIMS || t->n_bytes > MAX_BYTES) {
-			rc = too_large(&a, path, e);
+			rc = report_too_large(&a, path, e);
 			break;
 		}
 		char *bytes = xmalloc((size_t)t->n_bytes + 1);
 		rc = file_read_at(fd, path, bytes, (size_t)t->n_bytes, t->offset, e) ||
-		     fill(all, &a, bytes, (size_t)t->n_bytes, code, path, e);
+		     add_array(all, &a, bytes, (size_t)t->n_bytes, code, path, e);
 		free(bytes);
 	}
 	safetensors_header_free(&h);
@@ -245,7 +247,7 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 	return rc ? -1 : 0;
 }
 
-/* Tensors of a file of torch.save() that have rows. Their values are exact in doubles up to 2^53. */
+/* Reads the tensors of a torch.save() file that have dimensions. Doubles are exact up to 2^53. */
 static int read_torch(struct int_arrays *all, const struct container *c, const char *path,
 	struct err *e)
 {
@@ -260,14 +262,14 @@ static int read_torch(struct int_arrays *all, const struct container *c, const c
 		memcpy(a.dims, t->dims, (size_t)t->ndim * sizeof(*a.dims));
 		int64_t n = take_elements(all, &a);
 		if (n < 0) {
-			rc = too_large(&a, path, e);
+			rc = report_too_large(&a, path, e);
 			break;
 		}
 		a.x = xmalloc((size_t)n * sizeof(*a.x));
 		rc = torch_read_doubles(&f, t, 0, torch_rows(t), a.x, e);
 		if (!rc)
 			set_integers(&a, n, strstr(torch_dtype_name(t->dtype), "float"));
-		all->of[all->n++] = a;
+		all->arrays[all->n++] = a;
 	}
 	torch_close(&f);
 	return rc ? -1 : 0;
@@ -278,7 +280,7 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 	static const char *const plain[] = {".u16", ".u32", ".i32", ".i64"};
 	struct str s = {0};
 	struct stat st;
-	/* (the positions of one sequence may be stored for all, with stride 0) */
+	/* (one sequence's positions may be stored for all, with stride 0) */
 	int64_t size = stat(path, &st) || !S_ISREG(st.st_mode) ? 0 : st.st_size;
 	*a = (struct int_arrays){.left = min64(ELEMENTS_ANYWAY + size, MAX_ELEMENTS)};
 	if (text_ends(path, ".safetensors"))
@@ -296,8 +298,8 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 		rc = read_plain(a, path, &s, shape, e);
 	else if (!rc)
 		rc = err_set(e, EX_DATAERR,
-			"%s is no batch: neither .npy, .pt, .safetensors nor plain integers "
-			"(.u16, .u32, .i32, .i64)",
+			"%s is not a batch: neither .npy, .pt, .safetensors nor plain "
+			"integers (.u16, .u32, .i32, .i64)",
 			path);
 	str_free(&s);
 	return rc;
@@ -306,8 +308,8 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 void arrays_free(struct int_arrays *a)
 {
 	for (int i = 0; i < a->n; i++) {
-		free(a->of[i].v);
-		free(a->of[i].x);
+		free(a->arrays[i].v);
+		free(a->arrays[i].x);
 	}
 	*a = (struct int_arrays){0};
 }

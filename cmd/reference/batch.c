@@ -1,4 +1,4 @@
-/* The tokens of a step: inputs, targets, positions and documents, from arrays of integers. */
+/* Builds the tokens of a step (inputs, targets, positions, documents) from arrays of integers. */
 #include "reference/batch.h"
 
 #include <math.h>
@@ -9,10 +9,10 @@
 
 enum role { INPUTS, LABELS, POSITIONS, MASK, WEIGHTS, ROLES };
 struct roles {
-	const struct int_array *of[ROLES]; /* NULL: not in the file */
+	const struct int_array *arrays[ROLES]; /* NULL: missing in the file */
 };
 
-/* By the last part of a name: those of torchtitan, Hugging Face, Megatron-LM. */
+/* Names of arrays, without prefix, in torchtitan, Hugging Face and Megatron-LM. */
 static const char *const role_names[ROLES][7] = {
 	[INPUTS] = {"inputs", "input", "input_ids", "tokens", "windows", "batch"},
 	[LABELS] = {"labels", "label", "targets"},
@@ -21,7 +21,7 @@ static const char *const role_names[ROLES][7] = {
 	[WEIGHTS] = {"weights", "loss_weights"},
 };
 
-/* The last part of a name. */
+/* Returns the name after the last dot. */
 static const char *last_name(const struct int_array *a)
 {
 	const char *dot = strrchr(a->name, '.');
@@ -37,20 +37,20 @@ static int named_role(const struct int_array *a)
 	return ROLES;
 }
 
-/* Without a name, or with a place in a list as its name. */
+/* Returns true for a name that is empty or an index in a list. */
 static bool is_unnamed(const struct int_array *a)
 {
 	const char *name = last_name(a);
 	return name[strspn(name, "0123456789")] == '\0';
 }
 
-/* The rows of an array are those of a matrix, whatever dimensions are in front. */
-static int64_t width(const struct int_array *a)
+/* Returns the length of the last dimension. All other dimensions count as rows. */
+static int64_t row_length(const struct int_array *a)
 {
 	return a->dims[a->ndim - 1];
 }
 
-static int64_t rows(const struct int_array *a)
+static int64_t row_count(const struct int_array *a)
 {
 	int64_t n = 1;
 	for (int i = 0; i + 1 < a->ndim; i++)
@@ -58,84 +58,86 @@ static int64_t rows(const struct int_array *a)
 	return n;
 }
 
-static bool hides(const struct int_array *mask)
+static bool hides_tokens(const struct int_array *mask)
 {
-	for (int64_t i = 0; i < rows(mask) * width(mask); i++)
+	for (int64_t i = 0; i < row_count(mask) * row_length(mask); i++)
 		if (mask->v ? !mask->v[i] : !(mask->x[i] > 0))
 			return true;
 	return false;
 }
 
-/* Arrays without names are inputs, labels and positions, in this order, and one of floats is the weights; one with an
- * unknown name is that of the inputs if it is the only one. A file may have weights and nothing else. */
+/* Assigns roles. Unnamed arrays are inputs, labels and positions, in this order; an
+ * unnamed array of floats is the weights. A single array with an unknown name is the
+ * inputs. A file may have only weights. */
 static int find_roles(
 	struct roles *r, const struct int_arrays *a, const char *path, struct err *e)
 {
 	*r = (struct roles){0};
 	for (int i = 0; i < a->n; i++) {
-		int role = named_role(&a->of[i]);
-		if (role < ROLES && r->of[role])
+		int role = named_role(&a->arrays[i]);
+		if (role < ROLES && r->arrays[role])
 			return err_set(e, EX_DATAERR,
-				"%s has several arrays of %s: give a file for each micro-batch",
+				"%s has several arrays of %s; give one file per micro-batch",
 				path, role_names[role][0]);
 		if (role < ROLES)
-			r->of[role] = &a->of[i];
-		if (!strcmp(last_name(&a->of[i]), "attention_mask") && hides(&a->of[i]))
+			r->arrays[role] = &a->arrays[i];
+		if (!strcmp(last_name(&a->arrays[i]), "attention_mask") &&
+			hides_tokens(&a->arrays[i]))
 			return err_set(e, EX_UNAVAILABLE,
-				"%s: its attention_mask hides tokens, as padding does, which is not "
-				"computed here",
+				"%s: its attention_mask hides tokens, as padding does: "
+				"this is not supported",
 				path);
 	}
 	for (int i = 0, next = INPUTS; i < a->n; i++) {
-		while (next < MASK && r->of[next])
+		while (next < MASK && r->arrays[next])
 			next++;
-		if (is_unnamed(&a->of[i]) && a->of[i].x)
-			r->of[WEIGHTS] = &a->of[i];
-		else if (next < MASK && is_unnamed(&a->of[i]))
-			r->of[next] = &a->of[i];
+		if (is_unnamed(&a->arrays[i]) && a->arrays[i].x)
+			r->arrays[WEIGHTS] = &a->arrays[i];
+		else if (next < MASK && is_unnamed(&a->arrays[i]))
+			r->arrays[next] = &a->arrays[i];
 	}
-	if (!r->of[INPUTS] && !r->of[WEIGHTS] && a->n == 1)
-		r->of[INPUTS] = &a->of[0];
-	const struct int_array *in = r->of[INPUTS];
-	if (!in && r->of[WEIGHTS])
+	if (!r->arrays[INPUTS] && !r->arrays[WEIGHTS] && a->n == 1)
+		r->arrays[INPUTS] = &a->arrays[0];
+	const struct int_array *in = r->arrays[INPUTS];
+	if (!in && r->arrays[WEIGHTS])
 		return 0;
 	if (!in)
 		return err_set(e, EX_DATAERR,
-			"%s has no array of integers that may be the inputs", path);
+			"%s: no array of integers can be the inputs", path);
 	for (int k = INPUTS; k < WEIGHTS; k++)
-		if (r->of[k] && !r->of[k]->v)
+		if (r->arrays[k] && !r->arrays[k]->v)
 			return err_set(e, EX_DATAERR,
-				"%s: %s has numbers that are no integers", path,
+				"%s: %s has values that are not integers", path,
 				role_names[k][0]);
 	for (int k = LABELS; k < WEIGHTS; k++)
-		if (r->of[k] &&
-			(width(r->of[k]) != width(in) || rows(r->of[k]) != rows(in)))
+		if (r->arrays[k] && (row_length(r->arrays[k]) != row_length(in) ||
+					    row_count(r->arrays[k]) != row_count(in)))
 			return err_set(e, EX_DATAERR,
-				"%s: %s has another shape than the inputs", path,
+				"%s: the shape of %s differs from the inputs", path,
 				role_names[k][0]);
 	return 0;
 }
 
 /* ---- sequences ------------------------------------------------------------------------ */
 
-static int token(int32_t *out, int64_t x, const char *path, struct err *e)
+static int set_token(int32_t *out, int64_t x, const char *path, struct err *e)
 {
 	*out = (int32_t)x;
 	if (x >= 0 && x < INT32_MAX)
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: %lld is no token", path, (long long)x);
+	return err_set(e, EX_DATAERR, "%s: %lld is not a token", path, (long long)x);
 }
 
-/* How far labels are ahead of the inputs: 1, or 0 for those of Hugging Face; -1 if neither. */
+/* Returns how far labels are ahead of the inputs: 1, or 0 as in Hugging Face; -1: neither. */
 static int shift_of(const struct roles *r)
 {
-	const struct int_array *in = r->of[INPUTS], *labels = r->of[LABELS];
-	const struct int_array *pos = r->of[POSITIONS];
-	int64_t n = width(in), off[2] = {0};
-	for (int64_t i = 0; i < rows(in); i++)
+	const struct int_array *in = r->arrays[INPUTS], *labels = r->arrays[LABELS];
+	const struct int_array *pos = r->arrays[POSITIONS];
+	int64_t n = row_length(in), off[2] = {0};
+	for (int64_t i = 0; i < row_count(in); i++)
 		for (int64_t t = 0; t + 1 < n; t++) {
 			int64_t label = labels->v[i * n + t];
-			/* (the last label of a document is its end, which is no input) */
+			/* (a document's last label is its end token, which is not an input) */
 			if (pos && !pos->v[i * n + t + 1])
 				continue;
 			off[0] += label >= 0 && label != in->v[i * n + t];
@@ -144,12 +146,12 @@ static int shift_of(const struct roles *r)
 	return !off[1] ? 1 : !off[0] ? 0 : -1;
 }
 
-static int room(struct token_batch *b, int64_t length, int64_t more, const char *path,
-	struct err *e)
+static int reserve_rows(struct token_batch *b, int64_t length, int64_t more,
+	const char *path, struct err *e)
 {
 	if (b->n && length != b->length)
 		return err_set(e, EX_DATAERR,
-			"%s: sequences of %lld positions, and %lld in the files before",
+			"%s: sequences have %lld positions, but %lld in the files before",
 			path, (long long)length, (long long)b->length);
 	if (length < 1)
 		return err_set(e, EX_DATAERR, "%s: no position has a target", path);
@@ -161,8 +163,8 @@ static int room(struct token_batch *b, int64_t length, int64_t more, const char 
 	return 0;
 }
 
-/* Documents begin where positions begin again, or behind the token that ends one. */
-static int place(struct token_batch *b, int64_t i, const int64_t *pos,
+/* Sets positions, and document starts: where positions restart, or after an end token. */
+static int set_positions(struct token_batch *b, int64_t i, const int64_t *pos,
 	const struct batch_opts *o, const char *path, struct err *e)
 {
 	int64_t begin = 0, at = i * b->length;
@@ -172,7 +174,7 @@ static int place(struct token_batch *b, int64_t i, const int64_t *pos,
 			begin = t;
 		int64_t p = pos ? pos[t] : t - begin;
 		if (p < 0 || p > INT32_MAX / 2)
-			return err_set(e, EX_DATAERR, "%s: %lld is no position", path,
+			return err_set(e, EX_DATAERR, "%s: %lld is not a position", path,
 				(long long)p);
 		b->pos[at + t] = (int32_t)p;
 		b->start[at + t] = (int32_t)begin;
@@ -184,16 +186,16 @@ static int place(struct token_batch *b, int64_t i, const int64_t *pos,
 static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int shift,
 	const char *path, struct err *e)
 {
-	const struct int_array *in = r->of[INPUTS], *labels = r->of[LABELS],
-			       *mask = r->of[MASK];
-	int64_t n = width(in), at = b->n * b->length;
+	const struct int_array *in = r->arrays[INPUTS], *labels = r->arrays[LABELS],
+			       *mask = r->arrays[MASK];
+	int64_t n = row_length(in), at = b->n * b->length;
 	const int64_t *from = (labels ? labels : in)->v + i * n;
 	for (int64_t t = 0; t < b->length; t++) {
 		int64_t ahead = t + (labels && shift ? 0 : 1);
 		bool counts = ahead < n && (!mask || mask->v[i * n + t]);
 		int64_t target = counts ? from[ahead] : -1;
-		if (token(&b->tokens[at + t], in->v[i * n + t], path, e) ||
-			(target >= 0 && token(&b->targets[at + t], target, path, e)))
+		if (set_token(&b->tokens[at + t], in->v[i * n + t], path, e) ||
+			(target >= 0 && set_token(&b->targets[at + t], target, path, e)))
 			return -1;
 		if (target < 0)
 			b->targets[at + t] = -1;
@@ -205,39 +207,40 @@ static int add_row(struct token_batch *b, const struct roles *r, int64_t i, int 
 
 /* ---- weights -------------------------------------------------------------------------- */
 
-/* The weights of the sequences so far. */
+/* State of the weights, which may come in later files than the tokens. */
 struct weight_rows {
 	int64_t n;
-	/* The label of position t is element t + ahead of an array with one element per label; -1: of these files it is
-	 * not the same. */
+	/* Offset of the labels in arrays with one element per label: position t has
+	 * element t + ahead. -1: it differs between files. */
 	int ahead;
 };
 
-/* Appends the weights, [rows][labels], or without those of the first tokens, which are no targets. */
+/* Appends weights [rows][labels], or without sequences' first labels, which are not targets. */
 static int add_weights(struct token_batch *b, struct weight_rows *all,
 	const struct int_array *a, const char *path, struct err *e)
 {
-	const int64_t length = b->length, columns = width(a), more = rows(a);
-	/* (windows have one token more than positions; Hugging Face's labels as many) */
+	const int64_t length = b->length, columns = row_length(a), more = row_count(a);
+	/* (windows have one more token than positions; Hugging Face's labels have as many) */
 	const bool per_label =
 		all->ahead ? columns == length + (all->ahead > 1) : columns == length;
 	const int64_t ahead = per_label ? all->ahead > 0 : 0;
 	if (!b->n)
 		return err_set(e, EX_DATAERR,
-			"%s has weights and no tokens; name the files of the tokens first",
+			"%s has weights but no tokens; give the files with the tokens first",
 			path);
 	if (all->ahead < 0)
 		return err_set(e, EX_DATAERR,
 			"%s: the labels of the files before have different forms; put the "
-			"weights into the files of the tokens",
+			"weights into the files with the tokens",
 			path);
 	if (!per_label && columns != (all->ahead == 1 ? length - 1 : length))
 		return err_set(e, EX_DATAERR,
-			"%s: weights have %lld columns, and sequences %lld positions",
+			"%s: weights have %lld columns, but sequences have %lld positions",
 			path, (long long)columns, (long long)length);
 	if (more > b->n - all->n)
 		return err_set(e, EX_DATAERR,
-			"%s: weights of %lld sequences, and %lld sequences without weights",
+			"%s: weights of %lld sequences, but only %lld sequences have no "
+			"weights yet",
 			path, (long long)more, (long long)(b->n - all->n));
 	size_t n_bytes = (size_t)(b->n * length) * sizeof(*b->weights);
 	b->weights = xrealloc(b->weights, n_bytes);
@@ -254,7 +257,7 @@ static int add_weights(struct token_batch *b, struct weight_rows *all,
 	return 0;
 }
 
-/* Sets what the sum of losses is divided by. */
+/* Sets the divisor of the sum of losses. */
 static int set_divisor(struct token_batch *b, const char *by, struct err *e)
 {
 	double sum = 0;
@@ -284,28 +287,28 @@ static int add_file(struct token_batch *b, struct weight_rows *w, const char *pa
 	struct roles r;
 	if (find_roles(&r, a, path, e))
 		return -1;
-	if (!r.of[INPUTS])
-		return add_weights(b, w, r.of[WEIGHTS], path, e);
-	bool labels = r.of[LABELS] != NULL;
+	if (!r.arrays[INPUTS])
+		return add_weights(b, w, r.arrays[WEIGHTS], path, e);
+	bool labels = r.arrays[LABELS] != NULL;
 	int shift = labels ? shift_of(&r) : 1;
 	if (shift < 0)
 		return err_set(e, EX_DATAERR,
 			"%s: the labels are neither the next tokens nor the inputs",
 			path);
-	int64_t n = width(r.of[INPUTS]), more = rows(r.of[INPUTS]);
-	const int64_t *pos = r.of[POSITIONS] ? r.of[POSITIONS]->v : NULL;
-	if (room(b, labels ? n : n - 1, more, path, e))
+	int64_t n = row_length(r.arrays[INPUTS]), more = row_count(r.arrays[INPUTS]);
+	const int64_t *pos = r.arrays[POSITIONS] ? r.arrays[POSITIONS]->v : NULL;
+	if (reserve_rows(b, labels ? n : n - 1, more, path, e))
 		return -1;
 	int ahead = !labels ? 2 : !shift;
-	w->ahead = r.of[WEIGHTS] || !b->n || w->ahead == ahead ? ahead : -1;
-	if (r.of[WEIGHTS] && w->n < b->n)
+	w->ahead = r.arrays[WEIGHTS] || !b->n || w->ahead == ahead ? ahead : -1;
+	if (r.arrays[WEIGHTS] && w->n < b->n)
 		return err_set(e, EX_DATAERR,
-			"%s has weights, and files before it have none", path);
+			"%s has weights, but files before it have none", path);
 	for (int64_t i = 0; i < more; i++, b->n++)
 		if (add_row(b, &r, i, shift, path, e) ||
-			place(b, b->n, pos ? pos + i * n : NULL, o, path, e))
+			set_positions(b, b->n, pos ? pos + i * n : NULL, o, path, e))
 			return -1;
-	return r.of[WEIGHTS] ? add_weights(b, w, r.of[WEIGHTS], path, e) : 0;
+	return r.arrays[WEIGHTS] ? add_weights(b, w, r.arrays[WEIGHTS], path, e) : 0;
 }
 
 int token_batch_read(struct token_batch *b, int64_t n, char *const *files,

@@ -1,42 +1,42 @@
 /*
- * batch: the tokens of a step of another program, as its user saved them: NumPy's .npy, PyTorch's .pt,
- * safetensors, or plain integers (.u16, .u32, .i32, .i64; with a shape).
+ * batch: the tokens of another program's step, as its user saved them: NumPy's .npy,
+ * PyTorch's .pt, safetensors, or plain integers (.u16, .u32, .i32, .i64; with a shape).
  *
- * A file has windows [sequences][length + 1], or inputs and labels [sequences][length] and perhaps positions,
- * by their names or in this order,
- * and a loss mask. Labels are those of torchtitan and Megatron, shifted already
- * (labels[t] = inputs[t + 1]), or those of Hugging Face, equal to the inputs. A label below 0 does not count.
- * An array of weights has one float for each label. Files are not trusted.
+ * A file has windows [sequences][length + 1], or inputs and labels [sequences][length],
+ * and optionally positions and a loss mask, by their names or in this order. Labels are
+ * shifted as in torchtitan and Megatron (labels[t] = inputs[t + 1]), or equal to the
+ * inputs as in Hugging Face. A label below 0 does not count. An array of weights has one
+ * float per label. Files are not trusted.
  */
 #pragma once
 
 #include "base/base.h"
 
-/* Numbers of a file. */
+/* An array of a file. */
 enum { ARRAY_MAX_DIMS = 4, MAX_ARRAYS = 16 };
 struct int_array {
-	char name[64]; /* "": none */
+	char name[64]; /* "": no name */
 	int ndim;
 	int64_t dims[ARRAY_MAX_DIMS];
-	int64_t *v; /* NULL: they are no integers */
-	double *x;  /* of a type of floats; else NULL */
+	int64_t *v; /* NULL: the values are not integers */
+	double *x;  /* if the type is a float type; else NULL */
 };
 
 struct int_arrays {
-	struct int_array of[MAX_ARRAYS];
+	struct int_array arrays[MAX_ARRAYS];
 	int n;
-	int64_t left; /* elements that more arrays may have */
+	int64_t left; /* number of elements that further arrays may have */
 };
 
 struct token_batch {
-	int64_t n, length;	   /* sequences, and positions of each */
-	int32_t *tokens, *targets; /* [n][length]; a target of -1 does not count */
+	int64_t n, length;	   /* sequences, and positions per sequence */
+	int32_t *tokens, *targets; /* [n][length]; target -1: does not count */
 	int32_t *pos,
-		*start;	 /* [n][length]: positions, and where their documents begin */
-	int64_t counted; /* targets */
+		*start;	 /* [n][length]: positions, and the starts of their documents */
+	int64_t counted; /* number of targets that count */
 	bool masked, documents;
-	double *weights; /* [n][length], of targets, 0 for those that do not count; NULL: all are 1 */
-	double divisor; /* of the sum of weights times losses; 0: the number of targets that count */
+	double *weights; /* [n][length], of targets; 0 where none counts; NULL: all are 1 */
+	double divisor; /* of the sum of weight * loss; 0: use counted */
 };
 static inline double batch_divisor(const struct token_batch *b)
 {
@@ -44,12 +44,12 @@ static inline double batch_divisor(const struct token_batch *b)
 }
 
 struct batch_opts {
-	const char *shape;     /* of plain integers: "B,T" */
-	int64_t end;	       /* the token that ends documents; -1: none */
+	const char *shape;     /* shape of plain integers: "B,T" */
+	int64_t end;	       /* token that ends documents; -1: none */
 	const char *divide_by; /* "counted", "weights" or a number; NULL: counted */
 };
 
-/* Reads the sequences of all files, one after the other. -1 with *e set; token_batch_free() */
+/* Reads the sequences of all files, in order; -1 with *e set. token_batch_free() in any case. */
 int token_batch_read(struct token_batch *b, int64_t n, char *const *files,
 	const struct batch_opts *o, struct err *e);
 void token_batch_free(struct token_batch *b);

@@ -1,4 +1,4 @@
-/* The model in double precision: GPT-2 and Llama, forward and backward of one sequence. */
+/* The model in double precision: forward and backward pass over one sequence. */
 #include "reference/float64_pass.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static double *gradient(const struct sequence_work *w, const struct tensor *t)
 	return t ? w->grad[t - w->m->tensors] : NULL;
 }
 
-/* Is the position among those whose contributions to gradients of weights are computed? */
+/* Returns true if the gradients of weights include this position's contribution. */
 static bool in_part(const struct sequence_work *w, int64_t i)
 {
 	int n = w->part.n, k = w->part.i;
@@ -30,7 +30,7 @@ static bool in_part(const struct sequence_work *w, int64_t i)
 	return true;
 }
 
-/* The i-th of n slices of the outputs of a column-parallel layer, if a part of this kind is computed; else all. */
+/* Returns slice i of n of a column-parallel layer's outputs for parts of this kind; else all. */
 static struct range outputs_of(
 	const struct sequence_work *w, enum part_kind kind, int64_t out)
 {
@@ -41,7 +41,7 @@ static struct range outputs_of(
 		part_begin(out, p->n, p->i), part_begin(out, p->n, p->i + 1)};
 }
 
-/* A tensor-parallel rank has its own columns of x[n][width] only. */
+/* Zeros the columns of x[n][width] that another tensor-parallel rank holds. */
 static void keep_own(const struct sequence_work *w, double *x, int64_t width)
 {
 	const struct range own = outputs_of(w, PART_RANKS, width);
@@ -51,7 +51,7 @@ static void keep_own(const struct sequence_work *w, double *x, int64_t width)
 				x[i * width + j] = 0;
 }
 
-/* The gradients of a weight [out][in] and a bias, from those of its outputs. */
+/* Adds the gradients of a weight [out][in] and of a bias, from the gradients of the outputs. */
 static void linear_dw(const struct sequence_work *w, const struct tensor *weights,
 	const struct tensor *biases, const double *dy, const double *x, int64_t in,
 	int64_t out)
@@ -71,7 +71,7 @@ static void linear_dw(const struct sequence_work *w, const struct tensor *weight
 
 /* ---- norms ------------------------------------------------------------------------- */
 
-/* Sets h to the normalised row; returns 1 / the standard deviation. */
+/* Sets h to the normalized row. Returns 1 / the standard deviation. */
 static double normalize(const struct sequence_work *w, double *h, const double *x)
 {
 	double mean = 0, square = 0, n = (double)w->dim;
@@ -85,14 +85,14 @@ static double normalize(const struct sequence_work *w, double *h, const double *
 	return rstd;
 }
 
-/* What is added to weights of norms. */
-static double one(const struct sequence_work *w)
+/* Returns the constant that is added to weights of norms. */
+static double norm_offset(const struct sequence_work *w)
 {
 	return w->m->arch->norm_adds_one ? 1 : 0;
 }
 
-/* y = norm of x; without weights y = x */
-static void norm(const struct sequence_work *w, const struct tensor *gamma,
+/* Sets y to the norm of x; without weights y = x. */
+static void apply_norm(const struct sequence_work *w, const struct tensor *gamma,
 	const struct tensor *beta, double *y, const double *x)
 {
 	const double *g = weight(w, gamma), *b = weight(w, beta);
@@ -102,12 +102,12 @@ static void norm(const struct sequence_work *w, const struct tensor *gamma,
 		double *row = y + i * w->dim;
 		normalize(w, row, x + i * w->dim);
 		for (int64_t j = 0; j < w->dim; j++)
-			row[j] = row[j] * (g[j] + one(w)) + (b ? b[j] : 0);
+			row[j] = row[j] * (g[j] + norm_offset(w)) + (b ? b[j] : 0);
 	}
 }
 
-/* dx += the gradient of the input; `dy` is that of the output, `for_weights` what is known of it where the
- * gradients of the norm's weights are computed. */
+/* Adds the gradient of the input to dx. dy: gradient of the output. for_weights: the part
+ * of dy that the gradients of the norm's weights are computed from. */
 static void norm_backward(const struct sequence_work *w, const struct tensor *gamma,
 	const struct tensor *beta, double *dx, const double *dy,
 	const double *for_weights, const double *x)
@@ -121,12 +121,12 @@ static void norm_backward(const struct sequence_work *w, const struct tensor *ga
 		const double *up = dy + i * w->dim, *mine = for_weights + i * w->dim;
 		double rstd = normalize(w, h, x + i * w->dim), mean = 0, along = 0;
 		for (int64_t j = 0; j < w->dim; j++) {
-			mean += centre * up[j] * (g[j] + one(w)) / n;
-			along += up[j] * (g[j] + one(w)) * h[j] / n;
+			mean += centre * up[j] * (g[j] + norm_offset(w)) / n;
+			along += up[j] * (g[j] + norm_offset(w)) * h[j] / n;
 		}
 		for (int64_t j = 0; j < w->dim; j++)
-			dx[i * w->dim + j] +=
-				rstd * (up[j] * (g[j] + one(w)) - mean - h[j] * along);
+			dx[i * w->dim + j] += rstd * (up[j] * (g[j] + norm_offset(w)) -
+							     mean - h[j] * along);
 		for (int64_t j = 0; j < w->dim && in_part(w, i); j++) {
 			if (dg)
 				dg[j] += mine[j] * h[j];
@@ -145,13 +145,13 @@ static double rstd_of(const double *x, int64_t n, double eps)
 	return 1 / sqrt(square + eps);
 }
 
-/* The channels that a norm of queries or keys is of. */
+/* Returns the number of channels that a norm of queries or keys covers. */
 static int64_t qk_norm_width(const struct sequence_work *w, int64_t width)
 {
 	return w->m->arch->wide_qk_norm ? width : w->m->head_dim;
 }
 
-/* y = RMSNorm of each head of x [n][width], or of all heads at once */
+/* Sets y to the RMSNorm of each head of x [n][width], or of all heads at once. */
 static void head_norm(const struct sequence_work *w, const struct tensor *gamma,
 	double *y, const double *x, int64_t width)
 {
@@ -160,11 +160,11 @@ static void head_norm(const struct sequence_work *w, const struct tensor *gamma,
 	for (int64_t at = 0; at < w->n * width; at += dim) {
 		double rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
 		for (int64_t j = 0; j < dim; j++)
-			y[at + j] = x[at + j] * rstd * (g[j] + one(w));
+			y[at + j] = x[at + j] * rstd * (g[j] + norm_offset(w));
 	}
 }
 
-/* From the gradient of the norms to that of x, in place. A slice has whole heads. */
+/* Replaces the gradient of the norms by the gradient of x. A slice has whole heads. */
 static void head_norm_backward(const struct sequence_work *w, const struct tensor *gamma,
 	double *dy, const double *x, int64_t width)
 {
@@ -177,13 +177,14 @@ static void head_norm_backward(const struct sequence_work *w, const struct tenso
 		bool mine = in_part(w, at / width);
 		rstd = rstd_of(x + at, dim, w->m->c.norm_eps);
 		for (int64_t j = 0; j < dim; j++)
-			along += up[j] * (g[j] + one(w)) * x[at + j] * rstd / (double)dim;
+			along += up[j] * (g[j] + norm_offset(w)) * x[at + j] * rstd /
+				 (double)dim;
 		for (int64_t j = 0; j < dim; j++) {
 			double h = x[at + j] * rstd;
 			int64_t channel = (at + j) % width;
 			if (dg && mine && channel >= of.from && channel < of.to)
 				dg[j] += up[j] * h;
-			up[j] = rstd * (up[j] * (g[j] + one(w)) - h * along);
+			up[j] = rstd * (up[j] * (g[j] + norm_offset(w)) - h * along);
 		}
 	}
 }
@@ -209,13 +210,13 @@ static void acts_free64(struct float64_acts *a)
 		free(all[i]);
 }
 
-/* What the layers behind a norm make of x; returns the input of the row-parallel layer. */
+/* Computes attention up to its row-parallel layer. Returns that layer's input. */
 static double *attention(const struct sequence_work *w, const struct sublayer_tensors *t,
 	struct float64_acts *a, const double *x)
 {
 	bool norms = w->m->c.qk_norm;
 	double *const qkv[] = {norms ? a->q0 : a->q, norms ? a->k0 : a->k, a->v};
-	norm(w, t->norm, t->norm_bias, a->h, x);
+	apply_norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 3; i++)
 		float64_linear(qkv[i], a->h, weight(w, t->in[i]),
 			weight(w, t->in_bias[i]), w->n, w->dim, i ? w->kv : w->q);
@@ -234,7 +235,7 @@ static double *feed_forward(const struct sequence_work *w,
 	const struct sublayer_tensors *t, struct float64_acts *a, const double *x)
 {
 	double *const ab[] = {a->a, a->b};
-	norm(w, t->norm, t->norm_bias, a->h, x);
+	apply_norm(w, t->norm, t->norm_bias, a->h, x);
 	for (int i = 0; i < 2 && t->in[i]; i++)
 		float64_linear(ab[i], a->h, weight(w, t->in[i]), weight(w, t->in_bias[i]),
 			w->n, w->dim, w->ffn);
@@ -252,12 +253,12 @@ static double *sublayer(
 	struct sequence_work *w, int64_t k, struct float64_acts *a, const double *x)
 {
 	const struct sublayer_tensors *t = &w->m->blocks[k / 2].sub[k % 2];
-	w->layer = t->out->unit - 1; /* (one that is computed twice is one) */
+	w->layer = t->out->unit - 1; /* (its own, if it is computed twice) */
 	return k % 2 == ATTENTION ? attention(w, t, a, x) : feed_forward(w, t, a, x);
 }
 
-/* From the gradients of the column-parallel layers behind a norm: those of its output are added to dh, and those
- * through which its weights' are computed to mine, if that is another one. */
+/* Goes back through the column-parallel layers after a norm: adds the gradient of the norm's
+ * output to dh, and the part for the norm's weights to `mine`, if that is another array. */
 static void enter_backward(const struct sequence_work *w,
 	const struct sublayer_tensors *t, double *const dy[], const int64_t widths[],
 	const double *h, double *dh, double *mine)
@@ -294,7 +295,7 @@ static void attention_backward64(const struct sequence_work *w,
 	acts_free64(&d);
 }
 
-/* Stores the rows of the last block's w2, if they are asked for. */
+/* Stores the rows of the last block's w2, if requested. */
 static void store_rows(const struct sequence_work *w, const double *dy, const double *x)
 {
 	const struct target_rows *to = w->s->rows;
@@ -334,7 +335,7 @@ static void feed_forward_backward(const struct sequence_work *w,
 static double embedding_scale(const struct sequence_work *w)
 {
 	double scale =
-		either_factor(w->f->function.embedding_scale, w->m->c.embedding_scale);
+		variant_or_model(w->f->function.embedding_scale, w->m->c.embedding_scale);
 	return scale > 0 ? scale : w->m->arch->root_embedding ? sqrt((double)w->dim) : 1;
 }
 
@@ -350,7 +351,7 @@ static void embed(const struct sequence_work *w, double *x)
 	}
 }
 
-/* Is this use of the token table, which may be tied to the output layer, in the part? */
+/* Returns true if the part includes this use of the token table, which may be tied. */
 static bool has_use(const struct sequence_work *w, int use)
 {
 	return w->part.kind != PART_USE || w->m->output != w->m->tokens ||
@@ -384,17 +385,17 @@ static double log_sum_exp(const double *x, int64_t n)
 	return top + log1p(sum - 1);
 }
 
-/* Of one position: the loss; the logits become their gradients. slope[vocab] is scratch. */
+/* Returns the loss of a position. Replaces logits by their gradients. slope[vocab]: scratch. */
 static double loss_of(const struct sequence_work *w, double *logits, double *slope,
 	int32_t target, double scale)
 {
 	const struct function *f = &w->f->function;
 	const int64_t vocab = w->m->c.vocab;
 	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
-	double cap = either_factor(f->logit_cap, w->m->c.logit_cap);
+	double cap = variant_or_model(f->logit_cap, w->m->c.logit_cap);
 	by *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
 	for (int64_t j = 0; j < vocab; j++) {
-		sum += logits[j] = capped(by * logits[j], cap, &slope[j]);
+		sum += logits[j] = soft_cap(by * logits[j], cap, &slope[j]);
 		slope[j] *= by;
 	}
 	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
@@ -412,39 +413,39 @@ static double loss_of(const struct sequence_work *w, double *logits, double *slo
 
 /* ---- ranks ---------------------------------------------------------------------------- */
 
-/* A tensor-parallel rank, or the only one. */
+/* A tensor-parallel rank, or the only rank. */
 struct rank {
 	struct sequence_work w;
-	double *x; /* [2 layers + 1][n][dim]: the input of each sublayer, and the last one's output */
-	double *y;	/* [n][dim]: the rank's part of a sublayer's output, */
-	double *sum;	/* the sum over ranks, */
-	double *dy;	/* and its gradient */
-	double *dx;	/* of x */
-	double *beside; /* of the input of attention, by an FFN that has it, too */
-	double *dh;	/* of the output of a norm, */
-	double *mine;	/* through which its weights' gradients are computed; else dh */
+	double *x; /* [2 layers + 1][n][dim]: input of each sublayer; last: final output */
+	double *y;   /* [n][dim]: this rank's part of a sublayer's output */
+	double *sum; /* [n][dim]: sum of y over ranks */
+	double *dy;  /* [n][dim]: gradient of sum */
+	double *dx;  /* [n][dim]: gradient of x */
+	double *dx_shared; /* [n][dim]: gradient of attention's input from an FFN that shares it */
+	double *dh;   /* [n][dim]: gradient of a norm's output */
+	double *mine; /* [n][dim]: part of dh for the norm's weights; or dh */
 	struct float64_acts a;
 };
 
 struct pass {
-	struct rank *of;
+	struct rank *ranks;
 	int n;
 	enum missing missing;
-	int64_t size, last; /* of [n][dim]; the number of sublayers */
+	int64_t size, last; /* elements of [n][dim]; number of sublayers */
 };
 
-/* Is there no residual beside sublayer k? */
-static bool is_cut(const struct pass *p, int64_t k, bool backward)
+/* Returns true if the residual around sublayer k is removed. */
+static bool lacks_residual(const struct pass *p, int64_t k, bool backward)
 {
-	const struct path *of = &p->of->w.f->function.path;
-	return (of->kind == PATH_NO_RESIDUAL ||
-		       (of->kind == PATH_DETACHED && backward)) &&
-	       of->sublayer == k % 2 && (of->layer < 0 || of->layer == k / 2);
+	const struct path *path = &p->ranks->w.f->function.path;
+	return (path->kind == PATH_NO_RESIDUAL ||
+		       (path->kind == PATH_DETACHED && backward)) &&
+	       path->sublayer == k % 2 && (path->layer < 0 || path->layer == k / 2);
 }
 
 static bool is_parallel(const struct pass *p)
 {
-	return p->of->w.f->function.path.kind == PATH_PARALLEL;
+	return p->ranks->w.f->function.path.kind == PATH_PARALLEL;
 }
 
 /* Returns the index in x of the input of sublayer k, or with p->last of the final norm. */
@@ -453,74 +454,74 @@ static int64_t input_of(const struct pass *p, int64_t k)
 	return k - (is_parallel(p) && k < p->last && k % 2 == FFN);
 }
 
-static double often(double times)
+static double once_if_zero(double times)
 {
 	return times > 0 ? times : 1;
 }
 
 static const struct sublayer_tensors *tensors_of(const struct pass *p, int64_t k)
 {
-	return &p->of->w.m->blocks[k / 2].sub[k % 2];
+	return &p->ranks->w.m->blocks[k / 2].sub[k % 2];
 }
 
 static double residual_scale(const struct pass *p)
 {
-	double scale = p->of->w.m->c.residual_scale;
+	double scale = p->ranks->w.m->c.residual_scale;
 	return scale > 0 ? scale : 1;
 }
 
-/* From each rank's part of the output of sublayer k to the sums over the ranks, with the bias. */
+/* Sums the ranks' parts of sublayer k's output, and adds the bias. */
 static void sum_outputs(const struct pass *p, int64_t k)
 {
-	const struct sequence_work *w = &p->of->w;
+	const struct sequence_work *w = &p->ranks->w;
 	const struct function *f = &w->f->function;
 	const double *bias = weight(w, tensors_of(p, k)->bias);
 	bool alone =
 		p->missing == (k % 2 == ATTENTION ? MISSING_ATTENTION : MISSING_FFN) ||
 		p->missing == MISSING_BOTH;
 	for (int r = 0; r < p->n; r++) {
-		double *to = p->of[r].sum;
+		double *to = p->ranks[r].sum;
 		memset(to, 0, (size_t)p->size * sizeof(*to));
 		for (int q = 0; q < p->n; q++)
 			if (q == r || !alone)
-				add_scaled(
-					to, often(f->times[k % 2]), p->of[q].y, p->size);
+				add_scaled(to, once_if_zero(f->times[k % 2]),
+					p->ranks[q].y, p->size);
 		for (int64_t i = 0; i < w->n && bias; i++)
-			add_scaled(to + i * w->dim, often(f->bias_times[k % 2]), bias,
-				w->dim);
+			add_scaled(to + i * w->dim, once_if_zero(f->bias_times[k % 2]),
+				bias, w->dim);
 	}
 }
 
-/* Where the gradient of the input of sublayer k is summed. */
+/* Returns the array for the gradient of sublayer k's input. */
 static double *gradient_of_input(const struct pass *p, const struct rank *me, int64_t k)
 {
-	return input_of(p, k) == k ? me->dx : me->beside;
+	return input_of(p, k) == k ? me->dx : me->dx_shared;
 }
 
-/* After the row-parallel layer of sublayer k: the norm of its output, and the residual. */
-static void leave(const struct pass *p, int64_t k)
+/* Completes sublayer k after its row-parallel layer: norm of the output, and residual. */
+static void finish_sublayer(const struct pass *p, int64_t k)
 {
 	sum_outputs(p, k);
 	for (int r = 0; r < p->n; r++) {
-		struct rank *me = &p->of[r];
+		struct rank *me = &p->ranks[r];
 		const double *x = me->x + k * p->size;
 		double *to = me->x + (k + 1) * p->size;
-		norm(&me->w, tensors_of(p, k)->post_norm, NULL, me->y, me->sum);
-		if (!is_cut(p, k, false))
+		apply_norm(&me->w, tensors_of(p, k)->post_norm, NULL, me->y, me->sum);
+		if (!lacks_residual(p, k, false))
 			memcpy(to, x, (size_t)p->size * sizeof(*to));
 		add_scaled(to, residual_scale(p), me->y, p->size);
 	}
 }
 
-/* Sets dy of each rank, from the gradient of the stream after sublayer k. */
-static void leave_backward64(const struct pass *p, int64_t k)
+/* Sets each rank's dy from the gradient of the stream after sublayer k. */
+static void finish_sublayer_backward(const struct pass *p, int64_t k)
 {
 	const struct tensor *post = tensors_of(p, k)->post_norm;
 	if (post)
 		sum_outputs(p, k);
 	for (int r = 0; r < p->n; r++) {
-		struct rank *me = &p->of[r];
-		double *dz = me->y; /* (its values are no longer needed) */
+		struct rank *me = &p->ranks[r];
+		double *dz = me->y; /* (y is no longer needed) */
 		memset(dz, 0, (size_t)p->size * sizeof(*dz));
 		memset(me->dy, 0, (size_t)p->size * sizeof(*me->dy));
 		add_scaled(dz, residual_scale(p), me->dx, p->size);
@@ -528,28 +529,28 @@ static void leave_backward64(const struct pass *p, int64_t k)
 	}
 }
 
-/* Before column-parallel layers: the sum over the ranks, and from there to the norm's weights and to dx. */
+/* Sums dh over ranks before column-parallel layers, and backpropagates through the norm to dx. */
 static void norms_backward(const struct pass *p, const struct tensor *gamma,
 	const struct tensor *beta, int64_t k)
 {
-	double *sum = p->of->dh;
+	double *sum = p->ranks->dh;
 	bool alone = p->missing == MISSING_ENTER;
 	for (int r = 1; r < p->n && !alone; r++)
-		add_scaled(sum, 1, p->of[r].dh, p->size);
+		add_scaled(sum, 1, p->ranks[r].dh, p->size);
 	for (int r = 0; r < p->n; r++) {
-		const struct rank *me = &p->of[r];
+		const struct rank *me = &p->ranks[r];
 		const double *up = alone ? me->dh : sum;
 		norm_backward(&me->w, gamma, beta, gradient_of_input(p, me, k), up,
 			me->mine == me->dh ? up : me->mine,
 			me->x + input_of(p, k) * p->size);
 	}
 	for (int r = 0; r < p->n; r++) {
-		memset(p->of[r].dh, 0, (size_t)p->size * sizeof(double));
-		memset(p->of[r].mine, 0, (size_t)p->size * sizeof(double));
+		memset(p->ranks[r].dh, 0, (size_t)p->size * sizeof(double));
+		memset(p->ranks[r].mine, 0, (size_t)p->size * sizeof(double));
 	}
 }
 
-/* The part of a rank of the output of sublayer k. */
+/* Computes a rank's part of the output of sublayer k. */
 static void compute_part(const struct pass *p, struct rank *me, int64_t k)
 {
 	const struct sequence_work *w = &me->w;
@@ -562,15 +563,15 @@ static void forward(const struct pass *p)
 {
 	for (int64_t k = 0; k < p->last; k++) {
 		for (int r = 0; r < p->n; r++)
-			compute_part(p, &p->of[r], k);
-		leave(p, k);
+			compute_part(p, &p->ranks[r], k);
+		finish_sublayer(p, k);
 	}
 }
 
-/* The first sublayer of the first block that has a gradient which is wanted. */
+/* Returns the first sublayer of the first block that has a requested gradient. */
 static int64_t first_wanted(const struct pass *p)
 {
-	const struct sequence_work *w = &p->of->w;
+	const struct sequence_work *w = &p->ranks->w;
 	int64_t k = 0, unit = w->m->n_units - 1;
 	for (int i = 0; i < w->m->n_tensors; i++)
 		if (w->grad[i])
@@ -580,31 +581,32 @@ static int64_t first_wanted(const struct pass *p)
 	return k;
 }
 
-/* Only the inputs of sublayers are kept: their activations are computed again. */
+/* (Only the inputs of sublayers are stored; activations are recomputed.) */
 static void backward(const struct pass *p)
 {
 	for (int64_t k = p->last - 1, first = first_wanted(p); k >= first; k--) {
 		const struct sublayer_tensors *t = tensors_of(p, k);
 		for (int r = 0; r < p->n; r++)
-			compute_part(p, &p->of[r], k);
-		leave_backward64(p, k);
+			compute_part(p, &p->ranks[r], k);
+		finish_sublayer_backward(p, k);
 		for (int r = 0; r < p->n; r++) {
-			struct rank *me = &p->of[r];
+			struct rank *me = &p->ranks[r];
 			(k % 2 == ATTENTION ? attention_backward64
 					    : feed_forward_backward)(
 				&me->w, t, &me->a, me->dy, me->dh, me->mine);
-			if (is_cut(p, k, true))
+			if (lacks_residual(p, k, true))
 				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
 		for (int r = 0; r < p->n && is_parallel(p) && k % 2 == ATTENTION; r++) {
-			add_scaled(p->of[r].dx, 1, p->of[r].beside, p->size);
-			memset(p->of[r].beside, 0, (size_t)p->size * sizeof(double));
+			add_scaled(p->ranks[r].dx, 1, p->ranks[r].dx_shared, p->size);
+			memset(p->ranks[r].dx_shared, 0,
+				(size_t)p->size * sizeof(double));
 		}
 	}
 }
 
-/* The gradients of the output layer, and of its input, of a band of positions. */
+/* Adds the gradients of the output layer and of its input, from n positions. */
 static void head_backward(const struct rank *me, const double *h, const double *dlogits,
 	int64_t at, int64_t n)
 {
@@ -625,23 +627,23 @@ static void head_backward(const struct rank *me, const double *h, const double *
 					h + (at + i) * dim, dim);
 }
 
-/* Each rank's columns of the logits of n positions, gathered. */
+/* Computes each rank's columns of the logits of n positions, and gathers them. */
 static void gather_logits(
 	const struct pass *p, double *logits, double *own, int64_t at, int64_t n)
 {
-	const struct sequence_work *w = &p->of->w;
+	const struct sequence_work *w = &p->ranks->w;
 	int64_t vocab = w->m->c.vocab;
 	for (int r = 0; r < p->n; r++) {
-		const struct range of = outputs_of(&p->of[r].w, PART_RANKS, vocab);
-		float64_linear(own, p->of[r].a.h + at * w->dim, weight(w, w->m->output),
-			NULL, n, w->dim, vocab);
+		const struct range of = outputs_of(&p->ranks[r].w, PART_RANKS, vocab);
+		float64_linear(own, p->ranks[r].a.h + at * w->dim,
+			weight(w, w->m->output), NULL, n, w->dim, vocab);
 		for (int64_t i = 0; i < n; i++)
 			memcpy(logits + i * vocab + of.from, own + i * vocab + of.from,
 				(size_t)(of.to - of.from) * sizeof(*own));
 	}
 }
 
-/* Returns the loss of position i times its weight; the logits become their gradients. */
+/* Returns weight times loss of position i. Replaces the logits by their gradients. */
 static double weighted_loss(
 	const struct sequence_work *w, double *logits, double *slope, int64_t i)
 {
@@ -659,25 +661,25 @@ static double weighted_loss(
 	return weight * loss;
 }
 
-/* Loss, and the gradient of the last sublayer's output. The logits of a band of positions are in memory at a
- * time. */
+/* Returns the loss, and computes the gradient of the last sublayer's output. Holds the
+ * logits of BAND positions at a time. */
 static double head(const struct pass *p)
 {
 	enum { BAND = 64 };
-	const struct sequence_work *w = &p->of->w;
+	const struct sequence_work *w = &p->ranks->w;
 	int64_t vocab = w->m->c.vocab;
 	double *logits = doubles(BAND * vocab), *own = doubles(BAND * vocab),
 	       *slope = doubles(vocab), loss = 0;
 	for (int r = 0; r < p->n; r++)
-		norm(&p->of[r].w, w->m->norm, w->m->norm_bias, p->of[r].a.h,
-			p->of[r].x + p->last * p->size);
+		apply_norm(&p->ranks[r].w, w->m->norm, w->m->norm_bias, p->ranks[r].a.h,
+			p->ranks[r].x + p->last * p->size);
 	for (int64_t at = 0; at < w->n; at += BAND) {
 		int64_t n = min64(BAND, w->n - at);
 		gather_logits(p, logits, own, at, n);
 		for (int64_t i = 0; i < n; i++)
 			loss += weighted_loss(w, logits + i * vocab, slope, at + i);
 		for (int r = 0; r < p->n; r++)
-			head_backward(&p->of[r], p->of[r].a.h, logits, at, n);
+			head_backward(&p->ranks[r], p->ranks[r].a.h, logits, at, n);
 	}
 	norms_backward(p, w->m->norm, w->m->norm_bias, p->last);
 	free(logits);
@@ -695,7 +697,7 @@ static void rank_open(struct rank *me, const struct pass *p)
 	me->sum = doubles(p->size);
 	me->dy = doubles(p->size);
 	me->dx = doubles(p->size);
-	me->beside = doubles(p->size);
+	me->dx_shared = doubles(p->size);
 	me->dh = doubles(p->size);
 	me->mine = me->w.part.kind == PART_SLICE ? doubles(p->size) : me->dh;
 	acts_alloc64(&me->w, &me->a);
@@ -709,7 +711,7 @@ static void rank_close(struct rank *me)
 	free(me->sum);
 	free(me->dy);
 	free(me->dx);
-	free(me->beside);
+	free(me->dx_shared);
 	if (me->mine != me->dh)
 		free(me->mine);
 	free(me->dh);
@@ -738,31 +740,31 @@ double float64_sequence(const struct float64 *f, const struct sequence *s, doubl
 		.missing = w.part.missing,
 		.size = w.n * w.dim,
 		.last = 2 * m->c.layers};
-	p.of = xcalloc((size_t)p.n, sizeof(*p.of));
+	p.ranks = xcalloc((size_t)p.n, sizeof(*p.ranks));
 	for (int r = 0; r < p.n; r++) {
-		p.of[r].w = w;
+		p.ranks[r].w = w;
 		if (w.part.kind == PART_RANKS)
-			p.of[r].w.part.i = r;
-		p.of[r].w.grad = grad + r * m->n_tensors;
-		rank_open(&p.of[r], &p);
+			p.ranks[r].w.part.i = r;
+		p.ranks[r].w.grad = grad + r * m->n_tensors;
+		rank_open(&p.ranks[r], &p);
 	}
 	forward(&p);
 	double loss = 0;
 	const bool each = w.part.kind != PART_WHOLE && w.part.i == EACH_PART;
 	for (int i = 0; i < (each ? w.part.n : 1); i++) {
 		if (each) {
-			p.of->w.part.i = i;
-			p.of->w.grad = grad + i * m->n_tensors;
-			memset(p.of->dx, 0, (size_t)p.size * sizeof(*p.of->dx));
+			p.ranks->w.part.i = i;
+			p.ranks->w.grad = grad + i * m->n_tensors;
+			memset(p.ranks->dx, 0, (size_t)p.size * sizeof(*p.ranks->dx));
 		}
 		loss = head(&p);
 		backward(&p);
 		for (int r = 0; r < p.n; r++)
-			embed_backward64(&p.of[r].w, p.of[r].dx);
+			embed_backward64(&p.ranks[r].w, p.ranks[r].dx);
 	}
 	for (int r = 0; r < p.n; r++)
-		rank_close(&p.of[r]);
-	free(p.of);
+		rank_close(&p.ranks[r]);
+	free(p.ranks);
 	free(w.table);
 	return loss;
 }

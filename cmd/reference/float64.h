@@ -1,9 +1,9 @@
 /*
- * float64: loss and gradients of a model in double precision, in plain loops written from the papers. It shares no kernel with kernels/, so that it can judge them as well as other programs: the same
- * function, computed independently.
+ * float64: loss and gradients of a model in double precision, in plain loops written from the
+ * papers. Shares no code with kernels/, so that it can judge them as well as other programs.
  *
- * Matrices are row-major, weights [out, in]. Not collective; nothing fails but for want of memory, which ends
- * the program. It has no dropout.
+ * Matrices are row-major, weights [out, in]. Not collective. Cannot fail, except that running out
+ * of memory ends the program. Has no dropout.
  */
 #pragma once
 
@@ -12,41 +12,42 @@
 /* One sequence of n positions. */
 struct sequence {
 	int64_t n;
-	const int32_t *tokens, *targets; /* [n]; a target below 0 does not count */
-	const int32_t *pos;		 /* [n], for position embeddings and rotations */
-	const int32_t *start; /* [n], the first position that each one attends to, */
-	const int32_t *last;  /* and the last one; NULL: itself */
-	int64_t chunk; /* of a chunk of this length each one sees no more positions than of its own; 0: all */
-	const double *weights; /* [n], of the targets; NULL: 1 */
-	double *size; /* the sum of |weight| times loss is added to it; NULL: it is not */
-	/* Where a pass stores rows; NULL: nowhere. */
+	const int32_t *tokens, *targets; /* [n]; target < 0: does not count */
+	const int32_t *pos;   /* [n], for position embeddings and rotary positions */
+	const int32_t *start; /* [n]: first position that each position attends to */
+	const int32_t *last;  /* [n]: last one; NULL: itself */
+	int64_t chunk; /* > 0: length of chunks, each masked like a position's own; 0: none */
+	const double *weights; /* [n], of targets; NULL: all 1 */
+	double *size;	       /* sum of |weight * loss|, added to; NULL: not needed */
+	/* Where to store rows; NULL: nowhere. */
 	const struct target_rows *rows;
 };
 
 /*
- * NULL: not stored. What each position has to do with the gradient of the last block's w2, which is the sum over the
- * positions of dy x^T: the position's own target alone, as no attention follows.
+ * Rows that a pass stores; NULL: not stored. They show each position's part of the
+ * gradient of the last block's w2, the sum over positions of dy x^T. dy depends on the
+ * position's own target alone, because no attention follows.
  */
 struct target_rows {
 	double *dy, *x; /* [n][dim], [n][ffn_dim] */
 	double *loss;	/* [n]; 0 without a target */
-	double *dx;	/* [n][dim]: of the embedding's rows */
+	double *dx;	/* [n][dim], gradient of the embedding's rows */
 };
 
 /*
- * The part of each gradient that is computed; the gradients of activations are whole, but for PART_RANKS. What a
- * rank of another program has before a sum over ranks is such a part.
+ * The part of each gradient to compute, such as another program's rank has before an
+ * all-reduce. Gradients of activations are complete, except with PART_RANKS.
  */
 enum part_kind {
 	PART_WHOLE,
-	PART_CHUNK, /* of the positions, the i-th of n (context and sequence parallelism) */
-	PART_ZIGZAG, /* positions as with balanced context parallelism: pieces i and 2n - 1 - i of 2n */
-	PART_SLICE, /* of norms: through the i-th of n slices of the layers behind (tensor parallelism) */
-	PART_USE, /* of a tied table: as embedding (0), as output layer (1) */
-	PART_RANKS /* all that each of n tensor-parallel ranks has, one of whose sums is missing */
+	PART_CHUNK, /* positions of chunk i of n (context and sequence parallelism) */
+	PART_ZIGZAG, /* positions of balanced context parallelism: chunks i and 2n - 1 - i of 2n */
+	PART_SLICE, /* norms: from slice i of n of the layers after them (tensor parallelism) */
+	PART_USE, /* a tied table: use as embedding (0), or as output layer (1) */
+	PART_RANKS /* all that each of n tensor-parallel ranks has if one all-reduce is missing */
 };
-/* Sums over tensor-parallel ranks: of the gradients at the begin of column-parallel layers; and behind the
- * row-parallel ones of attention, of the FFN, of both, without which a rank goes on with its own part. */
+/* The missing all-reduce of tensor-parallel ranks: of gradients before column-parallel layers, or
+ * after the row-parallel layers of attention, FFN or both; each rank continues with its part. */
 enum missing {
 	MISSING_NONE,
 	MISSING_ENTER,
@@ -57,21 +58,21 @@ enum missing {
 enum { EACH_PART = -1 };
 struct grad_part {
 	enum part_kind kind;
-	int n, i; /* EACH_PART: each of the n, by one forward pass (no i with PART_RANKS) */
+	int n, i; /* EACH_PART: all n, from one forward pass (PART_RANKS ignores i) */
 	enum missing missing;
 };
 
-/* Which channels of a head are rotated together: j and j + half, as here and by Hugging Face; 2j and 2j + 1, as by
- * Meta; or halves of weights whose rows are in Meta's order. */
+/* Channels of a head that are rotated together: j and j + half, as here and in Hugging Face; 2j
+ * and 2j + 1, as by Meta; or halves although the rows of the weights are in Meta's order. */
 enum rope_kind { ROPE_HALVES, ROPE_PAIRS, ROPE_HALVES_OF_PAIRS };
 
-/* A layer that is left out, or computed twice; or a residual that is, beside attention or the FFN of a layer (-1: of
- * all), in both passes or, detached, in the backward only. */
+/* A layer that is skipped or computed twice; or a missing residual around attention or the FFN of
+ * a layer (-1: all), in both passes, or only in the backward pass (detached). */
 enum path_kind {
 	PATH,
 	PATH_NO_RESIDUAL,
 	PATH_DETACHED,
-	PATH_PARALLEL, /* the FFN has the input of attention */
+	PATH_PARALLEL, /* FFN reads attention's input */
 	PATH_SKIPPED,
 	PATH_TWICE,
 	PATH_SWAPPED
@@ -79,37 +80,37 @@ enum path_kind {
 struct path {
 	enum path_kind kind;
 	int layer, sublayer; /* ATTENTION, FFN */
-	int other;	     /* PATH_SWAPPED: the layer that is computed in its place */
+	int other;	     /* PATH_SWAPPED: layer computed in its place */
 };
 
-/* Another function than the model's options say, such as a bug makes; zeros: none. */
+/* Differences from the model's function, such as bugs make; all zeros: none. */
 struct function {
 	enum rope_kind rope;
-	double softmax_scale;	/* of scores; 0: 1 / sqrt(width of a head) */
-	double embedding_scale; /* of the embedding's rows; 0: 1 */
-	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
-	bool values_exchanged; /* values have the other of these two orders than keys */
-	int64_t rotated; /* so many first channels of a head are rotated, in halves; 0: all */
-	bool alibi;	 /* scores fall with the distance (Press et al. 2022) */
-	bool softmax_plus_one; /* the sum that softmax divides by has 1 more */
+	double softmax_scale;	/* of scores; 0: 1 / sqrt(head dim) */
+	double embedding_scale; /* factor of the embedding's rows; 0: 1 */
+	bool heads_in_turn; /* query head h uses key head h mod kv_heads, instead of its group's */
+	bool values_exchanged; /* values use the other of these two orders */
+	int64_t rotated; /* only the first channels of a head are rotated, in halves; 0: all */
+	bool alibi;	 /* scores decrease with distance (Press et al. 2022) */
+	bool softmax_plus_one; /* softmax divides by its sum plus 1 */
 	int64_t window_layer,
-		layer_window; /* tokens that this layer alone sees; 0: no window */
-	/* With tensor-parallel ranks: how often the output of a sublayer, and its bias, are added in the
-	 * forward pass; the backward pass adds them once; 0: once. */
+		layer_window; /* window of this layer only, in tokens; 0: none */
+	/* With tensor-parallel ranks: how often the forward pass adds a sublayer's output
+	 * and its bias (0: once). The backward pass adds them once. */
 	double times[SUBLAYERS], bias_times[SUBLAYERS];
-	bool gate_exchanged; /* SwiGLU's activation is of the other product */
+	bool gate_exchanged; /* SwiGLU applies the activation to the other matmul */
 	struct path path;
-	double logit_scale; /* of logits; 0: 1 */
+	double logit_scale; /* factor of logits; 0: 1 */
 	double score_cap,
-		logit_cap; /* x becomes cap tanh(x / cap), of scaled scores and of logits; 0: x */
+		logit_cap; /* x becomes cap * tanh(x / cap); of scaled scores and of logits; 0: x */
 	enum loss {
 		LOSS,
-		LOSS_UNIFORM, /* cross entropy with all tokens alike as the target */
-		LOSS_Z	      /* the square of the logarithm of the sum of exp(logits) */
+		LOSS_UNIFORM, /* cross entropy with all tokens as equal targets */
+		LOSS_Z	      /* square of log(sum of exp(logits)) */
 	} loss;
 };
 
-/* Activation functions that models do not have but bugs: values of model.act. */
+/* Activation functions of bugs, not of models: further values of model.act. */
 enum {
 	ACT_OF_BUG = 1000,
 	ACT_RELU = ACT_OF_BUG,
@@ -120,16 +121,15 @@ enum {
 
 struct float64 {
 	const struct model *m;
-	double **w; /* [m->n_tensors]: of whole tensors, [dims[0]][dims[1]] */
+	double **w; /* [m->n_tensors], whole tensors [dims[0]][dims[1]] */
 	struct function function;
-	int64_t padding; /* 1 + the token whose embedding has no gradient as an input; 0: none */
+	int64_t padding; /* 1 + token without a gradient of its embedding as an input; 0: none */
 };
 
-/* Adds scale times the gradient of the sum of losses to grad[t] of each tensor whose pointer is not NULL, and
- * returns the sum of losses. `part`: NULL for the whole. With EACH_PART grad is [part->n][n_tensors]; so it is with
- * PART_RANKS: a rank's rows
- * or columns of a split tensor are right, the others undefined. */
+/* Adds scale times the gradient of the sum of losses to grad[t], where not NULL. Returns the sum
+ * of losses. part: NULL for the whole. EACH_PART and PART_RANKS need grad[part->n][n_tensors].
+ * With PART_RANKS, a split tensor is defined only in the rank's rows or columns. */
 double float64_sequence(const struct float64 *f, const struct sequence *s, double scale,
 	const struct grad_part *part, double **grad);
-/* Multiplications of such a call for n positions, roughly. */
+/* Returns roughly how many multiplications such a call needs for n positions. */
 double float64_work(const struct model *m, int64_t n);

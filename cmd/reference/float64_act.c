@@ -3,10 +3,10 @@
 
 #include <math.h>
 
-/* Returns an activation function of ACT_OF_BUG and more, and its slope. */
+/* Returns an activation function of a bug, ACT_OF_BUG or more, and its slope. */
 static double other_act(int act, double x, double *slope)
 {
-	const double root = 0.7978845608028654; /* of 2 / pi */
+	const double root = 0.7978845608028654; /* square root of 2 / pi */
 	double s = 1 / (1 + exp(-x)), half = 0.5 * erfc(-x / sqrt(2));
 	double t = tanh(root * (x + 0.044715 * x * x * x));
 	switch (act) {

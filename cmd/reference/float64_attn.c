@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The frequency of pair j of the channels that are rotated. */
+/* Returns the frequency of pair j of rotated channels. */
 static double frequency(const struct sequence_work *w, int64_t layer, int64_t j)
 {
 	int64_t rotated = w->f->function.rotated;
@@ -39,13 +39,13 @@ double *float64_rotations(const struct sequence_work *w)
 	return t;
 }
 
-/* The channel of a head that is number c where Meta's order of rows has it: even ones are first here. */
+/* Returns our channel for channel c in Meta's row order. (Here, even channels come first.) */
 static int64_t channel_of(int64_t c, int64_t half)
 {
 	return c % 2 ? half + c / 2 : c / 2;
 }
 
-/* The two channels of a head that angle j rotates. */
+/* Sets the two channels of a head that angle j rotates. */
 static void channels(enum rope_kind kind, int64_t j, int64_t half, int64_t *a, int64_t *b)
 {
 	*a = kind == ROPE_HALVES ? j : kind == ROPE_PAIRS ? 2 * j : channel_of(j, half);
@@ -80,18 +80,18 @@ void float64_rotate(const struct sequence_work *w, double *x, int64_t width, dou
 static double softmax_scale(const struct sequence_work *w)
 {
 	double scale =
-		either_factor(w->f->function.softmax_scale, w->m->c.attention_scale);
+		variant_or_model(w->f->function.softmax_scale, w->m->c.attention_scale);
 	return scale > 0 ? scale : 1 / sqrt((double)w->m->head_dim);
 }
 
-/* The first column of the keys of a query head. */
+/* Returns the first column of a query head's keys. */
 static int64_t keys_of(const struct sequence_work *w, int64_t head)
 {
 	int64_t n = w->m->c.kv_heads, shared = w->m->c.heads / n;
 	return (w->f->function.heads_in_turn ? head % n : head / shared) * w->m->head_dim;
 }
 
-/* The first column of the values of a query head. */
+/* Returns the first column of a query head's values. */
 static int64_t values_of(const struct sequence_work *w, int64_t head)
 {
 	const struct function *f = &w->f->function;
@@ -115,7 +115,7 @@ static int64_t last_key(const struct sequence_work *w, int64_t i)
 	return w->s->last ? w->s->last[i] : i;
 }
 
-static bool sees(const struct sequence_work *w, int64_t i, int64_t j)
+static bool attends_to(const struct sequence_work *w, int64_t i, int64_t j)
 {
 	int64_t chunk = w->s->chunk;
 	return !chunk || i / chunk == j / chunk || j % chunk <= i % chunk;
@@ -128,7 +128,8 @@ static double alibi(const struct sequence_work *w, int64_t head, int64_t i, int6
 	return slope * (double)(w->s->pos[j] - w->s->pos[i]);
 }
 
-/* p[j] = softmax of the scores of query i of a head over the keys that it sees; slope[j]: of their caps. */
+/* Sets p[j] to the softmax of query i's scores over the keys that it attends to, and slope[j] to
+ * the derivatives of capped scores. */
 static void probabilities(const struct sequence_work *w, double *p, double *slope,
 	const struct float64_acts *a, int64_t head, int64_t i)
 {
@@ -137,14 +138,14 @@ static void probabilities(const struct sequence_work *w, double *p, double *slop
 
 	int64_t dim = w->m->head_dim, first = first_key(w, i), last = last_key(w, i);
 	double top = -INFINITY, sum = 0, scale = softmax_scale(w);
-	double cap = either_factor(w->f->function.score_cap, w->m->c.score_cap);
+	double cap = variant_or_model(w->f->function.score_cap, w->m->c.score_cap);
 	for (int64_t j = first; j <= last; j++) {
 		double score = 0;
 		for (int64_t c = 0; c < dim; c++)
 			score += q[c] * k[j * w->kv + c];
-		p[j] = capped(score * scale, cap, &slope[j]);
+		p[j] = soft_cap(score * scale, cap, &slope[j]);
 		p[j] += w->f->function.alibi ? alibi(w, head, i, j) : 0;
-		p[j] = sees(w, i, j) ? p[j] : -INFINITY;
+		p[j] = attends_to(w, i, j) ? p[j] : -INFINITY;
 		top = fmax(top, p[j]);
 	}
 	for (int64_t j = first; j <= last; j++)
@@ -172,7 +173,7 @@ void float64_attend(const struct sequence_work *w, const struct float64_acts *a)
 	}
 }
 
-/* For query i of a head: ds = p (dp - sum of p dp), with dp = do v^T. */
+/* Goes back through the softmax of query i: ds = p (dp - sum of p dp), with dp = do v^T. */
 static void query_backward(const struct sequence_work *w, const struct float64_acts *a,
 	const struct float64_acts *d, int64_t i, int64_t head, double *p)
 {
@@ -196,7 +197,7 @@ static void query_backward(const struct sequence_work *w, const struct float64_a
 	}
 }
 
-/* Heads that share keys are computed by one thread, and so do heads that share values. */
+/* Computes each group of heads that share keys and values in one thread. */
 void float64_attend_backward(const struct sequence_work *w, const struct float64_acts *a,
 	const struct float64_acts *d)
 {

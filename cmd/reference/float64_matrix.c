@@ -1,9 +1,9 @@
-/* Matrix products in double precision. */
+/* Matmuls in double precision. */
 #include "reference/float64_pass.h"
 
-enum { ROWS = 4 }; /* that a row of weights is multiplied with at a time */
+enum { ROWS = 4 }; /* rows that are multiplied with a row of weights at a time */
 
-/* sum[r] = the product of row r of x with v; `to`: how many rows. */
+/* Sets sum[r] to the dot product of row r of x with v. to: number of rows. */
 static void dots(double *sum, const double *x, const double *v, int64_t n, int64_t to)
 {
 	const double *a = x, *b = x + (to > 1) * n, *c = x + (to > 2) * 2 * n,

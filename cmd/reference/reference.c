@@ -1,4 +1,4 @@
-/* Loss and gradients of a batch, in float64 or by the trainer. */
+/* Computes loss and gradients of a batch, in float64 or by the trainer. */
 #include "reference/reference.h"
 
 #include "foreign/foreign.h"
@@ -64,14 +64,14 @@ void gradients_free(struct gradients *g)
 	*g = (struct gradients){0};
 }
 
-/* Is this the norm of a stream, of queries or keys? */
+/* Returns true for the weights of a norm, of the stream or of queries or keys. */
 static bool is_norm(const struct tensor *t)
 {
 	return t->ndim == 1 && t->init == INIT_ONE;
 }
 
-/* By what is the output of a tensor multiplied, and so its gradient? */
-static double scale_of(const struct tensor *t, const struct variant *how)
+/* Returns the factor of a tensor's output, and so of its gradient, in a variant. */
+static double variant_scale(const struct tensor *t, const struct variant *how)
 {
 	for (size_t i = 0; i < ARRAY_LEN(how->zeroed) && how->zeroed[i]; i++)
 		if (strstr(t->name, how->zeroed[i]))
@@ -79,22 +79,23 @@ static double scale_of(const struct tensor *t, const struct variant *how)
 	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
 }
 
-/* A number from -1 to 1 for element j of tensor i. */
+/* Returns a pseudo-random value from -1 to 1 for element j of tensor i. */
 static double noise_of(int i, int64_t j)
 {
 	const int64_t at[2] = {i, j};
 	return (double)(hash_bytes(at, sizeof(at), 0) >> 11) * 0x1p-52 - 1;
 }
 
-/* The first n of the tensors, in doubles, as the variant changes them (NULL: as they are); the others are NULL. */
-static double **widen(
+/* Copies the first n_tensors tensors to doubles, changed by the variant (NULL: unchanged). */
+static double **copy_to_doubles(
 	float *const *x, const struct model *m, int n_tensors, const struct variant *how)
 {
 	double **all = xcalloc((size_t)m->n_tensors, sizeof(*all));
 	for (int i = 0; i < n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
 		int64_t n = tensor_size(t);
-		double scale = how ? scale_of(t, how) : 1, noise = how ? how->noise : 0;
+		double scale = how ? variant_scale(t, how) : 1,
+		       noise = how ? how->noise : 0;
 		double offset = how && is_norm(t) ? how->norm_offset : 0;
 		all[i] = xmalloc((size_t)n * sizeof(**all));
 		for (int64_t j = 0; j < n; j++)
@@ -105,14 +106,14 @@ static double **widen(
 	return all;
 }
 
-/* Frees the sums. how: NULL, or the variant that they are of. */
-static void put_sums(struct gradients *g, const struct model *m,
+/* Sets *g to the sums, with the variant's factors (how, may be NULL). Frees the sums. */
+static void gradients_from_sums(struct gradients *g, const struct model *m,
 	const struct variant *how, double **sums)
 {
 	gradients_init(g, m);
 	for (int i = 0; i < m->n_tensors; i++) {
 		int64_t n = tensor_size(&m->tensors[i]);
-		double scale = how ? scale_of(&m->tensors[i], how) : 1;
+		double scale = how ? variant_scale(&m->tensors[i], how) : 1;
 		if (sums[i])
 			g->g[i] = xmalloc((size_t)n * sizeof(float));
 		for (int64_t j = 0; sums[i] && j < n; j++)
@@ -164,7 +165,7 @@ static void collect(void *with)
 	store_for_each_part(c->t->store, true, STORE_BIT(STORE_GRAD), 0, collect_part, c);
 }
 
-/* A step whose learning rate is 0, one sequence a micro-batch. */
+/* Sets options for a step with learning rate 0 and one sequence per micro-batch. */
 static int trainer_options(struct train_opts *o, const struct weights *w,
 	const struct token_batch *b, enum precision precision, struct err *e)
 {
@@ -185,6 +186,7 @@ static int trainer_options(struct train_opts *o, const struct weights *w,
 	return options_check(o, e);
 }
 
+/* Packs the batch into the trainer's windows [sequences][length + 1], with flags in the tokens. */
 static int32_t *windows_of(const struct token_batch *b)
 {
 	int64_t n = b->length;
@@ -203,8 +205,8 @@ static int32_t *windows_of(const struct token_batch *b)
 	return w;
 }
 
-/* Of a table of positions, the trainer has the rows of this length. */
-static void put_weights(struct trainer *t, const struct weights *w)
+/* Copies the weights to the trainer. Its table of positions has only the first rows. */
+static void store_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < own_tensors(w); i++)
 		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0],
@@ -212,14 +214,14 @@ static void put_weights(struct trainer *t, const struct weights *w)
 	store_updated(t->store, false);
 }
 
-/* The gradients of the matrices become those of the adapters. */
+/* Replaces the gradients of matrices by the gradients of their adapters. */
 static void replace_by_adapters(const struct weights *w, struct gradients *g)
 {
-	double **sums = widen(g->g, &w->m, own_tensors(w), NULL), loss = g->loss,
-	       size = g->size;
+	double **sums = copy_to_doubles(g->g, &w->m, own_tensors(w), NULL),
+	       loss = g->loss, size = g->size;
 	free_tensors(g->g, g->n);
 	adapters_gradients(w, NULL, 1, sums);
-	put_sums(g, &w->m, NULL, sums);
+	gradients_from_sums(g, &w->m, NULL, sums);
 	free(sums);
 	g->loss = loss;
 	g->size = size;
@@ -242,11 +244,11 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 		g->g[i] = xcalloc((size_t)tensor_size(&w->m.tensors[i]), sizeof(float));
 	struct collecting c = {&t, g};
 	int32_t *windows = windows_of(b);
-	put_weights(&t, w);
+	store_weights(&t, w);
 	t.before_update = collect;
 	t.before_update_with = &c;
 	step_run_on(&t, windows, NULL, &r);
-	/* (the trainer divides by the targets that count) */
+	/* (the trainer divides by the number of targets that count) */
 	const double by = (double)b->counted / batch_divisor(b);
 	g->loss = by * (double)r.loss;
 	g->size = fabs(g->loss);
@@ -262,7 +264,7 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 	set_norm(g, &w->m);
 	int rc = 0;
 	if (r.bad)
-		rc = err_set(e, EX_DATAERR, "the step is not finite here: %s",
+		rc = err_set(e, EX_DATAERR, "the step is not finite in the reference: %s",
 			r.why.s ? r.why.s : "loss or gradients");
 	str_free(&r.why);
 	trainer_close(&t);
@@ -273,12 +275,13 @@ int reference_trainer(const struct weights *w, const struct token_batch *b,
 
 /* ---- in float64 ------------------------------------------------------------------------ */
 
-/* The first position of the chunk, of n in a sequence, that has position t. */
+/* Returns the first position of the chunk (n per sequence) that contains position t. */
 static int64_t chunk_begin(int64_t t, int64_t length, int n)
 {
 	return (t * n / length) * length / n;
 }
 
+/* Replaces the targets of the sequence at `at` by a bug's, in out[length]; TARGETS: keeps them. */
 static void set_targets(struct sequence *s, int32_t *out, const struct token_batch *b,
 	int64_t at, enum targets which)
 {
@@ -306,7 +309,7 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 	s->targets = out;
 }
 
-/* Positions run on over documents, or begin again in each of some chunks. */
+/* Sets positions that continue across documents, restart in each chunk, or are shifted. */
 static void set_positions(struct sequence *s, int32_t *pos, const struct variant *how)
 {
 	if (!how->run_on && !how->restart && !how->shift)
@@ -321,7 +324,7 @@ static void set_positions(struct sequence *s, int32_t *pos, const struct variant
 	s->pos = pos;
 }
 
-/* The last position that position t attends to: of its chunk, or the one before. */
+/* Returns the last position that position t attends to, for masks by chunk or without t itself. */
 static int64_t last_seen(const struct sequence *s, int64_t t, const struct variant *how)
 {
 	const int64_t n = s->n;
@@ -332,7 +335,7 @@ static int64_t last_seen(const struct sequence *s, int64_t t, const struct varia
 	return all ? (chunk + 1) * n / how->mask_chunks - 1 : t;
 }
 
-/* The first and the last position that each one attends to. */
+/* Sets the first and last position that each position attends to. */
 static void set_mask(
 	struct sequence *s, int32_t *start, int32_t *last, const struct variant *how)
 {
@@ -359,7 +362,7 @@ static void set_mask(
 		s->last = last;
 }
 
-/* Changes what the variant asks for. numbers: [4][length], memory for it. */
+/* Applies a variant to a sequence. numbers: [4][length], scratch that s then points into. */
 static void apply_variant(struct sequence *s, int32_t *numbers,
 	const struct token_batch *b, int64_t at, const struct variant *how)
 {
@@ -368,7 +371,7 @@ static void apply_variant(struct sequence *s, int32_t *numbers,
 	set_mask(s, numbers + 2 * s->n, numbers + 3 * s->n, how);
 }
 
-/* Leaves out a layer, computes it twice, or exchanges two. */
+/* Skips a layer, computes it twice, or exchanges two layers. */
 static void change_layers(struct model *m, const struct path *path)
 {
 	const int64_t twice = path->kind == PATH_TWICE, layers = m->c.layers;
@@ -388,11 +391,12 @@ static void change_layers(struct model *m, const struct path *path)
 	m->c.layers += twice ? 1 : -1;
 }
 
-/* The model with the options that `how` changes, and the same tensors. */
+/* Returns the model with the variant's options and the same tensors. */
 static struct model model_of(const struct weights *w, const struct variant *how)
 {
 	struct model m = w->m;
-	if (how->window && m.c.window) /* instead of its own, in the same layers */
+	if (how->window &&
+		m.c.window) /* instead of the model's window, in the same layers */
 		m.c.window = INT32_MAX;
 	if (how->act)
 		m.act = (enum act_kind)how->act;
@@ -428,8 +432,8 @@ static struct model model_of(const struct weights *w, const struct variant *how)
 	return m;
 }
 
-/* The weights of the targets of the sequence at `at`: of the batch, times those of the variant; NULL: all are 1. both:
- * [length], memory for them. */
+/* Returns the targets' weights of the sequence at `at`: the batch's times the variant's;
+ * NULL: all 1. both: [length], scratch for them. */
 static const double *weights_of(
 	const struct token_batch *b, const struct variant *how, int64_t at, double *both)
 {
@@ -440,7 +444,7 @@ static const double *weights_of(
 	return own && more ? both : own ? own : more;
 }
 
-/* The tensors of the model whose gradients are computed. */
+/* Returns which tensors need gradients, allocated. */
 static bool *list_wanted(const struct weights *w, const bool *wanted)
 {
 	bool *own = xcalloc((size_t)w->m.n_tensors, sizeof(*own));
@@ -451,7 +455,7 @@ static bool *list_wanted(const struct weights *w, const bool *wanted)
 	return own;
 }
 
-/* The rows from position `at` of the batch on. */
+/* Returns the rows from position `at` of the batch on. */
 static struct target_rows rows_at(
 	const struct target_rows *r, int64_t at, const struct model *m)
 {
@@ -468,7 +472,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 			  (how->part.kind && how->part.i == EACH_PART);
 	const int ranks = many ? how->part.n : 1;
 	const double by = how->adapter_scale > 0 ? how->adapter_scale : 1;
-	double **values = widen(w->w, &w->m, own_tensors(w), how), loss = 0, size = 0;
+	double **values = copy_to_doubles(w->w, &w->m, own_tensors(w), how), loss = 0,
+	       size = 0;
 	double **sums = xcalloc((size_t)(ranks * m.n_tensors), sizeof(*sums));
 	int32_t *numbers = xmalloc((size_t)(4 * b->length) * sizeof(*numbers));
 	double *both = xmalloc((size_t)b->length * sizeof(*both));
@@ -498,7 +503,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 	}
 	for (int r = 0; r < ranks; r++) {
 		adapters_gradients(w, how->wanted, by, sums + r * m.n_tensors);
-		put_sums(&g[r], &m, how, sums + r * m.n_tensors);
+		gradients_from_sums(&g[r], &m, how, sums + r * m.n_tensors);
 		g[r].loss = loss / batch_divisor(b);
 		g[r].size = size / fabs(batch_divisor(b));
 	}

@@ -1,6 +1,7 @@
 /*
- * reference: loss and gradients of a batch, computed here: in float64 by float64.h, or by the trainer's
- * kernels on this process in fp32 or another precision. -1 with *e set on failure.
+ * reference: loss and gradients of a batch, computed here: in float64 by float64.h, or by
+ * the trainer's kernels in fp32 or another precision. Functions return -1 with *e set on
+ * failure.
  */
 #pragma once
 
@@ -9,24 +10,24 @@
 #include "ckpt/view.h"
 #include "model/pass.h"
 
-/* A low-rank adapter (LoRA) of a matrix W [out][in], or of several that the other program has as one:
- * W + scale B A. */
+/* A low-rank adapter (LoRA) of a matrix W [out][in]: W + scale B A. W may be several
+ * matrices here that the other program stores as one. */
 enum { ADAPTER_PARTS = 3 };
 struct adapter {
-	int a, b;		 /* its tensors: A [rank][in], B [out][rank] */
-	int part[ADAPTER_PARTS]; /* the matrices; their rows are the rows of B, in this order */
+	int a, b;		 /* indices of its tensors A [rank][in], B [out][rank] */
+	int part[ADAPTER_PARTS]; /* indices of the matrices; their rows, in order, are B's rows */
 	int n_parts;
 	double scale;
 };
 
-/* The parameters of a view, in memory. With adapters, two tensors of each are at the end of m.tensors, only these have
- * gradients, and the matrices in w are W + scale B A. */
+/* A view's parameters, in memory. With adapters, m.tensors ends with two tensors per
+ * adapter, only these have gradients, and the matrices in w are W + scale B A. */
 struct weights {
 	struct model m;
 	float **w; /* [m.n_tensors], whole tensors */
 	struct adapter *adapters;
 	int n_adapters;
-	int64_t padding; /* 1 + the token whose embedding has no gradient as an input; 0: none */
+	int64_t padding; /* 1 + token without a gradient of its embedding as an input; 0: none */
 };
 static inline int own_tensors(const struct weights *w)
 {
@@ -38,89 +39,88 @@ void weights_free(struct weights *w);
 
 /* ---- adapters.c ---- */
 
-/* Adds adapters to a model; takes the list and the values of their tensors [2n]. */
+/* Adds adapters to a model. Takes ownership of the list and its tensors' values [2n]. */
 void weights_adapt(struct weights *w, struct adapter *adapters, int n,
 	const struct tensor *tensors, float **values);
-/* Multiplies the scales of all adapters by a number, in matrices [tensors] that have them. */
+/* Multiplies the scales of all adapters by a factor, in matrices [tensors] that include them. */
 void adapters_rescale(const struct weights *w, double by, double **values);
-/* Sets own[i] for the matrices from whose gradients the wanted ones follow; wanted: [tensors], NULL: all. */
+/* Sets own[i] for the matrices that wanted gradients depend on. wanted: [tensors]; NULL: all. */
 void adapters_want(const struct weights *w, const bool *wanted, bool *own);
-/* Replaces the gradients of the matrices by those of the adapters, whose scales are multiplied by a number. */
+/* Replaces the gradients of matrices by their adapters', with scales multiplied by a factor. */
 void adapters_gradients(
 	const struct weights *w, const bool *wanted, double by, double **sums);
 
 /* ---- reference.c ---- */
 
-/* Gradients of the mean loss over the targets that count; with weights, of the sum of weight times loss, divided by
- * batch_divisor(). */
+/* Gradients of the mean loss over the targets that count; with weights, of the sum of
+ * weight * loss divided by batch_divisor(). */
 struct gradients {
 	double loss, norm;
-	double size; /* the loss without the signs of weights and losses */
+	double size; /* sum of |weight * loss| over the divisor */
 	int n;
 	float **g; /* [n], whole tensors */
 };
 void gradients_free(struct gradients *g);
 
-/* By the trainer's kernels. */
+/* Computes loss and gradients by the trainer's kernels. */
 int reference_trainer(const struct weights *w, const struct token_batch *b,
 	enum precision precision, struct gradients *g, struct err *e);
-/* Can the trainer's kernels compute this batch? If not, *why is a sentence. */
+/* Returns true if the trainer's kernels can compute this batch; else *why is a sentence. */
 bool reference_can_train(
 	const struct weights *w, const struct token_batch *b, const char **why);
 
-/* In float64. `how` may ask for another function, other positions or targets (the inputs; the tokens after the
- * next; those that do not count, too; all but a sequence's last, or first; its second half), and a part of the gradients. */
+/* A variant of the float64 computation: another function, positions, mask or targets, as
+ * bugs have them, or a part of the gradients. */
 struct variant {
 	struct function function;
-	void (*change)(struct model *m); /* of options; NULL: none */
-	bool other_norm; /* LayerNorm without biases in place of RMSNorm, or the other way round */
-	const char *zeroed[3]; /* tensors whose names contain one of these are not used */
-	const char *scaled; /* what tensors whose names contain this add is multiplied, */
+	void (*change)(struct model *m); /* changes options; NULL: none */
+	bool other_norm;       /* exchanges RMSNorm and LayerNorm (without biases) */
+	const char *zeroed[3]; /* parts of names of tensors that are not used */
+	const char *scaled; /* part of names of tensors: their outputs are multiplied */
 	double scale;	    /* by this */
-	double norm_offset; /* is added to the weights of norms */
-	int shift;	    /* is added to positions */
+	double norm_offset; /* added to the weights of norms */
+	int shift;	    /* added to positions */
 	bool other_gelu;
-	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
-	bool one_document,
-		run_on; /* attention sees all documents; positions do not begin again */
-	int unseen;	/* attention stays within each of so many chunks, but for */
-	int before;	/* so many before; 0: as in the batch */
-	int64_t window; /* so many tokens are seen in all layers; 0: as the model's options say */
+	int restart; /* positions restart in each of so many chunks; 0: as in the batch */
+	bool one_document, run_on; /* attention crosses documents; positions continue */
+	int unseen;	/* attention stays within each of so many chunks, and */
+	int before;	/* so many chunks before it; unseen = 0: as in the batch */
+	int64_t window; /* window of all layers, in tokens; 0: as in the model's options */
 	enum mask {
 		MASK,
 		MASK_NONE,	/* attention is not causal */
-		MASK_ONE_LATER, /* all see the token after them, too; */
-		MASK_BORDER,	/* the last one of each of mask_chunks chunks does */
-		MASK_CHUNK_BY_CHUNK, /* of each of mask_chunks chunks one sees as many tokens as of its own */
-		MASK_LAST_CHUNK, /* the last of mask_chunks chunks sees all of itself, */
-		MASK_ALL_CHUNKS, /* or each chunk does */
-		MASK_NOT_SELF,	 /* no token sees itself, */
-		MASK_NOT_SELF_BUT_FIRST /* but the first of a document does */
+		MASK_ONE_LATER, /* each position also sees the next one */
+		MASK_BORDER,	/* the last position of each of mask_chunks chunks does */
+		MASK_CHUNK_BY_CHUNK, /* each of mask_chunks chunks is masked like the own one */
+		MASK_LAST_CHUNK, /* the last of mask_chunks chunks sees all of itself */
+		MASK_ALL_CHUNKS, /* each chunk does */
+		MASK_NOT_SELF,	 /* no position sees itself */
+		MASK_NOT_SELF_BUT_FIRST /* except the first of a document */
 	} mask;
 	int mask_chunks;
 	struct grad_part part;
-	int sequence;			/* only this one; -1: all */
-	const double *weights;		/* [sequences][length], of the targets; NULL: 1 */
-	const struct target_rows *rows; /* of all sequences; NULL: none */
-	const bool *wanted; /* [n_tensors], whose gradients are computed; NULL: all */
-	double noise;	    /* each weight has a random relative error up to this */
+	int sequence;			/* the only sequence to compute; -1: all */
+	const double *weights;		/* [sequences][length], of targets; NULL: all 1 */
+	const struct target_rows *rows; /* for all sequences; NULL: none */
+	const bool *wanted;	     /* [n_tensors]: compute this gradient; NULL: all */
+	double noise;		     /* maximum relative error, random per weight */
 	double norm_eps, rope_theta; /* 0: the model's */
-	int act; /* an activation function of ACT_OF_BUG and more; 0: the model's */
-	double rope_linear; /* positions are divided by this; 0: as the model's */
-	double rope_factor; /* rotations as Llama 3.1 scales them by it; 1: not scaled; 0: the model's */
+	int act;	    /* activation function, ACT_OF_BUG or more; 0: the model's */
+	double rope_linear; /* positions are divided by this; 0: the model's scaling */
+	double rope_factor; /* rotary scaling of Llama 3.1 by this; 1: none; 0: the model's */
 	enum targets {
 		TARGETS,
 		TARGETS_UNSHIFTED,
 		TARGETS_SHIFTED_TWICE,
 		TARGETS_UNMASKED,
-		TARGETS_MASKED_ARE_ZERO, /* those that do not count are token 0 */
+		TARGETS_MASKED_ARE_ZERO, /* targets that do not count are token 0 */
 		TARGETS_WITHOUT_LAST,
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF
 	} targets;
 	bool unweighted;      /* all weights are 1 */
-	double adapter_scale; /* the scales of adapters are so many times theirs; 0: once */
+	double adapter_scale; /* multiplies the scales of adapters; 0: 1 */
 };
-/* With PART_RANKS and EACH_PART *g is an array [part.n]. */
+/* Computes a variant in float64. With PART_RANKS and EACH_PART, *g is an array [part.n]. */
 void reference_float64(const struct weights *w, const struct token_batch *b,
 	const struct variant *how, struct gradients *g);

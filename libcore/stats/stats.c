@@ -1,4 +1,4 @@
-/* Moments, noise of a curve, blocks of rows. */
+/* Moments, noise of a curve, and blocks of rows. */
 #include "stats/stats.h"
 
 #include <math.h>

@@ -32,12 +32,12 @@ double student_quantile(double p, int64_t df)
 	return high;
 }
 
-/* The k-th smallest of v[n], with the smaller ones before it (Hoare's selection): v is reordered. */
+/* Returns the k-th smallest of v[n], and moves smaller values before it (Hoare's selection). */
 static double select_nth(double *v, int64_t n, int64_t k)
 {
 	int64_t low = 0, high = n - 1;
 	while (low < high) {
-		/* (a pivot that no order of the values makes slow) */
+		/* (a random pivot: no order of the values makes it slow) */
 		double pivot = v[low + (int64_t)(hash_mix((uint64_t)(low ^ high)) %
 						 (uint64_t)(high - low + 1))];
 		int64_t i = low, j = high;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# pt-check: steps of pt-train itself, right ones and wrong ones; forms of a batch; bad input.
+# pt-check: right and wrong steps of pt-train itself; forms of a batch; bad input.
 # (Steps of PyTorch: tests/unit/test_check.c and tests/bench/oracle.)
 load helpers
 
@@ -22,7 +22,7 @@ at() { # RUN STEP
 	echo "$1/checkpoints/step-0000000$2.h5"
 }
 
-# The bytes of a file as integers of so many bytes.
+# Converts the bytes of a file to integers of so many bytes.
 as() { # BYTES FILE
 	od -An -v -w1 -tx1 "$2" | while read -r x; do
 		printf '%b' "\\x$x"
@@ -30,18 +30,18 @@ as() { # BYTES FILE
 	done
 }
 
-npy() { # DESCR SHAPE: standard input as a file of NumPy
+npy() { # DESCR SHAPE: converts standard input to a NumPy file
 	local header="{'descr': '$1', 'fortran_order': False, 'shape': ($2), }"
 	printf '\x93NUMPY\x01\x00%b\x00%s\n' "\\x$(printf %x $((${#header} + 1)))" "$header"
 	cat
 }
 
-safetensors() { # HEADER: and what standard input has behind it
+safetensors() { # HEADER: writes it, then standard input
 	printf '%b\0\0\0\0\0\0\0%s' "\\x$(printf %x ${#1})" "$1"
 	cat
 }
 
-check() { # OPTION...: of steps 1 to 2 of `run`, with its one sequence
+check() { # OPTION...: checks step 2 of `run`, with its one sequence
 	pt-check --shape 1,17 "$(at run 1)" "$(at run 2)" "$@"
 }
 
@@ -49,7 +49,7 @@ logged() { # COLUMN STEP RUN
 	sed -n "s/^step=$2 .* $1=\([^ ]*\).*/\1/p" "$3.log"
 }
 
-@test "a step is right: GPT-2 and Llama, the first one and a later one" {
+@test "right steps of GPT-2 and Llama: the first step and a later one" {
 	make_window
 	for arch in gpt2 llama; do
 		steps $arch 0 --arch $arch
@@ -61,7 +61,7 @@ logged() { # COLUMN STEP RUN
 				--grad-norm "$(logged grad_norm $step $arch)" --loss "$(logged loss $step $arch)"
 			says 'verdict: the step is right'
 			says ' within bounds; worst '
-			says "learning rate $(logged lr $step $arch) at the optimizer's step $step; weight decay 0.1 of "
+			says "learning rate $(logged lr $step $arch) at the optimizer's step $step; weight decay: 0.1 ("
 			not grep -q 'NOT checked' <<<"$output"
 			first=$(at $arch $step)
 		done
@@ -74,7 +74,7 @@ logged() { # COLUMN STEP RUN
 	tiny_on 4 "${ONE[@]}" -o run --steps 2 --fsdp 1 --tp 2 --cp 2 >/dev/null
 	reports 0 'verdict: the step is right' check --batch batch.u16
 	rm -r run
-	tiny_on 2 "${ONE[@]}" -b 2 -o run --steps 2 --fsdp 2 >/dev/null # a window has one sequence, twice
+	tiny_on 2 "${ONE[@]}" -b 2 -o run --steps 2 --fsdp 2 >/dev/null # both ranks have the same sequence
 	cp batch.u16 again.u16
 	reports 0 'batch   2 sequences of 16 positions, 32 targets; loss ' check --batch batch.u16 again.u16
 	code_of 0 check --batch batch.u16 # the mean of one is the mean of both
@@ -110,7 +110,7 @@ logged() { # COLUMN STEP RUN
 	reports 1 '16 positions, 15 targets' check --batch masked.safetensors
 }
 
-@test "what is wrong is named" {
+@test "findings name what is wrong" {
 	make_window
 	steps zero 0 --dim 32
 	from=$(at zero 0)
@@ -134,7 +134,7 @@ logged() { # COLUMN STEP RUN
 	try 'no tensor decays' --weight-decay 0 -- --weight-decay 0.1
 	try 'scale: grad_norm 6' --clip 1 -- --grad-norm 6
 	try 'above 0.5' --clip 1 -- --clip 0.5
-	# the same runs, when that is what they were meant to do
+	# the same runs, with the options that they had
 	for option in '--rope-theta 500000' '--beta2 0.95' '--weight-decay 0.2' '--clip 0.5'; do
 		rm -rf after zero
 		# shellcheck disable=SC2086 # two words
@@ -145,16 +145,16 @@ logged() { # COLUMN STEP RUN
 	done
 }
 
-@test "what only rounding makes is no finding" {
+@test "effects of rounding are not findings" {
 	make_window
-	# biases after a first step with a small rate are small, and tell no weight decay
+	# after a first step with a small rate, biases are too small to determine the weight decay
 	steps run 2 --arch gpt2 --dim 128 --warmup 200
 	code_of 0 check --batch batch.u16
 	# 1 - 0.999 in fp32 is off by 1e-5
 	steps zero 0 --beta2 0.999
 	steps after 1 --beta2 0.999
 	code_of 0 pt-check --shape 1,17 "$(at zero 0)" "$(at after 1)" --batch batch.u16
-	# 16 slices of 16 elements have factors, whatever is wrong
+	# 16 factors always fit 16 slices of 16 elements
 	steps theta 1 --beta2 0.999 --init-from "$(at zero 0)" --rope-theta 500000
 	code_of 1 pt-check --shape 1,17 "$(at zero 0)" "$(at theta 1)" --batch batch.u16
 	says '(12): as if rope theta were 500000'
@@ -168,22 +168,22 @@ logged() { # COLUMN STEP RUN
 	reports 1 'loss: ' check --batch other.u16 --loss "$(logged loss 2 run)"
 	says 'another batch'
 	reports 1 '2 sequences' check --batch batch.u16 other.u16
-	reports 64 'both checkpoints are one' pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
-	# the gradients are right, so another loss is no finding
+	reports 64 'BEFORE and AFTER are the same file' pt-check "$(at run 1)" "$(at run 1)" --shape 1,17 --batch batch.u16
+	# the gradients are right, so a wrong loss is a note
 	reports 0 'note    loss: 3 was logged' check --batch batch.u16 --loss 3
 	code_of 1 pt-check "$(at run 2)" "$(at run 1)" --shape 1,17 --batch batch.u16
-	says "the optimizer's step goes from 2 to 1: are the checkpoints exchanged?"
+	says "the optimizer's step goes from 2 to 1: are BEFORE and AFTER exchanged?"
 	cp "$(at run 2)" again.h5
 	code_of 1 pt-check "$(at run 2)" again.h5 --shape 1,17 --batch batch.u16
-	says 'finding nothing changed, neither parameters nor moments: the step was skipped'
+	says 'finding neither parameters nor moments changed: the step was skipped'
 	not grep -q null <<<"$output"
 	code_of 1 pt-check --json "$(at run 2)" again.h5 --shape 1,17 --batch batch.u16
 	jq -e '.verdict == "wrong" and (.findings | length) == 1' <<<"$output"
 	code_of 2 pt-check "$(at run 1)" "$(at run 3)" --shape 1,17 --batch batch.u16
-	says 'steps 1 to 3 of the optimizer: only one step can be checked'
+	says 'steps 1 and 3 of the optimizer: only a single step can be checked'
 }
 
-@test "without a batch: moments and update, no gradient" {
+@test "without a batch: moments and update, but no gradient" {
 	make_window
 	steps run 2
 	reports 0 'moments 12 of 12 within bounds' pt-check "$(at run 1)" "$(at run 2)"
@@ -199,12 +199,12 @@ logged() { # COLUMN STEP RUN
 	pt-ckpt -q strip -o after.h5 "$(at run 2)"
 	reports 2 'after.h5 has no moments of AdamW' pt-check --shape 1,17 "$(at run 1)" after.h5 --batch batch.u16
 	reports 2 'verdict: nothing could be checked' pt-check "$(at run 1)" after.h5
-	pt-ckpt -q strip -o before.h5 "$(at run 1)" # and from zero moments it is no first step
+	pt-ckpt -q strip -o before.h5 "$(at run 1)" # nor is it a first step from zero moments
 	steps run 4 --resume auto
 	reports 2 'before.h5 has no moments' pt-check before.h5 "$(at run 4)" --shape 1,17 --batch batch.u16
 }
 
-@test "--json is JSON, of every tensor; --quiet prints the verdict" {
+@test "--json prints JSON with every tensor; --quiet prints the verdict" {
 	make_window
 	steps run 2
 	check --json --batch batch.u16 >right.json
@@ -226,7 +226,7 @@ logged() { # COLUMN STEP RUN
 	steps run 2
 	reports 64 'give two checkpoints' pt-check
 	reports 64 '--batch took all 3 files; give the checkpoints first' pt-check --batch batch.u16 before after
-	reports 64 "precision: 'fp16' is not supported; autocast checks it" pt-check -p fp16 a b
+	reports 64 "precision: 'fp16' is not supported; use autocast" pt-check -p fp16 a b
 	echo '{"model_type": "llama"}' >config.json
 	reports 65 "a model's config.json is for --model-config" pt-check --config config.json a b
 	code_of 64 pt-check "$(at run 1)"
@@ -245,17 +245,17 @@ logged() { # COLUMN STEP RUN
 	reports 65 'no.u16: ' pt-check no-before no-after --shape 1,17 --batch no.u16
 }
 
-@test "hostile batches are refused, with their names" {
+@test "hostile batches are rejected by name" {
 	make_window
 	steps run 2
-	refuse() { # FILE: is no batch
+	refuse() { # FILE: expects that it is rejected as a batch
 		code_of "${2:-65}" check --batch "$1"
 		[ "$(messages)" -eq 1 ]
 		says "$1"
 		not grep -qE '^(before|batch|verdict)' <<<"$output"
 	}
 	npy '<u2' '1, 17' <batch.u16 >good.npy
-	for n in 0 3 6 9 11 40 70 79 "$(($(stat -c %s good.npy) - 1))"; do # cut off
+	for n in 0 3 6 9 11 40 70 79 "$(($(stat -c %s good.npy) - 1))"; do # truncated
 		head -c "$n" good.npy >cut.npy
 		refuse cut.npy
 	done
@@ -295,20 +295,20 @@ logged() { # COLUMN STEP RUN
 	safetensors '{"inputs":{"dtype":"I32","shape":[1,8],"data_offsets":[0,32]},"labels":{"dtype":"I32","shape":[1,8],"data_offsets":[32,64]}}' \
 		< <(as 4 text.txt | head -c 64) >labels.safetensors
 	refuse labels.safetensors
-	# tokens that the model does not have
+	# tokens beyond the model's vocabulary
 	{ head -c 32 batch.u16 && printf '\x00\x01'; } >beyond.u16
-	reports 65 'the batch has token 256, and the model a vocabulary of 256' check --batch beyond.u16
+	reports 65 "the batch has token 256, but the model's vocabulary has 256" check --batch beyond.u16
 	{ as 8 window | head -c 128 && printf '\xff\xff\xff\xff\xff\xff\xff\x7f'; } >huge.i64
 	refuse huge.i64
 	{ as 8 window | head -c 64 && printf '\xff\xff\xff\xff\xff\xff\xff\xff' && as 8 window | head -c 64; } >negative.i64
 	refuse negative.i64
-	# no file, or none that can be read
+	# a missing or unreadable file
 	mkdir folder.npy
 	refuse folder.npy 74
 	refuse nowhere.npy 74
-	# sequences of several lengths
+	# sequences of different lengths
 	npy '<u2' '9,' < <(head -c 18 batch.u16) >short.npy
-	reports 65 'short.npy: sequences of 8 positions, and 16 in the files before' check --batch batch.u16 short.npy
+	reports 65 'short.npy: sequences have 8 positions, but 16 in the files before' check --batch batch.u16 short.npy
 }
 
 @test "checkpoints that do not belong together, or are damaged" {
@@ -317,8 +317,8 @@ logged() { # COLUMN STEP RUN
 	steps other 2 --layers 2
 	steps wide 2 --dim 32
 	steps gpt2 2 --arch gpt2
-	reports 65 ' is not in run/' pt-check "$(at run 1)" "$(at other 2)"
-	reports 65 'has 21 tensors, and run/' pt-check "$(at other 1)" "$(at run 2)"
+	reports 65 ' is missing in run/' pt-check "$(at run 1)" "$(at other 2)"
+	reports 65 'has 21 tensors, but run/' pt-check "$(at other 1)" "$(at run 2)"
 	reports 65 'has another shape in run/' pt-check "$(at run 1)" "$(at wide 2)"
 	code_of 65 pt-check "$(at run 1)" "$(at gpt2 2)"
 	damage "$(at run 2)" bad.h5 $(($(stat -c %s "$(at run 2)") / 2))
@@ -332,7 +332,7 @@ logged() { # COLUMN STEP RUN
 	says nowhere
 }
 
-@test "attention within documents, and positions that begin again" {
+@test "attention within documents, and positions that restart" {
 	printf 'aaaa.bbb bbbbb.cc' >window
 	export PT_DATA=window.h5
 	pt-prepare -q -t byte -f 0 --separator . window -o window.h5
@@ -340,7 +340,7 @@ logged() { # COLUMN STEP RUN
 	steps run 2 --packing documents
 	reports 0 'attention within documents' check --batch batch.u16 --document-end 46
 	code_of 1 check --batch batch.u16
-	# the same, told by positions
+	# the same, from positions
 	{ as 4 window | head -c 64 && as 4 window | tail -c 64 && for p in 0 1 2 3 4 0 1 2 3 4 5 6 7 8 9 0; do
 		printf '%b\0\0\0' "\\x$p"
 	done; } >all
@@ -349,21 +349,21 @@ logged() { # COLUMN STEP RUN
 	reports 0 'attention within documents' check --batch all.safetensors
 }
 
-@test "the last label of a document may be its end, which is no input" {
+@test "the last label of a document may be its end token, which is not an input" {
 	printf 'aaaa.bbb bbbbb.cc' >window
 	export PT_DATA=window.h5
 	pt-prepare -q -t byte -f 0 --separator . window -o window.h5
 	as 2 window >batch.u16
 	steps run 2 --packing documents
-	printf 'aaa.!bb bbbbb.!c' >labels # behind each dot, instead of the first letter of the next document
+	printf 'aaa.!bb bbbbb.!c' >labels # ! follows each dot, instead of the next document's first letter
 	{ as 4 window | head -c 64 && as 4 labels && for p in 0 1 2 3 4 0 1 2 3 4 5 6 7 8 9 0; do
 		printf '%b\0\0\0' "\\x$p"
 	done; } >all
 	safetensors '{"inputs":{"dtype":"I32","shape":[1,16],"data_offsets":[0,64]},"labels":{"dtype":"I32","shape":[1,16],"data_offsets":[64,128]},"positions":{"dtype":"I32","shape":[1,16],"data_offsets":[128,192]}}' \
 		<all >ends.safetensors
-	code_of 1 check --batch ends.safetensors # it is not what this run had
+	code_of 1 check --batch ends.safetensors # this run had other labels
 	says '16 targets, attention within documents'
-	# the kernels of pt-train, whose targets are the next tokens, do not measure the bounds
+	# pt-train's kernels cannot measure the bounds: their targets are always the next tokens
 	code_of 1 check --batch ends.safetensors --json
 	jq -e 'all(.tensors[]; .gradient.bound < 1e-4)' <<<"$output"
 	reports 64 'some targets are not the next tokens' check --batch ends.safetensors --reference fp32
@@ -386,7 +386,7 @@ logged() { # COLUMN STEP RUN
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --clip 0
 	[[ $output == *'of both runs are the same' ]]
 	code_of 1 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --dp 2 --grad-norm 1.25,2.5
-	says '2.5 of the second: 2 times: not divided by the 2 data-parallel ranks'
+	says '2.5 by the second: 2 times: not divided by the 2 data-parallel ranks'
 	code_of 0 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm 1.2,1.3
 	code_of 64 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --grad-norm 1
 	code_of 64 check --batch batch.u16 --grad-norm 1,2
@@ -394,7 +394,7 @@ logged() { # COLUMN STEP RUN
 	code_of 64 pt-check --two-runs "$(at run 1)" "$(at ranks 1)" --batch batch.u16
 }
 
-@test "frozen tensors, and learning rates of their own, as the run says and as they are told" {
+@test "frozen tensors and scaled learning rates, from the run's files and from options" {
 	make_window
 	steps frozen 2 --freeze tok_ --freeze 'layers\.0\.attention'
 	steps rates 2 --lr-scale-of norm=4 --lr-scale-of wq=0.5
@@ -405,7 +405,7 @@ logged() { # COLUMN STEP RUN
 		not grep -q '^note' <<<"$output"
 		code_of 0 pt-check "$(at $run 1)" "$(at $run 2)"
 	done
-	# as if the checkpoint did not say so
+	# without the options in the checkpoint
 	for batch in '' '--batch batch.u16 --shape 1,17'; do
 		# shellcheck disable=SC2086 # words
 		code_of 1 pt-check "$(at frozen 1)" "$(at frozen 2)" $batch --freeze ''
@@ -420,7 +420,7 @@ logged() { # COLUMN STEP RUN
 	reports 64 'matches no tensor' pt-check "$(at rates 1)" "$(at rates 2)" --lr-scale-of nothing=2
 }
 
-@test "no parameter changed: it is said, and wrong if there is a learning rate" {
+@test "unchanged parameters are a note, and a finding if --lr is above 0" {
 	make_window
 	steps run 2 --lr 0 --min-lr 0
 	reports 0 'note    no parameter changed: a learning rate of 0' check --batch batch.u16

@@ -7,7 +7,7 @@ setup() {
 	cp -r "$BATS_TEST_DIRNAME/../golden/torch/steps/." .
 }
 
-@test "gradients of PyTorch are right, in a file, with weights of targets" {
+@test "right gradients of PyTorch, in one file, with weights of targets" {
 	reports 0 'verdict: the gradients are right, but the update was not checked' \
 		pt-check base --grads grads.pt --batch batch.pt
 	says 'given   grads.pt: gradients of 21 of 21 tensors'
@@ -25,21 +25,21 @@ setup() {
 	reports 69 'its tensors are of no model' pt-check base --grads batch.pt --batch batch.pt
 	reports 74 'none.pt: No such file' pt-check base --grads none.pt --batch batch.pt
 	reports 64 'needs the tokens of the step' pt-check base --grads grads.pt
-	reports 64 'leave one out' pt-check --two-runs base base --grads grads.pt
+	reports 64 'give only one of them' pt-check --two-runs base base --grads grads.pt
 	reports 64 'give two checkpoints' pt-check base --batch batch.pt
 	head -c 9000 grads.pt >short.pt
 	code_of 65 pt-check base --grads short.pt --batch batch.pt
 	reports 64 'neither counted, weights nor a number' pt-check base --grads grads.pt --batch batch.pt --divide-by 0
 }
 
-@test "steps of adapters are right: the first one, the next, with gradients, in one file" {
+@test "right steps of adapters: the first, the next, with gradients, in one file" {
 	for step in 0 1; do
 		reports 0 'verdict: the step is right' \
 			pt-check lora/step-$step lora/step-$((step + 1)) --batch batch.pt
 		says "learning rate 0.01 at the optimizer's step $((step + 1))"
 	done
 	says 'grads   12 of 12 within bounds'
-	says 'weight decay 0.1 of 12 tensors'
+	says 'weight decay: 0.1 (12 tensors)'
 	reports 0 'verdict: nothing is wrong that shows without a batch' pt-check lora/step-0 lora/step-1
 	reports 0 'verdict: the step is right' pt-check lora/step-1 lora/step-2 --batch batch.pt --grads lora/grads-1.pt
 	reports 0 'verdict: the step is right' pt-check --base base lora/step-1/full.pt lora/step-2 --batch batch.pt
@@ -50,7 +50,7 @@ setup() {
 @test "wrong steps of adapters" {
 	reports 1 'scale: all gradients are 2 times: is the scale of the adapters alpha?' \
 		pt-check lora/step-0 lora/alpha-1 --batch batch.pt --clip 0
-	# the scale in the file is another one than the run's
+	# the scale in the file differs from the run's
 	for n in 0 1 2; do
 		sed -i 's/"lora_alpha": 6/"lora_alpha": 12/' lora/step-$n/adapter_config.json
 	done
@@ -81,13 +81,13 @@ setup() {
 	try 69 'peft_type "IA3" is not supported' peft_type '"IA3"'
 	try 69 'init_lora_weights "pissa" is not supported' init_lora_weights '"pissa"'
 	try 69 'is a regular expression' alpha_pattern '{"q_.*": 3}'
-	try 65 'r is 4, and the adapter of model.layers.0' r 4
+	try 65 'r is 4, but the adapter of model.layers.0' r 4
 	try 65 'must be numbers' lora_alpha '"x"'
 	try 65 'not a JSON object' base_model_name_or_path '"base"}'
 	cp adapter_config.json lora/step-0
 	cd lora || return
 	reports 64 'the base model "base" is not a directory here; give --base DIR' \
 		pt-check step-0 step-1 --batch ../batch.pt
-	reports 64 '--freeze is for models' pt-check --freeze norm step-0 step-1 --batch ../batch.pt --base ../base
+	reports 64 '--freeze is not supported for adapters' pt-check --freeze norm step-0 step-1 --batch ../batch.pt --base ../base
 	reports 65 'adapter_config.json is missing' pt-check grads-1.pt step-1 --batch ../batch.pt --base ../base
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# pt-check: reports as a page and as Markdown.
+# pt-check: reports in HTML and Markdown.
 load helpers
 
 # Two checkpoints, a step apart, and tokens that are not the step's.
@@ -13,7 +13,7 @@ make_step() {
 	done >batch.u16
 }
 
-@test "--report .html: verdict, what was checked, findings, maps, in one file that asks for nothing" {
+@test "--report .html: verdict, what was checked, findings and maps in one self-contained file" {
 	make_step
 	reports 1 'verdict: wrong' pt-check before.h5 after.h5 --batch batch.u16 --shape 4,17 -o r.html -o r.md
 	for text in '<span class="badge bad">wrong</span>' 'The step from before.h5 to after.h5' \
@@ -22,7 +22,7 @@ make_step() {
 		'title="layers.1.feed_forward.w2.weight: residual ' '<td class="b3"' '<td class="w'; do
 		grep -qF -- "$text" r.html
 	done
-	# three maps of twelve rows, with signs besides colours, that lead to the rows of the table
+	# three maps of twelve rows, with signs and colors, linked to the rows of the table
 	[ "$(grep -c '^<table class="heat' r.html)" -eq 3 ]
 	[ "$(grep -o '">·</td>' r.html | wc -l)" -ge 60 ]
 	[ "$(grep -oE '"><a href="#t[0-9]+">×</a></td>' r.html | wc -l)" -ge 20 ]
@@ -53,17 +53,17 @@ make_step() {
 	grep -q 'The scale is not checked: clipping may hide it' r.md
 }
 
-@test "--report: what no distance shows is a mark, too" {
+@test "--report: findings without a distance are marked, too" {
 	make_step
 	reports 1 'within bounds' pt-check before.h5 after.h5 --weight-decay 0.3 -o r.html -o r.md
 	# the matrices decayed by another factor; biases do not decay
 	grep -qE '^    attention\.wq +×××$' <(sed -n '/^    Update/,$p' r.md)
 	grep -qE '^    attention\.wq\.bias +···$' <(sed -n '/^    Update/,$p' r.md)
 	grep -qE '^    attention\.wq +···$' <(sed -n '/^    Moments/,/^    Update/p' r.md)
-	grep -qF 'these parameters did not change as AdamW changes them' r.html
+	grep -qF 'These parameters did not change as AdamW would change them' r.html
 }
 
-@test "--report: no name of a file is part of the page or of the Markdown, and other suffixes are refused" {
+@test "--report: file names are escaped in HTML and Markdown, and other suffixes are rejected" {
 	make_step
 	name='<img src=x onerror=alert(1)>|`"&.h5'
 	mv before.h5 "$name"

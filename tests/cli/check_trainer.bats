@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# pt-check: checkpoints of Hugging Face's Trainer and of accelerate, as they are (tests/golden/make_trainer.py).
+# pt-check: unmodified checkpoints of Hugging Face's Trainer and of accelerate (tests/golden/make_trainer.py).
 load helpers
 
 TORCH=$BATS_TEST_DIRNAME/../golden/torch
@@ -12,17 +12,17 @@ check_trainer() { # OPTION...
 @test "checkpoint-N of Trainer: the class's order of parameters, and no moments before the first step" {
 	reports 0 'verdict: the step is right' check_trainer
 	says 'grads   24 of 24 within bounds'
-	says 'weight decay 0.1 of 15 tensors, none of 9'
+	says 'weight decay: 0.1 (15 tensors), none (9)'
 }
 
-@test "save_state of accelerate: safetensors and torch.save beside optimizer.bin" {
+@test "save_state of accelerate: safetensors and torch.save next to optimizer.bin" {
 	reports 0 'verdict: the step is right' pt-check \
 		"$TORCH/accelerate/step-1" "$TORCH/accelerate/step-2" --batch "$TORCH/accelerate/batch.pt"
 	says '/step-1: torch, 20 tensors'
 	says 'moments 20 of 20 within bounds'
 }
 
-@test "an optimizer beside the model that is damaged, or numbers another model's parameters" {
+@test "an optimizer file that is damaged, or has another model's number of parameters" {
 	cp -r "$TORCH/trainer" .
 	for byte in 100 30000 50000; do
 		cp "$TORCH/trainer/checkpoint-1/optimizer.pt" trainer/checkpoint-1/optimizer.pt
@@ -33,21 +33,21 @@ check_trainer() { # OPTION...
 	reports 69 'the optimizer has 16 parameters by number, the model 24' pt-check trainer/checkpoint-?
 }
 
-# The run's files, of which one is changed.
+# Writes the run's trainer_state.json, changed by a filter.
 state() { # JQ-FILTER
 	jq "$1" "$TORCH/trainer/checkpoint-1/trainer_state.json" >after/trainer_state.json
 }
 
-@test "loss, norm, rate and clipping come from Trainer's files, and options go before them" {
+@test "loss, norm, rate and clipping come from Trainer's files, unless options override them" {
 	cp -r "$TORCH/trainer/checkpoint-1" after
 	AFTER=after
 	code_of 0 check_trainer
 	says 'run     loss 3.4738428592681885, grad_norm 0.947139322757721, learning rate 0.001, clipping to 0.5, 2 micro-batches, from'
 	says 'loss 3.473843, logged 3.47384 (float64)'
-	says 'by clipping to 0.5 it is 0.527905'
+	says 'clipping to 0.5 gives 0.527905'
 	code_of 1 check_trainer --clip 0.4 --grad-norm 0.947 --loss 3.474 --lr 0.001 --accumulation 1
 	not grep -q '^run ' <<<"$output"
-	says 'by clipping to 0.4 it is 0.42232'
+	says 'clipping to 0.4 gives 0.42232'
 	code_of 0 check_trainer --json
 	says '"from_files": "loss 3.4738428592681885, '
 
@@ -58,10 +58,10 @@ state() { # JQ-FILTER
 	says 'note    loss: 6.94769 was logged'
 }
 
-@test "what Trainer's files may mean otherwise is not taken" {
+@test "ambiguous values in Trainer's files are ignored" {
 	cp -r "$TORCH/trainer/checkpoint-1" after
 	AFTER=after
-	state '.log_history[0].learning_rate = 0' # the next rate, which optimizer.pt has, too
+	state '.log_history[0].learning_rate = 0' # the next step's rate, as in optimizer.pt
 	code_of 0 check_trainer
 	says 'grad_norm 0.947139322757721, clipping to 0.5,'
 	state '.global_step = 3' # not the step after checkpoint-0
@@ -77,7 +77,7 @@ state() { # JQ-FILTER
 		echo "$bad" >after/trainer_state.json
 		code_of 0 check_trainer
 		says 'after/trainer_state.json: '
-		says '; nothing is taken from it'
+		says '; the file is ignored'
 	done
 	head -c 3000 "$TORCH/trainer/checkpoint-1/training_args.bin" >after/training_args.bin
 	code_of 0 check_trainer

@@ -201,9 +201,9 @@ copy() {
 	while read -r name n of what; do
 		apart "$name" "$n"
 		reports 1 "copies  33 of 34 are the same" pt-check "$step/before" after
-		says "finding copies: $what, which were the same before this step: the first is "
-		says 'number 3, '
-		reports 1 "finding copies: $what, already before this step: the first is " pt-check before after
+		says "finding copies: $what, which were equal before this step: the first is "
+		says 'element 3, '
+		reports 1 "finding copies: $what, as they did before this step: the first is " pt-check before after
 		reports 1 'after: COPIES DIFFER' pt-ckpt verify after
 		says "of $of numbers differ, the first is number 3, "
 		pt-ckpt verify "$step/after"
@@ -216,8 +216,8 @@ copy() {
 		masters pp-1-of-2_tp-1 16 parameters of pp 1 tp 1 and of pp 1 tp 0 differ in 1 of 3 tensors
 	END
 	# the copies of each of two runs
-	reports 1 'finding copies: of the second run, parameters of pp 1 tp 1' pt-check --two-runs "$step/after" after
-	reports 1 'finding copies: of the first run, parameters of pp 1 tp 1' pt-check --two-runs after "$step/after"
+	reports 1 'finding copies: second run: parameters of pp 1 tp 1' pt-check --two-runs "$step/after" after
+	reports 1 'finding copies: first run: parameters of pp 1 tp 1' pt-check --two-runs after "$step/after"
 }
 
 @test "an output layer that is not the embedding any more, though the model ties them" {
@@ -225,7 +225,7 @@ copy() {
 	printf 'heads = 4\ncontext = 16\ntie = yes\n' >conf
 	reports 65 'though the model ties them' pt-ckpt verify --model-config conf other
 	code_of 1 pt-check -c conf "$golden/titan" other
-	says 'finding copies: of the second run, parameters of the output layer and of the embedding that it is tied to differ in 1 of 1'
+	says 'finding copies: second run: parameters of the output layer and of the embedding that it is tied to differ in 1 of 1'
 	printf 'heads = 4\ncontext = 16\n' >conf
 	code_of 0 pt-check -c conf "$golden/titan" other
 }

@@ -29,7 +29,6 @@ static int read_fake(
 
 static int n_files;
 
-/* A file of the step; returns its path. */
 const char *step_file(struct step *s, int file)
 {
 	static const char *const groups[] = {"model", "exp_avg", "exp_avg_sq"};
@@ -112,7 +111,6 @@ void step_mask(struct step *s)
 	str_free(&file);
 }
 
-/* A model with arbitrary weights, a batch, and its gradients. */
 void step_begin(struct step *s, const char *config)
 {
 	struct model_config c;
@@ -156,7 +154,7 @@ double step_norm(const struct step *s)
 	return sqrt(sum);
 }
 
-/* One element's step of AdamW (Loshchilov, Hutter 2019). */
+/* Computes one element's step of AdamW (Loshchilov, Hutter 2019). */
 static void adamw(
 	const struct step *s, double step, double g, const float *in, float *out)
 {
@@ -177,7 +175,6 @@ void step_moments(int i, int64_t j, float *m, float *v)
 	*v = *m * *m * 2;
 }
 
-/* The checkpoints of the step with the gradients s->g. */
 void step_train(struct step *s)
 {
 	const struct model *m = &s->w.m;
@@ -202,7 +199,6 @@ void step_train(struct step *s)
 		}
 }
 
-/* Checks the step, and that what is found contains the text; NULL: that nothing is. */
 void step_expect(struct step *s, const struct check_opts *o, const char *text)
 {
 	struct strs files = {0};

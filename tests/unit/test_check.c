@@ -1,6 +1,7 @@
 /*
- * pt-check: batches, the float64 model against the trainer's kernels and finite differences; and made-up steps with
- * wrong scales and updates. test_check_causes.c has wrong gradients; tests/bench/oracle has steps of other programs.
+ * pt-check: batches; the float64 model compared with the trainer's kernels and finite
+ * differences; made-up steps with wrong scales and updates. test_check_causes.c has wrong
+ * gradients, and tests/bench/oracle has steps of other programs.
  */
 #include "base/file.h"
 #include "check/check.h"
@@ -17,7 +18,7 @@ static struct err e;
 
 /* ---- batches ---------------------------------------------------------------------------- */
 
-/* A safetensors file of int32 arrays [2][3]. */
+/* Writes a safetensors file with int32 arrays [2][3]. */
 static char *arrays_file(int n, const char *const *names, int32_t (*v)[6])
 {
 	struct str header = {0}, file = {0};
@@ -40,7 +41,7 @@ static char *arrays_file(int n, const char *const *names, int32_t (*v)[6])
 	return path;
 }
 
-/* What is expected of a batch: [2][length]. */
+/* Compares a batch with the expected one, [2][length]. */
 static void expect_batch(char *file, int64_t length, const int32_t *targets,
 	const int32_t *pos, const int32_t *start)
 {
@@ -77,7 +78,7 @@ TEST(batches)
 	static const int32_t of_windows[4] = {8, 9, 5, 6}, two[4] = {0, 1, 0, 1}, none[4];
 	expect_batch(
 		arrays_file(1, (const char *const[]){"x"}, v), 2, of_windows, two, none);
-	/* lists of torchtitan, with positions in a dict or a list */
+	/* lists as in torchtitan, with positions in a dict or a list */
 	ARRAYS(in, pos, next, unknown);
 	expect_batch(
 		arrays_file(4,
@@ -87,7 +88,7 @@ TEST(batches)
 	ARRAYS(in, next, pos, unknown);
 	expect_batch(arrays_file(3, (const char *const[]){"0", "1", "2"}, v), 3, next,
 		pos, starts);
-	/* labels that do not count; and those of Hugging Face, which are the inputs */
+	/* labels that do not count; Hugging Face's labels, equal to the inputs */
 	ARRAYS(some, in, in, in);
 	expect_batch(arrays_file(2, (const char *const[]){"labels", "inputs"}, v), 3,
 		masked, along, zeros);
@@ -98,7 +99,7 @@ TEST(batches)
 			(const char *const[]){"input_ids", "labels", "attention_mask"},
 			v),
 		3, unshifted, along, zeros);
-	/* Megatron-LM's */
+	/* Megatron-LM's arrays */
 	ARRAYS(next, mask, in, pos);
 	expect_batch(arrays_file(4,
 			     (const char *const[]){
@@ -117,7 +118,7 @@ TEST(batches)
 
 /* ---- the float64 model ------------------------------------------------------------------ */
 
-/* The trainer's fp32 kernels compute the same function. */
+/* The trainer's fp32 kernels compute the same function as float64. */
 TEST(as_the_trainer)
 {
 	static const char *const configs[] = {LLAMA, GPT2, LLAMA "tie = yes\n",
@@ -149,7 +150,7 @@ TEST(as_the_trainer)
 	}
 }
 
-/* Each kind of part adds up to the whole gradient. */
+/* The parts of each kind add up to the whole gradient. */
 TEST(parts_add_up)
 {
 	static const enum part_kind kinds[] = {
@@ -180,8 +181,9 @@ TEST(parts_add_up)
 	}
 }
 
-/* Masks that are one: a window of one token, and chunks of one; a border after each token, and the next token
- * seen by all; a mask of chunks of one token that is put on those before, and none. */
+/* Pairs of variants with the same mask: a window of one token, and chunks of one token; a
+ * border after each token, and each also sees the next one; chunk by chunk with one token
+ * each, and no mask. */
 TEST(masks_agree)
 {
 	static const struct variant pairs[][2] = {
@@ -207,7 +209,7 @@ TEST(masks_agree)
 	}
 }
 
-/* The model's own window is that of the hypothesis, and layers may be without it. */
+/* A model's own window equals a variant's window, and layers may have no window. */
 TEST(own_window)
 {
 	static const char *const configs[] = {LLAMA "sliding-window = 3\n",
@@ -234,7 +236,7 @@ static void without_final_norm(struct model *m)
 	m->norm = m->norm_bias = NULL;
 }
 
-/* Along the gradient a function rises by its norm: those that bugs make, too. */
+/* Along its gradient, a function rises by the gradient's norm; functions of bugs, too. */
 TEST(finite_differences)
 {
 	static const struct variant of[] = {{.sequence = -1},
@@ -277,7 +279,7 @@ TEST(finite_differences)
 		}
 		assert_near((at[0].loss - at[1].loss) / 2e-3, g.norm,
 			v->act == ACT_RELU ? 5e-3 * g.norm
-					   : 1e-4 * g.norm); /* (its bends) */
+					   : 1e-4 * g.norm); /* (second-order terms) */
 		gradients_free(&g);
 		gradients_free(&at[0]);
 		gradients_free(&at[1]);
@@ -285,8 +287,8 @@ TEST(finite_differences)
 	}
 }
 
-/* A layer that adds nothing might as well be left out, and the others keep their numbers, of which some have no
- * rotations. */
+/* A layer that adds nothing may as well be skipped. The other layers keep their numbers,
+ * and some have no rotary positions. */
 TEST(layer_left_out)
 {
 	static const char *const outputs[] = {
@@ -313,7 +315,7 @@ TEST(layer_left_out)
 	step_end(&s);
 }
 
-/* The mean is over the targets that count: without those of a sequence it is the mean of the others. */
+/* Without one sequence's targets, the mean is the mean of the other sequences. */
 TEST(masked_targets)
 {
 	struct step s;
@@ -373,7 +375,7 @@ TEST(right_steps)
 
 /* ---- what else is checked -------------------------------------------------------------------- */
 
-/* A number that was logged is right up to half a unit of its last digit. */
+/* A logged value may be off by half a unit of its last digit. */
 TEST(logged_digits)
 {
 	struct step s;
@@ -387,7 +389,7 @@ TEST(logged_digits)
 	o.grad_norm_half = 0.0005;
 	step_expect(&s, &o, "scale: grad_norm");
 	step_end(&s);
-	/* without clipping, only the norm that was logged is wrong */
+	/* without clipping, only the logged norm is wrong */
 	step_begin(&s, LLAMA);
 	s.adam.clip = 0;
 	step_train(&s);
@@ -397,7 +399,7 @@ TEST(logged_digits)
 	step_end(&s);
 }
 
-/* Not finite in the second of two runs. */
+/* The second of two runs is not finite. */
 TEST(nan_in_two_runs)
 {
 	struct step s;
@@ -424,7 +426,7 @@ TEST(nan_in_two_runs)
 	step_end(&s);
 }
 
-/* Two runs whose norms, or all but one, have other gradients. */
+/* The gradients of two runs differ in all norms, or in all norms except one. */
 TEST(norms_of_two_runs)
 {
 	struct step s;
@@ -456,7 +458,7 @@ TEST(norms_of_two_runs)
 	}
 }
 
-/* More findings than there is room for: the last one is for all others, and no note. */
+/* With more findings than fit, the last entry collects the rest and is not a note. */
 TEST(many_findings)
 {
 	struct step s;
@@ -467,7 +469,7 @@ TEST(many_findings)
 		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
 			s.g.g[i][j] *= (float)(1 + i * 0.01);
 	step_train(&s);
-	step_expect(&s, &plain_check, "others: --json has all tensors");
+	step_expect(&s, &plain_check, "other findings: --json has all tensors");
 	step_end(&s);
 }
 
@@ -484,7 +486,7 @@ TEST(wrong_scales)
 	struct step s;
 	struct check_opts o = plain_check;
 	o.dp = 4;
-	/* not divided by dp: hidden by clipping, but for the norm in the log */
+	/* not divided by dp: clipping hides it, except in the logged norm */
 	step_begin(&s, LLAMA);
 	scale_all(&s, 4);
 	step_train(&s);
@@ -501,7 +503,7 @@ TEST(wrong_scales)
 	step_expect(&s, &o,
 		"all gradients are 4 times: not divided by the 4 data-parallel ranks");
 	step_end(&s);
-	/* gradient ascent is no clipping, whether --clip and the norm are given or not */
+	/* gradient ascent is not clipping, with and without --clip and --grad-norm */
 	for (int k = 0; k < 4; k++) {
 		step_begin(&s, LLAMA);
 		scale_all(&s, -1);
@@ -514,7 +516,7 @@ TEST(wrong_scales)
 		step_end(&s);
 	}
 	o.grad_norm = -1;
-	/* a factor above 1 is none either */
+	/* nor is a factor above 1 */
 	step_begin(&s, LLAMA);
 	s.adam.clip = 0;
 	scale_all(&s, 1.5);
@@ -522,7 +524,7 @@ TEST(wrong_scales)
 	s.adam.clip = -1;
 	step_expect(&s, &o, "scale: all gradients are 1.5 times");
 	step_end(&s);
-	/* clipped by the norm of a part */
+	/* clipped by the norm of some tensors only */
 	step_begin(&s, LLAMA);
 	s.grad_norm = 0.7 * s.g.norm;
 	step_train(&s);
@@ -535,7 +537,7 @@ TEST(wrong_scales)
 	step_train(&s);
 	step_expect(&s, &plain_check, "clip: the gradient was not clipped: its norm is ");
 	step_end(&s);
-	/* a factor that exp_avg_sq has, too, is no other beta1: 1 - beta2 is small, as the default is */
+	/* a factor that exp_avg_sq shares is not a wrong beta1: 1 - beta2 is small by default */
 	step_begin(&s, LLAMA);
 	s.adam.clip = 0;
 	s.adam.beta2 = 0.999;
@@ -548,12 +550,12 @@ TEST(wrong_scales)
 
 /* ---- wrong updates ---------------------------------------------------------------------------- */
 
-/* A backward that is right in the last of three layers only, clipped: the factor of what is right is that of the
- * clipping, whether it is told or not. */
+/* With clipping, only the last of three layers has a right backward pass. The factor of
+ * the right tensors is the clipping factor, whether --clip is given or not. */
 TEST(third_is_right)
 {
 	static const char *const clips[] = {
-		"as if clipped to 0.5 (--clip 0.5?)", ", by clipping to 0.5"};
+		"as if clipped to 0.5 (--clip 0.5?)", ", clipping to 0.5"};
 	for (int told = 0; told < 2; told++) {
 		struct step s;
 		step_begin(&s, LLAMA "layers = 3\n");
@@ -581,7 +583,7 @@ TEST(wrong_updates)
 
 	step_begin(&s, LLAMA);
 	step_train(&s);
-	s.adam.beta2 = 0.999; /* what the user says */
+	s.adam.beta2 = 0.999; /* as an option */
 	step_expect(&s, &plain_check, "as if beta2 were 0.95 instead of 0.999");
 	s.adam.beta2 = 0.95;
 	s.adam.decay = 0.3;
@@ -602,8 +604,8 @@ TEST(wrong_updates)
 	step_end(&s);
 }
 
-/* The norm's weights are 1, and its gradients have one sign: its decay is no learning rate of its own, and twice the
- * rate is. */
+/* The norm's weights are 1 and its gradients have one sign: its decay is not another
+ * learning rate, but twice the rate is. */
 TEST(norm_of_one_sign)
 {
 	for (int k = 0; k < 3; k++) {
@@ -673,7 +675,7 @@ TEST(without_a_batch)
 	}
 }
 
-/* The output layer has the numbers of the embedding, and gets others. */
+/* The output layer equals the embedding before the step, and not after it. */
 TEST(no_longer_tied)
 {
 	struct step s;
@@ -697,8 +699,8 @@ TEST(no_longer_tied)
 		step_check_print(&c, &out);
 		assert_false(c.wrong);
 		assert_int_equal(
-			strstr(out.s, "note    output.weight: had the numbers of the "
-				      "embedding before this step") != NULL,
+			strstr(out.s, "note    output.weight: equaled the embedding "
+				      "before this step") != NULL,
 			apart);
 		step_check_close(&c);
 		step_end(&s);
@@ -706,7 +708,7 @@ TEST(no_longer_tied)
 	str_free(&out);
 }
 
-/* The norm of the reference. */
+/* Returns the norm of the reference. */
 static double norm_seen(struct step *s)
 {
 	struct strs files = {0};
@@ -722,7 +724,7 @@ static double norm_seen(struct step *s)
 	return norm;
 }
 
-/* Frozen tensors have no part in the norm; AdamW that has them makes them smaller all the same. */
+/* Frozen tensors do not count in the norm. If AdamW has them anyway, weight decay shrinks them. */
 TEST(frozen_tensors)
 {
 	static const char w1[] = "layers.0.feed_forward.w1.weight";
@@ -737,7 +739,7 @@ TEST(frozen_tensors)
 		set_zero(&s, w1);
 		o.grad_norm = step_norm(&s);
 		step_train(&s);
-		if (s.warm) { /* it has none */
+		if (s.warm) { /* it has no gradient */
 			int i = step_tensor(&s, w1);
 			for (int g = EXP_AVG; g < GROUPS; g++)
 				for (int f = 0; f < 2; f++)

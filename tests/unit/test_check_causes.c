@@ -1,4 +1,4 @@
-/* pt-check: gradients with known bugs, each of which must be named. */
+/* pt-check: gradients with known bugs. Each must be reported by name. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 
@@ -21,7 +21,7 @@ static void one_missing(struct step *s)
 	step_scale(s, "layers.0.attention.wv.weight", 0);
 }
 
-/* As behind a residual that is detached in layer 1: layers 0 and 1 are wrong, and not layer 2. */
+/* Makes layers 0 and 1 wrong, but not layer 2, as if layer 1 detached its residual. */
 static void first_layers_doubled(struct step *s)
 {
 	for (int i = 0; i < s->w.m.n_tensors; i++)
@@ -37,7 +37,7 @@ static void slice_doubled(struct step *s)
 		s->g.g[i][j] *= j % 32 < 16 ? 1 : 2;
 }
 
-/* Doubles every second slice of 4 rows of a head, in the order that rotates neighbors. */
+/* Doubles every second slice of 4 rows of a head, in the order with rotated neighbors. */
 static void rotated_slices_doubled(struct step *s)
 {
 	int i = step_tensor(s, "layers.0.attention.wq.weight");
@@ -56,7 +56,7 @@ static void one_transposed(struct step *s)
 		}
 }
 
-/* The gradients of some tensors are those of a variant. */
+/* Replaces some tensors' gradients by a variant's. */
 static void replace(struct step *s, const struct variant *v, const char *what)
 {
 	struct gradients g;
@@ -73,7 +73,7 @@ static void norms_not_summed(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .part = {PART_SLICE, 2, 0}}, "norm");
 }
 
-/* Weights that all slices share, each for its heads. */
+/* The heads' norms get the gradients of only one of two slices, as if not summed. */
 static void head_norms_not_summed(struct step *s)
 {
 	replace(s, &(struct variant){.sequence = -1, .part = {PART_SLICE, 2, 0}},
@@ -105,8 +105,8 @@ static void sequence_skipped(struct step *s)
 	gradients_free(&g);
 }
 
-/* The second of two tensor-parallel ranks has the last sequences' part of the norms, and it is not added: nanotron's.
- * And with a micro-batch of 3 sequences, of which a rank has half. */
+/* The second of two tensor-parallel ranks has the norms' gradients of the last sequences, and they
+ * are not added, as in nanotron; also in micro-batches of 3 sequences, half of them per rank. */
 static void norms_of_two_sequences(struct step *s)
 {
 	struct gradients g[2];
@@ -132,7 +132,7 @@ static void norms_of_many_parts(struct step *s)
 	gradients_free(&g);
 }
 
-/* What two tensor-parallel ranks save that miss a sum: a weight has rows or columns of both. */
+/* Saves tensors of two tensor-parallel ranks without an all-reduce: rows or columns from both. */
 static void save_of_ranks(struct step *s, enum missing missing)
 {
 	struct gradients g[2];
@@ -326,7 +326,7 @@ static void scaled_rotations(struct step *s)
 	replace(s, &(struct variant){.sequence = -1, .rope_factor = 8}, NULL);
 }
 
-/* g = a g + b of the term's */
+/* g = a g + b * (the term's gradient) */
 static void add_term(struct step *s, enum loss term, double a, double b)
 {
 	struct gradients g;
@@ -349,7 +349,7 @@ static void z_loss(struct step *s)
 	add_term(s, LOSS_Z, 1, 0.01);
 }
 
-/* Rows of the first half in both. */
+/* Copies the rows of the first half to the second half. */
 static void slice_of_another(struct step *s)
 {
 	float *g = s->g.g[step_tensor(s, "layers.1.attention.wo.weight")];
@@ -378,7 +378,7 @@ static void clipped_by_value(struct step *s)
 			fminf(fmaxf(s->g.g[i][j], (float)(-most / 4)), (float)(most / 4));
 }
 
-/* The norm that it has after clipping, 0.5, though all together have it. */
+/* Gives a tensor the norm after clipping, 0.5, that all tensors together have. */
 static void clipped_alone(struct step *s)
 {
 	const char *name = "layers.0.feed_forward.w2.weight";
@@ -502,7 +502,7 @@ TEST(wrong_gradients)
 	}
 }
 
-/* Ranks that miss no sum have the gradients of one. */
+/* Ranks with all all-reduces have the gradients of one rank. */
 TEST(ranks_with_all_sums)
 {
 	struct step s;
@@ -518,7 +518,7 @@ TEST(ranks_with_all_sums)
 	step_end(&s);
 }
 
-/* A ring of four chunks that sees one chunk before, or ends one early. */
+/* Rings of four chunks: only the chunk before is attended to, or the last one is missing. */
 TEST(rings_cut_short)
 {
 	struct check_opts o = plain_check;
@@ -537,7 +537,7 @@ TEST(rings_cut_short)
 	}
 }
 
-/* The second half of the rows of each tensor, or all, are of before the last update when gradients are computed. */
+/* Gradients are from before the last update in half of each tensor's rows, or everywhere. */
 TEST(parameters_gathered_early)
 {
 	for (int all = 0; all < 2; all++) {
@@ -545,7 +545,7 @@ TEST(parameters_gathered_early)
 		struct gradients g;
 		step_begin(&s, LLAMA);
 		s.warm = true;
-		for (int sign = 1; sign >= -1; sign -= 2) { /* there, and back */
+		for (int sign = 1; sign >= -1; sign -= 2) { /* forward and back */
 			for (int i = 0; i < s.w.m.n_tensors; i++) {
 				const struct tensor *t = &s.w.m.tensors[i];
 				int64_t n = tensor_size(t);
@@ -574,8 +574,8 @@ TEST(parameters_gathered_early)
 	}
 }
 
-/* In bf16 a function that hardly differs from the model's comes within the bounds of gradients that are a little
- * wrong: here by noise, and factors of 0.971, 1 and 1.029. The norms' eps is 1e-5 already. */
+/* In bf16, a function that hardly differs from the model's fits gradients that are slightly wrong:
+ * here by noise, and by factors of 0.971, 1 and 1.029. (The norms already have eps 1e-5.) */
 TEST(near_in_bf16)
 {
 	struct check_opts o = plain_check;
@@ -599,7 +599,7 @@ TEST(near_in_bf16)
 	step_end(&s);
 }
 
-/* In bf16 few tensors tell that labels are smoothed. */
+/* In bf16, only few tensors show that labels are smoothed. */
 TEST(smoothed_in_bf16)
 {
 	struct check_opts o = plain_check;
@@ -612,7 +612,7 @@ TEST(smoothed_in_bf16)
 	step_end(&s);
 }
 
-/* Noise of a third in all gradients, and another loss, as dropout makes them. */
+/* Noise of a third in all gradients, and another loss, as with dropout. */
 TEST(noise_as_of_dropout)
 {
 	struct check_opts o = plain_check;
@@ -631,7 +631,7 @@ TEST(noise_as_of_dropout)
 	step_end(&s);
 }
 
-/* Elements of tensors from a unit down have arbitrary factors. */
+/* Multiplies the elements of tensors from a unit downward by arbitrary factors. */
 static void spoil(struct step *s, int from)
 {
 	for (int i = 0; i < s->g.n; i++)
@@ -641,7 +641,7 @@ static void spoil(struct step *s, int from)
 			s->g.g[i][j] *= (float)test_normal(90 + (uint64_t)i, j);
 }
 
-/* The step is of other tokens; in *text: of how many. */
+/* Replaces the step's tokens. *text: a report with the number of tokens that differ. */
 static void other_batch(struct step *s, char *text, size_t room)
 {
 	int in[VOCAB] = {0}, differ = 0;
@@ -663,7 +663,7 @@ static void other_batch(struct step *s, char *text, size_t room)
 	free(other.tokens);
 }
 
-/* When no cause is known: what is right all the same. */
+/* Reports what is right if no cause is known. */
 TEST(unknown_findings)
 {
 	static const struct {
@@ -688,7 +688,7 @@ TEST(unknown_findings)
 	}
 }
 
-/* From moments that are not zero a missing gradient leaves only what their rounding hides. */
+/* From non-zero moments, a missing gradient leaves only what their rounding hides. */
 TEST(missing_when_warm)
 {
 	struct step s;
@@ -700,7 +700,7 @@ TEST(missing_when_warm)
 	step_end(&s);
 }
 
-/* A resume that exchanged the moments of two tensors: of one order of rows, and of two. */
+/* A resumed run exchanged the moments of two tensors, with equal or different row orders. */
 TEST(moments_of_others)
 {
 	static const char *const of[3][2] = {
@@ -717,7 +717,7 @@ TEST(moments_of_others)
 		int64_t cols = max64(1, s.w.m.tensors[a].dims[1]), dim = s.w.m.head_dim;
 		const float *m = s.of[0][EXP_AVG][a], *n = s.of[0][EXP_AVG][b];
 		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[a]); j++) {
-			/* rows of keys are in another order in files with Meta's names */
+			/* rows of keys have another order in files with Meta's names */
 			int64_t row = k ? j / cols : row_of_pairs(j / cols, dim);
 			int64_t at = row * cols + j % cols;
 			s.of[1][EXP_AVG][a][j] += 0.9f * (n[at] - m[j]);
@@ -731,8 +731,8 @@ TEST(moments_of_others)
 	}
 }
 
-/* The gradient of keys' biases is zero but for rounding, also where no bound is measured: of sequences that are
- * shorter than the table of positions. */
+/* The gradient of key biases is zero except for rounding, also without a measured bound:
+ * sequences are shorter than the table of positions. */
 TEST(keys_of_short_sequences)
 {
 	struct step s;
@@ -745,6 +745,6 @@ TEST(keys_of_short_sequences)
 	for (int j = 0; j < 32; j++)
 		s.of[1][EXP_AVG][i][j] = 0.1f;
 	step_expect(&s, &plain_check,
-		"layers.0.attention.wk.bias: has a gradient, and should have none");
+		"layers.0.attention.wk.bias: has a gradient, but should have none");
 	step_end(&s);
 }

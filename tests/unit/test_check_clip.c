@@ -1,4 +1,5 @@
-/* pt-check: gradients that are clipped apart or by another norm, and factors that are counts of the batch. */
+/* pt-check: gradients that are clipped separately or by another norm, and factors that are counts
+ * of the batch. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 
@@ -11,7 +12,7 @@ static double norm_of(const float *g, int64_t n)
 	return sqrt(products_of(g, g, n).aa);
 }
 
-/* Scales elements from..to of each tensor's rows, of n parts, to this norm at most. */
+/* Scales the tensors' rows, elements from..to of n parts, to at most this norm. */
 static void clip_tensors(struct step *s, double clip)
 {
 	for (int i = 0; i < s->g.n; i++) {
@@ -98,9 +99,9 @@ TEST(clipped_by_other_norms)
 {
 	static const char *const texts[] = {
 		"as if it were the largest element (norm_type inf)",
-		("as if the norm that they are clipped by were the sum of the sizes of all "
-		 "elements (norm_type 1)"),
-		"as if the norm that they are clipped by were the square of the norm: its root",
+		("as if clipping used the sum of the absolute values of all elements "
+		 "(norm_type 1)"),
+		"as if clipping used the square of the norm: the root",
 		"as if it were the largest norm of a tensor",
 		"as if it were the norm without the embedding"};
 	for (int bug = LARGEST; bug <= WITHOUT_EMBEDDING; bug++)
@@ -113,7 +114,7 @@ TEST(clipped_by_other_norms)
 			o.grad_norm = logged ? s.grad_norm : -1;
 			step_train(&s);
 			step_expect(&s, &o,
-				logged ? strstr(texts[bug], "were ") + 5 : texts[bug]);
+				logged ? strstr(texts[bug], " the ") : texts[bug]);
 			step_end(&s);
 		}
 }
@@ -122,7 +123,7 @@ TEST(factors_of_counts)
 {
 	static const struct {
 		bool masked;
-		double factor; /* 0: the ratio of targets and positions */
+		double factor; /* 0: targets / positions */
 		int dp;
 		const char *text;
 	} of[] = {
@@ -133,9 +134,9 @@ TEST(factors_of_counts)
 		{false, 16, 1,
 			"16 times: times 16, the targets of a sequence: a sum, not a mean\n"},
 		{false, 64.0 / 68, 1,
-			"64/68, targets/labels: as if first labels counted"},
+			"64/68, targets/labels: as if the divisor counted first labels"},
 		{true, 0, 1,
-			"55/64, targets/positions: the mean is over those that do not count"},
+			"55/64, targets/positions: the mean includes positions that do not count"},
 		{false, 1024, 1, "1024 times: a loss scale that was not divided out\n"},
 		{false, 1.0 / 65536, 1, "a loss scale that was divided out twice\n"},
 		{false, 2, 2, "2 times: not divided by the 2 data-parallel ranks\n"},

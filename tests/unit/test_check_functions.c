@@ -1,4 +1,4 @@
-/* pt-check: gradients of other functions than the model's, each of which must be named as itself. */
+/* pt-check: gradients of functions other than the model's. Each must be reported by name. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 

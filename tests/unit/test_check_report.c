@@ -1,4 +1,5 @@
-/* pt-check's reports of made-up results: many layers, names that are foreign text, numbers that are none. */
+/* pt-check's reports of made-up results: many layers, foreign text as names, values that are
+ * NaN. */
 #include "base/file.h"
 #include "check/report.h"
 #include "tests/support/support.h"
@@ -21,7 +22,7 @@ static void add_tensor(struct step_check *c, const char *name, double ratio)
 	x->moments = x->update = (struct distance){2e-6, 1e-5, true, false};
 }
 
-/* A result with tensors of so many layers, all right. */
+/* Makes a result with tensors of so many layers, all right. */
 static void begin(struct step_check *c, int layers)
 {
 	static const char *const names[] = {"attention_norm.weight",
@@ -61,7 +62,7 @@ static struct tensor_check *find(struct step_check *c, const char *name)
 	return NULL;
 }
 
-/* A wrong gradient with a finding. */
+/* Adds a wrong gradient with a finding. */
 static void wrong(struct step_check *c, const char *name, double ratio, const char *text)
 {
 	struct tensor_check *x = find(c, name);
@@ -70,7 +71,7 @@ static void wrong(struct step_check *c, const char *name, double ratio, const ch
 	x->cause = add_finding(c, FINDING_GRADIENT, x, "%s", text);
 }
 
-/* The report, as the program writes it. */
+/* Writes the report as the program does. */
 static void write_report(const struct step_check *c, const char *name, struct str *out)
 {
 	const struct strs batch = {0};
@@ -104,7 +105,7 @@ TEST(many_layers)
 	assert_int_equal(count(&page, "<td class=\"b1\" title="), 32);
 	assert_int_equal(count(&page, "<td class=\"b3\" title="), 1);
 	assert_int_equal(count(&page, "<td class=\"w1\" title="), 126 * 9 + 2 - 33);
-	/* moments and update, a fifth of their bounds */
+	/* moments and update at a fifth of their bounds */
 	assert_int_equal(count(&page, "<td class=\"w2\" title="), 2 * (126 * 9 + 2));
 	assert_int_equal(count(&page, "<th>120</th>"), 3);
 	assert_int_equal(count(&page, "<tr id="), c.n);
@@ -113,7 +114,7 @@ TEST(many_layers)
 		strstr(page.s, "<p>33 tensors: <code>layers.7,30-60.attention.wq.weight, "
 			       "layers.125.ffn_norm.weight</code></p>"));
 	assert_non_null(strstr(page.s,
-		"backward order is that of layers.125.ffn_norm.weight: residual 50, bound 1e-05"));
+		"backward order belongs to layers.125.ffn_norm.weight: residual 50, bound 1e-05"));
 	assert_true(page.len < 1 << 20);
 	write_report(&c, "r.md", &page);
 	assert_int_equal(count(&page, "×"), 33 + 1); /* (and in the legend) */
@@ -122,7 +123,7 @@ TEST(many_layers)
 	end(&c);
 }
 
-/* GitHub and browsers show names as they are. */
+/* GitHub and browsers show names literally. */
 TEST(foreign_names)
 {
 	static const char *const names[] = {"<script>alert(1)</script>",
@@ -144,7 +145,7 @@ TEST(foreign_names)
 	assert_non_null(strstr(
 		page.s, "title=\"layers.0.&lt;img src=x&gt;&quot;'&amp;: residual"));
 	assert_non_null(strstr(page.s, "<th>@TITLE@ %s</th>"));
-	/* each in the map, and in the table */
+	/* each in the map and in the table */
 	assert_int_equal(count(&page, "<td class=\"b0\""), ARRAY_LEN(names));
 	assert_int_equal(count(&page, "<tr id="), c.n);
 	write_report(&c, "r.md", &page);
@@ -156,7 +157,7 @@ TEST(foreign_names)
 	end(&c);
 }
 
-/* Signs, of what has no number, too. */
+/* Signs of cells, also without a distance. */
 TEST(signs)
 {
 	static const struct {
@@ -171,7 +172,7 @@ TEST(signs)
 		{5, true, true, "×", 3}, {1e30, true, true, "×", 3},
 		{INFINITY, true, true, "!", 3}, {NAN, true, true, "!", 3},
 		{NAN, false, false, "–", -1},
-		{5e-6, true, true, "×", 0}}; /* a factor that is wrong */
+		{5e-6, true, true, "×", 0}}; /* a wrong factor */
 	struct step_check c;
 	begin(&c, 1);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -183,7 +184,8 @@ TEST(signs)
 		assert_int_equal(m.step, rows[i].step);
 		assert_int_equal(m.beyond, rows[i].wrong);
 	}
-	/* what no distance shows: a tensor that did not change, one with NaN; and a note, which is none */
+	/* findings without a distance: an unchanged tensor, and one with NaN; and a note, which
+	 * has no sign */
 	struct tensor_check *x = find(&c, "layers.0.attention.wq.weight");
 	add_finding(&c, FINDING_NOTE, x, "weight decay 0 instead of 0.1");
 	assert_false(map_mark(&c, x, TEST_UPDATE).beyond);
@@ -193,13 +195,13 @@ TEST(signs)
 	assert_false(map_mark(&c, x, TEST_MOMENTS).beyond);
 	x->nonfinite = true;
 	assert_string_equal(map_mark(&c, x, TEST_UPDATE).sign, "!");
-	/* what the gradient explains is not the update's */
+	/* a finding about the gradient is not about the update */
 	wrong(&c, "norm.weight", 3, "transposed");
 	assert_false(map_mark(&c, find(&c, "norm.weight"), TEST_UPDATE).beyond);
 	end(&c);
 }
 
-/* What a finding means depends on its kind, not on its words. */
+/* The meaning of a finding depends on its kind, not on its text. */
 TEST(meanings)
 {
 	struct step_check c;
@@ -215,14 +217,14 @@ TEST(meanings)
 	c.files.two_runs = true;
 	assert_non_null(
 		strstr(finding_meaning(&c, FINDING_GRADIENT), "gradients of the runs"));
-	/* from wrong moments no right update follows */
+	/* wrong moments make the update wrong */
 	x->moments.wrong = true;
 	int k = add_finding(&c, FINDING_UPDATE, x, "an update");
 	assert_int_equal(c.findings[k].kind, FINDING_MOMENTS);
 	end(&c);
 }
 
-/* One set of calls, two writers. */
+/* The same calls write HTML and Markdown. */
 TEST(writers)
 {
 	static const char *const head
@@ -248,7 +250,7 @@ TEST(writers)
 	}
 }
 
-/* Layers that have nothing in common are no grid of millions of places. */
+/* Layers with nothing in common do not make a grid with millions of cells. */
 TEST(no_grid)
 {
 	struct step_check c;

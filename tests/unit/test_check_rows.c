@@ -1,4 +1,4 @@
-/* pt-check: gradients of which few rows or elements are wrong, and rows of the embedding. */
+/* pt-check: gradients with few wrong rows or elements, and rows of the embedding. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 
@@ -61,8 +61,8 @@ static void twelve_rows_doubled(struct step *s)
 		scale_row(gradient(s, W1), i * 3, 2 + 0.1 * i);
 }
 
-/* Sets the embedding's part of the table to what each of n parts of the batch gives: by their counts, or the
- * last row of each token. */
+/* Sets the embedding's part of the table from n parts of the batch: scaled by their
+ * counts, or each token's last row. */
 static void set_rows(struct step *s, int n, bool last)
 {
 	struct gradients g;
@@ -138,8 +138,8 @@ TEST(few_rows)
 	}
 }
 
-/* Gradients of norms with noise of 0.2 %, as bf16 makes them, and norms that lack a part, without tensor-parallel
- * ranks. */
+/* Norms with noise of 0.2 %, as from bf16, and norms that lack a part, without tensor
+ * parallelism. */
 TEST(norms_without_ranks)
 {
 	struct check_opts o = plain_check;

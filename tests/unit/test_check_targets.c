@@ -1,4 +1,4 @@
-/* pt-check: weights of single targets that the loss has and should not have. */
+/* pt-check: losses with wrong weights of single targets. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 
@@ -8,7 +8,7 @@
 
 enum { TARGETS_ALL = SEQUENCES * LENGTH };
 
-/* What a bug sees: the batch, the losses of its targets, and the weights to set. */
+/* What a bug may use: the batch and its targets' losses; and the weights to set. */
 struct plant {
 	struct step *s;
 	double loss[TARGETS_ALL], w[TARGETS_ALL];
@@ -37,7 +37,7 @@ static void some_positions(struct plant *p)
 		p->w[i] = i % LENGTH != 3 && i % LENGTH != 10;
 }
 
-/* The most frequent one. */
+/* Returns the most frequent label. */
 static int common_label(const struct plant *p)
 {
 	int count[VOCAB] = {0}, best = 0;
@@ -88,7 +88,7 @@ static void means_in_sequences(struct plant *p)
 static void focal(struct plant *p)
 {
 	for (int i = 0; i < TARGETS_ALL; i++) {
-		/* the change of -(1 - p)^2 log p with the target's logit z, relative to that of -log p */
+		/* derivative of -(1 - p)^2 log p by the target's logit z, relative to -log p's */
 		double at[2], h = 1e-5, prob = probability(p, i);
 		for (int side = 0; side < 2; side++) {
 			double odds = prob / (1 - prob) * exp(side ? -h : h);
@@ -135,7 +135,7 @@ static void arbitrary(struct plant *p)
 		p->w[i] = 1 + 0.3 * test_uniform(9, i);
 }
 
-/* Sets the gradients of the step to those with the weights of the bug. */
+/* Sets the step's gradients to the gradients with the bug's weights. */
 static void plant(struct step *s, void (*set_weights)(struct plant *))
 {
 	struct plant p = {.s = s};
@@ -207,7 +207,7 @@ TEST(weights_of_targets)
 	}
 }
 
-/* Labels that do not count are token 0, also where the last inputs have none. */
+/* Labels that do not count are token 0, also where the last inputs have no labels. */
 TEST(masked_are_zero)
 {
 	for (int last = 0; last < 2; last++) {
@@ -238,7 +238,7 @@ TEST(masked_are_zero)
 	}
 }
 
-/* Noise of 1 % in all gradients. */
+/* Adds noise of 1 % to all gradients. */
 static void add_noise(struct step *s)
 {
 	for (int i = 0; i < s->g.n; i++) {
@@ -250,7 +250,7 @@ static void add_noise(struct step *s)
 	}
 }
 
-/* In bf16 the weights of masks are found as well. */
+/* Weights of masks are also found in bf16. */
 TEST(weights_in_bf16)
 {
 	struct check_opts o = plain_check;
@@ -274,7 +274,7 @@ static void label_doubled(struct plant *p)
 		p->w[i] = p->s->batch.targets[i] == common_label(p) ? 2 : 1;
 }
 
-/* Weights of tokens, where there are several targets of each; in bf16, too. */
+/* Weights per token, with several targets for each token; also in bf16. */
 TEST(weights_of_tokens)
 {
 	for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -306,7 +306,7 @@ static void equal(struct plant *p)
 		p->w[i] = 1;
 }
 
-/* Equal weights are right, and weights that one other tensor does not have are no cause. */
+/* Equal weights are right. Weights that one tensor's gradient lacks are not a cause. */
 TEST(no_weights_of_targets)
 {
 	struct step s;

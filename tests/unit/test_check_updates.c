@@ -1,4 +1,5 @@
-/* pt-check: updates of right moments, which are missing, have the wrong sign or another learning rate. */
+/* pt-check: right moments and wrong updates: missing, with the wrong sign, or with another
+ * rate. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 #include "kernels/dtype_bits.h"
@@ -9,7 +10,7 @@
 
 static struct err e;
 
-/* Parameters of tensor i after the step: so many times the update, and so many times the decay. */
+/* Sets tensor i after the step to so many times the update and so many times the decay. */
 static void move(struct step *s, int i, double update, double decay)
 {
 	const struct adam *a = &s->adam;
@@ -27,7 +28,7 @@ static void move_all(struct step *s, int every, double update, double decay)
 		move(s, i, update, decay);
 }
 
-/* Checks the step without a batch; returns what is printed, and JSON. */
+/* Checks the step without a batch. Returns the printed text and JSON. */
 static char *check_printed(struct step *s, bool *wrong, struct str *json)
 {
 	const struct strs none = {0};
@@ -55,7 +56,7 @@ static void expect_printed(struct step *s, bool is_wrong, const char *text)
 	str_free(&json);
 }
 
-/* With --lr and without. */
+/* With --lr and without it. */
 TEST(wrong_sign)
 {
 	for (int k = 0; k < 4; k++) {
@@ -90,7 +91,7 @@ TEST(missing_updates)
 	}
 }
 
-/* Of half of the tensors, with decay and without; one with the opposite sign. */
+/* Wrong updates of half of the tensors, with and without decay, and an opposite sign in one. */
 TEST(half_of_updates)
 {
 	for (int decay = 0; decay < 2; decay++) {
@@ -115,7 +116,7 @@ TEST(half_of_updates)
 	step_end(&s);
 }
 
-/* Twice the rate is wrong if --lr has another one, and a note if nothing tells. */
+/* Twice the rate is wrong if --lr differs, and a note if no rate is known. */
 TEST(rates_of_their_own)
 {
 	struct step s;
@@ -130,7 +131,7 @@ TEST(rates_of_their_own)
 	step_end(&s);
 }
 
-/* Corrections of the bias that are missing: what they leave of the update; decay tells them from another rate. */
+/* Missing bias corrections: the decay distinguishes their factor from another rate. */
 TEST(bias_of_one_moment)
 {
 	static const struct {
@@ -152,7 +153,7 @@ TEST(bias_of_one_moment)
 	}
 }
 
-/* Large enough to tell where eps is. */
+/* An eps that is large enough to show where it is added. */
 TEST(place_of_eps)
 {
 	struct step s;
@@ -173,7 +174,7 @@ TEST(place_of_eps)
 	step_end(&s);
 }
 
-/* Parameters so large that their rounding hides the update; and of some tensors. */
+/* Parameters so large that rounding hides the update; in all tensors, or in some. */
 TEST(hidden_updates)
 {
 	for (int some = 0; some < 2; some++) {
@@ -204,7 +205,7 @@ TEST(hidden_updates)
 	}
 }
 
-/* Parameters in bf16 lose a decay that is less than half of their last digit. */
+/* Parameters in bf16 lose a decay below half of their last digit. */
 TEST(decay_below_rounding)
 {
 	struct step s;

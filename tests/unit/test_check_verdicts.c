@@ -1,4 +1,4 @@
-/* pt-check: causes only where there is evidence for them, and of axes that the layout has. */
+/* pt-check: causes are reported only with evidence, and only for axes that the layout has. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The gradient is the sum of the gradients of the sequences, with weights. */
+/* Sets the gradient to the weighted sum of the sequences' gradients. */
 static void weigh_sequences(struct step *s, const double *weights)
 {
 	struct gradients g[SEQUENCES];
@@ -24,7 +24,7 @@ static void weigh_sequences(struct step *s, const double *weights)
 		gradients_free(&g[k]);
 }
 
-/* The gradients of some tensors are those of a variant. */
+/* Replaces some tensors' gradients by a variant's. */
 static void replace(struct step *s, const struct variant *v, const char *what)
 {
 	struct gradients g;
@@ -36,7 +36,7 @@ static void replace(struct step *s, const struct variant *v, const char *what)
 	gradients_free(&g);
 }
 
-/* A zero hides no other weight. */
+/* A weight of 0 does not hide another wrong weight. */
 TEST(weights_of_sequences)
 {
 	static const struct {
@@ -56,7 +56,7 @@ TEST(weights_of_sequences)
 	}
 }
 
-/* Eight elements with factors of their own, which eight parts of any sum would explain. */
+/* Eight elements with their own factors, which eight parts of any sum would explain. */
 TEST(few_elements)
 {
 	struct step s;
@@ -70,7 +70,8 @@ TEST(few_elements)
 	step_end(&s);
 }
 
-/* A cause of an axis: a question where no layout is given, none where the layout lacks the axis. */
+/* A cause of an axis is a question without a layout, and not reported if the layout lacks the
+ * axis. */
 TEST(axes_of_the_layout)
 {
 	static const struct {
@@ -105,7 +106,7 @@ TEST(axes_of_the_layout)
 		}
 }
 
-/* Noise of this part of each gradient, whose direction is random. */
+/* Adds noise in a random direction, this fraction of each gradient. */
 static void add_noise(struct step *s, double part)
 {
 	for (int i = 0; i < s->g.n; i++) {
@@ -117,7 +118,7 @@ static void add_noise(struct step *s, double part)
 	}
 }
 
-/* A run in bf16 that is not said to be, and whose clipping is not told. */
+/* A run in bf16 without --precision, and with unknown clipping. */
 TEST(bf16_unsaid)
 {
 	struct step s;
@@ -127,7 +128,7 @@ TEST(bf16_unsaid)
 	s.adam.clip = -1;
 	step_expect(&s, &plain_check,
 		"(21): farther than rounding in fp32, and not than in bf16");
-	/* a loss that is off may be that of another function, and far off it is no rounding */
+	/* a wrong loss may be another function's, and far off it is not rounding */
 	struct check_opts o = plain_check;
 	o.loss = 1.0005 * s.g.loss;
 	step_expect(
@@ -135,7 +136,7 @@ TEST(bf16_unsaid)
 	o.loss = 1.02 * s.g.loss;
 	step_expect(&s, &o, "(21): no known cause: all gradients point about where");
 	step_end(&s);
-	/* nor is it that of a run in bf16 if gradients are far nearer than bf16 makes them */
+	/* nor is it a run in bf16 if gradients are much closer than bf16 makes them */
 	step_begin(&s, LLAMA);
 	add_noise(&s, 0.0003);
 	step_train(&s);
@@ -144,7 +145,7 @@ TEST(bf16_unsaid)
 	step_end(&s);
 }
 
-/* Few digits of the loss do not prove the forward pass. */
+/* A loss with few digits does not prove the forward pass. */
 TEST(loss_in_few_digits)
 {
 	struct step s;
@@ -155,13 +156,12 @@ TEST(loss_in_few_digits)
 	step_train(&s);
 	step_expect(&s, &o, "no known cause: the loss is right, and so are the batch");
 	o.loss_half = 0.005;
-	step_expect(
-		&s, &o, "no known cause: the loss agrees in the digits that were logged");
+	step_expect(&s, &o, "no known cause: the loss agrees in the logged digits");
 	step_end(&s);
 }
 
-/* Where most tensors are wrong in bf16, a norm that a factor happens to explain is no cause; where the others are
- * explained, or right, it is. */
+/* If most tensors are wrong in bf16, a factor that happens to explain a norm is not a
+ * cause; it is if the other tensors are explained or right. */
 TEST(norms_by_chance)
 {
 	static const struct {
@@ -192,7 +192,8 @@ TEST(norms_by_chance)
 	}
 }
 
-/* One tied table, and a norm of fewer elements than tell the weights of the sequences apart. */
+/* A model with one tied table, and a norm with too few elements to distinguish the weights of
+ * sequences. */
 TEST(sequences_of_a_narrow_model)
 {
 	struct step s;
@@ -203,14 +204,14 @@ TEST(sequences_of_a_narrow_model)
 	step_end(&s);
 }
 
-/* In bf16 a loss that is off by more than its rounding is not called right, and one that is not off proves little. */
+/* In bf16, a loss beyond its rounding is not right, and a loss within it proves little. */
 TEST(forward_pass_in_bf16)
 {
 	static const struct {
 		double times;
 		const char *text;
 	} cases[] = {
-		{1, "the loss is within the rounding of bf16, which hides a forward pass"},
+		{1, "the loss is within the rounding of bf16, which hides small errors"},
 		{1.0008, "no known cause: all gradients point about where they should"},
 		{1.004, "finding loss: "}};
 	for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
@@ -226,7 +227,7 @@ TEST(forward_pass_in_bf16)
 	}
 }
 
-/* The norm that was logged is right, and differs from what the optimizer saw because of wrong gradients. */
+/* The logged norm is right. It differs from the optimizer's norm because gradients are wrong. */
 TEST(what_follows_comes_last)
 {
 	struct step s;

@@ -1,4 +1,5 @@
-/* pt-check --grads: gradients that a run has saved, in a file or one per rank; alone, and with the moments. */
+/* pt-check --grads: gradients that a run saved, in a file or one per rank; alone, or with
+ * moments. */
 #include "base/file.h"
 #include "check/check.h"
 #include "dialect/dialect.h"
@@ -10,8 +11,8 @@
 
 static struct err e;
 
-/* A safetensors file of the gradients s->g times a factor, with the names of Hugging Face. without: a part of the
- * names of tensors that it does not have; NULL: it has all. */
+/* Writes s->g times a factor as safetensors with Hugging Face's names. without: leaves
+ * out tensors with this part in their names; NULL: none. */
 static const char *grads_file(struct step *s, double by, const char *without)
 {
 	static int n_files;
@@ -50,14 +51,14 @@ static const char *grads_file(struct step *s, double by, const char *without)
 	return test_path(name);
 }
 
-/* What is to be checked, and how it must end. */
+/* Input of a check, and its expected result. */
 struct want {
-	const char *files[3]; /* of --grads; the last is NULL */
-	bool after;	      /* the checkpoint after the step is given, too */
+	const char *files[3]; /* for --grads; NULL-terminated */
+	bool after;	      /* give the checkpoint after the step */
 	const struct strs *freeze;
 	double clip;
-	const char *finding; /* a part of what is printed; NULL: nothing is wrong */
-	const char *text;    /* another part */
+	const char *finding; /* expected part of the output; NULL: no finding */
+	const char *text;    /* another expected part */
 };
 
 static void expect(struct step *s, const struct check_opts *o, const struct want *w)
@@ -136,12 +137,12 @@ TEST(wrong_gradients)
 		const char *wrong = grads_file(&s, 1, NULL);
 		expect(&s, &plain_check,
 			&(struct want){{wrong}, .clip = -1, .finding = cases[k].finding});
-		/* another rank has another gradient */
+		/* another rank has a different gradient */
 		expect(&s, &plain_check,
 			&(struct want){{right, wrong}, .clip = -1,
 				.finding =
-					"differ from those of the files before it in 1 tensor:"});
-		/* the moments are those of the right one */
+					"differ from the files before it in 1 tensor:"});
+		/* the moments are from the right one */
 		expect(&s, &plain_check,
 			&(struct want){
 				{wrong}, true, .clip = 0.5, .finding = cases[k].finding});
@@ -149,7 +150,7 @@ TEST(wrong_gradients)
 	}
 }
 
-/* Tensors that are not trained have no gradient; ranks of a pipeline have some tensors each. */
+/* Frozen tensors have no gradient. Pipeline ranks have some tensors each. */
 TEST(some_gradients)
 {
 	struct step s;
@@ -173,7 +174,7 @@ TEST(some_gradients)
 	step_end(&s);
 }
 
-/* A factor of all: a loss scale is a power of two that is no number of ranks or targets. */
+/* A common factor: a loss scale is a power of two that is not a number of ranks or targets. */
 TEST(scales_of_gradients)
 {
 	struct step s;
@@ -187,14 +188,14 @@ TEST(scales_of_gradients)
 	expect(&s, &o,
 		&(struct want){{scaled}, .clip = -1,
 			.text = "but the scale and the update were not checked"});
-	/* with moments of unscaled gradients it is known to be one */
+	/* with moments of unscaled gradients, it is a known loss scale */
 	struct step plain;
 	step_begin(&plain, LLAMA);
 	plain.adam.clip = 0;
 	step_train(&plain);
 	expect(&plain, &o,
 		&(struct want){{scaled}, true, .clip = 0,
-			.text = "which the run divided out after they were saved"});
+			.text = "the run divided out a loss scale after it saved them"});
 	step_end(&plain);
 	const char *sum = grads_file(&s, 4, NULL);
 	o.dp = 4;
@@ -202,7 +203,7 @@ TEST(scales_of_gradients)
 		&(struct want){{sum}, .clip = -1,
 			.finding =
 				"scale: all gradients are 4 times: not divided by the 4 data-parallel"});
-	const char *eight = grads_file(&s, 8, NULL); /* of ranks that were not told */
+	const char *eight = grads_file(&s, 8, NULL); /* ranks that no option gives */
 	expect(&s, &plain_check,
 		&(struct want){{eight}, .clip = -1,
 			.finding = "scale: all gradients are 8 times"});
@@ -213,7 +214,7 @@ TEST(scales_of_gradients)
 	step_end(&s);
 }
 
-/* exp_avg follows from the gradients. */
+/* exp_avg must follow from the gradients. */
 TEST(moments_follow)
 {
 	for (int warm = 0; warm < 2; warm++) {
@@ -232,7 +233,7 @@ TEST(moments_follow)
 		expect(&s, &plain_check,
 			&(struct want){{half}, true, .clip = 0,
 				.finding = "clip: exp_avg gained"});
-		/* the optimizer saw another gradient of one tensor than was saved */
+		/* the optimizer saw another gradient of one tensor than the saved one */
 		step_scale(&s, "layers.0.feed_forward.w1.weight", 1.01);
 		const char *other = grads_file(&s, 1, NULL);
 		expect(&s, &plain_check,
@@ -243,7 +244,7 @@ TEST(moments_follow)
 	}
 }
 
-/* Files that are no gradients. */
+/* Files without gradients. */
 TEST(not_gradients)
 {
 	struct step s;
@@ -252,8 +253,8 @@ TEST(not_gradients)
 	step_begin(&s, LLAMA);
 	step_train(&s);
 	strs_add(&batch, s.batch_file);
-	strs_add(
-		&grads, grads_file(&s, 1, "model.")); /* only the output layer's: known */
+	strs_add(&grads,
+		grads_file(&s, 1, "model.")); /* the output layer's is a known name */
 	struct check_job job = {.before = step_file(&s, 0),
 		.batch = &batch,
 		.how = {.shape = "4,17", .end = -1},
@@ -266,7 +267,7 @@ TEST(not_gradients)
 	strs_add(&grads, s.batch_file);
 	assert_int_equal(step_check_run(&c, &plain_check, &job, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
-	assert_non_null(strstr(e.msg, "no gradients: neither"));
+	assert_non_null(strstr(e.msg, ": neither a file"));
 	step_check_close(&c);
 	e = (struct err){0};
 	strs_free(&grads);

@@ -1,4 +1,5 @@
-/* Adapters (LoRA): the gradients of A and B follow from those of the matrices; tests/cli/check_given.bats has steps of PEFT. */
+/* Adapters (LoRA): gradients of A and B from the gradients of matrices. tests/cli/check_given.bats
+ * has steps of PEFT. */
 #include "check/check.h"
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
@@ -11,8 +12,8 @@ static struct err e;
 
 enum { N_ADAPTERS = 3, RANK = 3 };
 
-/* Adapters of a matrix, of one with more columns than rows, and of queries, keys and values as one. B is 0 with
- * `zero`; `along`, if not NULL, is added h times to all A and B. */
+/* Adds adapters to a matrix, a matrix with more columns than rows, and fused queries, keys and
+ * values. zero: B = 0. along (may be NULL): h times this is added to all A and B. */
 static void adapt(
 	struct step *s, double by, bool zero, const struct gradients *along, double h)
 {
@@ -59,7 +60,8 @@ static void compute(struct step *s, const struct variant *how, struct gradients 
 
 static const struct variant whole = {.sequence = -1};
 
-/* Along the gradient the loss rises by its norm, and no matrix of the model has one. */
+/* Along its gradient, the loss rises by the gradient's norm. The model's matrices have no
+ * gradient. */
 TEST(gradients_of_adapters)
 {
 	for (int zero = 0; zero < 2; zero++) {
@@ -90,7 +92,8 @@ TEST(gradients_of_adapters)
 	}
 }
 
-/* Another scale, as a variant, and of the adapters themselves; some tensors alone; the trainer's kernels. */
+/* Equal results: another scale, as a variant or in the adapters; single tensors; the trainer's
+ * kernels. */
 TEST(ways_to_the_same)
 {
 	struct step s, twice;

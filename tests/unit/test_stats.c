@@ -23,7 +23,7 @@ TEST(students_t)
 	assert_true(student_p(0, 7) == 1);
 	assert_near(student_p(INFINITY, 7), 0, 1e-15);
 	assert_true(isnan(student_p(NAN, 7)) && isnan(student_p(NAN, MAX_DF + 1)));
-	/* the series ends at MAX_DF, where it is close to the normal distribution */
+	/* the series ends at MAX_DF, close to the normal distribution */
 	assert_near(student_p(2, MAX_DF) / student_p(2, MAX_DF + 1), 1, 0.01);
 }
 
@@ -50,7 +50,8 @@ TEST(blocks_of_rows)
 	for (int64_t n = 1; n < 3000; n++) {
 		int k = block_count(n);
 		assert_true(k >= 1 && block_begin(k - 1) < n);
-		assert_true(k <= block_count(n + 1)); /* a longer log has no fewer */
+		assert_true(
+			k <= block_count(n + 1)); /* a longer log has at least as many */
 		int whole = whole_blocks(n);
 		assert_true(whole <= k && k <= whole + 1 && block_begin(whole) <= n);
 	}
@@ -61,7 +62,7 @@ TEST(batches)
 {
 	double x[400], sum = 0, squares = 0;
 	const int n_trials = 400;
-	/* the standard error is right for neighbours with a correlation of 0.5, too */
+	/* the standard error is also right if neighbors have a correlation of 0.5 */
 	for (int trial = 0; trial < n_trials; trial++) {
 		double last = 0;
 		for (int i = 0; i < 400; i++)
@@ -78,7 +79,7 @@ TEST(intervals)
 {
 	const struct estimate e = {1, 0.1, 10}, none = {1, 0.1, 0};
 	struct interval i = interval_of(&e, 0.975), unknown = interval_of(&none, 0.975);
-	assert_near(i.half_width, 0.222813885, 1e-8); /* 5 % on both sides together */
+	assert_near(i.half_width, 0.222813885, 1e-8); /* 5 % on both sides in total */
 	assert_true(is_inside(&i, 1.23) && !is_inside(&i, 1.22));
 	assert_true(is_beyond(&i, 0.77) && !is_beyond(&i, 0.78));
 	i.value = -1;

@@ -1,4 +1,5 @@
-/* pt-check: targets with weights, as of a policy gradient: forms of files, the reference, and steps. */
+/* pt-check: targets with weights, as in a policy gradient: forms of files, the reference, and
+ * steps. */
 #include "base/file.h"
 #include "check/check.h"
 #include "tests/support/check_step.h"
@@ -10,7 +11,7 @@
 
 static struct err e;
 
-/* A file of NumPy with doubles, or with integers as floats of another type. */
+/* Writes a NumPy file with doubles, or with integers as floats of another type. */
 static const char *npy_file(
 	const char *descr, int64_t rows, int64_t columns, const void *v, size_t n_bytes)
 {
@@ -39,7 +40,8 @@ static const char *doubles_file(int64_t rows, int64_t columns, const double *v)
 
 /* ---- files -------------------------------------------------------------------------------- */
 
-/* Reads the files; NULL text: the weights of [2][columns] are these; else it must fail with the text. */
+/* Reads the files. Expects these weights [2][columns] if text is NULL, else an error with the
+ * text. */
 static void expect_weights(char *const *files, int64_t n, const char *by,
 	const double *weights, const char *text)
 {
@@ -77,11 +79,11 @@ TEST(forms_of_weights)
 		{{first, first, targets}},
 		{{first, doubles_file(1, 2, per_target), first,
 			doubles_file(1, 2, per_target + 2)}},
-		{{targets, w}, .text = "name the files of the tokens first"},
+		{{targets, w}, .text = "give the files with the tokens first"},
 		{{w, doubles_file(2, 4, eight)}, .text = "weights have 4 columns"},
 		{{w, doubles_file(1, 2, per_target)},
 			.text = "1 of 2 sequences have no weights"},
-		{{first, targets}, .text = "weights of 2 sequences, and 1"},
+		{{first, targets}, .text = "weights of 2 sequences, but only 1"},
 		{{w, doubles_file(2, 2, not_finite)}, .text = "nan is not a weight"},
 		{{w, doubles_file(2, 2, opposite)}, "weights",
 			"the sum of the weights is 0"},
@@ -97,7 +99,7 @@ TEST(forms_of_weights)
 
 /* ---- the reference ------------------------------------------------------------------------- */
 
-/* With one weight per sequence it is the sum of the sequences' gradients times the weights. */
+/* With one weight per sequence, the gradient is the weighted sum of the sequences' gradients. */
 TEST(weights_of_sequences)
 {
 	static const double weights[SEQUENCES] = {1, -0.5, 0, 2};
@@ -129,7 +131,7 @@ TEST(weights_of_sequences)
 	step_end(&s);
 }
 
-/* Targets with weight 0 are as masked ones, but for the divisor; the trainer's kernels know the divisor. */
+/* A weight of 0 acts like a mask, except for the divisor, which the trainer's kernels use, too. */
 TEST(divisors)
 {
 	struct step s;
@@ -210,7 +212,7 @@ TEST(weighted_steps)
 	expect_step(&s, &plain_check, weights, "128", "scale: all gradients are 2 times");
 	o.loss = -s.g.loss;
 	expect_step(&s, &o, weights, NULL, NULL); /* a note */
-	/* the run did not use them */
+	/* the run did not use the weights */
 	step_end(&s);
 	step_begin(&s, LLAMA);
 	s.adam.clip = 0;

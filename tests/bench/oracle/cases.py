@@ -156,7 +156,7 @@ wrong("clip-no-tp", "clipping norm without the sum over TP",
 wrong("clip-by-rank", "each FSDP rank clips with its own norm",
       "finding clip: ")
 wrong("clip-norms-counted-twice", "replicated norms counted on each TP rank in the norm",
-      "misses a part or has one twice", **TP)
+      "misses a part or counts one twice", **TP)
 
 # ---- data and loss -----------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ wrong("rank-reads-anothers", "all ranks compute rank 0's sequences; the batch fi
       "(21): sequences 3 4 5 6 7 8 of 8 do not count, and the others 4 times")
 wrong("rank-reads-anothers-logged", 
       "all ranks read rank 0's sequences, and the batch files say so",
-      "of the batch is sequence 1: do all ranks read the same?", code="0 or 1")
+      "of the batch equals sequence 1: do all ranks read the same data?", code="0 or 1")
 wrong("mean-of-means", "mean over micro-batches of unequal numbers of labels",
       "(21): sequences have weights", mask=True, accumulate=2,
       batch_form="list", **OFF)
@@ -215,7 +215,7 @@ right("nanotron-warm", "the same, step 3 to 4", **NANOTRON, **WARM)
 wrong("norms-not-summed", "norm gradients not summed over TP, in files of all ranks",
       "finding copies: exp_avg of tp 1 and of tp 0 differ in", "nanotron-norms-not-summed", **NANOTRON)
 wrong("replica-lost", "rank tp 1 lost the first moments of the norms; the first rank's files are right",
-      "which were the same before this step: the first is optimizer.state.model.decoder.0", **NANOTRON, **WARM)
+      "which were equal before this step: the first is optimizer.state.model.decoder.0", **NANOTRON, **WARM)
 wrong("tie-lost", "embedding and output layer, said to be tied, are trained apart",
       "finding copies: parameters of the output layer and of the embedding that it is tied to differ in 1 of 1",
       believed={"tie": True})
@@ -240,7 +240,7 @@ for n in ("ddp-no-sync", "one-shard-twice", "no-division", "mean-of-means"):
 # ---- the user's mistakes, after right runs -----------------------------------------------
 
 case("mistake-two-steps", "two steps lie between the checkpoints",
-     "are steps 3 to 5 of the optimizer: only one step can be checked", 2, mistake="two-steps", **WARM, **DDP)
+     "are steps 3 and 5 of the optimizer: only a single step can be checked", 2, mistake="two-steps", **WARM, **DDP)
 case("mistake-other-batch", "the batch of another step", "another batch, or another function", 1,
      mistake="other-batch", **WARM)
 case("mistake-half-batch", "the batch of one rank of two",
