@@ -44,7 +44,7 @@ static int read_group(struct members *m, struct torch_file *f,
 	scoped_strs names = {0};
 	scoped_ptr double *ids = xcalloc((size_t)n_tensors + 1, sizeof(*ids));
 	int64_t n = 0;
-	int rc = torch_texts(f, params, &names, e) ||
+	int rc = torch_read_strings(f, params, &names, e) ||
 		 (!names.n && torch_numbers(f, params, n_tensors, ids, &n, e));
 	for (int64_t i = 0; i < names.n && !rc; i++)
 		add_member(m, names.v[i], 0, is);

@@ -74,7 +74,7 @@ static int order_by_names(struct numbering *w, struct err *e)
 	for (int64_t g = 0; !rc && (given = torch_names_numbered(
 					    w->names, "param_groups", g, "param_names"));
 		g++)
-		rc = torch_texts(w->f, given, &names, e);
+		rc = torch_read_strings(w->f, given, &names, e);
 	if (rc || !names.n || names.n != w->n_numbers)
 		return rc;
 	for (int64_t i = 0; i < names.n; i++) {

@@ -43,7 +43,7 @@ static void read_layers(const struct torch_names *x, struct model_config *c)
 		  : !of_layer(x, 0, "attention.wo.bias")    ? BIAS_QKV
 		  : !of_layer(x, 0, "feed_forward.w1.bias") ? BIAS_ATTENTION
 							    : BIAS_ALL;
-	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
+	c->tie = output && !torch_share_elements(x->file, output, x->table) ? NO : YES;
 	set_head_norm(c, rows(of_layer(x, 0, "attention.q_norm.weight"), 0));
 	if (c->arch == ARCH_OLMO2) /* (its norm is of all heads) */
 		c->head_dim = 0;

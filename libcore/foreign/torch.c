@@ -177,7 +177,7 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 	struct torch_difference d;
 	if (!table || !source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
 		return source_wrong_shape(&x->at, copy, e);
-	if (torch_same(&x->file, copy, table))
+	if (torch_share_elements(&x->file, copy, table))
 		return 0;
 	x->tied = copy;
 	if (x->how->copies_may_differ)
@@ -219,8 +219,8 @@ static int see_copies(
 	struct torch_view *x = v->with;
 	for (int64_t i = 0; i < x->file.n_copies; i++) {
 		const struct torch_copy *of = &x->file.copies[i];
-		struct ckpt_copy c = {.whose = of->whose, .first = of->first};
-		if (see_copy(x, torch_find(&x->file, of->is.name), &c, &of->is, see, with,
+		struct ckpt_copy c = {.whose = of->owner, .first = of->item_owner};
+		if (see_copy(x, torch_find(&x->file, of->item.name), &c, &of->item, see, with,
 			    e))
 			return -1;
 	}

@@ -199,7 +199,7 @@ same_hash() { # FILE...
 	pt-ckpt convert run --shard-size 8K -o a
 	pt-ckpt convert other --shard-size 8K -o b
 	cp b/model-00002-of-* a
-	reports 65 'pt_param_hash is not that of the other files' pt-ckpt verify a
+	reports 65 'pt_param_hash differs from the other files' pt-ckpt verify a
 	# averages: of one model, and one vocabulary
 	for o in '--heads 4' '--norm-eps 1e-6' '--act gelu'; do
 		make_run odd $o

@@ -309,11 +309,11 @@ TEST(refused_files)
 	static const struct {
 		const char *path, *message;
 		int code;
-	} cases[] = {{GOLDEN "refused/compressed.pt", ": compressed;", EX_UNAVAILABLE},
-		{GOLDEN "refused/order.pt", "byte order is big", EX_UNAVAILABLE},
+	} cases[] = {{GOLDEN "refused/compressed.pt", "compressed zip entries", EX_UNAVAILABLE},
+		{GOLDEN "refused/order.pt", "byte order \"big\"", EX_UNAVAILABLE},
 		{GOLDEN "refused/transformed", "items are transformed", EX_UNAVAILABLE},
-		{GOLDEN "refused/hole", "do not cover it", EX_DATAERR},
-		{GOLDEN "refused/universal3", "has no shapes", EX_UNAVAILABLE},
+		{GOLDEN "refused/hole", "leave a hole", EX_DATAERR},
+		{GOLDEN "refused/universal3", "lacks tensor shapes", EX_UNAVAILABLE},
 		{GOLDEN "refused/stage0-fused", "without names and shapes",
 			EX_UNAVAILABLE},
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
@@ -693,7 +693,7 @@ TEST(shapes_that_are_refused)
 	"0\x8c\x03"                                                                          \
 	"cpuK\x04tQ" offset "(" dims "t(K\x01K\x01K\x01tNtR."
 #define HUGE_DIM "\x8a\x06\x00\x00\x00\x00\x00\x01"
-	struct described d;
+	struct tensor_info d;
 	struct pickle p;
 	succeed(PARSE(&p, TENSOR("K\x01", "K\x03K\x01K\x01")));
 	succeed(describe_tensor(&p, p.root, &d, &e));
