@@ -100,7 +100,7 @@ static int read_rotated(
 	for (int64_t i = 0; i < r->n && !rc; i++) {
 		int64_t channel = (r->row + i) % dim;
 		int64_t row =
-			r->row + i - channel + channel_of_source(&h->m, &s, channel);
+			r->row + i - channel + source_channel(&h->m, &s, channel);
 		rc = torch_read(&h->files, h->theirs[h->at[r->tensor]],
 			h->first[r->tensor] + row, 1, out + i * width, e);
 	}

@@ -38,7 +38,7 @@ static void close_torch(struct ckpt_view *v)
 	torch_names_close(&x->names);
 	torch_close(&x->file);
 	model_free(&x->m);
-	free(x->at.of);
+	free(x->at.sources);
 	free(x->whole);
 	free(x);
 }
@@ -50,7 +50,7 @@ static int64_t row_of(
 	const struct model_config *c = &x->m.c;
 	int64_t width = x->m.head_dim, head = row / width, at = row % width;
 	if (s->pairs || s->partly)
-		at = channel_of_source(&x->m, s, at);
+		at = source_channel(&x->m, s, at);
 	if (s->fused != NOT_FUSED) { /* [key head][queries, key, value][width] */
 		int64_t queries = c->heads / c->kv_heads, key = head, place = queries;
 		if (s->fused == FUSED_Q) {
@@ -109,7 +109,7 @@ static int read_torch(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	struct torch_view *x = v->with;
-	const struct tensor_source *s = source_of(&x->at, r->group, r->tensor);
+	const struct tensor_source *s = get_source(&x->at, r->group, r->tensor);
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]);
 	if (!s->item) {
 		memset(out, 0, (size_t)(r->n * width) * sizeof(*out));
@@ -137,7 +137,7 @@ void item_name(const struct torch_item *t, int64_t first, int64_t n, bool column
 static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct torch_view *x = v->with;
-	const struct tensor_source *s = source_of(&x->at, CKPT_MODEL, tensor);
+	const struct tensor_source *s = get_source(&x->at, CKPT_MODEL, tensor);
 	int64_t rows = x->m.tensors[tensor].dims[0];
 	if (!s->item)
 		return;
@@ -161,8 +161,8 @@ static int64_t list_used(const struct torch_view *x, const struct torch_item **o
 {
 	int64_t n = 0, n_all = 0;
 	for (int i = 0; i < x->m.n_tensors; i++)
-		if (source_of(&x->at, CKPT_MODEL, i)->item)
-			out[n_all++] = source_of(&x->at, CKPT_MODEL, i)->item;
+		if (get_source(&x->at, CKPT_MODEL, i)->item)
+			out[n_all++] = get_source(&x->at, CKPT_MODEL, i)->item;
 	qsort(out, (size_t)n_all, sizeof(*out), by_place);
 	for (int64_t i = 0; i < n_all; i++)
 		if (!n || out[n - 1] != out[i])
@@ -175,8 +175,8 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 {
 	const struct torch_item *table = x->names.table;
 	struct torch_difference d;
-	if (!table || !source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
-		return source_wrong_shape(&x->at, copy, e);
+	if (!table || !has_shape(copy, 2, table->dims[0], torch_row_size(table)))
+		return report_wrong_shape(&x->at, copy, e);
 	if (torch_share_elements(&x->file, copy, table))
 		return 0;
 	x->tied = copy;
@@ -287,10 +287,10 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 	double first = -1, v;
 	int64_t n;
 	int rc = 0;
-	if (x->names.dialect->step)
-		return x->names.dialect->step(&x->file, &x->names, step, e);
+	if (x->names.dialect->read_step)
+		return x->names.dialect->read_step(&x->file, &x->names, step, e);
 	for (int i = 0; i < x->m.n_tensors && !rc; i++) {
-		const struct torch_item *moment = source_of(&x->at, 1, i)->item;
+		const struct torch_item *moment = get_source(&x->at, 1, i)->item;
 		if (!moment)
 			continue;
 		str_clear(&name);
@@ -317,10 +317,10 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
  * order, both are the same.) */
 static int use_masters(struct torch_view *x, struct err *e)
 {
-	scoped_ptr const struct torch_item **list = torch_names_masters(&x->names);
+	scoped_ptr const struct torch_item **list = torch_names_list_masters(&x->names);
 	int rc = 0;
 	for (int i = 0; i < x->m.n_tensors && *list && !rc; i++) {
-		struct tensor_source *s = source_of(&x->at, CKPT_MODEL, i);
+		struct tensor_source *s = get_source(&x->at, CKPT_MODEL, i);
 		for (int64_t k = 0; s->item && k < x->names.n_order; k++) {
 			if (x->names.order[k] != s->item)
 				continue;
@@ -353,7 +353,7 @@ static void set_frozen(
 		list[k].frozen = true;
 	for (int i = 0; i < x->m.n_tensors; i++)
 		for (int64_t k = 0; k < n && !x->m.tensors[i].frozen; k++)
-			if (source_of(&x->at, CKPT_MODEL, i)->item == list[k].item)
+			if (get_source(&x->at, CKPT_MODEL, i)->item == list[k].item)
 				list[k].frozen = false;
 }
 
@@ -367,7 +367,7 @@ static int order_numbers(
 	for (int64_t i = 0; i < n; i++) {
 		by_name = by_name || used[i]->order < 0;
 		numbered = numbered ||
-			   torch_names_numbered(&x->names, "state", i, "exp_avg");
+			   torch_names_find_numbered(&x->names, "state", i, "exp_avg");
 	}
 	if (!numbered)
 		return 0;
@@ -380,7 +380,7 @@ static int order_numbers(
 		list[i].item = used[i];
 	if (x->how->freeze && x->how->freeze->n)
 		set_frozen(x, list, n);
-	int rc = torch_names_order(&x->names, &x->file, list, n, e);
+	int rc = torch_names_find_order(&x->names, &x->file, list, n, e);
 	free(list);
 	return rc;
 }
@@ -429,16 +429,16 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 	scoped_ptr const struct torch_item **means =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
-		means[i] = source_of(&x->at, 1, i)->item;
+		means[i] = get_source(&x->at, 1, i)->item;
 	for (int i = 0; i < x->m.n_tensors && !v->other_state.len; i++)
 		if (!means[i] && torch_names_has_state(&x->names,
-					 source_of(&x->at, CKPT_MODEL, i)->item))
+					 get_source(&x->at, CKPT_MODEL, i)->item))
 			torch_names_describe_state(&x->names, &v->other_state);
 	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
 	rc = check_means(x, means, e) ||
-	     torch_group_settings(
+	     torch_read_settings(
 		     &x->file, &x->names, means, x->m.n_tensors, v->settings, e) ||
-	     torch_group_optimizer(&x->file, &x->names, &v->optimizer, e);
+	     torch_read_variant(&x->file, &x->names, &v->optimizer, e);
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1
@@ -466,7 +466,7 @@ static int load(
 		return -1;
 	x->at.names = &x->names;
 	x->at.m = &x->m;
-	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
+	x->at.sources = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
 	convert_view(v, &x->m, path);
 	return x->names.dialect->find(&x->at, CKPT_MODEL, e) || add_moments(x, v, e) ? -1
 										     : 0;
@@ -513,7 +513,7 @@ static int load_gradients(
 			"%s: gradients with the names of %s are not supported", path,
 			x->names.dialect->name);
 	x->at = (struct placement){.names = &x->names, .m = &x->m, .some = true};
-	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
+	x->at.sources = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
 	convert_view(v, &x->m, path);
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
@@ -521,7 +521,7 @@ static int load_gradients(
 		check_all_used(x, used, list_used(x, used), e))
 		return -1;
 	for (int i = 0; i < x->m.n_tensors; i++)
-		x->how->found[i] = source_of(&x->at, CKPT_MODEL, i)->item != NULL;
+		x->how->found[i] = get_source(&x->at, CKPT_MODEL, i)->item != NULL;
 	return 0;
 }
 

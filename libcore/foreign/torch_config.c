@@ -20,8 +20,8 @@ static int read_argument(struct torch_file *f, const struct torch_names *x,
 {
 	double value;
 	int64_t n = 0;
-	const struct torch_item *item = torch_names_exact(x, name);
-	int rc = x->dialect->numbers ? x->dialect->numbers(f, x, name, 1, &value, &n, e)
+	const struct torch_item *item = torch_names_find_exact(x, name);
+	int rc = x->dialect->read_numbers ? x->dialect->read_numbers(f, x, name, 1, &value, &n, e)
 		 : item		     ? torch_numbers(f, item, 1, &value, &n, e)
 				     : 0;
 	if (!rc && n && value > 0 && value <= 1e9)
@@ -196,7 +196,7 @@ static int read_config(struct model_config *c, bool *pairs,
 static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	const char *path, struct err *e)
 {
-	int64_t width = width_of_heads(c), keys = names_key_rows(x, c);
+	int64_t width = head_width(c), keys = count_key_rows(x, c);
 	if (!width || (!c->head_dim && c->dim % c->heads))
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads do not divide the hidden size %lld", path,
@@ -268,7 +268,7 @@ static int groups_agree(struct torch_file *f, const struct torch_names *x,
 {
 	const struct torch_item *item;
 	*agree = true;
-	while ((item = torch_names_group(x, key, &at))) {
+	while ((item = torch_names_next_option(x, key, &at))) {
 		double other[2];
 		int64_t n_other = 0;
 		if (torch_numbers(f, item, 2, other, &n_other, e))
@@ -285,11 +285,11 @@ static int add_option(struct str *out, struct torch_file *f, const struct torch_
 	char text[NUM_TEXT], path[64];
 	double v[2];
 	int64_t n = 0, at = 0;
-	const struct torch_item *item = torch_names_group(x, key, &at);
+	const struct torch_item *item = torch_names_next_option(x, key, &at);
 	bool agree = true;
 	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
-	bool own = x->dialect->numbers != NULL;
-	if (own	       ? x->dialect->numbers(f, x, path, 2, v, &n, e)
+	bool own = x->dialect->read_numbers != NULL;
+	if (own	       ? x->dialect->read_numbers(f, x, path, 2, v, &n, e)
 		: item ? torch_numbers(f, item, 2, v, &n, e)
 		       : 0)
 		return -1;

@@ -257,9 +257,10 @@ TEST(files_without_tensors)
 	str_puts(&p, "cposix\nsystem\n");
 	put_text(&p, "true");
 	str_puts(&p, "\x85Ru.");
-	assert_ends("'model', is a call of posix.system", open_view, save("call.pt", &p));
+	assert_ends(
+		"\"model\", is a call of posix.system", open_view, save("call.pt", &p));
 	str_puts(&p, "\x80\x02N.");
-	assert_ends("it has no tensor, and all of it is None", open_view,
+	assert_ends("it has no tensor, and its only value is None", open_view,
 		save("none.pt", &p));
 	str_free(&p);
 }

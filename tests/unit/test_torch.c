@@ -309,12 +309,13 @@ TEST(refused_files)
 	static const struct {
 		const char *path, *message;
 		int code;
-	} cases[] = {{GOLDEN "refused/compressed.pt", "compressed zip entries", EX_UNAVAILABLE},
+	} cases[] = {{GOLDEN "refused/compressed.pt", "compressed zip entries",
+			     EX_UNAVAILABLE},
 		{GOLDEN "refused/order.pt", "byte order \"big\"", EX_UNAVAILABLE},
 		{GOLDEN "refused/transformed", "items are transformed", EX_UNAVAILABLE},
 		{GOLDEN "refused/hole", "leave a hole", EX_DATAERR},
 		{GOLDEN "refused/universal3", "lacks tensor shapes", EX_UNAVAILABLE},
-		{GOLDEN "refused/stage0-fused", "without names and shapes",
+		{GOLDEN "refused/stage0-fused", "without parameter names and shapes",
 			EX_UNAVAILABLE},
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
 			EX_UNAVAILABLE}};
