@@ -16,7 +16,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	done
 	sed 's/"qwen3"/"llama"/' "$config" >config.json
 	code_of 65 pt-ckpt verify --model-config config.json "$golden/qwen3.pt"
-	says 'no norms of queries and keys, and its tensors have'
+	says 'no norms of queries and keys, but the tensors do'
 	config=$golden/hf/config.json
 	code_of 0 pt-ckpt diff --no-optimizer "$golden/nanogpt.pt" "$golden/gpt2"
 	pt-ckpt show "$golden/nanogpt.pt" >shown
@@ -33,13 +33,13 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 
 @test "what the tensors do not tell is asked for" {
 	reports 64 'the number of heads' pt-ckpt show "$golden/ddp.pt"
-	says 'give --model-config FILE'
+	says 'specify --model-config FILE'
 	printf 'heads = 4\ncontext = 16\n' >conf
 	pt-ckpt show --options --model-config conf "$golden/ddp.pt" >options
 	grep -qx 'beta2 = 0.95' options
 	grep -qx 'kv-heads = 2' options
 	reports 64 'takes no --model-config' pt-ckpt ls --model-config conf
-	reports 64 'can be read, and not written' pt-ckpt convert --to torch -o out.pt "$golden/nanogpt.pt"
+	reports 64 'can be read, but not written' pt-ckpt convert --to torch -o out.pt "$golden/nanogpt.pt"
 }
 
 @test "a run goes on from moments of PyTorch, whatever file they were in" {
@@ -176,7 +176,7 @@ copy() {
 	code_of 0 pt-ckpt verify z
 	copy nanotron
 	sed -i 's/"is_llama_config": true/&, "moe_config": {"num_experts": 8}/' z/model_config.json
-	reports 69 'moe_config is there' pt-ckpt verify z
+	reports 69 'moe_config is not supported' pt-ckpt verify z
 	# a bit of the second moments of a rank
 	rm -rf z
 	copy nanotron-zero
@@ -223,7 +223,7 @@ copy() {
 @test "an output layer that is not the embedding any more, though the model ties them" {
 	cp -r "$golden/titan" other
 	printf 'heads = 4\ncontext = 16\ntie = yes\n' >conf
-	reports 65 'though the model ties them' pt-ckpt verify --model-config conf other
+	reports 65 'but the model ties them' pt-ckpt verify --model-config conf other
 	code_of 1 pt-check -c conf "$golden/titan" other
 	says 'finding copies: of the second run, parameters of the output layer and of the embedding that it is tied to differ in 1 of 1'
 	printf 'heads = 4\ncontext = 16\n' >conf
@@ -238,7 +238,7 @@ copy() {
 	code_of 0 pt-ckpt diff z "$golden/hf"
 	sed "s/$tie/&, \"max_window_layers\": 28/" z/config.json >some.json
 	code_of 69 pt-ckpt show --model-config some.json "$golden/ddp.pt"
-	says 'model_type is missing, and other keys do not tell it: add "model_type": "llama" if'
+	says 'model_type is missing, and other keys do not determine it; add "model_type": "llama" for'
 	sed "s/$tie/&, \"max_window_layers\": 28, \"architectures\": [\"LlamaForCausalLM\"]/" z/config.json >some.json
 	pt-ckpt show --model-config some.json "$golden/ddp.pt"
 	jq 'del(.model_type)' "$golden/gpt2/config.json" >some.json

@@ -212,7 +212,7 @@ TEST(options_that_are_missing_or_wrong)
 	e = (struct err){0};
 	how.config = GOLDEN "gpt2/config.json";
 	assert_int_equal(convert_open(&v, GOLDEN "ddp.pt", &how, &e), -1);
-	assert_non_null(strstr(e.msg, "is of gpt2"));
+	assert_non_null(strstr(e.msg, "describes gpt2"));
 	how.config = NULL;
 }
 
