@@ -160,7 +160,7 @@ static int print_hash(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
 		uint64_t hash;
-		if (convert_hash_of(names[i], &o->how, &hash, e))
+		if (convert_hash_file(names[i], &o->how, &hash, e))
 			return -1;
 		printf("0x%016llx  %s\n", (unsigned long long)hash, names[i]);
 	}

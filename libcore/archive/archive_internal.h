@@ -1,4 +1,4 @@
-/* Shared by the files of this floor: where the numbers of a tensor are. */
+/* Shared by the files of this directory: where the elements of a tensor are stored. */
 #pragma once
 
 #include "archive/pickle.h"
@@ -7,211 +7,215 @@
 
 /* ---- tensor.c: one archive of torch.save() ------------------------------------------ */
 
-/* An archive that is open: its directory, and its tree. */
+/* An open archive: its central directory and its tree. */
 struct archive {
 	struct zip zip;
-	struct str pkl,
-		top; /* the bytes of data.pkl; what is in front of the names of its entries */
+	struct str pkl;	   /* bytes of data.pkl */
+	struct str prefix; /* of the names of all entries, ends with a slash */
 	struct pickle tree;
-	int64_t n_parsed; /* bytes of data.pkl and of the directory */
+	int64_t n_parsed; /* bytes of data.pkl and of the central directory */
 };
 int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int64_t size,
 	struct err *e);
 void archive_close(struct archive *a);
 
-/* What the tree says about a tensor. */
-struct described {
-	const char *storage; /* the number of its storage, not ended by a NUL */
-	size_t storage_bytes;
+/* Shape and storage of a tensor, from the tree. */
+struct tensor_info {
+	const char *storage;  /* key of the storage, not NUL-terminated */
+	size_t storage_bytes; /* of that key */
 	int dtype, ndim;
-	int64_t offset, n_stored; /* of the first element, of all of the storage */
+	int64_t offset, n_stored; /* in the storage, of the storage; elements */
 	int64_t dims[TORCH_MAX_DIMS], stride[TORCH_MAX_DIMS]; /* in elements */
 };
-/* 1: the node is no tensor. */
+/* Returns 1 if the node is not a tensor. */
 int describe_tensor(
-	const struct pickle *p, uint32_t node, struct described *d, struct err *e);
+	const struct pickle *p, uint32_t node, struct tensor_info *d, struct err *e);
 
-/* Where the numbers of a chunk are: in elements of `dtype` from byte `at` of a file on. */
+/* Where the elements of a chunk are stored. */
 struct place {
-	int64_t at;
-	int64_t span; /* elements from the first to the last in memory, with those between them */
+	int64_t at;   /* byte of the first element in the file */
+	int64_t span; /* elements from the first to the last, gaps included */
 	bool contiguous;
-	int64_t stride[TORCH_MAX_DIMS];
+	int64_t stride[TORCH_MAX_DIMS]; /* in elements */
 };
-/* The entry of its storage; NULL: *e says why there is none. */
+/* Returns the zip entry of a tensor's storage; NULL with *e set. */
 struct zip_entry *find_storage(
-	const struct archive *a, const struct described *d, struct err *e);
-/* Its place, if its storage begins at byte `at`; for free(). */
-struct place *make_place(const struct described *d, int64_t at);
-/* Checks the checksum of its storage. *x is allocated, for free(). */
-int find_place(const struct archive *a, const struct described *d, struct place **x,
+	const struct archive *a, const struct tensor_info *d, struct err *e);
+/* Returns the place of a tensor whose storage begins at byte `at`; for free(). */
+struct place *make_place(const struct tensor_info *d, int64_t at);
+/* Verifies the checksum of the storage and sets *x to the place; for free(). */
+int find_place(const struct archive *a, const struct tensor_info *d, struct place **x,
 	struct err *e);
 
-/* Whether products of the dimensions, of which none is negative, fit in 60 bits, also of those
- * beside one of 0. */
+/* Returns true if no dimension is negative and the product of all nonzero ones fits in 60 bits. */
 bool shape_fits(const int64_t *dims, int ndim);
 
-int dtype_of_name(const char *name, size_t n_bytes); /* of torch.float32; -1: not known */
+/* Returns the type of a name without "torch.", such as float32; -1: unknown. */
+int dtype_of_name(const char *name, size_t n_bytes);
 int64_t dtype_size(int dtype);
-/* Converts n numbers of a type. */
+/* Convert n elements of a type. */
 void dtype_floats(int dtype, const void *raw, int64_t n, float *out);
 void dtype_doubles(int dtype, const void *raw, int64_t n, double *out);
 
 /* ---- items.c: tensors in chunks -------------------------------------------------------- */
 
-/* A box of a tensor, as one tensor in an archive. */
+/* A box of a tensor that is stored as one tensor. */
 struct chunk {
-	int64_t box; /* in parts.boxes: where it begins in each dimension, then its sizes */
+	int64_t box; /* index in parts.boxes: [ndim] begin, then [ndim] sizes */
 	int64_t at,
-		n_bytes; /* of DCP: its archive in the file; of storages.c: its numbers */
-	int32_t file;	 /* -1: not stored */
+		n_bytes; /* in the file; DCP: of an archive; storages.c: of the elements */
+	int32_t file;	 /* index in parts.files; -1: not stored */
 	uint32_t
-		node; /* of torch.save(): in the tree; of storages.c: the entry of its storage */
-	struct place *place; /* NULL: not looked for yet */
+		node; /* torch.save(): in the tree; storages.c: zip entry of its storage */
+	struct place *place; /* NULL: not found yet */
 };
 
 enum { OPEN_FILES = 32 };
 struct torch_parts {
-	bool many; /* each chunk of a file is an archive; else `archive` is the file */
+	bool many_archives; /* each chunk is an archive; else `archive` is the whole file */
 	struct archive archive;
 	struct chunk *chunks;
 	int64_t n_chunks;
 	int64_t *boxes;
 	int64_t n_boxes;
-	/* Files beside .metadata, of which some are open, at any time OPEN_FILES at most. */
+	/* Data files. At most OPEN_FILES of them are open at a time. */
 	char **files;
-	int *fds; /* -1: closed */
-	int32_t n_files, recent[OPEN_FILES];
-	int next;
-	struct zip *zips; /* storages.c: of each file; else NULL */
-	/* A tensor that is not contiguous, as it is in memory. */
+	int *fds;			     /* -1: closed */
+	int32_t n_files, recent[OPEN_FILES]; /* recent: the open ones, a ring; -1: free */
+	int next;			     /* in recent */
+	struct zip *zips;		     /* [file], storages.c only; else NULL */
+	/* Cache: all elements of the last tensor read that is not contiguous, and its place. */
 	void *span;
 	const struct place *span_of;
-	int64_t allowed; /* bytes that items_charge() may still take */
-	char options_xxh3[17], param_hash[17]; /* safetensors.c: of all its files */
+	int64_t allowed;		       /* bytes left to items_charge() */
+	char options_xxh3[17], param_hash[17]; /* safetensors.c: equal in all files */
 };
 
-/* Names, items, chunks and values take memory and time in proportion to the bytes of the files, though a file may list
- * one text, dict or storage very often: items_allow() adds 16 times the bytes of a file, items_charge() takes what is
- * kept, and fails when nothing is left. */
-enum { ALLOWED_ANYWAY = 1 << 22 }; /* bytes, times 16 */
+/* A budget bounds memory and time by the size of the files, since a file may refer to one text,
+ * dict or storage very often. items_allow() adds 16 times the bytes of a file to it, items_charge()
+ * subtracts the memory used, and fails when nothing is left. */
+enum { ALLOWED_ANYWAY = 1 << 22 }; /* file bytes granted up front */
 void items_allow(struct torch_file *f, int64_t n_bytes);
 int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e);
-/* Appends an item with the name, and charges it. NULL: *e is set. */
+/* Appends an item with this name, and charges for it. Returns NULL with *e set. */
 struct torch_item *items_add(
 	struct torch_file *f, const char *name, size_t n_bytes, struct err *e);
-/* Appends a tensor, by what the tree says about it. */
+/* Appends a tensor with the type and shape of *d. */
 struct torch_item *items_add_tensor(struct torch_file *f, const char *name,
-	size_t n_bytes, const struct described *d, struct err *e);
-/* Appends a chunk to the last item, whose dimensions are set: where it begins in each, and its sizes. They
- * are to be added in the order of their begins. They are charged; the next item fails if nothing is left. */
+	size_t n_bytes, const struct tensor_info *d, struct err *e);
+/* Appends a chunk to the last item: the box of these sizes at `begin`. Set the item's shape before,
+ * and add chunks in the order of `begin`. The next items_add() fails if the budget is exceeded. */
 struct chunk *items_add_chunk(
 	struct torch_file *f, const int64_t *begin, const int64_t *sizes);
-/* Sets its place: contiguous, from a byte of its file on. */
-void chunk_place(struct chunk *c, int64_t at);
+/* Sets the place of a contiguous chunk to byte `at` of its file. */
+void chunk_set_place(struct chunk *c, int64_t at);
 extern const int64_t no_dims[TORCH_MAX_DIMS];
-/* The last item is no item, but a copy of the one with its name: what another rank has of it. Whose it is, and whose
- * the item is. */
-void items_end_copy(struct torch_file *f, const char *whose, const char *first);
-/* Sorts them, and checks that their names differ and that chunks cover their tensors. */
+/* Moves the last item to the copies. `owner` saved it, `original` the item of the same name. */
+void items_move_to_copies(struct torch_file *f, const char *owner, const char *original);
+/* Sorts the items; checks that their names differ and that chunks cover each tensor once. */
 int items_end(struct torch_file *f, struct err *e);
-/* Appends a file. Returns its number. */
+/* Appends a file. Returns its index. */
 int32_t items_add_file(struct torch_file *f, const char *path);
-/* Its descriptor. */
+/* Returns the descriptor of a file, which it opens if need be; -1 with *e set. */
 int items_fd(struct torch_file *f, int32_t file, struct err *e);
 
-/* ---- storages.c: tensors in storages of several archives, of which only the directories are kept ------------- */
+/* ---- storages.c: tensors in storages of several archives ------------------------------------ */
 
-/* Appends the files of a list, from number 0 on, before all else. */
-void storages_files(struct torch_file *f, const struct strs *paths);
-/* Opens one. */
+/* Appends the files of a list. Must come first, so that file i is path i. */
+void storages_add_files(struct torch_file *f, const struct strs *paths);
+/* Opens the archive of a file. */
 int storages_open(struct torch_file *f, int32_t file, struct archive *a, struct err *e);
-/* Closes it, but for its directory, in which storages are found. */
+/* Closes an archive, and keeps its zip directory to look up storages later. */
 void storages_close(struct torch_file *f, int32_t file, struct archive *a);
-/* Appends an item that is the tensor of a node. 1: it is none. */
-int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
+/* Appends the tensor of a node as an item. Returns 1 if the node is not a tensor. */
+int storages_add_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, const char *name, struct err *e);
 
-/* A flat buffer. */
+/* A flat, contiguous buffer. */
 struct buffer {
 	int32_t file;
-	uint32_t entry; /* of its storage */
+	uint32_t entry; /* zip entry of its storage */
 	int dtype;
-	int64_t at, n; /* its first byte in the file, its numbers */
+	int64_t at, n; /* first byte in the file, number of elements */
 };
-/* The tensor of a node, and where its first number is. 1: it is none. */
-int storages_describe(const struct archive *a, uint32_t node, struct described *d,
+/* Sets *d to the tensor of a node, and *b (except file and n) to its first element. Returns 1 if
+ * the node is not a tensor. */
+int storages_describe(const struct archive *a, uint32_t node, struct tensor_info *d,
 	struct buffer *b, struct err *e);
-int storages_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
-	uint32_t node, struct buffer *b, struct err *e);
-/* The largest box of one of these dimensions that begins with number `first` of it and has at most n, in order. Returns
- * its size. */
-int64_t storages_cut(int ndim, const int64_t *dims, int64_t first, int64_t n,
+/* Sets *b to the one-dimensional contiguous tensor of a node; fails if it is anything else. */
+int storages_describe_buffer(const struct torch_file *f, int32_t file,
+	const struct archive *a, uint32_t node, struct buffer *b, struct err *e);
+/* Finds the largest box that begins at element `first` of a tensor of these dimensions, is
+ * contiguous in it, and has at most n elements. Returns its number of elements. */
+int64_t storages_next_box(int ndim, const int64_t *dims, int64_t first, int64_t n,
 	int64_t *begin, int64_t *sizes);
-/* Numbers [first, first + n) of the last item are those of the buffer from `from` on. They are to be added
- * in order. */
-void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
+/* Appends chunks: elements [first, first + n) of the last item are elements [from, from + n) of the
+ * buffer. Ranges must be added in order. */
+void storages_add_range(struct torch_file *f, const struct buffer *b, int64_t from,
 	int64_t first, int64_t n);
-/* Checks the storage of a chunk, once, and sets its place. (A file that is no archive has no checksums.) */
-int storages_find(struct torch_file *f, struct chunk *c, struct err *e);
+/* Verifies the checksum of a chunk's storage the first time, and sets the chunk's place. A file
+ * that is not an archive has no checksums. */
+int storages_verify(struct torch_file *f, struct chunk *c, struct err *e);
 
 /* ---- weight_map.c: the index of a model in several files ------------------------------------ */
 
 struct json_t;
 struct weight_map {
-	const char *path;   /* of the index; the caller's */
-	struct json_t *map; /* the file of each tensor */
-	struct strs files;  /* names of files beside the index, each once */
+	const char *path;   /* of the index; owned by the caller */
+	struct json_t *map; /* tensor -> file */
+	struct strs files;  /* distinct file names, in the index's directory */
 };
 
-/* Reads an index that is not trusted. */
+/* Reads an untrusted index. */
 int weight_map_read(struct weight_map *m, const char *path, struct err *e);
 void weight_map_free(struct weight_map *m);
 /* Sets *out to the path of a file. */
 void weight_map_path(const struct weight_map *m, int64_t file, struct str *out);
-/* Checks that each tensor of the index is in its file, in the order of the list, and that the index has all. */
+/* Checks that each tensor of the index is in the file that it names, and that the index lists all
+ * tensors. The files of f are m->files, in order. */
 int weight_map_check(
 	const struct weight_map *m, const struct torch_file *f, struct err *e);
 
 /* ---- containers.c ------------------------------------------------------------------------ */
 
-/* Has it a model of Hugging Face in safetensors files? It is read instead of files of PyTorch beside it. */
+/* Returns true if the directory has a Hugging Face model in safetensors files. It takes precedence
+ * over PyTorch files in the same directory. */
 bool container_has_safetensors(const char *directory);
 
 /* ---- bins.c ------------------------------------------------------------------------------ */
 
-/* Appends the tensors of files of torch.save(), each a dict of tensors, with storages_files(). */
+/* Appends the files, which are torch.save() dicts of tensors, and their tensors. */
 int bins_add(struct torch_file *f, const struct strs *paths, struct err *e);
 
 /* ---- torch_file.c, universal.c ------------------------------------------------------------ */
 
-/* Opens f->path as a file of torch.save(). */
+/* Opens f->path as a torch.save() file. */
 int torch_file_open(struct torch_file *f, struct err *e);
-/* Opens another file of that kind; takes its path, which is allocated. */
+/* Sets f->path to `path`, which it takes over, and opens it as a torch.save() file. */
 int torch_file_open_inside(struct torch_file *f, char *path, struct err *e);
-/* Opens a file, whose descriptor is the caller's to close. The archive keeps `path`. */
-int archive_of_path(struct archive *a, const char *path, struct err *e);
-/* Appends the items below a node of f->parts->archive, with this name in front. */
+/* Opens a file as an archive. The caller closes a->zip.fd. `path` must outlive the archive. */
+int archive_open_path(struct archive *a, const char *path, struct err *e);
+/* Appends the items below a node of f->parts->archive; their names get the prefix `name`. */
 int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struct err *e);
-/* The node of the tensor of an archive, which may be in a dict of DeepSpeed. */
+/* Returns the node of an archive's only tensor: the root, or "param" of DeepSpeed's dict. */
 uint32_t archive_tensor(const struct archive *a);
 
-/* ---- zero_files.c: the files of a checkpoint of ZeRO ---------------------------------------------- */
+/* ---- zero_files.c: the files of a checkpoint of ZeRO ----------------------------------------- */
 
 #define ZERO_UNIVERSAL \
 	"make a universal checkpoint of it, with DeepSpeed's ds_to_universal.py, and give that"
 
 struct zero_files {
-	struct str folder;
-	struct strs model, optim; /* names */
-	bool experts, stages;
+	struct str directory;
+	struct strs model, optim; /* file names */
+	bool experts, stages;	  /* has files of experts, of pipeline stages */
 };
-/* Finds them in a directory, or in the one that its file `latest` names. false: there are none. */
+/* Finds the files in a directory, or in the one that its file `latest` names. False: none. */
 bool zero_files_find(struct zero_files *x, const char *path);
 void zero_files_free(struct zero_files *x);
-/* Are they of whole models? */
+/* Fails unless each file has the whole model (no tensor, pipeline or expert parallelism). */
 int zero_files_check(const struct zero_files *x, struct err *e);
-/* Lists those of all ranks, first those of the optimizer, then those of the model: of each rank with ZeRO
- * 3, else one. All must be there. */
+/* Lists the optimizer files of all ranks, then the model files: one per rank with ZeRO 3, else one.
+ * Fails if a file is missing. */
 int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 	struct strs *paths, struct err *e);

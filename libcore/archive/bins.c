@@ -1,6 +1,6 @@
 /*
- * A model of Hugging Face in several files of torch.save(), pytorch_model-00001-of-00002.bin, and
- * pytorch_model.bin.index.json, whose weight_map has the file of each tensor.
+ * A Hugging Face model in several torch.save() files, pytorch_model-00001-of-00002.bin. The
+ * weight_map of pytorch_model.bin.index.json names the file of each tensor.
  */
 #include "archive/archive_internal.h"
 
@@ -8,13 +8,13 @@
 
 static const char index_file[] = "pytorch_model.bin.index.json";
 
-static void path_of(const char *folder, const char *name, struct str *out)
+static void set_path(const char *directory, const char *name, struct str *out)
 {
 	str_clear(out);
-	str_printf(out, "%s/%s", folder, name);
+	str_printf(out, "%s/%s", directory, name);
 }
 
-/* Without safetensors files, which have the same model. */
+/* Returns false if there are safetensors files too: they hold the same model. */
 static bool bins_are_in(const char *path)
 {
 	return container_has(path, index_file) && !container_has_safetensors(path);
@@ -30,7 +30,7 @@ static int add_tensors(
 	size_t n;
 	int rc = 0;
 	if (pickle_kind(p, p->root) != PICKLE_DICT)
-		return err_set(e, EX_DATAERR, "%s: has no names of tensors",
+		return err_set(e, EX_DATAERR, "%s: not a dict of named tensors",
 			f->parts->files[file]);
 	pickle_each(&it, p, p->root);
 	while (rc >= 0 && pickle_next(&it, &key) && pickle_next(&it, &node)) {
@@ -39,7 +39,7 @@ static int add_tensors(
 		str_puts(&own, "");
 		if (text && !memchr(text, 0, n))
 			str_add(&own, text, n);
-		rc = storages_tensor(f, file, a, node, own.s, e);
+		rc = storages_add_tensor(f, file, a, node, own.s, e);
 	}
 	return rc < 0 ? -1 : 0;
 }
@@ -57,7 +57,7 @@ static int add_file(struct torch_file *f, int32_t file, struct err *e)
 int bins_add(struct torch_file *f, const struct strs *paths, struct err *e)
 {
 	int rc = 0;
-	storages_files(f, paths);
+	storages_add_files(f, paths);
 	for (int64_t i = 0; i < paths->n && !rc; i++)
 		rc = add_file(f, (int32_t)i, e);
 	return rc || items_end(f, e) ? -1 : 0;
@@ -72,7 +72,7 @@ static int read_all(struct torch_file *f, const struct weight_map *m, struct err
 		weight_map_path(m, i, &path);
 		strs_add(&paths, path.s);
 		if (!file_exists(path.s))
-			rc = err_set(e, EX_DATAERR, "%s: is missing, and %s names it",
+			rc = err_set(e, EX_DATAERR, "%s: missing, but %s lists it",
 				path.s, index_file);
 	}
 	return rc || bins_add(f, &paths, e) || weight_map_check(m, f, e) ? -1 : 0;
@@ -82,7 +82,7 @@ static int bins_open(struct torch_file *f, struct err *e)
 {
 	struct weight_map m;
 	scoped_str path = {0};
-	path_of(f->path, index_file, &path);
+	set_path(f->path, index_file, &path);
 	if (weight_map_read(&m, path.s, e))
 		return -1;
 	int rc = read_all(f, &m, e);
@@ -92,7 +92,7 @@ static int bins_open(struct torch_file *f, struct err *e)
 
 const struct container container_bins = {.is_in = bins_are_in, .open = bins_open};
 
-/* ---- one file --------------------------------------------------------------------------------- */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 static const char one_file[] = "pytorch_model.bin";
 
@@ -104,7 +104,7 @@ static bool one_bin_is_in(const char *path)
 static int one_bin_open(struct torch_file *f, struct err *e)
 {
 	struct str path = {0};
-	path_of(f->path, one_file, &path);
+	set_path(f->path, one_file, &path);
 	return torch_file_open_inside(f, path.s, e);
 }
 

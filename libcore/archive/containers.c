@@ -1,4 +1,4 @@
-/* The table of containers: what a path is, and opening it. */
+/* The table of containers: finds the one that matches a path, and opens it. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
@@ -32,7 +32,7 @@ int torch_open_as(
 {
 	*f = (struct torch_file){.path = xstrdup(path)};
 	f->parts = xcalloc(1, sizeof(*f->parts));
-	f->parts->many = c->many;
+	f->parts->many_archives = c->many_archives;
 	items_allow(f, ALLOWED_ANYWAY);
 	f->parts->archive.zip.fd = -1;
 	for (int i = 0; i < OPEN_FILES; i++)

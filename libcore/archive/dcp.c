@@ -1,9 +1,9 @@
 /*
- * A directory of torch.distributed.checkpoint. Its .metadata is a pickle of one object: the items and the
- * boxes of a tensor that files have (state_dict_metadata), and where each box is (storage_data). A box is an
- * archive of torch.save(), some bytes of a file.
+ * A directory of torch.distributed.checkpoint (DCP). Its .metadata is a pickle of one object that
+ * lists the items, the boxes of each tensor (state_dict_metadata), and where each box is stored
+ * (storage_data): a torch.save() archive, at a byte range of a file.
  *
- * A large run has millions of boxes, so each is looked up in logarithmic time.
+ * A large run has millions of boxes, so a look-up takes logarithmic time.
  */
 #include "archive/archive_internal.h"
 
@@ -14,32 +14,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Files of a checkpoint: some for each rank. */
-enum { MOST_FILES = 1 << 20 };
+enum { MAX_FILES = 1 << 20 };
 
 struct dcp {
 	struct torch_file *f;
-	const char *folder, *name; /* the paths of the directory, and of its .metadata */
+	const char *dir, *name; /* paths of the directory and of its .metadata */
 	struct pickle tree;
-	int64_t n_bytes; /* of .metadata, and of those read before it */
-	/* The numbers of files by the hash of their names, 1 more than each; 0: none. */
+	int64_t n_bytes; /* of all .metadata files so far */
+	/* Hash table of file paths: 1 + index of the file; 0: free. */
 	int32_t *slots;
 	int64_t n_slots;
-	uint32_t last_path; /* the node of the last file that was looked up */
+	uint32_t last_path; /* node of the file that was looked up last, and its index */
 	int32_t last_file;
-	uint32_t *
-		item_of; /* [node] 1 more than the number of the item that a text names; 0: not looked up */
+	uint32_t *item_of; /* [node of a name] 1 + index of the item; 0: not looked up */
 	struct err *e;
 };
 
 static int damaged(const struct dcp *d, const char *what)
 {
 	return err_set(d->e, EX_DATAERR,
-		"%s: not the .metadata of a checkpoint of PyTorch, or damaged: %s",
-		d->name, what);
+		"%s: not the .metadata of a PyTorch checkpoint, or damaged: %s", d->name,
+		what);
 }
 
-/* Is it an object of this class? */
+/* Returns true if the node is an object of this class. */
 static bool is_object(const struct dcp *d, uint32_t node, const char *name)
 {
 	size_t n;
@@ -49,8 +47,8 @@ static bool is_object(const struct dcp *d, uint32_t node, const char *name)
 	       !memcmp(has, name, n);
 }
 
-/* A field of an object; of one with slots, the state is (None, fields). */
-static uint32_t field(const struct dcp *d, uint32_t object, const char *name)
+/* Returns a field of an object. If its class has __slots__, the state is (None, fields). */
+static uint32_t get_field(const struct dcp *d, uint32_t object, const char *name)
 {
 	uint32_t state = pickle_part(&d->tree, object, PICKLE_STATE);
 	if (pickle_kind(&d->tree, state) == PICKLE_TUPLE)
@@ -58,7 +56,7 @@ static uint32_t field(const struct dcp *d, uint32_t object, const char *name)
 	return pickle_field(&d->tree, state, name);
 }
 
-/* The members of a torch.Size of `ndim` (-1: any). Returns their number, or -1. */
+/* Reads a torch.Size of `ndim` dimensions (-1: any number). Returns their number, or -1. */
 static int read_size(const struct dcp *d, uint32_t node, int ndim, int64_t *out)
 {
 	struct pickle_each it;
@@ -76,7 +74,7 @@ static int read_size(const struct dcp *d, uint32_t node, int ndim, int64_t *out)
 
 /* ---- files ------------------------------------------------------------------------------ */
 
-/* A name of a file in the directory, or below it. */
+/* Returns true if a path is relative and has no "..": it is inside the checkpoint's directory. */
 static bool is_inside(const char *name, size_t n)
 {
 	if (!n || *name == '/' || n > 1024 || memchr(name, 0, n))
@@ -121,11 +119,11 @@ static int find_file(struct dcp *d, uint32_t node, int32_t *file)
 		return 0;
 	}
 	if (!name || !is_inside(name, n))
-		return damaged(d, "the name of a file");
-	scoped_ptr char *path = text_printf("%s/%.*s", d->folder, (int)n, name);
+		return damaged(d, "invalid file name");
+	scoped_ptr char *path = text_printf("%s/%.*s", d->dir, (int)n, name);
 	grow_slots(d);
 	int32_t *slot = find_slot(d, path);
-	if (!*slot && p->n_files == MOST_FILES)
+	if (!*slot && p->n_files == MAX_FILES)
 		return damaged(d, "too many files");
 	if (!*slot) {
 		*slot = items_add_file(d->f, path) + 1;
@@ -137,7 +135,6 @@ static int find_file(struct dcp *d, uint32_t node, int32_t *file)
 
 /* ---- tensors ------------------------------------------------------------------------------ */
 
-/* A box that was read, before boxes are sorted. */
 struct box {
 	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 };
@@ -156,8 +153,8 @@ static int read_box(
 {
 	*b = (struct box){.begin = {0}};
 	if (!is_object(d, node, "ChunkStorageMetadata") ||
-		read_size(d, field(d, node, "offsets"), t->ndim, b->begin) < 0 ||
-		read_size(d, field(d, node, "sizes"), t->ndim, b->sizes) < 0)
+		read_size(d, get_field(d, node, "offsets"), t->ndim, b->begin) < 0 ||
+		read_size(d, get_field(d, node, "sizes"), t->ndim, b->sizes) < 0)
 		return -1;
 	for (int i = 0; i < t->ndim; i++)
 		if (b->begin[i] > t->dims[i] || b->sizes[i] > t->dims[i] - b->begin[i])
@@ -173,7 +170,7 @@ static bool is_empty(const struct torch_item *t, const struct box *b)
 	return empty;
 }
 
-/* The boxes of the last item, sorted, without empty ones, of which there may be many at one place. */
+/* Appends the boxes of the last item, sorted, except empty ones: many may begin at one index. */
 static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 {
 	struct torch_item *t = &d->f->items[d->f->n - 1];
@@ -187,7 +184,7 @@ static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 		rc = read_box(d, t, node, &list[n]);
 		n += !rc && !is_empty(t, &list[n]);
 	}
-	/* (each has bytes of its own in the file, where its data are) */
+	/* (each box takes at least 16 bytes of .metadata) */
 	if (!rc && d->f->parts->n_chunks + n > d->n_bytes / 16)
 		rc = -1;
 	if (n)
@@ -195,12 +192,11 @@ static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 	for (int64_t i = 0; i < n && !rc; i++)
 		items_add_chunk(d->f, list[i].begin, list[i].sizes);
 	return rc ? err_set(d->e, EX_DATAERR,
-			    "%s: a part of %s is outside of it, or damaged", d->name,
-			    name)
+			    "%s: a part of %s is out of bounds or damaged", d->name, name)
 		  : 0;
 }
 
-/* TensorProperties has a tuple as its state, whose first is the type. */
+/* Returns the type of a TensorProperties object, the first member of its state; -1: unknown. */
 static int read_type(const struct dcp *d, uint32_t properties)
 {
 	size_t n;
@@ -212,21 +208,20 @@ static int read_type(const struct dcp *d, uint32_t properties)
 static int add_tensor(struct dcp *d, struct torch_item *x, uint32_t node)
 {
 	x->kind = TORCH_TENSOR;
-	x->dtype = read_type(d, field(d, node, "properties"));
-	x->ndim = read_size(d, field(d, node, "size"), -1, x->dims);
+	x->dtype = read_type(d, get_field(d, node, "properties"));
+	x->ndim = read_size(d, get_field(d, node, "size"), -1, x->dims);
 	if (x->ndim < 0 || !shape_fits(x->dims, x->ndim)) {
 		x->ndim = 0;
-		return err_set(d->e, EX_DATAERR, "%s: the shape of %s is not possible",
-			d->name, x->name);
+		return err_set(
+			d->e, EX_DATAERR, "%s: invalid shape of %s", d->name, x->name);
 	}
 	if (x->dtype < 0)
 		return err_set(d->e, EX_UNAVAILABLE,
-			"%s: %s has a type of numbers that cannot be read", d->name,
-			x->name);
-	return add_boxes(d, x->name, field(d, node, "chunks"));
+			"%s: the dtype of %s is not supported", d->name, x->name);
+	return add_boxes(d, x->name, get_field(d, node, "chunks"));
 }
 
-/* The items, in the order of the file. */
+/* Appends all items, in the order of the file. */
 static int add_items(struct dcp *d, uint32_t dict)
 {
 	static const int64_t nothing[TORCH_MAX_DIMS];
@@ -234,12 +229,12 @@ static int add_items(struct dcp *d, uint32_t dict)
 	uint32_t key, node;
 	size_t n;
 	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
-		return damaged(d, "it has no state_dict_metadata");
+		return damaged(d, "state_dict_metadata is missing");
 	pickle_each(&it, &d->tree, dict);
 	while (pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		const char *name = pickle_text(&d->tree, key, &n);
 		if (!name)
-			return damaged(d, "the name of an item");
+			return damaged(d, "invalid item name");
 		struct torch_item *x = items_add(d->f, name, n, d->e);
 		if (!x)
 			return -1;
@@ -255,7 +250,7 @@ static int add_items(struct dcp *d, uint32_t dict)
 
 /* ---- where boxes are ------------------------------------------------------------------------ */
 
-/* The item that a text names. Long texts may be in many places, and each is looked up once. */
+/* Returns the item that a text names, or NULL. Cached, since many entries may share a long text. */
 static const struct torch_item *find_item(struct dcp *d, uint32_t node)
 {
 	size_t n;
@@ -280,7 +275,7 @@ static const struct torch_item *find_item(struct dcp *d, uint32_t node)
 	return NULL;
 }
 
-/* The box that begins there; NULL: none does. */
+/* Returns the box of a tensor that begins at an index; NULL if none does. */
 static struct chunk *find_box(
 	const struct dcp *d, const struct torch_item *t, const int64_t *begin)
 {
@@ -304,35 +299,34 @@ static struct chunk *find_box(
 
 static int read_stored(struct dcp *d, uint32_t info, struct chunk *c)
 {
-	uint32_t transforms = field(d, info, "transform_descriptors");
+	uint32_t transforms = get_field(d, info, "transform_descriptors");
 	enum pickle_kind kind = pickle_kind(&d->tree, transforms);
 	if (!is_object(d, info, "_StorageInfo"))
-		return damaged(d, "it does not say where an item is");
+		return damaged(d, "invalid storage_data");
 	if (kind != PICKLE_NONE && !(kind == PICKLE_LIST && !d->tree.nodes[transforms].n))
 		return err_set(d->e, EX_UNAVAILABLE,
-			"%s: its items are transformed (compressed, perhaps), and only what "
-			"is not can be read",
+			"%s: items are transformed (e.g. compressed), which is not supported",
 			d->name);
-	if (pickle_int(&d->tree, field(d, info, "offset"), &c->at) ||
-		pickle_int(&d->tree, field(d, info, "length"), &c->n_bytes) ||
+	if (pickle_int(&d->tree, get_field(d, info, "offset"), &c->at) ||
+		pickle_int(&d->tree, get_field(d, info, "length"), &c->n_bytes) ||
 		c->at < 0 || c->n_bytes < 0 || c->n_bytes > INT64_MAX - c->at)
-		return damaged(d, "where an item is");
-	return find_file(d, field(d, info, "relative_path"), &c->file);
+		return damaged(d, "invalid offset or length of an item");
+	return find_file(d, get_field(d, info, "relative_path"), &c->file);
 }
 
 static int place_item(struct dcp *d, uint32_t index, uint32_t info)
 {
 	int64_t begin[TORCH_MAX_DIMS];
 	if (!is_object(d, index, "MetadataIndex"))
-		return damaged(d, "the name of a stored item");
-	const struct torch_item *x = find_item(d, field(d, index, "fqn"));
+		return damaged(d, "invalid name of a stored item");
+	const struct torch_item *x = find_item(d, get_field(d, index, "fqn"));
 	if (!x)
-		return damaged(d, "a stored item that is none of its items");
-	uint32_t offset = field(d, index, "offset");
+		return damaged(d, "storage_data names an unknown item");
+	uint32_t offset = get_field(d, index, "offset");
 	if (x->kind == TORCH_TENSOR && read_size(d, offset, x->ndim, begin) < 0)
 		return damaged(d, x->name);
 	struct chunk *c = find_box(d, x, begin);
-	return c ? read_stored(d, info, c) : 0; /* (else an empty one) */
+	return c ? read_stored(d, info, c) : 0; /* (empty boxes were skipped) */
 }
 
 static int place_items(struct dcp *d, uint32_t dict)
@@ -340,7 +334,7 @@ static int place_items(struct dcp *d, uint32_t dict)
 	struct pickle_each it;
 	uint32_t index, info;
 	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
-		return damaged(d, "it has no storage_data");
+		return damaged(d, "storage_data is missing");
 	d->item_of = xcalloc(d->tree.n_nodes, sizeof(*d->item_of));
 	pickle_each(&it, &d->tree, dict);
 	while (pickle_next(&it, &index) && pickle_next(&it, &info))
@@ -358,10 +352,10 @@ static int place_items(struct dcp *d, uint32_t dict)
 static int read_metadata(struct dcp *d)
 {
 	if (!is_object(d, d->tree.root, "Metadata"))
-		return damaged(d, "it is another object");
-	return add_items(d, field(d, d->tree.root, "state_dict_metadata")) ||
+		return damaged(d, "not a Metadata object");
+	return add_items(d, get_field(d, d->tree.root, "state_dict_metadata")) ||
 			       items_end(d->f, d->e) ||
-			       place_items(d, field(d, d->tree.root, "storage_data"))
+			       place_items(d, get_field(d, d->tree.root, "storage_data"))
 		       ? -1
 		       : 0;
 }
@@ -390,13 +384,12 @@ static bool dcp_is_in(const char *path)
 	return container_has(path, ".metadata");
 }
 
-/* Appends the items of a directory. n_bytes: of the .metadata files so far. */
+/* Appends the items of a directory. *n_bytes: size of all .metadata files so far. */
 static int add_directory(
-	struct torch_file *f, const char *folder, int64_t *n_bytes, struct err *e)
+	struct torch_file *f, const char *dir, int64_t *n_bytes, struct err *e)
 {
-	scoped_ptr char *name = text_printf("%s/.metadata", folder);
-	struct dcp d = {
-		.f = f, .folder = folder, .name = name, .n_bytes = *n_bytes, .e = e};
+	scoped_ptr char *name = text_printf("%s/.metadata", dir);
+	struct dcp d = {.f = f, .dir = dir, .name = name, .n_bytes = *n_bytes, .e = e};
 	int rc = parse(&d, e);
 	if (!rc) {
 		rc = read_metadata(&d);
@@ -415,9 +408,9 @@ static int dcp_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_dcp = {
-	.many = true, .is_in = dcp_is_in, .open = dcp_open};
+	.many_archives = true, .is_in = dcp_is_in, .open = dcp_open};
 
-/* ---- accelerate with FSDP: the model and the optimizer are a directory each ------------------------ */
+/* ---- accelerate with FSDP: a directory for the model and one for the optimizer -------------- */
 
 static const char *const pair[] = {"pytorch_model_fsdp_0", "optimizer_0"};
 
@@ -432,12 +425,12 @@ static int dcp_pair_open(struct torch_file *f, struct err *e)
 	int64_t n_bytes = 0;
 	int rc = 0;
 	for (size_t i = 0; i < ARRAY_LEN(pair) && !rc; i++) {
-		scoped_ptr char *folder = text_printf("%s/%s", f->path, pair[i]);
-		if (!i || container_has(folder, ".metadata"))
-			rc = add_directory(f, folder, &n_bytes, e);
+		scoped_ptr char *dir = text_printf("%s/%s", f->path, pair[i]);
+		if (!i || container_has(dir, ".metadata"))
+			rc = add_directory(f, dir, &n_bytes, e);
 	}
 	return rc;
 }
 
 const struct container container_dcp_pair = {
-	.many = true, .is_in = dcp_pair_is_in, .open = dcp_pair_open};
+	.many_archives = true, .is_in = dcp_pair_is_in, .open = dcp_pair_open};

@@ -1,4 +1,4 @@
-/* The items of a file: names, chunks, and reading rows of tensors. */
+/* The items of a file: builds the list of names and chunks, and reads rows of tensors. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
@@ -10,19 +10,19 @@
 
 /* ---- making the list ------------------------------------------------------------------ */
 
-/* The room of a list of n: the next power of two. */
-static int64_t room_of(int64_t n)
+/* Returns the capacity of a list of n elements: the next power of two, at least 16. */
+static int64_t capacity_of(int64_t n)
 {
-	int64_t room = 16;
-	while (room < n)
-		room *= 2;
-	return n ? room : 0;
+	int64_t capacity = 16;
+	while (capacity < n)
+		capacity *= 2;
+	return n ? capacity : 0;
 }
 
-static void *grow(void *list, int64_t n, int64_t more, size_t n_bytes)
+static void *grow_list(void *list, int64_t n, int64_t more, size_t n_bytes)
 {
-	int64_t need = room_of(n + more);
-	return need > room_of(n) ? xrealloc(list, (size_t)need * n_bytes) : list;
+	int64_t need = capacity_of(n + more);
+	return need > capacity_of(n) ? xrealloc(list, (size_t)need * n_bytes) : list;
 }
 
 void items_allow(struct torch_file *f, int64_t n_bytes)
@@ -43,8 +43,8 @@ int items_charge(struct torch_file *f, int64_t n_bytes, struct err *e)
 	return f->parts->allowed >= 0
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "%s: its names, tensors and values take more memory than 16 times the size "
-				 "of its files: the same ones are listed very often; the file is damaged",
+				 "%s: names, tensors and values need more memory than 16 times "
+				 "the size of the files: the file is damaged",
 				 f->path);
 }
 
@@ -53,12 +53,13 @@ struct torch_item *items_add(
 {
 	enum { MAX_NAME = 4096 };
 	if (n_bytes > MAX_NAME || memchr(name, 0, n_bytes)) {
-		err_set(e, EX_DATAERR, "%s: the name of an item is damaged", f->path);
+		err_set(e, EX_DATAERR, "%s: invalid name of an item; the file is damaged",
+			f->path);
 		return NULL;
 	}
 	if (items_charge(f, (int64_t)(sizeof(*f->items) + n_bytes), e))
 		return NULL;
-	f->items = grow(f->items, f->n, 1, sizeof(*f->items));
+	f->items = grow_list(f->items, f->n, 1, sizeof(*f->items));
 	struct torch_item *x = &f->items[f->n];
 	*x = (struct torch_item){
 		.kind = TORCH_VALUE, .order = f->n, .first = f->parts->n_chunks};
@@ -70,7 +71,7 @@ struct torch_item *items_add(
 }
 
 struct torch_item *items_add_tensor(struct torch_file *f, const char *name,
-	size_t n_bytes, const struct described *d, struct err *e)
+	size_t n_bytes, const struct tensor_info *d, struct err *e)
 {
 	struct torch_item *x = items_add(f, name, n_bytes, e);
 	if (x) {
@@ -82,7 +83,7 @@ struct torch_item *items_add_tensor(struct torch_file *f, const char *name,
 	return x;
 }
 
-void chunk_place(struct chunk *c, int64_t at)
+void chunk_set_place(struct chunk *c, int64_t at)
 {
 	c->place = xcalloc(1, sizeof(*c->place));
 	*c->place = (struct place){.at = at, .contiguous = true};
@@ -95,8 +96,8 @@ struct chunk *items_add_chunk(
 {
 	struct torch_parts *p = f->parts;
 	struct torch_item *x = &f->items[f->n - 1];
-	p->chunks = grow(p->chunks, p->n_chunks, 1, sizeof(*p->chunks));
-	p->boxes = grow(p->boxes, p->n_boxes, 2 * TORCH_MAX_DIMS, sizeof(*p->boxes));
+	p->chunks = grow_list(p->chunks, p->n_chunks, 1, sizeof(*p->chunks));
+	p->boxes = grow_list(p->boxes, p->n_boxes, 2 * TORCH_MAX_DIMS, sizeof(*p->boxes));
 	struct chunk *c = &p->chunks[p->n_chunks++];
 	*c = (struct chunk){.box = p->n_boxes, .file = -1};
 	int64_t n = dtype_size(x->dtype);
@@ -107,24 +108,26 @@ struct chunk *items_add_chunk(
 	}
 	p->n_boxes += 2 * x->ndim;
 	spend(p, (int64_t)(sizeof(*c) + sizeof(*c->place)) + 16 * x->ndim);
-	/* (with stride 0, a few stored elements may be a very large tensor, or many) */
-	if (!p->many && x->kind == TORCH_TENSOR)
+	/* (with stride 0, few stored elements may make a huge tensor, or many tensors) */
+	if (!p->many_archives && x->kind == TORCH_TENSOR)
 		spend(p, n / 4);
 	x->n_chunks++;
 	return c;
 }
 
-void items_end_copy(struct torch_file *f, const char *whose, const char *first)
+void items_move_to_copies(struct torch_file *f, const char *owner, const char *original)
 {
-	f->copies = grow(f->copies, f->n_copies, 1, sizeof(*f->copies));
+	f->copies = grow_list(f->copies, f->n_copies, 1, sizeof(*f->copies));
 	f->copies[f->n_copies++] =
-		(struct torch_copy){f->items[--f->n], xstrdup(whose), xstrdup(first)};
+		(struct torch_copy){f->items[--f->n], xstrdup(owner), xstrdup(original)};
 }
 
 /*
- * Do boxes cover the whole once? They do if and only if the sum of their indicator functions is that of the
- * whole, and so if that of its differences is, which are +1 and -1 at the corners of a box. So corners, with
- * these signs and as hashes of their coordinates, sum to those of the whole.
+ * Returns the sum over the corners of a box of a hash of the corner, with sign (-1)^(number of far
+ * sides). Boxes cover a tensor exactly once if and only if their indicator functions sum to the
+ * tensor's. This holds if and only if the mixed differences of both are equal, and the differences
+ * of a box are nonzero only at its corners, with these signs. So the hashes of all boxes must sum
+ * to the hash of the tensor.
  */
 static uint64_t hash_corners(const int64_t *begin, const int64_t *sizes, int ndim)
 {
@@ -154,15 +157,16 @@ static int check_cover(
 	if (empty || (x->n_chunks && sum == hash_corners(no_dims, x->dims, x->ndim)))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: the parts of %s do not cover it, or overlap: the checkpoint is not whole",
+		"%s: the parts of %s leave a hole or overlap: the checkpoint is incomplete",
 		f->path, x->name);
 }
 
-static void set_most_rows(const struct torch_file *f, struct torch_item *x)
+static void set_max_chunk_rows(const struct torch_file *f, struct torch_item *x)
 {
 	const struct torch_parts *p = f->parts;
 	for (int64_t i = x->first; x->ndim && i < x->first + x->n_chunks; i++)
-		x->most_rows = max64(x->most_rows, p->boxes[p->chunks[i].box + x->ndim]);
+		x->max_chunk_rows =
+			max64(x->max_chunk_rows, p->boxes[p->chunks[i].box + x->ndim]);
 }
 
 int items_end(struct torch_file *f, struct err *e)
@@ -173,15 +177,16 @@ int items_end(struct torch_file *f, struct err *e)
 		qsort(f->items, (size_t)f->n, sizeof(*f->items), compare_texts);
 	for (int64_t i = 1; i < f->n; i++)
 		if (!strcmp(f->items[i].name, f->items[i - 1].name))
-			return err_set(e, EX_DATAERR, "%s: has %s twice", f->path,
+			return err_set(e, EX_DATAERR, "%s: duplicate item %s", f->path,
 				f->items[i].name);
 	for (int64_t i = 0; i < f->n + f->n_copies; i++) {
-		struct torch_item *x = i < f->n ? &f->items[i] : &f->copies[i - f->n].is;
+		struct torch_item *x =
+			i < f->n ? &f->items[i] : &f->copies[i - f->n].item;
 		if (x->kind != TORCH_TENSOR)
 			continue;
 		if (check_cover(f, x, e))
 			return -1;
-		set_most_rows(f, x);
+		set_max_chunk_rows(f, x);
 	}
 	return 0;
 }
@@ -212,9 +217,9 @@ void torch_close(struct torch_file *f)
 	for (int64_t i = 0; i < f->n; i++)
 		free(f->items[i].name);
 	for (int64_t i = 0; i < f->n_copies; i++) {
-		free(f->copies[i].is.name);
-		free(f->copies[i].whose);
-		free(f->copies[i].first);
+		free(f->copies[i].item.name);
+		free(f->copies[i].owner);
+		free(f->copies[i].item_owner);
 	}
 	free(f->copies);
 	for (int32_t i = 0; p->zips && i < p->n_files; i++)
@@ -264,14 +269,14 @@ int items_fd(struct torch_file *f, int32_t file, struct err *e)
 	return fd;
 }
 
-static const char *name_of(const struct torch_file *f, const struct chunk *c)
+static const char *chunk_path(const struct torch_file *f, const struct chunk *c)
 {
 	return c->file < 0 ? f->parts->archive.zip.name : f->parts->files[c->file];
 }
 
-/* The tensor of an archive must be the one of .metadata. */
-static int check_described(const struct torch_file *f, const struct torch_item *t,
-	const struct chunk *c, const struct described *d, struct err *e)
+/* Fails if the tensor in an archive differs in type or shape from .metadata. */
+static int check_tensor_info(const struct torch_file *f, const struct torch_item *t,
+	const struct chunk *c, const struct tensor_info *d, struct err *e)
 {
 	const int64_t *sizes = f->parts->boxes + c->box + t->ndim;
 	bool same = d->dtype == t->dtype && d->ndim == t->ndim;
@@ -280,41 +285,41 @@ static int check_described(const struct torch_file *f, const struct torch_item *
 		same = d->dims[i] == sizes[i];
 		n *= sizes[i];
 	}
-	same = same && (!f->parts->many || n <= c->n_bytes);
+	same = same && (!f->parts->many_archives || n <= c->n_bytes);
 	return same ? 0
 		    : err_set(e, EX_DATAERR,
-			      "%s: a part of %s is not as .metadata says: the checkpoint is "
+			      "%s: a part of %s differs from .metadata: the checkpoint is "
 			      "damaged",
-			      name_of(f, c), t->name);
+			      chunk_path(f, c), t->name);
 }
 
 static int find_chunk(
 	struct torch_file *f, const struct torch_item *t, struct chunk *c, struct err *e)
 {
 	struct archive own, *a = &f->parts->archive;
-	struct described d;
+	struct tensor_info d;
 	if (f->parts->zips && c->file >= 0)
-		return storages_find(f, c, e);
-	if (f->parts->many) {
+		return storages_verify(f, c, e);
+	if (f->parts->many_archives) {
 		int fd = items_fd(f, c->file, e);
 		a = &own;
-		if (fd < 0 || archive_open(a, fd, name_of(f, c), c->at, c->n_bytes, e))
+		if (fd < 0 || archive_open(a, fd, chunk_path(f, c), c->at, c->n_bytes, e))
 			return -1;
 	}
-	uint32_t node = f->parts->many ? archive_tensor(a) : c->node;
-	/* (many chunks may name one archive with a small tensor and a large rest) */
-	int rc = f->parts->many ? items_charge(f, a->n_parsed / 4, e) : 0;
+	uint32_t node = f->parts->many_archives ? archive_tensor(a) : c->node;
+	/* (many chunks may refer to one archive with a small tensor and a large rest) */
+	int rc = f->parts->many_archives ? items_charge(f, a->n_parsed / 4, e) : 0;
 	rc = rc ? rc : describe_tensor(&a->tree, node, &d, e);
 	if (rc > 0)
-		rc = err_set(e, EX_DATAERR, "%s: a part of %s is no tensor",
-			name_of(f, c), t->name);
-	rc = rc || check_described(f, t, c, &d, e) || find_place(a, &d, &c->place, e);
-	if (f->parts->many)
+		rc = err_set(e, EX_DATAERR, "%s: a part of %s is not a tensor",
+			chunk_path(f, c), t->name);
+	rc = rc || check_tensor_info(f, t, c, &d, e) || find_place(a, &d, &c->place, e);
+	if (f->parts->many_archives)
 		archive_close(a);
 	return rc ? -1 : 0;
 }
 
-/* Do chunks of several archives have the same numbers of the same storages? */
+/* Returns true if the chunks of two tensors are the same elements of the same storages. */
 static bool same_chunks(const struct torch_file *f, const struct torch_item *a,
 	const struct torch_item *b)
 {
@@ -330,13 +335,14 @@ static bool same_chunks(const struct torch_file *f, const struct torch_item *a,
 	return same;
 }
 
-bool torch_same(const struct torch_file *f, const struct torch_item *a,
+bool torch_share_elements(const struct torch_file *f, const struct torch_item *a,
 	const struct torch_item *b)
 {
-	struct described x, y;
+	struct tensor_info x, y;
 	struct err e = {0};
 	const struct torch_parts *p = f->parts;
-	if (p->many || a->ndim != b->ndim || memcmp(a->dims, b->dims, sizeof(a->dims)))
+	if (p->many_archives || a->ndim != b->ndim ||
+		memcmp(a->dims, b->dims, sizeof(a->dims)))
 		return false;
 	if (p->zips)
 		return same_chunks(f, a, b);
@@ -351,7 +357,7 @@ bool torch_same(const struct torch_file *f, const struct torch_item *a,
 
 /* ---- reading ---------------------------------------------------------------------------- */
 
-/* Where numbers go: one of them is not NULL. */
+/* The destination of elements: exactly one pointer is not NULL. */
 struct sink {
 	float *floats;
 	double *doubles;
@@ -363,7 +369,7 @@ static struct sink sink_at(const struct sink *s, int64_t i)
 		s->floats ? s->floats + i : NULL, s->doubles ? s->doubles + i : NULL};
 }
 
-static void put(const struct sink *s, int dtype, const void *raw, int64_t n)
+static void put_elements(const struct sink *s, int dtype, const void *raw, int64_t n)
 {
 	if (s->floats)
 		dtype_floats(dtype, raw, n, s->floats);
@@ -371,7 +377,7 @@ static void put(const struct sink *s, int dtype, const void *raw, int64_t n)
 		dtype_doubles(dtype, raw, n, s->doubles);
 }
 
-/* Elements [first, first + n) of a tensor that is not contiguous, in the order of its dimensions. */
+/* Reads elements [first, first + n), in row-major order, of a chunk that is not contiguous. */
 static int read_scattered(struct torch_file *f, const struct torch_item *t,
 	const struct chunk *c, int64_t first, int64_t n, const struct sink *out,
 	struct err *e)
@@ -384,7 +390,7 @@ static int read_scattered(struct torch_file *f, const struct torch_item *t,
 		free(p->span);
 		p->span = xmalloc((size_t)(c->place->span * size));
 		int fd = items_fd(f, c->file, e);
-		if (fd < 0 || file_read_at(fd, name_of(f, c), p->span,
+		if (fd < 0 || file_read_at(fd, chunk_path(f, c), p->span,
 				      (size_t)(c->place->span * size), c->place->at, e))
 			return -1;
 		p->span_of = c->place;
@@ -396,12 +402,12 @@ static int read_scattered(struct torch_file *f, const struct torch_item *t,
 			rest /= sizes[k];
 		}
 		const struct sink to = sink_at(out, i);
-		put(&to, t->dtype, (const char *)p->span + at * size, 1);
+		put_elements(&to, t->dtype, (const char *)p->span + at * size, 1);
 	}
 	return 0;
 }
 
-/* Elements [first, first + n) of a chunk. */
+/* Reads elements [first, first + n) of a chunk, in row-major order. */
 static int read_chunk(struct torch_file *f, const struct torch_item *t, struct chunk *c,
 	int64_t first, int64_t n, const struct sink *out, struct err *e)
 {
@@ -420,16 +426,16 @@ static int read_chunk(struct torch_file *f, const struct torch_item *t, struct c
 	for (int64_t i = 0; i < n && !rc; i += per) {
 		int64_t part = min64(per, n - i);
 		const struct sink to = sink_at(out, i);
-		rc = file_read_at(fd, name_of(f, c), raw, (size_t)(part * size),
+		rc = file_read_at(fd, chunk_path(f, c), raw, (size_t)(part * size),
 			c->place->at + (first + i) * size, e);
 		if (!rc)
-			put(&to, t->dtype, raw, part);
+			put_elements(&to, t->dtype, raw, part);
 	}
 	return rc;
 }
 
-/* Puts rows of a chunk that is narrower than its tensor where they belong. `box`: the chunk's, `out`: begins
- * with row `row` of the tensor. */
+/* Copies n rows of a chunk that is narrower than its tensor to their columns. `box`: of the chunk;
+ * `row`: of the first one in `out`. */
 static void place_rows(const struct torch_item *t, const int64_t *box, int64_t row,
 	int64_t n, const struct sink *from, const struct sink *out)
 {
@@ -455,9 +461,9 @@ static void place_rows(const struct torch_item *t, const int64_t *box, int64_t r
 	}
 }
 
-/* Rows [row, row + n) of the tensor, of which the chunk has some. */
-static int read_part(struct torch_file *f, const struct torch_item *t, struct chunk *c,
-	int64_t row, int64_t n, const struct sink *out, struct err *e)
+/* Reads the rows of the tensor's [row, row + n) that the chunk has. */
+static int read_chunk_rows(struct torch_file *f, const struct torch_item *t,
+	struct chunk *c, int64_t row, int64_t n, const struct sink *out, struct err *e)
 {
 	const int64_t *box = f->parts->boxes + c->box, *sizes = box + t->ndim;
 	int64_t width = 1, begin = max64(row, box[0]);
@@ -481,7 +487,7 @@ static int read_part(struct torch_file *f, const struct torch_item *t, struct ch
 	return rc;
 }
 
-/* Chunks are sorted by where they begin. The first that may have a row. */
+/* Returns the first chunk that may have a row. Chunks are sorted by their begin. */
 static int64_t first_chunk(
 	const struct torch_file *f, const struct torch_item *t, int64_t row)
 {
@@ -489,7 +495,7 @@ static int64_t first_chunk(
 	int64_t low = t->first, high = t->first + t->n_chunks;
 	while (low < high) {
 		int64_t middle = low + (high - low) / 2;
-		if (p->boxes[p->chunks[middle].box] + t->most_rows > row)
+		if (p->boxes[p->chunks[middle].box] + t->max_chunk_rows > row)
 			high = middle;
 		else
 			low = middle + 1;
@@ -507,7 +513,7 @@ static int read_rows(struct torch_file *f, const struct torch_item *t, int64_t r
 	for (int64_t i = first_chunk(f, t, row); i < t->first + t->n_chunks; i++) {
 		if (p->boxes[p->chunks[i].box] >= row + n)
 			break;
-		if (read_part(f, t, &p->chunks[i], row, n, out, e))
+		if (read_chunk_rows(f, t, &p->chunks[i], row, n, out, e))
 			return -1;
 	}
 	return 0;
@@ -549,8 +555,7 @@ int torch_compare(struct torch_file *f, const struct torch_item *a,
 	int rc = 0;
 	*d = (struct torch_difference){.first = -1};
 	if (a->ndim != b->ndim || memcmp(a->dims, b->dims, sizeof(a->dims)) != 0)
-		return err_set(e, EX_DATAERR,
-			"%s: %s is saved several times, in different shapes", f->path,
+		return err_set(e, EX_DATAERR, "%s: copies of %s differ in shape", f->path,
 			a->name);
 	double *x = xmalloc((size_t)(2 * step * width) * sizeof(*x)),
 	       *y = x + step * width;

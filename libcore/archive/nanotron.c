@@ -1,14 +1,14 @@
 /*
- * A checkpoint of nanotron: a directory with
+ * A nanotron checkpoint: a directory with
  *
- *   model/PATH/model_NAME[_pp-rank-P-of-PP_tp-rank-T-of-TP].safetensors   one tensor, or the part of it that a
- *                                          tensor-parallel rank has; its metadata say which slices those are
- *   optimizer/optimizer_pp-P-of-PP_[dp-D-of-DP_]tp-T-of-TP[_exp-0-of-1].pt   files of torch.save(): state by
- *                                          numbers, their names, and perhaps fp32 parameters
+ *   model/PATH/model_NAME[_pp-rank-P-of-PP_tp-rank-T-of-TP].safetensors
+ *              one tensor, or the part of a tensor-parallel rank; the metadata list its slices
+ *   optimizer/optimizer_pp-P-of-PP_[dp-D-of-DP_]tp-T-of-TP[_exp-0-of-1].pt
+ *              torch.save(): state by index, the name of each index, perhaps fp32 parameters
  *
- * The optimizer's tensors have the slices of the parameter. With ZeRO 1, whose names have dp-, each is flat and
- * dealt out to the ranks dp. All ranks tp have those of a tensor that is not sharded, and stages of a pipeline
- * those of one that they tie: the first one's are the tensor, the others are copies.
+ * Optimizer tensors are sliced like their parameter. With ZeRO 1 (dp- in the file name) each is
+ * flat and sharded over dp ranks. If a tensor is not sharded, all tp ranks save its state; if it is
+ * tied, several pipeline stages do. The first one becomes the item, the rest become copies.
  */
 #include "archive/nanotron.h"
 
@@ -17,12 +17,12 @@
 enum kind { FP32, EXP_AVG, EXP_AVG_SQ, STEP, KINDS };
 static const char *const kinds[KINDS] = {NULL, "exp_avg", "exp_avg_sq", "step"};
 
-/* What an optimizer's file has of a parameter. */
+/* A tensor of a parameter in an optimizer file. */
 struct state {
 	char *name;
 	enum kind kind;
 	int64_t tp, dp, pp, n;
-	double decay; /* of its group; -1: not known */
+	double decay; /* weight decay of its group; -1: unknown */
 	struct buffer b;
 };
 
@@ -40,23 +40,23 @@ static int by_name_and_rank(const void *a, const void *b)
 	return order ? order : (x->tp > y->tp) - (x->tp < y->tp);
 }
 
-/* ---- the files of the optimizer ----------------------------------------------------------------- */
+/* ---- optimizer files ------------------------------------------------------------------------- */
 
-/* The name that a number of the optimizer has, and the weight decay of its group. */
-struct numbered {
+/* The name (node) of the optimizer's parameter `number`, and the weight decay of its group. */
+struct numbered_name {
 	int64_t number;
 	uint32_t name;
 	double decay;
 };
 
-static struct numbered *read_names(const struct pickle *p, int64_t *n)
+static struct numbered_name *read_names(const struct pickle *p, int64_t *n)
 {
 	struct pickle_each it;
 	uint32_t key, name, dict = pickle_get(p, p->root, "names");
-	struct numbered *v = NULL;
+	struct numbered_name *v = NULL;
 	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	for (*n = 0; pickle_next(&it, &key) && pickle_next(&it, &name);) {
-		struct numbered x = {.name = name, .decay = -1};
+		struct numbered_name x = {.name = name, .decay = -1};
 		if (pickle_int(p, key, &x.number))
 			continue;
 		v = xgrow(v, *n, sizeof(*v));
@@ -67,17 +67,17 @@ static struct numbered *read_names(const struct pickle *p, int64_t *n)
 	return v;
 }
 
-static struct numbered *find_number(
-	struct numbered *v, int64_t n, const struct pickle *p, uint32_t node)
+static struct numbered_name *find_number(
+	struct numbered_name *v, int64_t n, const struct pickle *p, uint32_t node)
 {
-	struct numbered key = {.name = 0};
+	struct numbered_name key = {.name = 0};
 	return n && !pickle_int(p, node, &key.number)
 		       ? bsearch(&key, v, (size_t)n, sizeof(*v), compare_int64)
 		       : NULL;
 }
 
-/* (Each number is in one group: groups may be one, many times.) */
-static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
+/* Sets the weight decay of each number. Reads at most n members: a file may repeat a group. */
+static void read_decays(const struct pickle *p, struct numbered_name *v, int64_t n)
 {
 	int64_t left = n;
 	struct pickle_each groups, it;
@@ -89,26 +89,26 @@ static void read_decays(const struct pickle *p, struct numbered *v, int64_t n)
 		for (; left > 0 && pickle_kind(p, decay) == PICKLE_REAL &&
 			pickle_next(&it, &id);
 			left--) {
-			struct numbered *found = find_number(v, n, p, id);
+			struct numbered_name *found = find_number(v, n, p, id);
 			if (found)
 				found->decay = p->nodes[decay].is.real;
 		}
 	}
 }
 
-/* Appends a tensor. `name`: the node of the parameter's. */
+/* Appends the tensor of a node to t->states. */
 static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
-	const struct numbered *name, enum kind kind, uint32_t node)
+	const struct numbered_name *name, enum kind kind, uint32_t node)
 {
 	const struct nanotron_rank *r = &t->ranks[rank];
-	struct described d;
+	struct tensor_info d;
 	struct state x = {.kind = kind,
 		.tp = r->tp,
 		.dp = max64(0, r->dp),
 		.pp = r->pp,
 		.decay = name->decay,
 		.b = {.file = (int32_t)rank}};
-	int64_t numbers = 1;
+	int64_t n_elements = 1;
 	size_t n;
 	const char *text = pickle_text(&a->tree, name->name, &n);
 	int rc = storages_describe(a, node, &d, &x.b, t->e);
@@ -116,13 +116,13 @@ static int add_state(struct nanotron *t, int64_t rank, const struct archive *a,
 		return rc < 0 ? -1 : 0;
 	bool plain = text && !memchr(text, 0, n);
 	for (int i = d.ndim - 1; i >= 0; i--) {
-		plain = plain && (d.dims[i] == 1 || d.stride[i] == numbers);
-		numbers *= d.dims[i];
+		plain = plain && (d.dims[i] == 1 || d.stride[i] == n_elements);
+		n_elements *= d.dims[i];
 	}
-	x.n = numbers;
+	x.n = n_elements;
 	if (!plain)
 		return err_set(t->e, EX_UNAVAILABLE,
-			"%s: a tensor of the optimizer has no possible name, or is not contiguous",
+			"%s: an optimizer tensor has an invalid name, or is not contiguous",
 			t->f->parts->files[rank]);
 	if (items_charge(t->f, (int64_t)(sizeof(x) + n),
 		    t->e)) /* (one text may be the name of many) */
@@ -144,24 +144,25 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	if (storages_open(t->f, (int32_t)rank, &a, t->e))
 		return -1;
 	const struct pickle *p = &a.tree;
-	scoped_ptr struct numbered *names = read_names(p, &n_names);
+	scoped_ptr struct numbered_name *names = read_names(p, &n_names);
 	uint32_t dict = pickle_get(p, p->root, "state");
 	int rc = 0;
 	read_decays(p, names, n_names);
 	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node)) {
-		const struct numbered *found = find_number(names, n_names, p, key);
+		const struct numbered_name *found = find_number(names, n_names, p, key);
 		for (enum kind k = EXP_AVG; k < KINDS && !rc; k++)
 			rc = found ? add_state(t, rank, &a, found, k,
 					     pickle_field(p, node, kinds[k]))
 				   : err_set(t->e, EX_DATAERR,
-					     "%s: its names lack a parameter that has a state",
+					     "%s: a parameter with optimizer state is not in names",
 					     a.zip.name);
 	}
 	dict = pickle_get(p, p->root, "gradient_accumulator");
 	pickle_each(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node))
-		rc = add_state(t, rank, &a, &(struct numbered){.name = key}, FP32, node);
+		rc = add_state(
+			t, rank, &a, &(struct numbered_name){.name = key}, FP32, node);
 	storages_close(t->f, (int32_t)rank, &a);
 	return rc;
 }
@@ -177,7 +178,7 @@ static int by_parameter(const void *a, const void *b)
 	return order;
 }
 
-/* The states of a kind of a parameter, of all ranks. Returns their number. */
+/* Finds the states of a parameter, of one kind, from all ranks. Returns their number. */
 static int64_t find_states(const struct nanotron *t, const char *name, enum kind kind,
 	const struct state **out)
 {
@@ -197,9 +198,9 @@ static int64_t find_states(const struct nanotron *t, const char *name, enum kind
 	return n;
 }
 
-/* ---- items ---------------------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------------------- */
 
-/* A box of the whole tensor, and where its numbers are. */
+/* A box of the whole tensor, and where its elements are stored. */
 struct box {
 	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS], at;
 	int32_t file;
@@ -220,22 +221,22 @@ static int by_begin(const void *a, const void *b)
 	return order;
 }
 
-/* The buffer has numbers [from, from + b->n) of a part, in order. */
+/* Appends the boxes of a buffer that holds elements [from, from + b->n) of a part. */
 static void add_boxes(struct boxes *out, const struct nanotron_part *x,
 	const struct buffer *b, int64_t from)
 {
 	int64_t width = 1;
-	for (int i = 1; i < x->is.ndim; i++)
-		width *= x->is.dims[i];
+	for (int i = 1; i < x->tensor.ndim; i++)
+		width *= x->tensor.dims[i];
 	for (int64_t k = 0; k < x->n_slices; k++) {
 		const struct nanotron_slices *s = &x->slices[k];
 		int64_t first = s->row * width, end = first + s->rows * width;
 		int64_t at = max64(first, from), left = min64(end, from + b->n) - at;
 		while (left > 0) {
 			struct box new = {.file = b->file, .entry = b->entry};
-			int64_t n = storages_cut(x->is.ndim, s->sizes, at - first, left,
-				new.begin, new.sizes);
-			for (int i = 0; i < x->is.ndim; i++)
+			int64_t n = storages_next_box(x->tensor.ndim, s->sizes,
+				at - first, left, new.begin, new.sizes);
+			for (int i = 0; i < x->tensor.ndim; i++)
 				new.begin[i] += s->begin[i];
 			new.at = b->at + (at - from) * dtype_size(b->dtype);
 			out->v = xgrow(out->v, out->n, sizeof(*out->v));
@@ -246,14 +247,14 @@ static void add_boxes(struct boxes *out, const struct nanotron_part *x,
 	}
 }
 
-/* What the optimizer of a stage and a rank tp has of a part. Sets *dtype. */
+/* Appends the boxes of a part's state that pipeline stage pp and rank tp saved. Sets *dtype. */
 static int add_states(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
 	int64_t pp, int64_t tp, struct boxes *out, int *dtype)
 {
 	const struct state *s;
 	int64_t n = find_states(t, x->name, kind, &s), from = 0, size = 1, found = 0;
-	for (int i = 0; i < x->is.ndim; i++)
-		size *= x->is.dims[i];
+	for (int i = 0; i < x->tensor.ndim; i++)
+		size *= x->tensor.dims[i];
 	for (int64_t i = 0; i < n && from <= size; i++) {
 		struct buffer b = s[i].b;
 		b.n = s[i].n;
@@ -261,7 +262,7 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 			continue;
 		if (*dtype >= 0 && *dtype != b.dtype)
 			return err_set(t->e, EX_DATAERR,
-				"%s: its numbers of %s are of another type than those of other ranks",
+				"%s: the dtype of %s differs from the other ranks",
 				t->f->parts->files[b.file], x->name);
 		*dtype = b.dtype;
 		add_boxes(out, x, &b, from);
@@ -271,13 +272,13 @@ static int add_states(struct nanotron *t, const struct nanotron_part *x, enum ki
 	return !found || from == size
 		       ? 0
 		       : err_set(t->e, EX_DATAERR,
-				 "%s: the optimizer's numbers of %s are %s than the %lld of its part of "
-				 "rank tp %lld: files of several runs?",
-				 t->f->path, x->name, from < size ? "less" : "more",
+				 "%s: the optimizer state of %s has %s elements than the "
+				 "%lld of rank tp %lld's part: files of several runs?",
+				 t->f->path, x->name, from < size ? "fewer" : "more",
 				 (long long)size, (long long)tp);
 }
 
-static int put_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
+static int begin_item(struct nanotron *t, const char *name, enum kind kind, int dtype,
 	const struct nanotron_part *of)
 {
 	scoped_str text = {0};
@@ -290,36 +291,35 @@ static int put_item(struct nanotron *t, const char *name, enum kind kind, int dt
 		return -1;
 	item->kind = TORCH_TENSOR;
 	item->dtype = dtype;
-	item->ndim = of ? of->is.ndim : 0;
+	item->ndim = of ? of->tensor.ndim : 0;
 	if (of)
 		memcpy(item->dims, of->whole, sizeof(item->dims));
 	return 0;
 }
 
-static void put_chunk(struct nanotron *t, const struct box *b, bool archive)
+static void add_chunk(struct nanotron *t, const struct box *b, bool archive)
 {
 	struct chunk *c = items_add_chunk(t->f, b->begin, b->sizes);
 	c->file = b->file;
 	c->node = b->entry;
 	c->at = b->at;
 	if (!archive)
-		chunk_place(c, b->at);
+		chunk_set_place(c, b->at);
 }
 
-static int put_tensor(struct nanotron *t, const struct nanotron_part *x, enum kind kind,
-	int dtype, struct boxes *boxes, bool archive)
+static int add_tensor_item(struct nanotron *t, const struct nanotron_part *x,
+	enum kind kind, int dtype, struct boxes *boxes, bool archive)
 {
-	if (put_item(t, x->name, kind, dtype, x))
+	if (begin_item(t, x->name, kind, dtype, x))
 		return -1;
 	if (boxes->n)
 		qsort(boxes->v, (size_t)boxes->n, sizeof(*boxes->v), by_begin);
 	for (int64_t i = 0; i < boxes->n; i++)
-		put_chunk(t, &boxes->v[i], archive);
+		add_chunk(t, &boxes->v[i], archive);
 	return 0;
 }
 
-/* The tensor of n parts, or what the optimizer has of it. Parameters are the optimizer's, if it has them in
- * fp32. */
+/* Appends a parameter of n parts (in fp32, if the optimizer has it), or a kind of its state. */
 static int add_item(
 	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
 {
@@ -332,51 +332,53 @@ static int add_item(
 	bool archive = dtype >= 0;
 	for (int64_t i = 0; i < n && !rc && kind == FP32 && !archive; i++) {
 		struct buffer b = {.file = x[i].file,
-			.dtype = safetensors_dtype(&x[i].is),
-			.at = x[i].is.offset,
+			.dtype = safetensors_dtype(&x[i].tensor),
+			.at = x[i].tensor.offset,
 			.n = 1};
-		for (int k = 0; k < x->is.ndim; k++)
-			b.n *= x[i].is.dims[k];
-		if (i && safetensors_dtype(&x[i].is) != safetensors_dtype(&x->is))
-			rc = err_set(t->e, EX_DATAERR, "%s: is not as in the other files",
+		for (int k = 0; k < x->tensor.ndim; k++)
+			b.n *= x[i].tensor.dims[k];
+		if (i && safetensors_dtype(&x[i].tensor) != safetensors_dtype(&x->tensor))
+			rc = err_set(t->e, EX_DATAERR,
+				"%s: dtype differs from the other files",
 				t->f->parts->files[b.file]);
 		add_boxes(&boxes, &x[i], &b, 0);
 	}
 	if (!rc && (archive || kind == FP32))
-		rc = put_tensor(t, x, kind, archive ? dtype : safetensors_dtype(&x->is),
-			&boxes, archive);
+		rc = add_tensor_item(t, x, kind,
+			archive ? dtype : safetensors_dtype(&x->tensor), &boxes, archive);
 	free(boxes.v);
 	return rc;
 }
 
-/* The last item is a copy: of these ranks, and what it is a copy of of those. */
-static void end_copy(
-	struct nanotron *t, const struct state *of, const struct state *first, bool whole)
+/* Moves the last item to the copies: the ranks of `copy` saved it, those of `first` the original.
+ * Names tp ranks if the tensor is `whole`. */
+static void move_to_copies(struct nanotron *t, const struct state *copy,
+	const struct state *first, bool whole)
 {
-	const int64_t *n = t->ranks[0].of;
+	const int64_t *n = t->ranks[0].sizes;
 	char text[2][64];
 	for (int i = 0; i < 2; i++) {
-		const struct state *s = i ? first : of;
+		const struct state *s = i ? first : copy;
 		int at = n[0] > 1 || !whole ? snprintf(text[i], sizeof(text[i]),
 						      "pp %lld", (long long)s->pp)
 					    : 0;
 		if (whole)
 			at += snprintf(text[i] + at, sizeof(text[i]) - (size_t)at,
 				"%stp %lld", at ? " " : "", (long long)s->tp);
-		if (of->kind == STEP && n[1] > 1)
+		if (copy->kind == STEP && n[1] > 1)
 			snprintf(text[i] + at, sizeof(text[i]) - (size_t)at, " dp %lld",
 				(long long)s->dp);
 	}
-	items_end_copy(t->f, text[0], text[1]);
+	items_move_to_copies(t->f, text[0], text[1]);
 }
 
-/* What other ranks have of the n parts: ranks tp of a tensor that is not sharded, stages of one that is. */
+/* Appends copies of n parts from other pipeline stages, and from other tp ranks if not sharded. */
 static int add_copies(
 	struct nanotron *t, const struct nanotron_part *x, int64_t n, enum kind kind)
 {
 	const struct state *s;
 	int64_t n_states = find_states(t, x->name, kind, &s);
-	bool whole = n == 1 && !memcmp(x->whole, x->is.dims, sizeof(x->whole));
+	bool whole = n == 1 && !memcmp(x->whole, x->tensor.dims, sizeof(x->whole));
 	for (int64_t i = 1; i < n_states; i++) {
 		struct boxes boxes = {0};
 		int dtype = -1, rc = 0;
@@ -387,9 +389,9 @@ static int add_copies(
 			rc = add_states(t, &x[k], kind, s[i].pp,
 				whole ? s[i].tp : x[k].tp, &boxes, &dtype);
 		if (!rc && dtype >= 0)
-			rc = put_tensor(t, x, kind, dtype, &boxes, true);
+			rc = add_tensor_item(t, x, kind, dtype, &boxes, true);
 		if (!rc && dtype >= 0)
-			end_copy(t, &s[i], s, whole);
+			move_to_copies(t, &s[i], s, whole);
 		free(boxes.v);
 		if (rc)
 			return -1;
@@ -397,7 +399,7 @@ static int add_copies(
 	return 0;
 }
 
-/* All ranks count the steps of each parameter. */
+/* Appends the step counter of a parameter, and as copies the counters of all other ranks. */
 static int add_step(struct nanotron *t, const struct nanotron_part *x)
 {
 	const struct state *s;
@@ -405,15 +407,15 @@ static int add_step(struct nanotron *t, const struct nanotron_part *x)
 	for (int64_t i = 0; i < n; i++) {
 		if (s[i].n != 1)
 			continue;
-		if (put_item(t, x->name, STEP, s[i].b.dtype, NULL))
+		if (begin_item(t, x->name, STEP, s[i].b.dtype, NULL))
 			return -1;
-		put_chunk(t,
+		add_chunk(t,
 			&(struct box){.at = s[i].b.at,
 				.file = s[i].b.file,
 				.entry = s[i].b.entry},
 			true);
 		if (i)
-			end_copy(t, &s[i], s, true);
+			move_to_copies(t, &s[i], s, true);
 	}
 	return 0;
 }
@@ -423,11 +425,11 @@ static int add_items(struct nanotron *t)
 	for (int64_t i = 0, k; i < t->n_parts; i = k) {
 		const struct nanotron_part *x = &t->parts[i];
 		for (k = i + 1; k < t->n_parts && !strcmp(t->parts[k].name, x->name); k++)
-			if (t->parts[k].is.ndim != x->is.ndim ||
+			if (t->parts[k].tensor.ndim != x->tensor.ndim ||
 				memcmp(t->parts[k].whole, x->whole, sizeof(x->whole)) !=
 					0)
 				return err_set(t->e, EX_DATAERR,
-					"%s: is of a tensor of another shape than the files beside it",
+					"%s: the tensor's shape differs from the other ranks",
 					t->f->parts->files[t->parts[k].file]);
 		for (enum kind kind = FP32; kind < STEP; kind++)
 			if (add_item(t, x, k - i, kind) || add_copies(t, x, k - i, kind))
@@ -438,16 +440,16 @@ static int add_items(struct nanotron *t)
 	return 0;
 }
 
-/* The weight decay of each parameter, where the first rank has a group with the same: its stage of a pipeline has
- * not all. */
+/* Appends the weight decay of each parameter, if rank 0 has a group with this value to refer to.
+ * Rank 0's groups lack the parameters of other pipeline stages. */
 static int add_decays(struct nanotron *t)
 {
-	enum { MOST = 16 };
+	enum { MAX_GROUPS = 16 };
 	const struct pickle *p = &t->f->parts->archive.tree;
 	struct pickle_each groups;
-	uint32_t group, nodes[MOST], n = 0;
+	uint32_t group, nodes[MAX_GROUPS], n = 0;
 	pickle_each(&groups, p, pickle_get(p, p->root, "param_groups"));
-	while (n < MOST && pickle_next(&groups, &group)) {
+	while (n < MAX_GROUPS && pickle_next(&groups, &group)) {
 		uint32_t decay = pickle_field(p, group, "weight_decay"), k = 0;
 		while (k < n && p->nodes[nodes[k]].is.real != p->nodes[decay].is.real)
 			k++;
@@ -472,7 +474,7 @@ static int add_decays(struct nanotron *t)
 	return 0;
 }
 
-/* ---- interface -------------------------------------------------------------------------------------- */
+/* ---- interface ------------------------------------------------------------------------------- */
 
 static int read_all(struct nanotron *t)
 {
@@ -480,7 +482,7 @@ static int read_all(struct nanotron *t)
 	int rc = nanotron_list_ranks(t);
 	scoped_ptr char *path = text_printf("%s/model", t->f->path);
 	rc = rc || nanotron_list_parts(t, path, "", 0) ? -1 : 0;
-	storages_files(t->f, &t->paths);
+	storages_add_files(t->f, &t->paths);
 	for (int64_t i = 0; i < t->n_parts && !rc; i++)
 		rc = nanotron_read_part(t, &t->parts[i]);
 	if (t->n_parts)
@@ -492,7 +494,7 @@ static int read_all(struct nanotron *t)
 	rc = rc || add_items(t) ? -1 : 0;
 	/* (the groups of all ranks have the same options) */
 	if (!rc && t->n_ranks)
-		rc = archive_of_path(&p->archive, p->files[0], t->e) ||
+		rc = archive_open_path(&p->archive, p->files[0], t->e) ||
 		     torch_file_walk(t->f,
 			     pickle_get(&p->archive.tree, p->archive.tree.root,
 				     "param_groups"),

@@ -4,25 +4,26 @@
 #include "archive/archive_internal.h"
 #include "archive/safetensors.h"
 
-/* Rows of a part, and the box that they are of the whole tensor. */
+/* Rows [row, row + rows) of a part, and the box of the whole tensor that they hold. */
 struct nanotron_slices {
 	int64_t row, rows, begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 };
 
-/* A file of the model. */
+/* A model file: a whole tensor, or the part of a tensor-parallel rank. */
 struct nanotron_part {
 	char *name;
 	int64_t tp;
 	int32_t file;
-	struct st_tensor is;
-	int64_t whole[TORCH_MAX_DIMS]; /* the dimensions of the tensor */
+	struct st_tensor tensor;
+	int64_t whole[TORCH_MAX_DIMS]; /* dimensions of the whole tensor */
 	struct nanotron_slices *slices;
 	int64_t n_slices;
 };
 
-/* A file of the optimizer. */
+/* The optimizer file of a rank. */
 struct nanotron_rank {
-	int64_t pp, dp, tp, of[3]; /* of how many */
+	int64_t pp, dp, tp; /* dp -1: without ZeRO */
+	int64_t sizes[3];   /* number of ranks along pp, dp, tp */
 	char *name;
 };
 
@@ -36,12 +37,12 @@ struct nanotron {
 	int64_t n_ranks, n_parts, n_states;
 };
 
-/* ---- nanotron_files.c: the files, by their names, and the parts that those of the model have ---------------- */
+/* ---- nanotron_files.c: lists the files by name, and reads the headers of model files --------- */
 
-/* Those of the optimizer, of all ranks, sorted; their paths are the first. */
+/* Lists the optimizer files of all ranks, sorted, first in t->paths. Fails if one is missing. */
 int nanotron_list_ranks(struct nanotron *t);
-/* Those of the model, below a folder. `name`: in front of the names of tensors. */
+/* Lists the model files below a directory. `name`: prefix of the names of its tensors. */
 int nanotron_list_parts(
-	struct nanotron *t, const char *folder, const char *name, int depth);
-/* Reads the header of one. */
+	struct nanotron *t, const char *directory, const char *name, int depth);
+/* Reads the header of a model file. */
 int nanotron_read_part(struct nanotron *t, struct nanotron_part *x);

@@ -1,54 +1,53 @@
-/* The files of a checkpoint of nanotron: which ranks have saved, and of which slices of tensors they are. */
+/* The files of a nanotron checkpoint: the rank of each file, and its slices of tensors. */
 #include "archive/nanotron.h"
 
 #include "base/file.h"
 
-/* ---- names of files ------------------------------------------------------------------------------ */
+/* ---- file names ------------------------------------------------------------------------------ */
 
-/* Takes KEY, a number, -of- and a number. */
-static bool take_rank(const char **text, const char *key, int64_t *rank, int64_t *of)
+/* Parses KEY, a rank, "-of-" and a size; moves *text past them. */
+static bool parse_rank(const char **text, const char *key, int64_t *rank, int64_t *size)
 {
-	enum { MOST_DIGITS = 6 }; /* (the numbers of three such ranks are multiplied) */
+	enum { MAX_DIGITS = 6 }; /* (the product of three sizes must fit) */
 	const char *at = *text;
-	int64_t *both[] = {rank, of};
+	int64_t *both[] = {rank, size};
 	for (int i = 0; i < 2; i++) {
 		const char *before = i ? "-of-" : key;
 		if (strncmp(at, before, strlen(before)) != 0)
 			return false;
 		at += strlen(before);
 		size_t n = strspn(at, "0123456789");
-		if (!n || n > MOST_DIGITS)
+		if (!n || n > MAX_DIGITS)
 			return false;
 		*both[i] = strtoll(at, NULL, 10);
 		at += n;
 	}
 	*text = at;
-	return *rank < *of;
+	return *rank < *size;
 }
 
-/* The rank of a file of the optimizer. False: it is none. */
+/* Parses the name of an optimizer file. Returns false if it is not one. */
 static bool read_rank_name(const char *name, struct nanotron_rank *r, bool *experts)
 {
 	static const char begin[] = "optimizer_";
 	const char *at = name + strlen(begin);
-	int64_t expert = 0, of = 1;
-	*r = (struct nanotron_rank){.dp = -1, .of = {1, 1, 1}};
+	int64_t expert = 0, size = 1;
+	*r = (struct nanotron_rank){.dp = -1, .sizes = {1, 1, 1}};
 	if (strncmp(name, begin, strlen(begin)) != 0 ||
-		!take_rank(&at, "pp-", &r->pp, &r->of[0]))
+		!parse_rank(&at, "pp-", &r->pp, &r->sizes[0]))
 		return false;
-	if (!take_rank(&at, "_dp-", &r->dp, &r->of[1]))
+	if (!parse_rank(&at, "_dp-", &r->dp, &r->sizes[1]))
 		r->dp = -1;
-	if (!take_rank(&at, "_tp-", &r->tp, &r->of[2]))
+	if (!parse_rank(&at, "_tp-", &r->tp, &r->sizes[2]))
 		return false;
-	take_rank(&at, "_exp-", &expert, &of);
-	*experts |= of > 1;
+	parse_rank(&at, "_exp-", &expert, &size);
+	*experts |= size > 1;
 	return !strcmp(at, ".pt");
 }
 
-static int refuse_experts(const struct nanotron *t)
+static int reject_experts(const struct nanotron *t)
 {
-	return err_set(t->e, EX_UNAVAILABLE,
-		"%s: of a run with experts, and pt has no mixture of experts",
+	return err_set(t->e, EX_UNAVAILABLE, "%s: mixture of experts is not supported",
 		t->f->path);
 }
 
@@ -62,32 +61,33 @@ static int by_rank(const void *a, const void *b)
 	return 0;
 }
 
-/* All ranks must have saved. */
+/* Fails unless each rank has one file. */
 static int check_ranks(const struct nanotron *t)
 {
 	const struct nanotron_rank *first = t->ranks;
 	for (int64_t i = 0; i < t->n_ranks; i++) {
 		const struct nanotron_rank *r = &t->ranks[i];
-		int64_t dp = first->of[1], tp = first->of[2];
+		int64_t dp = first->sizes[1], tp = first->sizes[2];
 		if ((r->dp < 0) != (first->dp < 0) ||
-			memcmp(r->of, first->of, sizeof(r->of)) != 0)
+			memcmp(r->sizes, first->sizes, sizeof(r->sizes)) != 0)
 			return err_set(t->e, EX_DATAERR,
-				"%s/optimizer: %s and %s are of runs in different layouts: delete those of "
-				"one",
+				"%s/optimizer: %s and %s are from different layouts; "
+				"delete the files of one run",
 				t->f->path, first->name, r->name);
 		if (r->pp != i / dp / tp || r->tp != i / dp % tp ||
 			(r->dp >= 0 && r->dp != i % dp))
 			return err_set(t->e, EX_DATAERR,
-				"%s/optimizer: the file before %s is missing: copy the files of all hosts "
-				"into one directory",
+				"%s/optimizer: the file before %s is missing; "
+				"copy the files of all hosts into one directory",
 				t->f->path, r->name);
 	}
-	int64_t wanted = t->n_ranks ? first->of[0] * first->of[1] * first->of[2] : 0;
+	int64_t wanted =
+		t->n_ranks ? first->sizes[0] * first->sizes[1] * first->sizes[2] : 0;
 	return t->n_ranks >= wanted
 		       ? 0
 		       : err_set(t->e, EX_DATAERR,
-				 "%s/optimizer: %lld ranks have saved, and there are %lld files: copy the "
-				 "files of all hosts into one directory",
+				 "%s/optimizer: %lld ranks saved, but there are %lld files; "
+				 "copy the files of all hosts into one directory",
 				 t->f->path, (long long)wanted, (long long)t->n_ranks);
 }
 
@@ -113,25 +113,25 @@ int nanotron_list_ranks(struct nanotron *t)
 		str_printf(&path, "%s/optimizer/%s", t->f->path, t->ranks[i].name);
 		strs_add(&t->paths, path.s);
 	}
-	return experts ? refuse_experts(t) : check_ranks(t);
+	return experts ? reject_experts(t) : check_ranks(t);
 }
 
 int nanotron_list_parts(
-	struct nanotron *t, const char *folder, const char *name, int depth)
+	struct nanotron *t, const char *directory, const char *name, int depth)
 {
-	enum { MOST_DEPTH = 16 };
+	enum { MAX_DEPTH = 16 };
 	static const char begin[] = "model_", end[] = ".safetensors";
 	struct dirent *entry;
-	scoped_dir *d = opendir(folder);
+	scoped_dir *d = opendir(directory);
 	int rc = 0;
 	while (d && !rc && (entry = readdir(d))) {
 		scoped_str own = {0};
 		const char *file = entry->d_name, *ranks = strstr(file, "_pp-rank-");
-		int64_t pp = 0, of = 1;
-		scoped_ptr char *path = text_printf("%s/%s", folder, file);
+		int64_t pp = 0, size = 1;
+		scoped_ptr char *path = text_printf("%s/%s", directory, file);
 		if (*file != '.' && file_is_folder(path)) {
 			str_printf(&own, "%s%s.", name, file);
-			rc = depth < MOST_DEPTH
+			rc = depth < MAX_DEPTH
 				     ? nanotron_list_parts(t, path, own.s, depth + 1)
 				     : 0;
 		} else if (!strncmp(file, begin, strlen(begin)) && text_ends(file, end)) {
@@ -141,12 +141,12 @@ int nanotron_list_parts(
 			str_printf(&own, "%s%.*s", name,
 				(int)(at - file - (int)strlen(begin)),
 				file + strlen(begin));
-			if (ranks && (!take_rank(&at, "_pp-rank-", &pp, &of) ||
-					     !take_rank(&at, "_tp-rank-", &x.tp, &of)))
+			if (ranks && (!parse_rank(&at, "_pp-rank-", &pp, &size) ||
+					     !parse_rank(&at, "_tp-rank-", &x.tp, &size)))
 				rc = err_set(t->e, EX_DATAERR,
-					"%s: the name tells no rank", path);
+					"%s: the file name has no valid rank", path);
 			else if (strcmp(at, end) != 0)
-				rc = refuse_experts(t);
+				rc = reject_experts(t);
 			strs_add(&t->paths, path);
 			x.name = xstrdup(own.s);
 			t->parts = xgrow(t->parts, t->n_parts, sizeof(*t->parts));
@@ -156,20 +156,20 @@ int nanotron_list_parts(
 	return rc;
 }
 
-/* ---- the files of the model ------------------------------------------------------------------- */
+/* ---- model files ----------------------------------------------------------------------------- */
 
-/* Takes an integer, or None: `none`. A number of NumPy has its type around it. */
-static bool take_integer(const char **text, int64_t none, int64_t *out)
+/* Parses an integer, np.int64(integer), or None, which stands for `none`. */
+static bool parse_integer(const char **text, int64_t none, int64_t *out)
 {
 	static const char of_numpy[] = "np.int64(";
-	enum { MOST_DIGITS = 15 };
+	enum { MAX_DIGITS = 15 };
 	bool numpy = !strncmp(*text, of_numpy, strlen(of_numpy));
 	const char *at = *text + (numpy ? strlen(of_numpy) : 0);
 	size_t n = strspn(at, "0123456789");
 	*out = none;
 	if (!strncmp(at, "None", 4))
 		n = 4;
-	else if (n && n <= MOST_DIGITS)
+	else if (n && n <= MAX_DIGITS)
 		*out = strtoll(at, NULL, 10);
 	else
 		return false;
@@ -180,36 +180,37 @@ static bool take_integer(const char **text, int64_t none, int64_t *out)
 	return true;
 }
 
-static bool take(const char **text, char c)
+static bool accept_char(const char **text, char c)
 {
 	bool is = **text == c;
 	*text += is;
 	return is;
 }
 
-/* "(96, 32)" of unsharded_shape. */
+/* Parses unsharded_shape: "(96, 32)". */
 static bool read_shape(const char *text, int ndim, int64_t *dims)
 {
-	if (!take(&text, '('))
+	if (!accept_char(&text, '('))
 		return false;
 	for (int i = 0; i < ndim; i++) {
-		if (!take_integer(&text, -1, &dims[i]) || dims[i] < 0)
+		if (!parse_integer(&text, -1, &dims[i]) || dims[i] < 0)
 			return false;
-		take(&text, ',');
-		take(&text, ' ');
+		accept_char(&text, ',');
+		accept_char(&text, ' ');
 	}
-	return take(&text, ')') && !*text;
+	return accept_char(&text, ')') && !*text;
 }
 
-/* "0,10,None|None,None,None": of each dimension begin, end and step. */
-static bool take_box(
+/* Parses "0,10,None|None,None,None": begin, end and step of each dimension. */
+static bool parse_box(
 	const char **text, int ndim, const int64_t *dims, int64_t *begin, int64_t *sizes)
 {
 	for (int i = 0; i < ndim; i++) {
 		int64_t end, step;
-		if ((i && !take(text, '|')) || !take_integer(text, 0, &begin[i]) ||
-			!take(text, ',') || !take_integer(text, dims[i], &end) ||
-			!take(text, ',') || !take_integer(text, 1, &step) || step != 1)
+		if ((i && !accept_char(text, '|')) ||
+			!parse_integer(text, 0, &begin[i]) || !accept_char(text, ',') ||
+			!parse_integer(text, dims[i], &end) || !accept_char(text, ',') ||
+			!parse_integer(text, 1, &step) || step != 1)
 			return false;
 		if (begin[i] > end || end > dims[i])
 			return false;
@@ -218,39 +219,39 @@ static bool take_box(
 	return true;
 }
 
-/* LOCAL#GLOBAL;LOCAL#GLOBAL..., where the local one is some of the rows. */
+/* Parses local_global_slices_pairs, LOCAL#GLOBAL;LOCAL#GLOBAL... Local slices are whole rows. */
 static bool read_slices(struct nanotron_part *x, const char *text)
 {
 	enum { MAX_SLICES = 1 << 16 };
 	do {
 		struct nanotron_slices s = {0};
 		int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
-		if (!take_box(&text, x->is.ndim, x->is.dims, begin, sizes) ||
-			!take(&text, '#') ||
-			!take_box(&text, x->is.ndim, x->whole, s.begin, s.sizes) ||
-			memcmp(sizes, s.sizes, (size_t)x->is.ndim * sizeof(*sizes)) !=
+		if (!parse_box(&text, x->tensor.ndim, x->tensor.dims, begin, sizes) ||
+			!accept_char(&text, '#') ||
+			!parse_box(&text, x->tensor.ndim, x->whole, s.begin, s.sizes) ||
+			memcmp(sizes, s.sizes, (size_t)x->tensor.ndim * sizeof(*sizes)) !=
 				0 ||
 			x->n_slices == MAX_SLICES)
 			return false;
-		for (int i = 1; i < x->is.ndim; i++)
-			if (sizes[i] != x->is.dims[i])
+		for (int i = 1; i < x->tensor.ndim; i++)
+			if (sizes[i] != x->tensor.dims[i])
 				return false;
 		s.row = begin[0];
 		s.rows = sizes[0];
 		x->slices = xgrow(x->slices, x->n_slices, sizeof(*x->slices));
 		x->slices[x->n_slices++] = s;
-	} while (take(&text, ';'));
+	} while (accept_char(&text, ';'));
 	return !*text;
 }
 
-/* All of a tensor that is not sharded. */
+/* Sets the slice of a tensor that is not sharded. */
 static void set_whole(struct nanotron_part *x)
 {
 	x->slices = xcalloc(1, sizeof(*x->slices));
 	x->n_slices = 1;
-	x->slices->rows = x->is.dims[0];
-	memcpy(x->slices->sizes, x->is.dims, sizeof(x->is.dims));
-	memcpy(x->whole, x->is.dims, sizeof(x->is.dims));
+	x->slices->rows = x->tensor.dims[0];
+	memcpy(x->slices->sizes, x->tensor.dims, sizeof(x->tensor.dims));
+	memcpy(x->whole, x->tensor.dims, sizeof(x->tensor.dims));
 }
 
 int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
@@ -265,18 +266,18 @@ int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 	const char *shape = safetensors_metadata(&h, "unsharded_shape");
 	bool ok = h.n == 1 && !strcmp(h.tensors[0].name, "data");
 	if (ok)
-		x->is = h.tensors[0];
-	x->is.name = NULL;
-	ok = ok && safetensors_dtype(&x->is) >= 0 && x->is.ndim &&
-	     shape_fits(x->is.dims, x->is.ndim);
+		x->tensor = h.tensors[0];
+	x->tensor.name = NULL;
+	ok = ok && safetensors_dtype(&x->tensor) >= 0 && x->tensor.ndim &&
+	     shape_fits(x->tensor.dims, x->tensor.ndim);
 	if (ok && slices && shape)
-		ok = read_shape(shape, x->is.ndim, x->whole) &&
-		     shape_fits(x->whole, x->is.ndim) && read_slices(x, slices);
+		ok = read_shape(shape, x->tensor.ndim, x->whole) &&
+		     shape_fits(x->whole, x->tensor.ndim) && read_slices(x, slices);
 	else if (ok)
 		set_whole(x);
 	safetensors_header_free(&h);
 	return ok ? 0
 		  : err_set(t->e, EX_DATAERR,
-			    "%s: the type, shape or slices of its tensor are not possible",
+			    "%s: the dtype, shape or slices of its tensor are invalid",
 			    path);
 }

@@ -1,5 +1,4 @@
-/* The pickle machine: the opcodes of protocols 2 to 5 that torch.save(), DCP and Megatron write, and no
- * other. */
+/* The pickle machine. It has only the opcodes that torch.save(), DCP and Megatron-LM write. */
 #include "archive/pickle.h"
 
 #include "base/file.h"
@@ -49,73 +48,73 @@ enum {
 	BINPERSID = 'Q',
 };
 
-/* Limits: nodes have numbers of 32 bits; no value that is being built has so many parts at once. Python writes 3 bytes
- * and more for a value that gets a node, and some of the first may have less. */
+/* Limits. Python writes at least 3 bytes for a value that gets a node; FREE_NODES covers a few
+ * smaller values at the start. Node indices have 32 bits. */
 enum { BYTES_PER_NODE = 3, FREE_NODES = 1 << 16, MAX_FIELDS = 256 };
-enum { MOST_STACK = 1 << 26, INT_CACHE = 1 << 12, TEXT_CACHE = 1 << 13, INLINED = 2 };
-#define MOST_NODES ((uint32_t)1 << 31)
+enum { MAX_STACK = 1 << 26, INT_CACHE = 1 << 12, TEXT_CACHE = 1 << 13, INLINED = 2 };
+#define MAX_NODES ((uint32_t)1 << 31)
 #define NO_NODE UINT32_MAX
 #define MARKED (UINT32_MAX - 1) /* on the stack */
 
-/* Values that are not made again. (None is node 0.) */
+/* Nodes of constants. (None is node 0.) */
 enum { THE_FALSE = 1, THE_TRUE, THE_EMPTY_TUPLE };
-/* Globals that are not opaque: node.n of their nodes. */
+/* Kinds of globals, in node.n. Calls of the last two become containers, others stay opaque. */
 enum { OTHER_GLOBAL, ORDERED_DICT, SIZE };
 
-/* The machine: a stack of numbers of nodes, and a memo. */
+/* The machine: a stack of nodes, and a memo. */
 struct machine {
 	struct pickle *p;
-	const unsigned char *bytes; /* those from `begin` to `end` */
+	const unsigned char *bytes; /* of the pickle, from `begin` to `end` */
 	size_t n_bytes, at, begin, end;
-	unsigned char *piece; /* bytes of the file that are in memory, or NULL */
+	unsigned char *piece; /* buffer for a piece of the file, or NULL */
 	int fd;
-	bool unreadable; /* *e says why */
+	bool unreadable; /* with *e set */
 	uint32_t *stack, *memo;
-	int64_t n_stack, room_stack, n_memo, room_memo;
-	uint32_t room_nodes;
-	uint64_t room_links, room_texts;
-	/* Nodes of integers and texts, by their hash: most are written again. */
+	int64_t n_stack, stack_capacity, n_memo, memo_capacity;
+	uint32_t node_capacity;
+	uint64_t link_capacity, text_capacity;
+	/* Caches of integer and text nodes by hash, since most values repeat. */
 	uint32_t ints[INT_CACHE], texts[TEXT_CACHE];
 	struct err *e;
 };
 
-static int refuse(struct machine *m, const char *why)
+static int reject(struct machine *m, const char *why)
 {
 	if (m->unreadable)
 		return -1;
 	return err_set(m->e, EX_DATAERR,
-		"%s: not a pickle of torch, or damaged: %s at byte %zu", m->p->name, why,
+		"%s: not a torch pickle, or damaged: %s at byte %zu", m->p->name, why,
 		m->at);
 }
 
 /* ---- nodes ------------------------------------------------------------------------- */
 
-/* NO_NODE: there are too many. */
+/* Returns NO_NODE if there are too many. */
 static uint32_t add_node(struct machine *m, enum pickle_kind kind, uint32_t n)
 {
 	struct pickle *p = m->p;
 	if (p->n_nodes > FREE_NODES + m->n_bytes / BYTES_PER_NODE)
 		return NO_NODE;
-	if (p->n_nodes == m->room_nodes) {
-		if (m->room_nodes >= MOST_NODES)
+	if (p->n_nodes == m->node_capacity) {
+		if (m->node_capacity >= MAX_NODES)
 			return NO_NODE;
-		m->room_nodes = m->room_nodes ? m->room_nodes * 2 : 64;
-		p->nodes = xrealloc(p->nodes, m->room_nodes * sizeof(*p->nodes));
+		m->node_capacity = m->node_capacity ? m->node_capacity * 2 : 64;
+		p->nodes = xrealloc(p->nodes, m->node_capacity * sizeof(*p->nodes));
 	}
 	p->nodes[p->n_nodes] = (struct pickle_node){.kind = kind, .n = n};
 	return p->n_nodes++;
 }
 
-static void room_for_links(struct machine *m, uint64_t n)
+static void reserve_links(struct machine *m, uint64_t n)
 {
 	struct pickle *p = m->p;
-	if (p->n_links + n <= m->room_links)
+	if (p->n_links + n <= m->link_capacity)
 		return;
-	m->room_links = (p->n_links + n) * 2;
-	p->links = xrealloc(p->links, m->room_links * sizeof(*p->links));
+	m->link_capacity = (p->n_links + n) * 2;
+	p->links = xrealloc(p->links, m->link_capacity * sizeof(*p->links));
 }
 
-/* Appends members to a container; -1: there are too many. */
+/* Appends members to a container. Returns -1 if there are too many. */
 static int add_members(struct machine *m, uint32_t node, const uint32_t *x, uint32_t n)
 {
 	struct pickle *p = m->p;
@@ -124,7 +123,7 @@ static int add_members(struct machine *m, uint32_t node, const uint32_t *x, uint
 		return 0;
 	if (place + 2 + n > UINT32_MAX || p->nodes[node].n > UINT32_MAX - n)
 		return -1;
-	room_for_links(m, (uint64_t)n + 2);
+	reserve_links(m, (uint64_t)n + 2);
 	p->links[place] = n;
 	p->links[place + 1] = 0;
 	memcpy(p->links + place + 2, x, n * sizeof(*x));
@@ -142,11 +141,12 @@ static int add_members(struct machine *m, uint32_t node, const uint32_t *x, uint
 static int push(struct machine *m, uint32_t node)
 {
 	if (node == NO_NODE ||
-		(m->n_stack == m->room_stack && m->room_stack >= MOST_STACK))
-		return refuse(m, "too many values");
-	if (m->n_stack == m->room_stack) {
-		m->room_stack = max64(256, 2 * m->room_stack);
-		m->stack = xrealloc(m->stack, (size_t)m->room_stack * sizeof(*m->stack));
+		(m->n_stack == m->stack_capacity && m->stack_capacity >= MAX_STACK))
+		return reject(m, "too many values");
+	if (m->n_stack == m->stack_capacity) {
+		m->stack_capacity = max64(256, 2 * m->stack_capacity);
+		m->stack =
+			xrealloc(m->stack, (size_t)m->stack_capacity * sizeof(*m->stack));
 	}
 	m->stack[m->n_stack++] = node;
 	return 0;
@@ -177,8 +177,8 @@ static int push_links(
 	return push(m, node);
 }
 
-/* The top n values, which stay on the stack; NULL: there are fewer above the last mark. */
-static const uint32_t *top(struct machine *m, int64_t n)
+/* Returns the top n values, which stay on the stack; NULL if fewer are above the last mark. */
+static const uint32_t *top_values(struct machine *m, int64_t n)
 {
 	if (m->n_stack < n)
 		return NULL;
@@ -188,7 +188,7 @@ static const uint32_t *top(struct machine *m, int64_t n)
 	return m->stack + (m->n_stack - n);
 }
 
-/* The values above the last mark, which stay on the stack; NULL: there is no mark. */
+/* Returns the values above the last mark, which stay on the stack; NULL if there is no mark. */
 static const uint32_t *above_mark(struct machine *m, int64_t *n)
 {
 	*n = 0;
@@ -200,32 +200,32 @@ static const uint32_t *above_mark(struct machine *m, int64_t *n)
 static int push_tuple(struct machine *m, const uint32_t *x, int64_t n, int64_t pop)
 {
 	if (!x)
-		return refuse(m, "a tuple without its values");
+		return reject(m, "too few values for a tuple");
 	uint32_t some[INLINED] = {n > 0 ? x[0] : 0, n > 1 ? x[1] : 0};
 	uint32_t node = add_node(m, PICKLE_TUPLE, n > INLINED ? 0 : (uint32_t)n);
 	if (node == NO_NODE || (n > INLINED && add_members(m, node, x, (uint32_t)n)))
-		return refuse(m, "too many values");
+		return reject(m, "too many values");
 	if (n <= INLINED)
 		memcpy(m->p->nodes[node].is.link, some, sizeof(some));
 	m->n_stack -= pop;
 	return push(m, node);
 }
 
-/* Appends the top n values to the container below them and `mark`. Those of an object are dropped. */
-static int append(struct machine *m, int64_t n, int mark, unsigned kinds)
+/* Moves the top n values to the container below them and `mark` marks. An object drops them. */
+static int append_values(struct machine *m, int64_t n, int mark, unsigned kinds)
 {
 	int64_t below = m->n_stack - n - mark - 1;
 	uint32_t to = below >= 0 ? m->stack[below] : MARKED;
 	if (to == MARKED)
-		return refuse(m, "values without their container");
+		return reject(m, "no container for values");
 	enum pickle_kind kind = pickle_kind(m->p, to);
 	if (kind != PICKLE_OBJECT && !(kinds >> kind & 1))
-		return refuse(m, "values for what is no container");
+		return reject(m, "values for something that is not a container");
 	if (kind == PICKLE_DICT && n % 2)
-		return refuse(m, "a key without a value");
+		return reject(m, "a key without a value");
 	if (kind != PICKLE_OBJECT &&
 		add_members(m, to, m->stack + (m->n_stack - n), (uint32_t)n))
-		return refuse(m, "too many values");
+		return reject(m, "too many values");
 	m->n_stack = below + 1;
 	return 0;
 }
@@ -233,18 +233,19 @@ static int append(struct machine *m, int64_t n, int mark, unsigned kinds)
 static int append_marked(struct machine *m, unsigned kinds)
 {
 	int64_t n;
-	return above_mark(m, &n) ? append(m, n, 1, kinds)
-				 : refuse(m, "values without a mark");
+	return above_mark(m, &n) ? append_values(m, n, 1, kinds)
+				 : reject(m, "no mark below values");
 }
 
 static int append_top(struct machine *m, int64_t n, unsigned kinds)
 {
-	return top(m, n + 1) ? append(m, n, 0, kinds) : refuse(m, "too few values");
+	return top_values(m, n + 1) ? append_values(m, n, 0, kinds)
+				    : reject(m, "too few values");
 }
 
 /* ---- bytes ------------------------------------------------------------------------- */
 
-/* Reads a piece of the file that has the next n bytes. (A mapped file that becomes shorter would end the program.) */
+/* Reads the next n bytes or more. (With mmap, truncation of the file would kill the program.) */
 static int read_piece(struct machine *m, size_t n)
 {
 	enum { PIECE = 1 << 20 };
@@ -259,8 +260,8 @@ static int read_piece(struct machine *m, size_t n)
 	return m->unreadable ? -1 : 0;
 }
 
-/* The next n bytes, which stay until more are taken; NULL: there are fewer. */
-static const unsigned char *take(struct machine *m, uint64_t n)
+/* Returns the next n bytes, valid until the next call; NULL if fewer are left. */
+static const unsigned char *next_bytes(struct machine *m, uint64_t n)
 {
 	if (n > m->n_bytes - m->at || (m->at + n > m->end && read_piece(m, n)))
 		return NULL;
@@ -269,14 +270,14 @@ static const unsigned char *take(struct machine *m, uint64_t n)
 	return x;
 }
 
-/* Little-endian, of `width` bytes. */
-static int take_number(struct machine *m, int width, uint64_t *out)
+/* Reads a little-endian number of `width` bytes. */
+static int next_number(struct machine *m, int width, uint64_t *out)
 {
-	const unsigned char *x = take(m, (uint64_t)width);
+	const unsigned char *x = next_bytes(m, (uint64_t)width);
 	*out = 0;
 	for (int i = width - 1; x && i >= 0; i--)
 		*out = *out << 8 | x[i];
-	return x ? 0 : refuse(m, "it ends too early");
+	return x ? 0 : reject(m, "unexpected end");
 }
 
 static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
@@ -286,9 +287,9 @@ static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
 	const struct pickle_node *x = &p->nodes[*kept];
 	if (*kept && x->n == n && !memcmp(p->texts + x->is.at, text, n))
 		return push(m, *kept);
-	if (p->n_texts + n > m->room_texts || !p->texts) {
-		m->room_texts = (p->n_texts + n) * 2 + 64;
-		p->texts = xrealloc(p->texts, m->room_texts);
+	if (p->n_texts + n > m->text_capacity || !p->texts) {
+		m->text_capacity = (p->n_texts + n) * 2 + 64;
+		p->texts = xrealloc(p->texts, m->text_capacity);
 	}
 	memcpy(p->texts + p->n_texts, text, n);
 	uint32_t node = add_node(m, PICKLE_TEXT, (uint32_t)n);
@@ -300,43 +301,43 @@ static int push_text(struct machine *m, const unsigned char *text, uint64_t n)
 	return push(m, node);
 }
 
-/* A text or bytes, with their length in `width` bytes. */
+/* Pushes a text or bytes, after their length in `width` bytes. */
 static int push_bytes(struct machine *m, enum pickle_kind kind, int width)
 {
 	uint64_t n;
-	if (take_number(m, width, &n))
+	if (next_number(m, width, &n))
 		return -1;
-	const unsigned char *x = take(m, n);
+	const unsigned char *x = next_bytes(m, n);
 	if (!x)
-		return refuse(m, "it ends too early");
+		return reject(m, "unexpected end");
 	return kind == PICKLE_TEXT ? push_text(m, x, n)
 				   : push(m, add_node(m, kind, (uint32_t)n));
 }
 
-/* Those of up to 8 bytes are integers; longer ones, such as seeds, are kept as bytes. */
+/* Pushes an integer of up to 8 bytes, or a longer one, such as a seed, as bytes. */
 static int push_long(struct machine *m)
 {
 	uint64_t n, x;
-	if (take_number(m, 1, &n))
+	if (next_number(m, 1, &n))
 		return -1;
 	if (n > 8) {
 		m->at--;
 		return push_bytes(m, PICKLE_BYTES, 1);
 	}
-	if (take_number(m, (int)n, &x))
+	if (next_number(m, (int)n, &x))
 		return -1;
 	if (n && n < 8 && x >> (8 * n - 1))
 		x |= UINT64_MAX << 8 * n;
 	return push_integer(m, (int64_t)x);
 }
 
-/* The only number with its high byte first. */
+/* Pushes a double, the only big-endian number. */
 static int push_real(struct machine *m)
 {
-	const unsigned char *x = take(m, 8);
+	const unsigned char *x = next_bytes(m, 8);
 	uint64_t bits = 0;
 	if (!x)
-		return refuse(m, "it ends too early");
+		return reject(m, "unexpected end");
 	for (int i = 0; i < 8; i++)
 		bits = bits << 8 | x[i];
 	uint32_t node = add_node(m, PICKLE_REAL, 0);
@@ -349,23 +350,23 @@ static int push_line(struct machine *m)
 {
 	enum { LONGEST = 4096 };
 	size_t n = (size_t)min64((int64_t)(m->n_bytes - m->at), LONGEST);
-	const unsigned char *begin = take(m, n);
+	const unsigned char *begin = next_bytes(m, n);
 	const unsigned char *end = begin ? memchr(begin, '\n', n) : NULL;
 	if (!end)
-		return refuse(m, "a name without an end");
+		return reject(m, "a name without a newline");
 	m->at -= n - (size_t)(end - begin) - 1;
 	return push_text(m, begin, (uint64_t)(end - begin));
 }
 
 /* ---- globals, objects, the memo ------------------------------------------------------ */
 
-/* Of the module and the name on the stack. */
+/* Replaces a module and a name on the stack by the global. */
 static int push_global(struct machine *m)
 {
-	const uint32_t *x = top(m, 2);
+	const uint32_t *x = top_values(m, 2);
 	size_t n;
 	if (!x || !pickle_text(m->p, x[0], &n) || !pickle_text(m->p, x[1], &n))
-		return refuse(m, "a global without a name");
+		return reject(m, "a global without module and name");
 	uint32_t module = x[0], name = x[1];
 	m->n_stack -= 2;
 	if (push_links(m, PICKLE_GLOBAL, OTHER_GLOBAL, module, name))
@@ -380,9 +381,9 @@ static int push_global(struct machine *m)
 
 static int push_object(struct machine *m)
 {
-	const uint32_t *x = top(m, 2);
+	const uint32_t *x = top_values(m, 2);
 	if (!x)
-		return refuse(m, "a call without a function");
+		return reject(m, "a call without a function");
 	const struct pickle_node *f = &m->p->nodes[x[0]], *a = &m->p->nodes[x[1]];
 	uint32_t called = x[0], arguments = x[1];
 	bool known = f->kind == PICKLE_GLOBAL && a->kind == PICKLE_TUPLE;
@@ -395,28 +396,29 @@ static int push_object(struct machine *m)
 	return push_links(m, PICKLE_OBJECT, 0, called, arguments);
 }
 
-/* The state of other nodes than objects, such as an OrderedDict's _metadata, is dropped. */
+/* Sets the state of an object. Drops the state of anything else (an OrderedDict's _metadata). */
 static int build(struct machine *m)
 {
-	const uint32_t *x = top(m, 2);
+	const uint32_t *x = top_values(m, 2);
 	if (!x)
-		return refuse(m, "a state without an object");
+		return reject(m, "a state without an object");
 	if (pickle_kind(m->p, x[0]) == PICKLE_OBJECT)
 		m->p->nodes[x[0]].n = x[1];
 	m->n_stack--;
 	return 0;
 }
 
-/* The numbers of pickle.py grow by one; one far beyond would take memory for all between. */
+/* Stores the top value in the memo. pickle.py numbers values consecutively; a much larger number
+ * would take memory for all numbers in between. */
 static int memo_put(struct machine *m, uint64_t number)
 {
-	const uint32_t *x = top(m, 1);
+	const uint32_t *x = top_values(m, 1);
 	if (!x || number > (uint64_t)m->n_memo + 1)
-		return refuse(
-			m, x ? "a number of the memo out of order" : "no value to keep");
-	if ((int64_t)number >= m->room_memo) {
-		m->room_memo = max64(256, 2 * m->room_memo);
-		m->memo = xrealloc(m->memo, (size_t)m->room_memo * sizeof(*m->memo));
+		return reject(
+			m, x ? "memo number out of order" : "no value for the memo");
+	if ((int64_t)number >= m->memo_capacity) {
+		m->memo_capacity = max64(256, 2 * m->memo_capacity);
+		m->memo = xrealloc(m->memo, (size_t)m->memo_capacity * sizeof(*m->memo));
 	}
 	if ((int64_t)number > m->n_memo) /* (numbers may begin with 1) */
 		m->memo[m->n_memo] = NO_NODE;
@@ -428,7 +430,7 @@ static int memo_put(struct machine *m, uint64_t number)
 static int memo_get(struct machine *m, uint64_t number)
 {
 	if ((int64_t)number >= m->n_memo || m->memo[number] == NO_NODE)
-		return refuse(m, "a value of the memo that was not kept");
+		return reject(m, "a missing memo entry");
 	return push(m, m->memo[number]);
 }
 
@@ -439,32 +441,32 @@ static int step_number(struct machine *m, int op)
 	uint64_t x;
 	switch (op) {
 	case PROTO:
-		return take_number(m, 1, &x) ? -1
+		return next_number(m, 1, &x) ? -1
 		       : x >= 2 && x <= 5    ? 0
-					     : refuse(m, "an unknown protocol");
+					     : reject(m, "unknown protocol");
 	case FRAME:
-		return take_number(m, 8, &x);
+		return next_number(m, 8, &x);
 	case BININT:
-		return take_number(m, 4, &x) || push_integer(m, (int32_t)x) ? -1 : 0;
+		return next_number(m, 4, &x) || push_integer(m, (int32_t)x) ? -1 : 0;
 	case BININT1:
-		return take_number(m, 1, &x) || push_integer(m, (int64_t)x) ? -1 : 0;
+		return next_number(m, 1, &x) || push_integer(m, (int64_t)x) ? -1 : 0;
 	case BININT2:
-		return take_number(m, 2, &x) || push_integer(m, (int64_t)x) ? -1 : 0;
+		return next_number(m, 2, &x) || push_integer(m, (int64_t)x) ? -1 : 0;
 	case LONG1:
 		return push_long(m);
 	case BINFLOAT:
 		return push_real(m);
 	case BINPUT:
-		return take_number(m, 1, &x) || memo_put(m, x) ? -1 : 0;
+		return next_number(m, 1, &x) || memo_put(m, x) ? -1 : 0;
 	case LONG_BINPUT:
-		return take_number(m, 4, &x) || memo_put(m, x) ? -1 : 0;
+		return next_number(m, 4, &x) || memo_put(m, x) ? -1 : 0;
 	case BINGET:
-		return take_number(m, 1, &x) || memo_get(m, x) ? -1 : 0;
+		return next_number(m, 1, &x) || memo_get(m, x) ? -1 : 0;
 	case LONG_BINGET:
-		return take_number(m, 4, &x) || memo_get(m, x) ? -1 : 0;
+		return next_number(m, 4, &x) || memo_get(m, x) ? -1 : 0;
 	default:
 		m->at--;
-		return refuse(m, "an opcode that is not read");
+		return reject(m, "unsupported opcode");
 	}
 }
 
@@ -490,11 +492,11 @@ static int step_container(struct machine *m, int op)
 		x = above_mark(m, &n);
 		return push_tuple(m, x, n, n + 1);
 	case TUPLE1:
-		return push_tuple(m, top(m, 1), 1, 1);
+		return push_tuple(m, top_values(m, 1), 1, 1);
 	case TUPLE2:
-		return push_tuple(m, top(m, 2), 2, 2);
+		return push_tuple(m, top_values(m, 2), 2, 2);
 	case TUPLE3:
-		return push_tuple(m, top(m, 3), 3, 3);
+		return push_tuple(m, top_values(m, 3), 3, 3);
 	case APPEND:
 		return append_top(m, 1, LISTS);
 	case APPENDS:
@@ -516,7 +518,7 @@ static int step(struct machine *m, int op)
 	case MARK:
 		return push(m, MARKED);
 	case POP:
-		return m->n_stack-- ? 0 : refuse(m, "no value to drop");
+		return m->n_stack-- ? 0 : reject(m, "no value to drop");
 	case NONE:
 		return push(m, 0);
 	case NEWTRUE:
@@ -542,8 +544,8 @@ static int step(struct machine *m, int op)
 	case BUILD:
 		return build(m);
 	case BINPERSID:
-		if (!top(m, 1))
-			return refuse(m, "a persistent id without a value");
+		if (!top_values(m, 1))
+			return reject(m, "a persistent id without a value");
 		m->n_stack--;
 		return push_links(m, PICKLE_PERSISTENT, 0, m->stack[m->n_stack], 0);
 	default:
@@ -554,13 +556,13 @@ static int step(struct machine *m, int op)
 static int run(struct machine *m)
 {
 	const unsigned char *op;
-	while ((op = take(m, 1)) && *op != STOP)
+	while ((op = next_bytes(m, 1)) && *op != STOP)
 		if (step(m, *op))
 			return -1;
 	if (!op)
-		return refuse(m, "it ends too early");
-	if (!top(m, 1) || m->n_stack != 1)
-		return refuse(m, "it ends with other than one value");
+		return reject(m, "unexpected end");
+	if (!top_values(m, 1) || m->n_stack != 1)
+		return reject(m, "not exactly one value is left");
 	m->p->root = m->stack[0];
 	return 0;
 }
@@ -576,7 +578,7 @@ int pickle_parse(
 	m->end = b->p ? b->n : 0;
 	m->fd = b->fd;
 	m->e = e;
-	room_for_links(m, 1);
+	reserve_links(m, 1);
 	add_node(m, PICKLE_NONE, 0);
 	add_node(m, PICKLE_BOOL, 0);
 	p->nodes[add_node(m, PICKLE_BOOL, 0)].is.integer = 1;
@@ -598,7 +600,7 @@ void pickle_free(struct pickle *p)
 	*p = (struct pickle){.name = NULL};
 }
 
-/* ---- looking at a tree ------------------------------------------------------------------ */
+/* ---- reading a tree --------------------------------------------------------------------- */
 
 const char *pickle_text(const struct pickle *p, uint32_t node, size_t *n_bytes)
 {
@@ -693,8 +695,7 @@ uint32_t pickle_get(const struct pickle *p, uint32_t dict, const char *key)
 		return 0;
 	pickle_each(&it, p, dict);
 	while (pickle_next(&it, &k) && pickle_next(&it, &x))
-		if (pickle_is(p, k,
-			    key)) /* (the last of equal keys is the one of Python) */
+		if (pickle_is(p, k, key)) /* (in Python the last of equal keys wins) */
 			found = x;
 	return found;
 }

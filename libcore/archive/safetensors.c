@@ -1,4 +1,4 @@
-/* safetensors files: the header of one, and a model in one or several. */
+/* safetensors files: reads the header of a file, and opens a model in one or several files. */
 #include "archive/safetensors.h"
 
 #include "archive/archive_internal.h"
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Limit of the JSON, which takes up to 20 times the memory of its text: 100,000 tensors have about 10 MB. */
+/* Maximum size of the JSON; parsed it is up to 20 times larger. 100,000 tensors take 10 MB. */
 enum { MAX_HEADER = 12 << 20 };
 
 static const struct {
@@ -55,7 +55,7 @@ static int find_type(const char *name)
 	return -1;
 }
 
-/* The shape, and the bytes that it needs. */
+/* Reads the shape of a tensor, and sets *n_bytes to the size of its data. */
 static int read_shape(struct st_tensor *t, json_t *shape, int64_t *n_bytes)
 {
 	if (!json_is_array(shape) || json_array_size(shape) > TORCH_MAX_DIMS)
@@ -75,7 +75,7 @@ static int read_shape(struct st_tensor *t, json_t *shape, int64_t *n_bytes)
 	return 0;
 }
 
-/* `data`: the bytes behind the header. */
+/* Reads an entry of the header. `header`: size of the header; `data`: bytes after it. */
 static int read_entry(struct st_tensor *t, const char *name, json_t *entry,
 	int64_t header, int64_t data, const char *path, struct err *e)
 {
@@ -94,7 +94,7 @@ static int read_entry(struct st_tensor *t, const char *name, json_t *entry,
 	if (first < 0 || last < first || last > data || last - first != n_bytes)
 		return err_set(e, EX_DATAERR,
 			"%s: the data_offsets of %s are outside of the file, or do not "
-			"have the size of its shape",
+			"match its shape",
 			path, name);
 	t->name = xstrdup(name);
 	t->offset = header + first;
@@ -118,7 +118,7 @@ static int by_offset(const void *a, const void *b)
 	return (x->n_bytes > y->n_bytes) - (x->n_bytes < y->n_bytes);
 }
 
-/* The data must have neither holes nor overlaps. */
+/* Fails if the data have holes or overlaps. */
 static int check_layout(struct st_tensor *list, int64_t n, int64_t header, int64_t size,
 	const char *path, struct err *e)
 {
@@ -128,7 +128,7 @@ static int check_layout(struct st_tensor *list, int64_t n, int64_t header, int64
 	for (int64_t i = 0; i < n; at += list[i++].n_bytes)
 		if (list[i].offset != at)
 			return err_set(e, EX_DATAERR,
-				"%s: the data of %s overlap with others, or follow a hole",
+				"%s: the data of %s overlap with another tensor, or follow a hole",
 				path, list[i].name);
 	if (at != size)
 		return err_set(e, EX_DATAERR,
@@ -155,7 +155,7 @@ int file_hash_around(int fd, int64_t hole, int64_t n, char fill, uint64_t *hash)
 	return got < 0 ? -1 : 0;
 }
 
-/* Of a file that this program wrote, which its metadata say. */
+/* Verifies the checksum of a file that pt-ckpt wrote, according to its metadata. */
 static int check_hash(int fd, json_t *metadata, const struct str *header,
 	const char *path, struct err *e)
 {
@@ -170,7 +170,7 @@ static int check_hash(int fd, json_t *metadata, const struct str *header,
 				 : NULL;
 	if (!at)
 		return err_set(
-			e, EX_DATAERR, "%s: has no checksum: the file is damaged", path);
+			e, EX_DATAERR, "%s: no checksum: the file is damaged", path);
 	if (file_hash_around(fd, 8 + (at - header->s), ST_DIGITS, '0', &hash))
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
 	snprintf(want, sizeof(want), "%016llx", (unsigned long long)hash);
@@ -187,11 +187,11 @@ static int check_metadata(json_t *metadata, const char *path, struct err *e)
 	bool texts = !metadata || json_is_object(metadata);
 	json_object_foreach(metadata, key, value) texts = texts && json_is_string(value);
 	return texts ? 0
-		     : err_set(e, EX_DATAERR, "%s: __metadata__ is no object of texts",
-			       path);
+		     : err_set(e, EX_DATAERR,
+			       "%s: __metadata__ is not an object of strings", path);
 }
 
-/* `at`: where the data begin. */
+/* Reads all entries. `at`: offset of the data. */
 static int read_tensors(struct st_header *h, int64_t at, const char *path, struct err *e)
 {
 	const char *name;
@@ -278,7 +278,7 @@ const char *safetensors_metadata(const struct st_header *h, const char *key)
 
 /* ---- a model in one file, or in the files of an index -------------------------------------- */
 
-/* Each file has the same text of a key, or none has it. */
+/* Keeps the metadata entry of the first file, and fails if another file's differs. */
 static int keep_text(const struct torch_file *f, const struct st_header *h,
 	const char *key, char kept[static ST_DIGITS + 1], struct err *e)
 {
@@ -286,27 +286,27 @@ static int keep_text(const struct torch_file *f, const struct st_header *h,
 	text = text ? text : "";
 	if (f->parts->n_files == 1)
 		snprintf(kept, ST_DIGITS + 1, "%s", text);
-	return !strcmp(kept, text) ? 0
-				   : err_set(e, EX_DATAERR,
-					     "%s: %s is not that of the other files: of "
-					     "another model, or damaged",
-					     f->parts->files[f->parts->n_files - 1], key);
+	return !strcmp(kept, text)
+		       ? 0
+		       : err_set(e, EX_DATAERR,
+				 "%s: %s differs from the other files: another "
+				 "model, or damaged",
+				 f->parts->files[f->parts->n_files - 1], key);
 }
 
 static int add_tensor(
 	struct torch_file *f, int32_t file, const struct st_tensor *t, struct err *e)
 {
-	struct described d = {.dtype = safetensors_dtype(t), .ndim = t->ndim};
+	struct tensor_info d = {.dtype = safetensors_dtype(t), .ndim = t->ndim};
 	if (d.dtype < 0)
-		return err_set(e, EX_UNAVAILABLE,
-			"%s: %s has the type %s, which is not supported",
+		return err_set(e, EX_UNAVAILABLE, "%s: %s has the unsupported type %s",
 			f->parts->files[file], t->name, safetensors_type(t));
 	memcpy(d.dims, t->dims, sizeof(d.dims));
 	if (!items_add_tensor(f, t->name, strlen(t->name), &d, e))
 		return -1;
 	struct chunk *c = items_add_chunk(f, no_dims, d.dims);
 	c->file = file;
-	chunk_place(c, t->offset);
+	chunk_set_place(c, t->offset);
 	return 0;
 }
 
@@ -357,7 +357,7 @@ static int safetensors_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_safetensors = {.is_file = true,
-	.many = true,
+	.many_archives = true,
 	.is_in = safetensors_is_in,
 	.open = safetensors_open};
 

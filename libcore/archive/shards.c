@@ -1,7 +1,7 @@
 /*
- * A directory of safetensors files, one of each rank, as DCP's HuggingFaceStorageWriter leaves them before
- * they are consolidated. Each tensor of a file is a box, and the metadata of the file say where it begins. No
- * file says how large the whole tensor is: it ends where the last box does.
+ * A directory of safetensors files, one per rank, as DCP's HuggingFaceStorageWriter writes them
+ * before they are consolidated. Each tensor of a file is a box of a tensor; the file's metadata
+ * have its begin. No file has the shape of the whole tensor: it ends where its last box ends.
  */
 #include "archive/archive_internal.h"
 #include "archive/safetensors.h"
@@ -14,32 +14,32 @@ static bool is_shard(const char *name)
 	return !strncmp(name, "shard-", 6) && text_ends(name, ".safetensors");
 }
 
-static int list_shards(const char *folder, struct strs *out)
+static int list_shards(const char *directory, struct strs *out)
 {
-	scoped_dir *d = opendir(folder);
+	scoped_dir *d = opendir(directory);
 	struct dirent *entry;
 	while (d && (entry = readdir(d)))
 		if (is_shard(entry->d_name)) {
 			scoped_ptr char *path =
-				text_printf("%s/%s", folder, entry->d_name);
+				text_printf("%s/%s", directory, entry->d_name);
 			strs_add(out, path);
 		}
 	strs_sort(out);
 	return out->n > 0;
 }
 
-static bool shards_are_in(const char *folder)
+static bool shards_are_in(const char *directory)
 {
 	scoped_strs list = {0};
-	return list_shards(folder, &list);
+	return list_shards(directory, &list);
 }
 
 /* ---- one file ----------------------------------------------------------------------------- */
 
-/* A tensor of a file. */
+/* A tensor of a file: a box of the whole tensor. */
 struct shard {
 	int32_t file;
-	struct st_tensor is;
+	struct st_tensor tensor;
 	int64_t begin[TORCH_MAX_DIMS];
 };
 
@@ -50,7 +50,7 @@ struct shards {
 	struct err *e;
 };
 
-/* Reads an array of n integers that are not negative. */
+/* Reads an array of n nonnegative integers. */
 static int read_integers(json_t *list, int n, int64_t *out)
 {
 	if (!json_is_array(list) || json_array_size(list) != (size_t)n)
@@ -64,23 +64,23 @@ static int read_integers(json_t *list, int n, int64_t *out)
 	return 0;
 }
 
-/* Appends the tensors of a file. `where`: the saved_offsets of each. */
+/* Appends the tensors of a file. `where`: saved_offsets by tensor name. */
 static int add_shards(
 	struct shards *s, int32_t file, struct st_header *h, const json_t *where)
 {
 	const char *path = s->f->parts->files[file];
 	for (int64_t i = 0; i < h->n; i++) {
-		struct shard x = {.file = file, .is = h->tensors[i]};
-		json_t *saved = json_object_get(where, x.is.name);
-		if (safetensors_dtype(&x.is) < 0)
+		struct shard x = {.file = file, .tensor = h->tensors[i]};
+		json_t *saved = json_object_get(where, x.tensor.name);
+		if (safetensors_dtype(&x.tensor) < 0)
 			return err_set(s->e, EX_UNAVAILABLE,
-				"%s: %s has the type %s, which is not supported", path,
-				x.is.name, safetensors_type(&x.is));
-		if (read_integers(
-			    json_object_get(saved, "saved_offsets"), x.is.ndim, x.begin))
+				"%s: %s has the unsupported type %s", path, x.tensor.name,
+				safetensors_type(&x.tensor));
+		if (read_integers(json_object_get(saved, "saved_offsets"), x.tensor.ndim,
+			    x.begin))
 			return err_set(s->e, EX_DATAERR,
 				"%s: the saved_offsets of %s are invalid", path,
-				x.is.name);
+				x.tensor.name);
 		s->v = xgrow(s->v, s->n, sizeof(*s->v));
 		s->v[s->n++] = x;
 		h->tensors[i].name = NULL;
@@ -98,12 +98,11 @@ static int read_file(struct shards *s, int32_t file)
 	items_allow(s->f, h.size);
 	const char *text = safetensors_metadata(&h, "DCP_SHARDING_INFO");
 	json_auto_t *where = text ? load_json(text, strlen(text), 0, NULL) : NULL;
-	int rc =
-		json_is_object(where)
-			? add_shards(s, file, &h, where)
-			: err_set(s->e, EX_DATAERR,
-				  "%s: has no DCP_SHARDING_INFO: not a part of a checkpoint",
-				  path);
+	int rc = json_is_object(where)
+			 ? add_shards(s, file, &h, where)
+			 : err_set(s->e, EX_DATAERR,
+				   "%s: no DCP_SHARDING_INFO: not a part of a checkpoint",
+				   path);
 	safetensors_header_free(&h);
 	return rc;
 }
@@ -113,45 +112,46 @@ static int read_file(struct shards *s, int32_t file)
 static int by_name_and_begin(const void *a, const void *b)
 {
 	const struct shard *x = a, *y = b;
-	int order = strcmp(x->is.name, y->is.name);
+	int order = strcmp(x->tensor.name, y->tensor.name);
 	for (int i = 0; i < TORCH_MAX_DIMS && !order; i++)
 		order = (x->begin[i] > y->begin[i]) - (x->begin[i] < y->begin[i]);
 	return order;
 }
 
-/* The shards [from, to) are one tensor. */
+/* Appends the tensor of shards [from, to). */
 static int add_tensor(struct shards *s, int64_t from, int64_t to)
 {
 	const struct shard *first = &s->v[from];
 	struct torch_item *t =
-		items_add(s->f, first->is.name, strlen(first->is.name), s->e);
+		items_add(s->f, first->tensor.name, strlen(first->tensor.name), s->e);
 	if (!t)
 		return -1;
 	t->kind = TORCH_TENSOR;
-	t->dtype = safetensors_dtype(&first->is);
-	t->ndim = first->is.ndim;
+	t->dtype = safetensors_dtype(&first->tensor);
+	t->ndim = first->tensor.ndim;
 	for (int64_t i = from; i < to; i++) {
 		const struct shard *x = &s->v[i];
-		if (safetensors_dtype(&x->is) != t->dtype || x->is.ndim != t->ndim)
+		if (safetensors_dtype(&x->tensor) != t->dtype ||
+			x->tensor.ndim != t->ndim)
 			return err_set(s->e, EX_DATAERR,
-				"%s: %s is not as in the other files",
-				s->f->parts->files[x->file], x->is.name);
+				"%s: the dtype or rank of %s differs from the other files",
+				s->f->parts->files[x->file], x->tensor.name);
 		for (int k = 0; k < t->ndim; k++)
-			t->dims[k] = max64(t->dims[k], x->begin[k] + x->is.dims[k]);
+			t->dims[k] = max64(t->dims[k], x->begin[k] + x->tensor.dims[k]);
 	}
 	if (!shape_fits(t->dims, t->ndim))
-		return err_set(s->e, EX_DATAERR, "%s: the shape of %s is not possible",
+		return err_set(s->e, EX_DATAERR, "%s: invalid shape of %s",
 			s->f->parts->files[first->file], t->name);
 	for (int64_t i = from; i < to; i++) {
 		const struct shard *x = &s->v[i];
 		bool empty = false;
-		for (int k = 0; k < x->is.ndim; k++)
-			empty = empty || !x->is.dims[k];
+		for (int k = 0; k < x->tensor.ndim; k++)
+			empty = empty || !x->tensor.dims[k];
 		if (empty)
 			continue;
-		struct chunk *c = items_add_chunk(s->f, x->begin, x->is.dims);
+		struct chunk *c = items_add_chunk(s->f, x->begin, x->tensor.dims);
 		c->file = x->file;
-		chunk_place(c, x->is.offset);
+		chunk_set_place(c, x->tensor.offset);
 	}
 	return 0;
 }
@@ -174,16 +174,17 @@ static int shards_open(struct torch_file *f, struct err *e)
 	if (s.n && !rc)
 		qsort(s.v, (size_t)s.n, sizeof(*s.v), by_name_and_begin);
 	for (int64_t i = 0, k; i < s.n && !rc; i = k) {
-		for (k = i + 1; k < s.n && !strcmp(s.v[i].is.name, s.v[k].is.name);)
+		for (k = i + 1;
+			k < s.n && !strcmp(s.v[i].tensor.name, s.v[k].tensor.name);)
 			k++;
 		rc = add_tensor(&s, i, k);
 	}
 	rc = rc || items_end(f, e) ? -1 : 0;
 	for (int64_t i = 0; i < s.n; i++)
-		free(s.v[i].is.name);
+		free(s.v[i].tensor.name);
 	free(s.v);
 	return rc;
 }
 
 const struct container container_shards = {
-	.many = true, .is_in = shards_are_in, .open = shards_open};
+	.many_archives = true, .is_in = shards_are_in, .open = shards_open};

@@ -1,14 +1,14 @@
 /*
- * Tensors in storages of several archives of torch.save(). There may be thousands, so only the directory of
- * each is kept, and its tree is not. A storage may be a flat buffer with parts of many tensors: the part of
- * one, which may begin and end within a row, becomes boxes; and its checksum is checked once, when the first
- * number is read.
+ * Tensors in the storages of several torch.save() archives. There may be thousands of archives, so
+ * only their zip directories stay in memory, not their trees. A storage may be a flat buffer with
+ * parts of many tensors. A part may begin and end within a row, so it becomes several boxes. The
+ * checksum of a storage is verified once, when its first element is read.
  */
 #include "archive/archive_internal.h"
 
 #include <sys/stat.h>
 
-void storages_files(struct torch_file *f, const struct strs *paths)
+void storages_add_files(struct torch_file *f, const struct strs *paths)
 {
 	for (int64_t i = 0; i < paths->n; i++)
 		items_add_file(f, paths->v[i]);
@@ -33,7 +33,7 @@ void storages_close(struct torch_file *f, int32_t file, struct archive *a)
 	archive_close(a);
 }
 
-int storages_describe(const struct archive *a, uint32_t node, struct described *d,
+int storages_describe(const struct archive *a, uint32_t node, struct tensor_info *d,
 	struct buffer *b, struct err *e)
 {
 	int64_t at;
@@ -49,10 +49,10 @@ int storages_describe(const struct archive *a, uint32_t node, struct described *
 	return 0;
 }
 
-int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
+int storages_add_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	uint32_t node, const char *name, struct err *e)
 {
-	struct described d;
+	struct tensor_info d;
 	struct buffer b = {.file = file};
 	int rc = storages_describe(a, node, &d, &b, e);
 	if (rc)
@@ -67,27 +67,27 @@ int storages_tensor(struct torch_file *f, int32_t file, const struct archive *a,
 	return 0;
 }
 
-int storages_buffer(const struct torch_file *f, int32_t file, const struct archive *a,
-	uint32_t node, struct buffer *b, struct err *e)
+int storages_describe_buffer(const struct torch_file *f, int32_t file,
+	const struct archive *a, uint32_t node, struct buffer *b, struct err *e)
 {
-	struct described d;
+	struct tensor_info d;
 	*b = (struct buffer){.file = file};
 	int rc = storages_describe(a, node, &d, b, e);
 	if (rc < 0)
 		return -1;
 	if (rc || d.ndim != 1 || (d.dims[0] > 1 && d.stride[0] != 1))
 		return err_set(e, EX_DATAERR,
-			"%s: what should be a flat buffer is none: the file is damaged",
+			"%s: not a flat buffer: the file is damaged",
 			f->parts->files[file]);
 	b->n = d.dims[0];
 	return 0;
 }
 
-/* Some of one dimension, and all of those behind it. */
-int64_t storages_cut(int ndim, const int64_t *dims, int64_t first, int64_t n,
+/* The box: one index of each dimension before k, a range of dimension k, all of the later ones. */
+int64_t storages_next_box(int ndim, const int64_t *dims, int64_t first, int64_t n,
 	int64_t *begin, int64_t *sizes)
 {
-	int64_t size[TORCH_MAX_DIMS], inner = 1; /* of what is behind a dimension */
+	int64_t size[TORCH_MAX_DIMS], inner = 1; /* size[i]: elements per index of i */
 	int k = 0;
 	for (int i = ndim - 1; i >= 0; i--) {
 		size[i] = inner;
@@ -103,13 +103,14 @@ int64_t storages_cut(int ndim, const int64_t *dims, int64_t first, int64_t n,
 	return sizes[k] * size[k];
 }
 
-void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
+void storages_add_range(struct torch_file *f, const struct buffer *b, int64_t from,
 	int64_t first, int64_t n)
 {
 	int64_t begin[TORCH_MAX_DIMS], sizes[TORCH_MAX_DIMS];
 	const struct torch_item *t = &f->items[f->n - 1];
 	while (n) {
-		int64_t some = storages_cut(t->ndim, t->dims, first, n, begin, sizes);
+		int64_t some =
+			storages_next_box(t->ndim, t->dims, first, n, begin, sizes);
 		struct chunk *c = items_add_chunk(f, begin, sizes);
 		c->file = b->file;
 		c->node = b->entry;
@@ -120,7 +121,7 @@ void storages_add(struct torch_file *f, const struct buffer *b, int64_t from,
 	}
 }
 
-int storages_find(struct torch_file *f, struct chunk *c, struct err *e)
+int storages_verify(struct torch_file *f, struct chunk *c, struct err *e)
 {
 	int64_t at;
 	struct zip *z = &f->parts->zips[c->file];
@@ -131,6 +132,6 @@ int storages_find(struct torch_file *f, struct chunk *c, struct err *e)
 			return -1;
 	}
 	if (!c->place)
-		chunk_place(c, c->at);
+		chunk_set_place(c, c->at);
 	return 0;
 }

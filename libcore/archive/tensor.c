@@ -1,19 +1,19 @@
-/* One archive of torch.save(): its tree, what the tree says about tensors, and numbers of their types. */
+/* One torch.save() archive: parses its tree, finds tensors in it, and converts elements. */
 #include "archive/archive_internal.h"
 
 /* ---- types -------------------------------------------------------------------------- */
 
-/* The names of a type and of its storage in PyTorch, its type in C, and how it becomes a double. */
-#define TYPES(X)                                             \
-	X(float64, DoubleStorage, double, x)                 \
-	X(float32, FloatStorage, float, (double)x)           \
-	X(float16, HalfStorage, uint16_t, of_half(x))        \
-	X(bfloat16, BFloat16Storage, uint16_t, of_bfloat(x)) \
-	X(int64, LongStorage, int64_t, (double)x)            \
-	X(int32, IntStorage, int32_t, (double)x)             \
-	X(int16, ShortStorage, int16_t, (double)x)           \
-	X(int8, CharStorage, int8_t, (double)x)              \
-	X(uint8, ByteStorage, uint8_t, (double)x)            \
+/* X(name in PyTorch, its storage class, type in C, conversion of x to double) */
+#define TYPES(X)                                                      \
+	X(float64, DoubleStorage, double, x)                          \
+	X(float32, FloatStorage, float, (double)x)                    \
+	X(float16, HalfStorage, uint16_t, double_from_half(x))        \
+	X(bfloat16, BFloat16Storage, uint16_t, double_from_bfloat(x)) \
+	X(int64, LongStorage, int64_t, (double)x)                     \
+	X(int32, IntStorage, int32_t, (double)x)                      \
+	X(int16, ShortStorage, int16_t, (double)x)                    \
+	X(int8, CharStorage, int8_t, (double)x)                       \
+	X(uint8, ByteStorage, uint8_t, (double)x)                     \
 	X(bool, BoolStorage, uint8_t, x ? 1. : 0.)
 
 #define TYPE_ID(name, storage, type, value) TYPE_##name,
@@ -24,26 +24,27 @@ static const struct {
 	int64_t n_bytes;
 } types[] = {TYPES(TYPE_ROW)};
 
-static float of_bits(uint32_t bits)
+static float float_from_bits(uint32_t bits)
 {
 	float x;
 	memcpy(&x, &bits, sizeof(x));
 	return x;
 }
 
-static double of_bfloat(uint16_t x)
+static double double_from_bfloat(uint16_t x)
 {
-	return (double)of_bits((uint32_t)x << 16);
+	return (double)float_from_bits((uint32_t)x << 16);
 }
 
-static double of_half(uint16_t x)
+static double double_from_half(uint16_t x)
 {
 	uint32_t sign = (uint32_t)(x & 0x8000) << 16, exponent = x >> 10 & 31;
 	uint32_t fraction = x & 1023;
 	if (exponent == 31)
-		return (double)of_bits(sign | 0x7f800000 | fraction << 13);
+		return (double)float_from_bits(sign | 0x7f800000 | fraction << 13);
 	if (exponent)
-		return (double)of_bits(sign | (exponent + 112) << 23 | fraction << 13);
+		return (double)float_from_bits(
+			sign | (exponent + 112) << 23 | fraction << 13);
 	return (sign ? -1. : 1.) * fraction * 0x1p-24;
 }
 
@@ -68,12 +69,12 @@ void dtype_floats(int dtype, const void *raw, int64_t n, float *out)
 	enum { PIECE = 512 };
 	double some[PIECE];
 	const uint16_t *half = raw;
-	if (dtype == TYPE_float32) { /* the same bits, of NaN, too */
+	if (dtype == TYPE_float32) { /* keeps the bits of NaN, too */
 		memcpy(out, raw, (size_t)n * sizeof(*out));
 		return;
 	}
 	for (int64_t i = 0; dtype == TYPE_bfloat16 && i < n; i++)
-		out[i] = of_bits((uint32_t)half[i] << 16);
+		out[i] = float_from_bits((uint32_t)half[i] << 16);
 	for (int64_t i = 0; dtype != TYPE_bfloat16 && i < n; i += PIECE) {
 		int64_t part = min64(PIECE, n - i);
 		dtype_doubles(
@@ -113,8 +114,8 @@ static int dtype_of_storage(const char *name, size_t n_bytes)
 
 /* ---- archives ------------------------------------------------------------------------ */
 
-/* What is in front of data.pkl, the only entry of that name. */
-static int find_top(struct archive *a, const struct zip_entry **pkl, struct err *e)
+/* Finds the entry PREFIX/data.pkl, and sets a->prefix. */
+static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct err *e)
 {
 	static const char name[] = "data.pkl";
 	*pkl = NULL;
@@ -125,23 +126,23 @@ static int find_top(struct archive *a, const struct zip_entry **pkl, struct err 
 	}
 	if (!*pkl)
 		return err_set(e, EX_DATAERR,
-			"%s: a zip archive, and not of torch.save: "
-			"it has no data.pkl",
+			"%s: a zip archive without data.pkl: not written by "
+			"torch.save()",
 			a->zip.name);
-	str_add(&a->top, (*pkl)->name, strlen((*pkl)->name) - strlen(name));
+	str_add(&a->prefix, (*pkl)->name, strlen((*pkl)->name) - strlen(name));
 	return 0;
 }
 
-static int check_order(const struct archive *a, struct err *e)
+static int check_byte_order(const struct archive *a, struct err *e)
 {
 	scoped_str order = {0};
-	scoped_ptr char *name = text_printf("%sbyteorder", a->top.s);
+	scoped_ptr char *name = text_printf("%sbyteorder", a->prefix.s);
 	const struct zip_entry *x = zip_find(&a->zip, name);
 	int rc = x && x->n_bytes < 16 ? zip_read(&a->zip, x, &order, e) : 0;
 	if (!rc && order.s && strcmp(order.s, "little"))
 		rc = err_set(e, EX_UNAVAILABLE,
-			"%s: its byte order is %s; only little can be read", a->zip.name,
-			order.s);
+			"%s: byte order \"%s\" is not supported, only \"little\"",
+			a->zip.name, order.s);
 	return rc;
 }
 
@@ -149,10 +150,11 @@ int archive_open(struct archive *a, int fd, const char *name, int64_t begin, int
 	struct err *e)
 {
 	const struct zip_entry *entry;
-	*a = (struct archive){.top = {0}};
+	*a = (struct archive){.prefix = {0}};
 	scoped_str pkl = {0};
-	int rc = zip_open(&a->zip, fd, name, begin, size, e) || find_top(a, &entry, e) ||
-		 check_order(a, e) || zip_read(&a->zip, entry, &pkl, e);
+	int rc = zip_open(&a->zip, fd, name, begin, size, e) ||
+		 find_pickle(a, &entry, e) || check_byte_order(a, e) ||
+		 zip_read(&a->zip, entry, &pkl, e);
 	if (!rc) {
 		const struct pickle_bytes bytes = {pkl.s, pkl.len};
 		a->n_parsed = (int64_t)pkl.len + 64 * a->zip.n;
@@ -167,20 +169,21 @@ void archive_close(struct archive *a)
 {
 	pickle_free(&a->tree);
 	zip_close(&a->zip);
-	str_free(&a->top);
+	str_free(&a->prefix);
 }
 
 /* ---- tensors --------------------------------------------------------------------------- */
 
-/* Sets the function that makes a tensor, and its arguments. A parameter is a call with its tensor; one with
- * attributes a call of torch._tensor._rebuild_from_type_v2 with a function, a type, its arguments, and they. */
-static void look_through(
+/* Sets *called to the function that makes a tensor, and *arguments to its arguments. A parameter is
+ * a call with its tensor; a parameter with attributes is _rebuild_from_type_v2(function, type,
+ * arguments, attributes). */
+static void unwrap_parameter(
 	const struct pickle *p, uint32_t node, uint32_t *called, uint32_t *arguments)
 {
-	enum { MOST = 4 };
+	enum { MAX_WRAPPERS = 4 };
 	*called = pickle_part(p, node, PICKLE_CALLED);
 	*arguments = pickle_part(p, node, PICKLE_ARGUMENTS);
-	for (int i = 0; i < MOST; i++) {
+	for (int i = 0; i < MAX_WRAPPERS; i++) {
 		if (pickle_is_global(
 			    p, *called, "torch._tensor", "_rebuild_from_type_v2")) {
 			*called = pickle_item(p, *arguments, 0);
@@ -198,7 +201,7 @@ static void look_through(
 	}
 }
 
-/* The members of a tuple of integers. -1: it is another. */
+/* Reads a tuple of integers. Returns -1 if the node is anything else. */
 static int read_integers(
 	const struct pickle *p, uint32_t node, int64_t out[TORCH_MAX_DIMS], int *n)
 {
@@ -214,8 +217,8 @@ static int read_integers(
 	return 0;
 }
 
-/* ('storage', torch.FloatStorage, '0', 'cpu', elements) */
-static int read_storage(const struct pickle *p, uint32_t node, struct described *d)
+/* Reads a storage's persistent id: ('storage', torch.FloatStorage, '0', 'cpu', elements). */
+static int read_storage(const struct pickle *p, uint32_t node, struct tensor_info *d)
 {
 	size_t n;
 	uint32_t id = pickle_kind(p, node) == PICKLE_PERSISTENT
@@ -241,8 +244,8 @@ bool shape_fits(const int64_t *dims, int ndim)
 	return true;
 }
 
-/* Its last element, if it has one, is one of its storage. */
-static bool is_inside(const struct described *d)
+/* Returns true if all elements of the tensor are inside its storage. */
+static bool is_inside(const struct tensor_info *d)
 {
 	int64_t last = d->offset, step;
 	bool empty = false;
@@ -261,42 +264,41 @@ static bool is_inside(const struct described *d)
 }
 
 int describe_tensor(
-	const struct pickle *p, uint32_t node, struct described *d, struct err *e)
+	const struct pickle *p, uint32_t node, struct tensor_info *d, struct err *e)
 {
 	int n_strides;
 	uint32_t called, args;
-	look_through(p, node, &called, &args);
-	*d = (struct described){.dtype = -1};
+	unwrap_parameter(p, node, &called, &args);
+	*d = (struct tensor_info){.dtype = -1};
 	if (!pickle_is_global(p, called, "torch._utils", "_rebuild_tensor_v2"))
 		return 1;
 	if (read_storage(p, pickle_item(p, args, 0), d))
-		return 1; /* of a type that is not known */
+		return 1; /* unknown type */
 	if (pickle_int(p, pickle_item(p, args, 1), &d->offset) ||
 		read_integers(p, pickle_item(p, args, 2), d->dims, &d->ndim) ||
 		read_integers(p, pickle_item(p, args, 3), d->stride, &n_strides) ||
 		n_strides != d->ndim || !is_inside(d))
 		return err_set(e, EX_DATAERR,
-			"%s: the shape of a tensor is not possible: the file is damaged",
-			p->name);
+			"%s: invalid shape of a tensor: the file is damaged", p->name);
 	return 0;
 }
 
 struct zip_entry *find_storage(
-	const struct archive *a, const struct described *d, struct err *e)
+	const struct archive *a, const struct tensor_info *d, struct err *e)
 {
-	scoped_ptr char *name =
-		text_printf("%sdata/%.*s", a->top.s, (int)d->storage_bytes, d->storage);
+	scoped_ptr char *name = text_printf(
+		"%sdata/%.*s", a->prefix.s, (int)d->storage_bytes, d->storage);
 	struct zip_entry *x = zip_find(&a->zip, name);
 	if (!x || x->n_bytes != d->n_stored * dtype_size(d->dtype)) {
 		x = NULL;
 		err_set(e, EX_DATAERR,
-			"%s: %s is missing or has another size: the file is damaged",
+			"%s: %s is missing or has the wrong size: the file is damaged",
 			a->zip.name, name);
 	}
 	return x;
 }
 
-struct place *make_place(const struct described *d, int64_t at)
+struct place *make_place(const struct tensor_info *d, int64_t at)
 {
 	int64_t n = 1;
 	struct place *p = xcalloc(1, sizeof(*p));
@@ -316,7 +318,7 @@ struct place *make_place(const struct described *d, int64_t at)
 	return p;
 }
 
-int find_place(const struct archive *a, const struct described *d, struct place **out,
+int find_place(const struct archive *a, const struct tensor_info *d, struct place **out,
 	struct err *e)
 {
 	int64_t at;

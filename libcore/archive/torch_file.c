@@ -1,4 +1,4 @@
-/* A file of torch.save(): one archive, whose tree of dicts becomes a list of items; and values of any file. */
+/* A torch.save() file: its tree becomes a list of items. Also reads values of any container. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
@@ -8,11 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- the tree as a list --------------------------------------------------------------- */
+/* ---- from the tree to items ----------------------------------------------------------- */
 
-/* A tree may contain itself, or one part so often that a walk never ends: it is bounded in depth and
- * steps. */
-enum { MOST_DEPTH = 24, STEPS_PER_NODE = 16, MAX_NAME = 4096 };
+/* A tree may contain itself, or one part very often, so a walk is bounded in depth and steps. */
+enum { MAX_DEPTH = 24, STEPS_PER_NODE = 16, MAX_NAME = 4096 };
 
 struct walk {
 	struct torch_file *f;
@@ -23,7 +22,7 @@ struct walk {
 	struct err *e;
 };
 
-static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
+static int add_tensor(struct walk *w, uint32_t node, const struct tensor_info *d)
 {
 	if (!items_add_tensor(w->f, w->name.s, w->name.len, d, w->e))
 		return -1;
@@ -31,7 +30,8 @@ static int add_tensor(struct walk *w, uint32_t node, const struct described *d)
 	return 0;
 }
 
-/* Lists of dicts, of tensors and of lists of tensors have items; those of numbers and texts are values. */
+/* Returns true for lists of dicts, of tensors and of lists of tensors: each member becomes an item.
+ * Lists of numbers or texts are values. */
 static bool is_list_of_items(const struct pickle *p, uint32_t node)
 {
 	enum pickle_kind kind = pickle_kind(p, node);
@@ -50,16 +50,17 @@ static int walk_below(struct walk *w, uint32_t key, int64_t number, uint32_t nod
 	size_t before = w->name.len, n;
 	const char *text = key ? pickle_text(w->p, key, &n) : NULL;
 	if (key && !text && pickle_int(w->p, key, &number))
-		return 0; /* of a dict with other keys than texts and numbers */
+		return 0; /* (a key that is neither a text nor a number) */
 	if (before)
 		str_putc(&w->name, '.');
 	if (text)
 		str_add(&w->name, text, n);
 	else
 		str_printf(&w->name, "%lld", (long long)number);
-	/* (a list of names below this one may be shared) */
+	/* (nested names can grow very long, since parts may be shared) */
 	int rc = w->name.len > MAX_NAME
-			 ? err_set(w->e, EX_DATAERR, "%s: the name of an item is damaged",
+			 ? err_set(w->e, EX_DATAERR,
+				   "%s: invalid name of an item; the file is damaged",
 				   w->f->path)
 			 : walk(w, node);
 	w->name.len = before;
@@ -84,13 +85,12 @@ static int walk_members(struct walk *w, uint32_t node)
 
 static int walk(struct walk *w, uint32_t node)
 {
-	struct described d;
-	if (w->depth > MOST_DEPTH ||
+	struct tensor_info d;
+	if (w->depth > MAX_DEPTH ||
 		++w->steps > STEPS_PER_NODE * ((int64_t)w->p->n_nodes + 64))
 		return err_set(w->e, EX_DATAERR,
-			"%s: its values contain themselves: the file is damaged",
-			w->f->path);
-	if (items_charge(w->f, sizeof(node), w->e)) /* (empty dicts are no items) */
+			"%s: values contain themselves: the file is damaged", w->f->path);
+	if (items_charge(w->f, sizeof(node), w->e)) /* (empty dicts cost memory, too) */
 		return -1;
 	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_items(w->p, node))
 		return walk_members(w, node);
@@ -115,7 +115,7 @@ int torch_file_walk(struct torch_file *f, uint32_t node, const char *name, struc
 	return rc;
 }
 
-int archive_of_path(struct archive *a, const char *path, struct err *e)
+int archive_open_path(struct archive *a, const char *path, struct err *e)
 {
 	struct stat st;
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -134,7 +134,7 @@ int archive_of_path(struct archive *a, const char *path, struct err *e)
 int torch_file_open(struct torch_file *f, struct err *e)
 {
 	struct archive *a = &f->parts->archive;
-	if (archive_of_path(a, f->path, e))
+	if (archive_open_path(a, f->path, e))
 		return -1;
 	items_allow(f, a->zip.size);
 	return torch_file_walk(f, a->tree.root, "", e) || items_end(f, e) ? -1 : 0;
@@ -159,21 +159,22 @@ const struct container container_file = {
 
 /* ---- values ------------------------------------------------------------------------------ */
 
-/* The tree that has a value, and its node there. Of DCP it is read, for close_value(). */
+/* A value: a node of a tree. With many archives its tree is read into `own`, for close_value(). */
 struct value {
 	struct archive own;
 	const struct pickle *p;
 	uint32_t node;
 };
 
-/* Megatron-LM stores some values as a bare pickle. */
+/* Opens a value that is a bare pickle, as Megatron-LM stores some. */
 static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct value *v,
 	struct err *e)
 {
-	enum { MOST = 1 << 28 };
+	enum { MAX_BYTES = 1 << 28 };
 	const char *name = f->parts->files[c->file];
-	if (c->n_bytes > MOST)
-		return err_set(e, EX_UNAVAILABLE, "%s: a value of %lld bytes", name,
+	if (c->n_bytes > MAX_BYTES)
+		return err_set(e, EX_UNAVAILABLE,
+			"%s: a value of %lld bytes is too large", name,
 			(long long)c->n_bytes);
 	scoped_ptr char *text = xmalloc((size_t)c->n_bytes + 1);
 	const struct pickle_bytes bytes = {text, (size_t)c->n_bytes, false};
@@ -187,12 +188,12 @@ static int open_value(
 {
 	char begin[4] = {0};
 	*v = (struct value){.p = &f->parts->archive.tree, .node = x->node};
-	if (!f->parts->many)
+	if (!f->parts->many_archives)
 		return 0;
 	const struct chunk *c = &f->parts->chunks[x->first];
 	int fd = items_fd(f, c->file, e);
 	v->p = &v->own.tree;
-	/* (many items may be one value) */
+	/* (many items may share one value) */
 	if (fd < 0 || items_charge(f, c->n_bytes / 4, e) ||
 		(c->n_bytes >= 4 &&
 			file_read_at(fd, f->parts->files[c->file], begin, 4, c->at, e)))
@@ -207,7 +208,7 @@ static int open_value(
 
 static void close_value(const struct torch_file *f, struct value *v)
 {
-	if (f->parts->many)
+	if (f->parts->many_archives)
 		archive_close(&v->own);
 }
 
@@ -222,7 +223,7 @@ static bool read_number(const struct pickle *p, uint32_t node, double *out)
 	return pickle_kind(p, node) == PICKLE_REAL;
 }
 
-/* A member of a dict or object by its key, or of a list by its place; 0: there is none. */
+/* Returns a member of a dict or object by key, or of a list by index; 0 if it is missing. */
 static uint32_t find_member(const struct pickle *p, uint32_t node, const char *key)
 {
 	int64_t place;
@@ -245,41 +246,41 @@ static uint32_t find_part(const struct pickle *p, uint32_t node, const char *pat
 }
 
 static int64_t read_numbers(
-	const struct pickle *p, uint32_t node, int64_t most, double *out)
+	const struct pickle *p, uint32_t node, int64_t max, double *out)
 {
 	struct pickle_each it;
 	uint32_t member;
 	int64_t n = 0;
-	if (most && read_number(p, node, out))
+	if (max && read_number(p, node, out))
 		return 1;
 	pickle_each(&it, p, node);
-	while (n < most && pickle_next(&it, &member) && read_number(p, member, &out[n]))
+	while (n < max && pickle_next(&it, &member) && read_number(p, member, &out[n]))
 		n++;
-	return it.left ? 0 : n; /* not all of them */
+	return it.left ? 0 : n; /* (0: too many, or not all are numbers) */
 }
 
 int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
-	int64_t most, double *out, int64_t *n, struct err *e)
+	int64_t max, double *out, int64_t *n, struct err *e)
 {
 	struct value v;
 	*n = 0;
 	if (x->kind == TORCH_TENSOR) {
-		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || most < 1 || *path)
+		if (torch_rows(x) != 1 || torch_row_size(x) != 1 || max < 1 || *path)
 			return 0;
 		*n = 1;
 		return torch_read_doubles(f, x, 0, 1, out, e);
 	}
 	if (open_value(f, x, &v, e))
 		return -1;
-	*n = read_numbers(v.p, find_part(v.p, v.node, path), most, out);
+	*n = read_numbers(v.p, find_part(v.p, v.node, path), max, out);
 	close_value(f, &v);
 	return items_charge(f, *n * (int64_t)sizeof(*out), e);
 }
 
-int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
+int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t max,
 	double *out, int64_t *n, struct err *e)
 {
-	return torch_numbers_in(f, x, "", most, out, n, e);
+	return torch_numbers_in(f, x, "", max, out, n, e);
 }
 
 void torch_describe(
@@ -332,7 +333,7 @@ static int add_text(struct torch_file *f, const struct pickle *p, uint32_t node,
 	return 0;
 }
 
-int torch_texts(
+int torch_read_strings(
 	struct torch_file *f, const struct torch_item *x, struct strs *out, struct err *e)
 {
 	struct value v;

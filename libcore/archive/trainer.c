@@ -1,24 +1,24 @@
 /*
- * A model and its optimizer in two files of one directory: checkpoint-N of Hugging Face's Trainer, and the directory of
- * accelerate's save_state(). The model is safetensors or torch.save(), in one file or several; the optimizer is
- * torch.save() of its state_dict(), whose items get the name "optimizer" in front.
+ * A model and its optimizer in one directory: checkpoint-N of Hugging Face's Trainer, or
+ * accelerate's save_state(). The model is safetensors or torch.save(), in one file or several. The
+ * optimizer is a state_dict() in torch.save(); the names of its items get the prefix "optimizer.".
  */
 #include "archive/archive_internal.h"
 #include "archive/safetensors.h"
 
 #include "base/file.h"
 
-/* The first ones that are there count. */
+/* File names, in order of preference. */
 static const char *const optimizers[] = {"optimizer.pt", "optimizer.bin"};
 static const char *const models[] = {"model.safetensors", "model.safetensors.index.json",
 	"pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model_fsdp.bin"};
 
-/* Returns the path of the first file of the list, allocated; NULL: there is none. */
-static char *find_file(const char *folder, const char *const *names, size_t n)
+/* Returns the path of the first file that exists, allocated; NULL if none does. */
+static char *find_file(const char *directory, const char *const *names, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (container_has(folder, names[i]))
-			return text_printf("%s/%s", folder, names[i]);
+		if (container_has(directory, names[i]))
+			return text_printf("%s/%s", directory, names[i]);
 	return NULL;
 }
 
@@ -31,10 +31,10 @@ static bool trainer_is_in(const char *path)
 
 static int open_safetensors(struct torch_file *f, char *path, struct err *e)
 {
-	char *folder = f->path;
+	char *directory = f->path;
 	f->path = path;
 	int rc = container_safetensors.open(f, e);
-	f->path = folder;
+	f->path = directory;
 	for (int64_t i = 0; i < f->n; i++)
 		f->items[i].order = -1;
 	f->parts->zips = xcalloc((size_t)f->parts->n_files + 2, sizeof(*f->parts->zips));
@@ -55,8 +55,9 @@ static int open_model(struct torch_file *f, char *path, struct err *e)
 static int open_optimizer(struct torch_file *f, const char *path, struct err *e)
 {
 	struct archive *a = &f->parts->archive;
-	int32_t file = items_add_file(f, path); /* (the archive keeps its name) */
-	if (archive_of_path(a, f->parts->files[file], e))
+	int32_t file =
+		items_add_file(f, path); /* (the archive keeps a pointer to its path) */
+	if (archive_open_path(a, f->parts->files[file], e))
 		return -1;
 	items_allow(f, a->zip.size);
 	return torch_file_walk(f, a->tree.root, "optimizer", e) || items_end(f, e) ? -1
@@ -68,7 +69,8 @@ static int trainer_open(struct torch_file *f, struct err *e)
 	scoped_ptr char *model = find_file(f->path, models, ARRAY_LEN(models));
 	scoped_ptr char *path = find_file(f->path, optimizers, ARRAY_LEN(optimizers));
 	if (!model || !path)
-		return err_set(e, EX_IOERR, "%s: its files were removed", f->path);
+		return err_set(e, EX_IOERR, "%s: the model or optimizer file was removed",
+			f->path);
 	return open_model(f, model, e) || open_optimizer(f, path, e) ? -1 : 0;
 }
 

@@ -1,24 +1,25 @@
 /*
- * The universal format of DeepSpeed, which its ds_to_universal.py makes of a checkpoint of ZeRO: for each
- * parameter a directory zero/NAME with fp32.pt, exp_avg.pt, exp_avg_sq.pt and step.pt, files of torch.save(),
- * of which the first three have a dict with the tensor; and zero/optimizer_state.pt.
+ * DeepSpeed's universal format, which its ds_to_universal.py makes of a ZeRO checkpoint. Each
+ * parameter has a directory zero/NAME with torch.save() files fp32.pt, exp_avg.pt, exp_avg_sq.pt
+ * and step.pt. The first three are a dict with the tensor. zero/optimizer_state.pt has the options
+ * of the optimizer.
  */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
 
-static const char folder[] = "zero";
+static const char zero_dir[] = "zero";
 
-/* The names of parameters, sorted: directories that have fp32.pt. */
+/* Lists the parameters, sorted: directories that have fp32.pt. Returns their number. */
 static int64_t list_parameters(const char *path, struct strs *out)
 {
 	scoped_str name = {0};
-	str_printf(&name, "%s/%s", path, folder);
+	str_printf(&name, "%s/%s", path, zero_dir);
 	scoped_dir *d = opendir(name.s);
 	struct dirent *entry;
 	while (d && (entry = readdir(d))) {
 		str_clear(&name);
-		str_printf(&name, "%s/%s/%s/fp32.pt", path, folder, entry->d_name);
+		str_printf(&name, "%s/%s/%s/fp32.pt", path, zero_dir, entry->d_name);
 		if (file_exists(name.s))
 			strs_add(out, entry->d_name);
 	}
@@ -38,11 +39,11 @@ uint32_t archive_tensor(const struct archive *a)
 	return inside ? inside : a->tree.root;
 }
 
-/* The item of a file, which was just opened. */
+/* Appends the item of an open file: its tensor, or a value. */
 static int add_item(struct torch_file *f, const char *name, int32_t file,
 	const struct archive *a, struct err *e)
 {
-	struct described d;
+	struct tensor_info d;
 	int rc = describe_tensor(&a->tree, archive_tensor(a), &d, e);
 	if (rc < 0 || !(rc ? items_add(f, name, strlen(name), e)
 			   : items_add_tensor(f, name, strlen(name), &d, e)))
@@ -65,7 +66,7 @@ static int add_file(
 	return rc;
 }
 
-/* The values of a group of parameters, such as betas. */
+/* Appends the options of a parameter group, such as betas, as items. */
 static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int64_t group,
 	const struct pickle *p, uint32_t dict, struct err *e)
 {
@@ -91,7 +92,7 @@ static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int6
 	return 0;
 }
 
-/* optimizer_state.pt, what all parameters have in common. Of ZeRO 3 the tensors have lost their shapes. */
+/* Reads optimizer_state.pt, common to all parameters. Rejects ZeRO 3: its tensors lack shapes. */
 static int add_common(struct torch_file *f, const char *path, struct err *e)
 {
 	struct archive a;
@@ -102,7 +103,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 	if (storages_open(f, file, &a, e))
 		return -1;
 	uint32_t node = pickle_get(&a.tree, a.tree.root, "zero_stage");
-	if (pickle_kind(&a.tree, node) == PICKLE_OBJECT) /* an enumeration */
+	if (pickle_kind(&a.tree, node) == PICKLE_OBJECT) /* an enum */
 		node = pickle_item(
 			&a.tree, pickle_part(&a.tree, node, PICKLE_ARGUMENTS), 0);
 	pickle_int(&a.tree, node, &stage);
@@ -113,12 +114,12 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 	for (int64_t g = 0; !rc && pickle_next(&it, &group); g++)
 		rc = add_options(f, file, a.zip.size, g, &a.tree, group, e);
 	archive_close(&a);
-	return stage != 3 ? rc
-			  : err_set(e, EX_UNAVAILABLE,
-				    "%s: the universal format of ZeRO 3 has no shapes of "
-				    "tensors; give the "
-				    "directory that it was made of (global_stepN)",
-				    f->path);
+	return stage != 3
+		       ? rc
+		       : err_set(e, EX_UNAVAILABLE,
+				 "%s: the universal format of ZeRO 3 lacks tensor shapes; "
+				 "pass the directory that it was made from (global_stepN)",
+				 f->path);
 }
 
 static int universal_open(struct torch_file *f, struct err *e)
@@ -132,7 +133,7 @@ static int universal_open(struct torch_file *f, struct err *e)
 		const char *parameter = list.v[i / (int64_t)ARRAY_LEN(states)];
 		const char *state = states[i % (int64_t)ARRAY_LEN(states)];
 		str_clear(&path);
-		str_printf(&path, "%s/%s/%s/%s.pt", f->path, folder, parameter, state);
+		str_printf(&path, "%s/%s/%s/%s.pt", f->path, zero_dir, parameter, state);
 		str_clear(&name);
 		if (state == states[0])
 			str_puts(&name, parameter);
@@ -141,7 +142,7 @@ static int universal_open(struct torch_file *f, struct err *e)
 		rc = file_exists(path.s) ? add_file(f, name.s, path.s, e) : 0;
 	}
 	str_clear(&path);
-	str_printf(&path, "%s/%s/optimizer_state.pt", f->path, folder);
+	str_printf(&path, "%s/%s/optimizer_state.pt", f->path, zero_dir);
 	if (!rc && file_exists(path.s))
 		rc = add_common(f, path.s, e);
 	rc = rc || items_end(f, e) ? -1 : 0;
@@ -149,4 +150,4 @@ static int universal_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_universal = {
-	.many = true, .is_in = universal_is_in, .open = universal_open};
+	.many_archives = true, .is_in = universal_is_in, .open = universal_open};

@@ -1,4 +1,4 @@
-/* The index of a model in several files, as Hugging Face's library writes it: its weight_map has the file of each tensor. */
+/* Hugging Face's index of a model in several files: its weight_map maps each tensor to a file. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
@@ -17,12 +17,12 @@ static int list_files(struct weight_map *m, struct err *e)
 	{
 		const char *name = json_string_value(file);
 		if (!rc && !name)
-			rc = err_set(
-				e, EX_DATAERR, "%s: %s has no file", m->path, tensor);
+			rc = err_set(e, EX_DATAERR, "%s: the file of %s is not a string",
+				m->path, tensor);
 		else if (!rc && (!*name || strchr(name, '/')))
 			rc = err_set(e, EX_DATAERR,
-				"%s: '%s' is not the name of a file beside it", m->path,
-				name);
+				"%s: \"%s\" is not the name of a file in the same directory",
+				m->path, name);
 		if (!rc)
 			strs_add(&all, name);
 	}
@@ -46,7 +46,8 @@ int weight_map_read(struct weight_map *m, const char *path, struct err *e)
 	m->map = json_incref(json_object_get(root, "weight_map"));
 	int rc = json_object_size(m->map)
 			 ? list_files(m, e)
-			 : err_set(e, EX_DATAERR, "%s: has no weight_map", path);
+			 : err_set(e, EX_DATAERR, "%s: weight_map is missing or empty",
+				   path);
 	if (rc)
 		weight_map_free(m);
 	return rc;
@@ -82,7 +83,8 @@ int weight_map_check(
 				m->path, tensor, name);
 	}
 	if (json_object_size(m->map) != (size_t)f->n)
-		return err_set(e, EX_DATAERR, "%s: has %zu tensors, and its files %lld",
-			m->path, json_object_size(m->map), (long long)f->n);
+		return err_set(e, EX_DATAERR,
+			"%s: lists %zu tensors, but the files have %lld", m->path,
+			json_object_size(m->map), (long long)f->n);
 	return 0;
 }

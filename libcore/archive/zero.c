@@ -1,15 +1,15 @@
 /*
- * DeepSpeed's own checkpoints of ZeRO 1, 2 and 3: a directory global_stepN with the file of the model
- * (of each rank, with ZeRO 3) and one of the optimizer of each rank. The optimizer has flat buffers: fp32
- * parameters and the moments, of each group of parameters, of which a rank has a part. The file of the model
- * has the names and shapes of the parameters in their order, param_shapes.
+ * DeepSpeed's ZeRO 1, 2 and 3 checkpoints: a directory global_stepN with a model file (with ZeRO 3
+ * one per rank) and an optimizer file per rank. An optimizer file has the rank's part of flat
+ * buffers: fp32 parameters and moments, per parameter group. The model file lists the names and
+ * shapes of the parameters in order (param_shapes).
  *
- *   ZeRO 1, 2: a group is one buffer, cut into equal parts; its end, and the end of each parameter if
- *              param_alignment_paddings says so, are padded.
- *   ZeRO 3:    each parameter is cut into equal parts, the last one padded. A rank has its part of the first
- *              parameter, of the second ..., in one buffer or several.
+  *   ZeRO 1, 2: a group is one buffer, split into equal parts. Its end is padded, and the end of
+ *              each parameter if there are param_alignment_paddings.
+ *   ZeRO 3:    each parameter is split into equal parts, the last one padded. A rank has its part
+ *              of each parameter in turn, in one buffer or several.
  *
- * Both as DeepSpeed's zero_to_fp32.py puts the parameters together again.
+ * Parameters are reassembled as DeepSpeed's zero_to_fp32.py does.
  */
 #include "archive/archive_internal.h"
 
@@ -18,15 +18,15 @@
 enum kind { FP32, EXP_AVG, EXP_AVG_SQ, KINDS };
 static const char *const kinds[KINDS] = {"fp32", "exp_avg", "exp_avg_sq"};
 
-/* ---- a checkpoint -------------------------------------------------------------------------------- */
+/* ---- a checkpoint ---------------------------------------------------------------------------- */
 
 /* A parameter of param_shapes. */
 struct parameter {
 	char *name;
 	int ndim;
-	int64_t dims[TORCH_MAX_DIMS], n; /* numbers */
-	int64_t group, padding;		 /* behind it, in numbers */
-	int64_t at;			 /* where it begins in its vector */
+	int64_t dims[TORCH_MAX_DIMS], n; /* elements */
+	int64_t group, padding;		 /* padding: elements after the parameter */
+	int64_t at;			 /* first element in its vector */
 };
 
 struct zero {
@@ -34,29 +34,29 @@ struct zero {
 	struct err *e;
 	struct zero_files files;
 	int64_t stage, ranks, groups;
-	struct archive model; /* the file of the model of rank 0 */
-	int32_t model_file; /* the first of those; the optimizer's are files 0 to ranks - 1 */
+	struct archive model; /* model file of rank 0 */
+	int32_t model_file;   /* its index; files 0 to ranks - 1 are the optimizer's */
 	struct parameter *parameters;
 	int64_t n_parameters;
 	struct buffer *buffers; /* [kind][group][rank] */
 	int64_t *
-		before; /* [kind][group][rank]: numbers in the buffers before it in its vector */
-	uint32_t *steps; /* [group] in the tree of rank 0: AdamW's step; 0: none */
-	bool moments;
+		before; /* [kind][group][rank]: elements of earlier buffers in the same vector */
+	uint32_t *steps; /* [group] AdamW's step, a node in rank 0's tree; 0: none */
+	bool moments;	 /* has AdamW's moments */
 };
 
-static int refuse(const struct zero *z, int code, const char *what)
+static int set_error(const struct zero *z, int code, const char *what)
 {
-	return err_set(z->e, code, "%s: %s", z->files.folder.s, what);
+	return err_set(z->e, code, "%s: %s", z->files.directory.s, what);
 }
 
-static struct buffer *buffer_of(
+static struct buffer *buffer_at(
 	const struct zero *z, enum kind kind, int64_t group, int64_t rank)
 {
 	return &z->buffers[((int64_t)kind * z->groups + group) * z->ranks + rank];
 }
 
-/* Sets the n first members of a list, or the values of the keys 0 to n - 1 of a dict; 0: none. Allocated. */
+/* Returns members 0 to n - 1 of a list, or of a dict with integer keys, for free(); 0: missing. */
 static uint32_t *list_numbered(const struct pickle *p, uint32_t node, int64_t n)
 {
 	uint32_t *list = xcalloc((size_t)n + 1, sizeof(*list)), key, x;
@@ -74,30 +74,30 @@ static uint32_t *list_numbered(const struct pickle *p, uint32_t node, int64_t n)
 	return list;
 }
 
-static uint32_t optimizer_of(const struct pickle *p)
+static uint32_t find_optimizer(const struct pickle *p)
 {
 	return pickle_get(p, p->root, "optimizer_state_dict");
 }
 
-/* What the optimizer has of a group; `base`: all of its state. 0: none. */
-static uint32_t base_of(const struct pickle *p)
+/* Returns the state dict of the wrapped optimizer; 0: none. */
+static uint32_t find_base_state(const struct pickle *p)
 {
-	uint32_t o = optimizer_of(p), base = pickle_get(p, o, "base_optimizer_state");
+	uint32_t o = find_optimizer(p), base = pickle_get(p, o, "base_optimizer_state");
 	return base ? base : pickle_get(p, o, "optimizer_state_dict");
 }
 
-/* The states of n groups, for free(). */
+/* Returns the states of n groups, for free(). */
 static uint32_t *list_states(const struct pickle *p, int64_t n)
 {
-	uint32_t base = base_of(p);
+	uint32_t base = find_base_state(p);
 	bool elastic = pickle_kind(p, base) == PICKLE_LIST;
 	return list_numbered(p, elastic ? base : pickle_get(p, base, "state"), n);
 }
 
-/* An integer, an enumeration's value, or the largest of a list. */
+/* Returns an integer, the value of an enum, or the maximum of a list; `none` for anything else. */
 static int64_t read_count(const struct pickle *p, uint32_t node, int64_t none)
 {
-	int64_t most = none, x;
+	int64_t max = none, x;
 	uint32_t member;
 	struct pickle_each it;
 	if (pickle_kind(p, node) == PICKLE_OBJECT)
@@ -109,44 +109,44 @@ static int64_t read_count(const struct pickle *p, uint32_t node, int64_t none)
 	pickle_each(&it, p, node);
 	while (pickle_next(&it, &member))
 		if (!pickle_int(p, member, &x))
-			most = max64(most, x);
-	return most;
+			max = max64(max, x);
+	return max;
 }
 
-/* BF16_Optimizer, with which ZeRO 1 has gradients in fp32 of a model in bf16, does not tell its stage. */
+/* BF16_Optimizer, which is ZeRO 1 with fp32 gradients of a bf16 model, does not save its stage. */
 static int64_t read_stage(const struct pickle *p)
 {
-	return read_count(p, pickle_get(p, optimizer_of(p), "zero_stage"), 1);
+	return read_count(p, pickle_get(p, find_optimizer(p), "zero_stage"), 1);
 }
 
 static int64_t read_ranks(const struct pickle *p)
 {
-	return read_count(p, pickle_get(p, optimizer_of(p), "partition_count"), -1);
+	return read_count(p, pickle_get(p, find_optimizer(p), "partition_count"), -1);
 }
 
-static uint32_t buffers_of(const struct pickle *p)
+static uint32_t find_buffers(const struct pickle *p)
 {
 	const char *key = read_stage(p) == 3 ? "fp32_flat_groups"
 					     : "single_partition_of_fp32_groups";
-	return pickle_get(p, optimizer_of(p), key);
+	return pickle_get(p, find_optimizer(p), key);
 }
 
-/* ---- one file of each rank ---------------------------------------------------- */
+/* ---- the layout --------------------------------------------------------------- */
 
-/* Reads from some file of the optimizer how many ranks there are. */
+/* Reads the ZeRO stage and the number of ranks from the first optimizer file. */
 static int read_layout(struct zero *z)
 {
-	enum { MOST_RANKS = 1 << 20 };
+	enum { MAX_RANKS = 1 << 20 };
 	struct archive a;
 	scoped_ptr char *path =
-		text_printf("%s/%s", z->files.folder.s, z->files.optim.v[0]);
-	int rc = archive_of_path(&a, path, z->e);
+		text_printf("%s/%s", z->files.directory.s, z->files.optim.v[0]);
+	int rc = archive_open_path(&a, path, z->e);
 	if (!rc) {
 		z->stage = read_stage(&a.tree);
 		z->ranks = read_ranks(&a.tree);
-		if (z->stage < 1 || z->stage > 3 || z->ranks < 1 || z->ranks > MOST_RANKS)
+		if (z->stage < 1 || z->stage > 3 || z->ranks < 1 || z->ranks > MAX_RANKS)
 			rc = err_set(z->e, EX_UNAVAILABLE,
-				"%s: not the optimizer of ZeRO 1, 2 or 3 (zero_stage, "
+				"%s: not an optimizer of ZeRO 1, 2 or 3 (zero_stage, "
 				"partition_count); " ZERO_UNIVERSAL,
 				path);
 		close(a.zip.fd);
@@ -155,9 +155,9 @@ static int read_layout(struct zero *z)
 	return rc;
 }
 
-/* ---- buffers ----------------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
-/* The buffers of one kind of a rank, of all groups. `nodes`: of FP32 the buffers, else the states. */
+/* Reads a rank's buffers of one kind, of all groups. `nodes`: FP32 buffers, or the states. */
 static int read_kind(struct zero *z, const struct archive *a, int64_t rank,
 	enum kind kind, const uint32_t *nodes)
 {
@@ -165,40 +165,40 @@ static int read_kind(struct zero *z, const struct archive *a, int64_t rank,
 		uint32_t node = kind == FP32
 					? nodes[g]
 					: pickle_field(&a->tree, nodes[g], kinds[kind]);
-		struct buffer *b = buffer_of(z, kind, g, rank);
-		if (storages_buffer(z->f, (int32_t)rank, a, node, b, z->e))
+		struct buffer *b = buffer_at(z, kind, g, rank);
+		if (storages_describe_buffer(z->f, (int32_t)rank, a, node, b, z->e))
 			return err_prefix(
 				z->e, "%s of group %lld: ", kinds[kind], (long long)g);
-		if (b->dtype != buffer_of(z, kind, 0, 0)->dtype)
+		if (b->dtype != buffer_at(z, kind, 0, 0)->dtype)
 			return err_set(z->e, EX_DATAERR,
-				"%s: %s has another type of numbers than the first of rank 0",
+				"%s: the dtype of %s differs from rank 0",
 				z->f->parts->files[rank], kinds[kind]);
 	}
 	return 0;
 }
 
-/* What must be equal in the files of all ranks. */
+/* Fails if the stage, the number of ranks or of groups differs from rank 0. */
 static int check_rank(struct zero *z, const struct pickle *p, int64_t rank)
 {
 	const char *path = z->f->parts->files[rank];
 	if (read_stage(p) != z->stage || read_ranks(p) != z->ranks)
 		return err_set(z->e, EX_DATAERR,
-			"%s: of another run than the other files: of ZeRO %lld and %lld ranks",
+			"%s: from a different run (ZeRO %lld, %lld ranks) than the other files",
 			path, (long long)read_stage(p), (long long)read_ranks(p));
-	if (p->nodes[buffers_of(p)].n != (uint64_t)z->groups)
+	if (p->nodes[find_buffers(p)].n != (uint64_t)z->groups)
 		return err_set(z->e, EX_DATAERR,
-			"%s: has another number of groups of parameters (%u) than rank 0 "
+			"%s: the number of parameter groups (%u) differs from rank 0 "
 			"(%lld)",
-			path, p->nodes[buffers_of(p)].n, (long long)z->groups);
+			path, p->nodes[find_buffers(p)].n, (long long)z->groups);
 	return 0;
 }
 
-/* AdamW's steps of the groups: numbers, or tensors of one; some optimizers have them with their options. */
+/* Finds AdamW's step of each group, a number or a one-element tensor, in its state or options. */
 static void read_steps(struct zero *z, const struct pickle *p, const uint32_t *states)
 {
-	uint32_t common = pickle_get(p, optimizer_of(p), "base_optimizer_state_step");
-	scoped_ptr uint32_t *groups =
-		list_numbered(p, pickle_get(p, base_of(p), "param_groups"), z->groups);
+	uint32_t common = pickle_get(p, find_optimizer(p), "base_optimizer_state_step");
+	scoped_ptr uint32_t *groups = list_numbered(
+		p, pickle_get(p, find_base_state(p), "param_groups"), z->groups);
 	z->steps = xcalloc((size_t)z->groups + 1, sizeof(*z->steps));
 	for (int64_t g = 0; g < z->groups; g++) {
 		uint32_t step = pickle_field(p, states[g], "step");
@@ -209,10 +209,10 @@ static void read_steps(struct zero *z, const struct pickle *p, const uint32_t *s
 	}
 }
 
-/* By the file of rank 0: the groups, and memory for all buffers. */
+/* Sets the number of groups from rank 0's file, and allocates the buffers of all ranks. */
 static int make_buffers(struct zero *z, const struct pickle *p)
 {
-	uint32_t list = buffers_of(p);
+	uint32_t list = find_buffers(p);
 	z->groups = pickle_kind(p, list) == PICKLE_LIST ? p->nodes[list].n : 0;
 	int64_t n = KINDS * z->groups * z->ranks + 1;
 	size_t each = sizeof(*z->buffers) + sizeof(*z->before);
@@ -233,7 +233,8 @@ static int read_rank(struct zero *z, int64_t rank)
 	rc = rc || check_rank(z, p, rank) ? -1 : 0;
 	if (!rc) {
 		scoped_ptr uint32_t *states = list_states(p, z->groups);
-		scoped_ptr uint32_t *buffers = list_numbered(p, buffers_of(p), z->groups);
+		scoped_ptr uint32_t *buffers =
+			list_numbered(p, find_buffers(p), z->groups);
 		if (!rank) {
 			z->moments = pickle_field(p, states[0], kinds[EXP_AVG]) != 0;
 			read_steps(z, p, states);
@@ -245,9 +246,9 @@ static int read_rank(struct zero *z, int64_t rank)
 	return rc;
 }
 
-/* ---- parameters -------------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
-/* The dimensions of a torch.Size. -1: it is none. */
+/* Reads the dimensions of a torch.Size. Returns -1 if the node is not one. */
 static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x)
 {
 	struct pickle_each it;
@@ -267,15 +268,15 @@ static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x
 	return 0;
 }
 
-/* Copies a name, and charges its bytes. Returns NULL if the node is not a name, or with *rc set. */
+/* Copies a name, and charges for it. Returns NULL if the node is not a name, or with *rc set. */
 static char *copy_text(
 	const struct zero *z, const struct pickle *p, uint32_t node, int *rc)
 {
-	enum { MOST = 4096 };
+	enum { MAX_NAME = 4096 };
 	size_t n;
 	const char *text = pickle_text(p, node, &n);
 	struct str out = {0};
-	if (text && n <= MOST && !memchr(text, 0, n)) {
+	if (text && n <= MAX_NAME && !memchr(text, 0, n)) {
 		*rc = items_charge(z->f, (int64_t)n, z->e);
 		if (*rc)
 			return NULL;
@@ -285,7 +286,7 @@ static char *copy_text(
 	return out.s;
 }
 
-/* Appends a parameter, if its name and shape are possible. */
+/* Appends a parameter; fails if its name or shape is invalid. */
 static int add_parameter(struct zero *z, uint32_t key, uint32_t shape, int64_t group)
 {
 	struct parameter x = {.group = group};
@@ -293,19 +294,19 @@ static int add_parameter(struct zero *z, uint32_t key, uint32_t shape, int64_t g
 	if (rc || read_shape(&z->model.tree, shape, &x) ||
 		!(x.name = copy_text(z, &z->model.tree, key, &rc)))
 		return rc ? rc
-			  : refuse(z, EX_DATAERR,
-				    "the name or shape of a parameter is not possible");
+			  : set_error(z, EX_DATAERR,
+				    "invalid name or shape of a parameter");
 	z->parameters = xgrow(z->parameters, z->n_parameters, sizeof(*z->parameters));
 	z->parameters[z->n_parameters++] = x;
 	return 0;
 }
 
-/* Appends those of a group. `paddings`: of each parameter, of ZeRO 1 and 2; 0: none. */
+/* Appends the parameters of a group. `paddings`: elements after each one (ZeRO 1, 2); 0: none. */
 static int add_group(struct zero *z, uint32_t shapes, uint32_t paddings, int64_t group)
 {
 	const struct pickle *first = &z->f->parts->archive.tree;
 	struct pickle_each it, own;
-	uint32_t key, shape, behind;
+	uint32_t key, shape, padding_node;
 	int rc = 0;
 	pickle_each(&it, &z->model.tree, shapes);
 	pickle_each(&own, first, paddings);
@@ -314,11 +315,10 @@ static int add_group(struct zero *z, uint32_t shapes, uint32_t paddings, int64_t
 		int64_t *padding =
 			rc ? NULL : &z->parameters[z->n_parameters - 1].padding;
 		if (padding && paddings &&
-			(!pickle_next(&own, &behind) ||
-				pickle_int(first, behind, padding) || *padding < 0 ||
-				*padding > 1 << 20))
-			rc = refuse(z, EX_DATAERR,
-				"param_alignment_paddings are not possible");
+			(!pickle_next(&own, &padding_node) ||
+				pickle_int(first, padding_node, padding) ||
+				*padding < 0 || *padding > 1 << 20))
+			rc = set_error(z, EX_DATAERR, "invalid param_alignment_paddings");
 	}
 	return rc;
 }
@@ -328,15 +328,15 @@ static int read_parameters(struct zero *z)
 	const struct pickle *p = &z->model.tree, *first = &z->f->parts->archive.tree;
 	uint32_t list = pickle_get(p, p->root, "param_shapes"), shapes;
 	uint32_t paddings =
-		pickle_get(first, optimizer_of(first), "param_alignment_paddings");
+		pickle_get(first, find_optimizer(first), "param_alignment_paddings");
 	struct pickle_each it, all;
 	if (pickle_kind(p, list) != PICKLE_LIST)
 		return err_set(z->e, EX_UNAVAILABLE,
-			"%s: has no param_shapes, the names of parameters; " ZERO_UNIVERSAL,
+			"%s: param_shapes (names of parameters) is missing; " ZERO_UNIVERSAL,
 			p->name);
 	if (p->nodes[list].n != z->groups)
 		return err_set(z->e, EX_DATAERR,
-			"%s: %u group%s of parameters, and the optimizer has %lld",
+			"%s: has %u parameter group%s, but the optimizer has %lld",
 			p->name, p->nodes[list].n, plural(p->nodes[list].n),
 			(long long)z->groups);
 	pickle_each(&it, p, list);
@@ -345,22 +345,22 @@ static int read_parameters(struct zero *z)
 		uint32_t own = 0;
 		pickle_next(&all, &own);
 		if (pickle_kind(p, shapes) != PICKLE_DICT)
-			return refuse(z, EX_DATAERR, "param_shapes are not possible");
+			return set_error(z, EX_DATAERR, "invalid param_shapes");
 		if (add_group(z, shapes, own, g))
 			return -1;
 	}
 	return 0;
 }
 
-/* ---- items ------------------------------------------------------------------------------------------- */
+/* ---- items ----------------------------------------------------------------------------------- */
 
-/* Buffers that are one, a step apart in the list. */
+/* Buffers that concatenate to one vector: first[0], first[step], first[2 * step], ... */
 struct vector {
 	const struct buffer *first;
 	int64_t n, step;
 };
 
-/* Sets z->before of them. */
+/* Returns the size of a vector in elements, and sets z->before of its buffers. */
 static int64_t vector_size(struct zero *z, const struct vector *v)
 {
 	int64_t n = 0;
@@ -371,14 +371,13 @@ static int64_t vector_size(struct zero *z, const struct vector *v)
 	return n;
 }
 
-/* Numbers [first, first + n) of the last item are those of the vector from `from` on, of which it has as
- * many. */
+/* Adds elements [from, from + n) of the vector as elements [first, first + n) of the last item. */
 static void add_part(const struct zero *z, const struct vector *v, int64_t from,
 	int64_t first, int64_t n)
 {
 	const int64_t *before = z->before + (v->first - z->buffers);
 	int64_t low = 0, high = v->n;
-	while (high - low > 1) { /* (the last that begins there, or before) */
+	while (high - low > 1) { /* (the last buffer that begins at or before `from`) */
 		int64_t middle = low + (high - low) / 2;
 		*(before[middle * v->step] <= from ? &low : &high) = middle;
 	}
@@ -386,57 +385,56 @@ static void add_part(const struct zero *z, const struct vector *v, int64_t from,
 		const struct buffer *b = &v->first[i * v->step];
 		int64_t at = from - before[i * v->step];
 		int64_t some = max64(0, min64(n, b->n - at));
-		storages_add(z->f, b, at, first, some);
+		storages_add_range(z->f, b, at, first, some);
 		from += some;
 		first += some;
 		n -= some;
 	}
 }
 
-/* ZeRO 1, 2: the buffers of all ranks for a group; ZeRO 3: of all groups for a rank. */
-static struct vector vector_of(const struct zero *z, enum kind kind, int64_t which)
+/* Returns the vector of a group over all ranks (ZeRO 1, 2) or of a rank over all groups (3). */
+static struct vector vector_at(const struct zero *z, enum kind kind, int64_t which)
 {
-	return z->stage < 3 ? (struct vector){buffer_of(z, kind, which, 0), z->ranks, 1}
+	return z->stage < 3 ? (struct vector){buffer_at(z, kind, which, 0), z->ranks, 1}
 			    : (struct vector){
-				      buffer_of(z, kind, 0, which), z->groups, z->ranks};
+				      buffer_at(z, kind, 0, which), z->groups, z->ranks};
 }
 
-static int64_t part_of(const struct zero *z, int64_t n)
+static int64_t part_size(const struct zero *z, int64_t n)
 {
 	return (n + z->ranks - 1) / z->ranks;
 }
 
-/* The numbers that parameters take of a vector: of each group, or with ZeRO 3 of a rank, [0]. Allocated. */
-static int64_t *sizes_of_all(const struct zero *z)
+/* Returns the elements of all parameters per group; with ZeRO 3 per rank, in [0]. For free(). */
+static int64_t *sum_sizes(const struct zero *z)
 {
 	int64_t *n = xcalloc((size_t)z->groups + 1, sizeof(*n));
 	for (int64_t i = 0; i < z->n_parameters; i++) {
 		const struct parameter *x = &z->parameters[i];
 		int64_t *sum = &n[z->stage == 3 ? 0 : x->group];
-		*sum += z->stage == 3 ? part_of(z, x->n) : x->n + x->padding;
+		*sum += z->stage == 3 ? part_size(z, x->n) : x->n + x->padding;
 		*sum = min64(*sum, INT64_MAX / 8);
 	}
 	return n;
 }
 
-/* The end of a group is padded to a multiple of 2 numbers for each rank, which files have of moments, and of
- * fp32 parameters or not. (Parameters that end too early are not covered: items_end().) */
+/* Fails if the size of a vector differs from its parameters. A group is padded to a multiple of 2
+ * elements per rank; the fp32 buffers may lack this. (items_end() detects short parameters.) */
 static int check_sizes(struct zero *z)
 {
-	int64_t align = z->stage == 3 ? 1 : 2 * z->ranks, *sizes = sizes_of_all(z);
+	int64_t align = z->stage == 3 ? 1 : 2 * z->ranks, *sizes = sum_sizes(z);
 	int64_t n = z->stage == 3 ? z->ranks : z->groups;
 	int rc = 0;
 	for (enum kind k = FP32; k < KINDS && !rc && (!k || z->moments); k++)
 		for (int64_t i = 0; i < n && !rc; i++) {
-			const struct vector v = vector_of(z, k, i);
+			const struct vector v = vector_at(z, k, i);
 			int64_t has = vector_size(z, &v);
 			int64_t want = sizes[z->stage == 3 ? 0 : i];
 			if ((has + align - 1) / align != (want + align - 1) / align)
 				rc = err_set(z->e, EX_DATAERR,
-					"%s: the parameters of %s %lld take %lld numbers, and its buffers "
-					"of %s have %lld: files of several runs, or offloaded to another "
-					"disk",
-					z->files.folder.s,
+					"%s: the parameters of %s %lld have %lld elements, its %s "
+					"buffers %lld: files of several runs, or offloaded to disk",
+					z->files.directory.s,
 					z->stage == 3 ? "rank" : "group", (long long)i,
 					(long long)want, kinds[k], (long long)has);
 		}
@@ -444,7 +442,7 @@ static int check_sizes(struct zero *z)
 	return rc;
 }
 
-/* The name of an item: of the parameter, or of what the optimizer has of it. */
+/* Begins the item of a parameter; `what`: of its optimizer state with this name, or NULL. */
 static int begin_item(
 	struct zero *z, const char *name, const char *what, const struct parameter *x)
 {
@@ -462,21 +460,21 @@ static int begin_item(
 	return 0;
 }
 
-/* `at`: where it begins in the vector. */
+/* Appends a parameter or a moment. `at`: its first element in the vector. */
 static int add_tensor(struct zero *z, const char *name, const struct parameter *x,
 	enum kind kind, int64_t at)
 {
 	if (begin_item(z, name, kind == FP32 ? NULL : kinds[kind], x))
 		return -1;
-	z->f->items[z->f->n - 1].dtype = buffer_of(z, kind, x->group, 0)->dtype;
+	z->f->items[z->f->n - 1].dtype = buffer_at(z, kind, x->group, 0)->dtype;
 	if (z->stage < 3) {
-		const struct vector v = vector_of(z, kind, x->group);
+		const struct vector v = vector_at(z, kind, x->group);
 		add_part(z, &v, at, 0, x->n);
 		return 0;
 	}
-	int64_t part = part_of(z, x->n);
+	int64_t part = part_size(z, x->n);
 	for (int64_t r = 0; r * part < x->n; r++) {
-		const struct vector v = vector_of(z, kind, r);
+		const struct vector v = vector_at(z, kind, r);
 		add_part(z, &v, at, r * part, min64(part, x->n - r * part));
 	}
 	return 0;
@@ -489,7 +487,7 @@ static int add_step(struct zero *z, const char *name, int64_t group)
 	return step ? torch_file_walk(z->f, step, text, z->e) : 0;
 }
 
-/* All items of a parameter, under one of its names. */
+/* Appends all items of a parameter, under one of its names. */
 static int add_items(struct zero *z, const char *name, const struct parameter *x)
 {
 	for (enum kind k = FP32; k < KINDS && (!k || z->moments); k++)
@@ -498,7 +496,7 @@ static int add_items(struct zero *z, const char *name, const struct parameter *x
 	return z->moments ? add_step(z, name, x->group) : 0;
 }
 
-/* The other names of parameters that are shared. */
+/* Appends the aliases of shared parameters. */
 static int add_aliases(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;
@@ -506,18 +504,18 @@ static int add_aliases(struct zero *z)
 	uint32_t alias, source, shared = pickle_get(p, p->root, "shared_params");
 	size_t n = (size_t)z->n_parameters;
 	scoped_ptr struct parameter *sorted =
-		xcalloc(n + 1, sizeof(*sorted)); /* (begins with its name) */
+		xcalloc(n + 1, sizeof(*sorted)); /* (its first field is the name) */
 	int rc = 0;
 	memcpy(sorted, z->parameters, n * sizeof(*sorted));
 	qsort(sorted, n, sizeof(*sorted), compare_texts);
 	pickle_each(&it, p, pickle_kind(p, shared) == PICKLE_DICT ? shared : 0);
 	while (!rc && pickle_next(&it, &alias) && pickle_next(&it, &source)) {
 		scoped_ptr char *name = copy_text(z, p, alias, &rc);
-		scoped_ptr char *of = rc ? NULL : copy_text(z, p, source, &rc);
+		scoped_ptr char *original = rc ? NULL : copy_text(z, p, source, &rc);
 		const struct parameter *x =
-			name && of
-				? bsearch(&of, sorted, n, sizeof(*sorted), compare_texts)
-				: NULL;
+			name && original ? bsearch(&original, sorted, n, sizeof(*sorted),
+						   compare_texts)
+					 : NULL;
 		rc = x ? add_items(z, name, x) : rc;
 	}
 	return rc;
@@ -534,12 +532,13 @@ static int add_parameters(struct zero *z)
 		x->at = at;
 		if (add_items(z, x->name, x))
 			return -1;
-		at += z->stage == 3 ? part_of(z, x->n) : x->n + x->padding;
+		at += z->stage == 3 ? part_size(z, x->n) : x->n + x->padding;
 	}
 	return z->n_parameters ? add_aliases(z) : 0;
 }
 
-/* ---- frozen parameters, which no optimizer has ----------------------------------------------------------- */
+/* ---- frozen parameters, which the optimizer does not have
+ * ----------------------------------------- */
 
 static int add_names(
 	const struct zero *z, const struct pickle *p, uint32_t list, struct strs *out)
@@ -557,8 +556,8 @@ static int add_names(
 	return rc;
 }
 
-/* ZeRO 1, 2: the tensors of the module that are no parameters of the optimizer, no other names of them, and
- * no buffers. The others are rounded copies. */
+/* ZeRO 1, 2: appends the module's tensors that are neither the optimizer's parameters (of which the
+ * module has rounded copies), nor their aliases, nor buffers. */
 static int add_frozen(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;
@@ -580,13 +579,13 @@ static int add_frozen(struct zero *z)
 		scoped_ptr char *name = copy_text(z, p, key, &rc);
 		if (name && !(known.n && bsearch(&name, known.v, (size_t)known.n,
 						 sizeof(*known.v), compare_texts)))
-			rc = storages_tensor(
+			rc = storages_add_tensor(
 				z->f, z->model_file, &z->model, node, name, z->e);
 	}
 	return rc < 0 ? -1 : 0;
 }
 
-/* ZeRO 3: each file has its part of each. */
+/* ZeRO 3: finds a rank's part of each frozen parameter in its file. */
 static int read_fragments(
 	struct zero *z, const struct archive *a, int64_t rank, int64_t from)
 {
@@ -597,20 +596,20 @@ static int read_fragments(
 	for (int64_t i = from; i < z->n_parameters; i++) {
 		const struct parameter *x = &z->parameters[i];
 		struct buffer *b = &z->buffers[(i - from) * z->ranks + rank];
-		/* (DeepSpeed lists the shapes and the fragments in one order) */
+		/* (DeepSpeed lists shapes and fragments in the same order) */
 		if (!pickle_next(&it, &key) || !pickle_next(&it, &node) ||
 			!pickle_is(p, key, x->name))
 			node = pickle_field(p, dict, x->name);
-		if (storages_buffer(
+		if (storages_describe_buffer(
 			    z->f, z->model_file + (int32_t)rank, a, node, b, z->e))
 			return err_prefix(z->e, "%s: ", x->name);
-		if (b->n != part_of(z, x->n) ||
+		if (b->n != part_size(z, x->n) ||
 			b->dtype != z->buffers[(i - from) * z->ranks].dtype)
 			return err_set(z->e, EX_DATAERR,
-				"%s: the part of %s has %lld numbers, not %lld, or others than "
-				"those of rank 0",
+				"%s: the part of %s has %lld elements, not %lld, or its dtype "
+				"differs from rank 0",
 				p->name, x->name, (long long)b->n,
-				(long long)part_of(z, x->n));
+				(long long)part_size(z, x->n));
 	}
 	return 0;
 }
@@ -629,6 +628,7 @@ static int read_all_fragments(struct zero *z, int64_t from)
 	return rc;
 }
 
+/* ZeRO 3: appends the frozen parameters. */
 static int add_fragments(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;
@@ -636,7 +636,7 @@ static int add_fragments(struct zero *z)
 	int rc = add_group(z, pickle_get(p, p->root, "frozen_param_shapes"), 0, 0);
 	if (rc || from == z->n_parameters)
 		return rc;
-	free(z->buffers); /* (those of the optimizer are used) */
+	free(z->buffers); /* (the optimizer's buffers are no longer needed) */
 	z->buffers = NULL;
 	z->groups = z->n_parameters - from;
 	if (items_charge(z->f, z->groups * z->ranks * (int64_t)sizeof(*z->buffers), z->e))
@@ -645,20 +645,20 @@ static int add_fragments(struct zero *z)
 	rc = read_all_fragments(z, from);
 	for (int64_t i = from; i < z->n_parameters && !rc; i++) {
 		const struct parameter *x = &z->parameters[i];
-		const struct buffer *b = buffer_of(z, FP32, i - from, 0);
-		int64_t part = part_of(z, x->n);
+		const struct buffer *b = buffer_at(z, FP32, i - from, 0);
+		int64_t part = part_size(z, x->n);
 		rc = begin_item(z, x->name, NULL, x);
 		if (rc)
 			break;
 		z->f->items[z->f->n - 1].dtype = b->dtype;
 		for (int64_t r = 0; r * part < x->n; r++)
-			storages_add(
+			storages_add_range(
 				z->f, &b[r], 0, r * part, min64(part, x->n - r * part));
 	}
 	return rc;
 }
 
-/* ---- interface ---------------------------------------------------------------------------------------------- */
+/* ---- interface ------------------------------------------------------------------------------- */
 
 static int read_all(struct zero *z)
 {
@@ -667,8 +667,8 @@ static int read_all(struct zero *z)
 	int rc = zero_files_list(&z->files, z->stage, z->ranks, &paths, z->e);
 	z->model_file = (int32_t)z->ranks;
 	if (!rc)
-		storages_files(z->f, &paths);
-	if (rc || archive_of_path(&z->f->parts->archive, z->f->parts->files[0], z->e))
+		storages_add_files(z->f, &paths);
+	if (rc || archive_open_path(&z->f->parts->archive, z->f->parts->files[0], z->e))
 		return -1;
 	for (int64_t r = 0; r < z->ranks; r++)
 		if (read_rank(z, r))
@@ -677,7 +677,7 @@ static int read_all(struct zero *z)
 		return -1;
 	rc = read_parameters(z) || check_sizes(z) || add_parameters(z) ||
 	     (z->stage == 3 ? add_fragments(z) : add_frozen(z)) ||
-	     torch_file_walk(z->f, pickle_get(p, base_of(p), "param_groups"),
+	     torch_file_walk(z->f, pickle_get(p, find_base_state(p), "param_groups"),
 		     "optimizer.param_groups", z->e);
 	storages_close(z->f, z->model_file, &z->model);
 	return rc || items_end(z->f, z->e) ? -1 : 0;

@@ -1,21 +1,21 @@
 /*
- * The files of a checkpoint of DeepSpeed's ZeRO, by their names:
+ * Finds the files of a DeepSpeed ZeRO checkpoint by their names:
  *
- *   mp_rank_00_model_states.pt                         the model; with ZeRO 3 of each rank:
- *   zero_pp_rank_R_mp_rank_00_model_states.pt
- *   [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   the optimizer of each rank
+ *   mp_rank_00_model_states.pt                         the model
+ *   zero_pp_rank_R_mp_rank_00_model_states.pt          the model, with ZeRO 3: one file per rank
+ *   [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   the optimizer, one file per rank
  *
- * in a directory global_stepN, which the file `latest` beside it names. Behind mp_rank_ is the number of a
- * tensor-parallel rank.
+ * They are in a directory global_stepN; the file `latest` next to it has its name. mp_rank_ is
+ * followed by a tensor-parallel rank.
  */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
 
-static void find_files(const char *folder, struct zero_files *x)
+static void find_files(const char *directory, struct zero_files *x)
 {
 	struct dirent *entry;
-	scoped_dir *d = opendir(folder);
+	scoped_dir *d = opendir(directory);
 	while (d && (entry = readdir(d))) {
 		const char *name = entry->d_name;
 		bool model = text_ends(name, "_model_states.pt");
@@ -35,47 +35,46 @@ static void find_files(const char *folder, struct zero_files *x)
 
 void zero_files_free(struct zero_files *x)
 {
-	str_free(&x->folder);
+	str_free(&x->directory);
 	strs_free(&x->model);
 	strs_free(&x->optim);
 }
 
-/* Names in the directory below, if the file `latest` tells it. */
-static void go_to_latest(struct zero_files *x)
+/* Finds the files in the directory that the file `latest` names, if it exists. */
+static void follow_latest(struct zero_files *x)
 {
 	struct err e = {0};
 	scoped_str latest = {0};
-	scoped_ptr char *name = text_printf("%s/latest", x->folder.s);
+	scoped_ptr char *name = text_printf("%s/latest", x->directory.s);
 	if (file_exists(name) &&
 		(file_check_regular(name, &e) || file_read(name, 1024, &latest, &e)))
 		die_io(&e);
 	if (!e.code && latest.s) {
-		str_printf(&x->folder, "/%.*s", (int)strcspn(latest.s, "\r\n"), latest.s);
-		find_files(x->folder.s, x);
+		str_printf(
+			&x->directory, "/%.*s", (int)strcspn(latest.s, "\r\n"), latest.s);
+		find_files(x->directory.s, x);
 	}
 }
 
 bool zero_files_find(struct zero_files *x, const char *path)
 {
 	*x = (struct zero_files){.experts = false};
-	str_puts(&x->folder, path);
+	str_puts(&x->directory, path);
 	find_files(path, x);
 	if (!x->model.n && !x->optim.n)
-		go_to_latest(x);
+		follow_latest(x);
 	return x->model.n || x->optim.n;
 }
 
-static int no_optimizer(const char *path, struct err *e)
+static int report_no_optimizer(const char *path, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
-		"%s: of ZeRO, without the files of its optimizer "
-		"(*zero_pp_rank_*_optim_states.pt), which have its fp32 parameters",
+		"%s: the ZeRO optimizer files (*zero_pp_rank_*_optim_states.pt), which hold "
+		"the fp32 parameters, are missing",
 		path);
 }
 
-/* ---- one of each rank ---------------------------------------------------------------- */
-
-/* Several ranks of tensor or pipeline parallelism, and experts, have parts of the model. */
+/* ---- one file per rank --------------------------------------------------------------- */
 int zero_files_check(const struct zero_files *x, struct err *e)
 {
 	const struct strs *both[] = {&x->model, &x->optim};
@@ -85,20 +84,19 @@ int zero_files_check(const struct zero_files *x, struct err *e)
 			split = split || !strstr(both[i]->v[k], "mp_rank_00_");
 	if (split || x->experts)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: of a run with %s parallelism, whose ranks have parts of the "
-			"model; " ZERO_UNIVERSAL,
-			x->folder.s,
+			"%s: ZeRO with %s parallelism is not supported; " ZERO_UNIVERSAL,
+			x->directory.s,
 			x->experts  ? "expert"
 			: x->stages ? "pipeline"
 				    : "tensor");
-	return x->optim.n ? 0 : no_optimizer(x->folder.s, e);
+	return x->optim.n ? 0 : report_no_optimizer(x->directory.s, e);
 }
 
-/* Appends the path of one, which must be there. */
+/* Appends the path of a file; fails if it is missing. */
 static int add_file(const struct zero_files *x, const char *name, int64_t ranks,
 	struct strs *paths, struct err *e)
 {
-	scoped_ptr char *path = text_printf("%s/%s", x->folder.s, name);
+	scoped_ptr char *path = text_printf("%s/%s", x->directory.s, name);
 	strs_add(paths, path);
 	return file_exists(path)
 		       ? 0
@@ -113,7 +111,7 @@ int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 {
 	static const char of_rank[] = "zero_pp_rank_";
 	scoped_str name = {0};
-	/* (of fp16 and bf16 it may begin with more) */
+	/* (fp16 and bf16 may have a prefix) */
 	const char *first = x->optim.v[0], *at = strstr(first, of_rank);
 	int64_t models = stage == 3 ? ranks : 1;
 	int rc = 0;
@@ -131,15 +129,15 @@ int zero_files_list(const struct zero_files *x, int64_t stage, int64_t ranks,
 	}
 	if (!rc && x->optim.n > ranks)
 		rc = err_set(e, EX_DATAERR,
-			"%s: %lld ranks have saved, and there are %lld files of optimizers: "
+			"%s: %lld ranks saved, but there are %lld optimizer files: "
 			"some are left from another run",
-			x->folder.s, (long long)ranks, (long long)x->optim.n);
+			x->directory.s, (long long)ranks, (long long)x->optim.n);
 	return rc;
 }
 
-/* ---- one file: without ZeRO, DeepSpeed saves one ----------------------------------------------- */
+/* ---- DeepSpeed without ZeRO: one file -------------------------------------------------------- */
 
-/* Appends its path; `out` may be NULL. */
+/* Returns true if the checkpoint is one file, and appends its path to `out`, which may be NULL. */
 static bool find_one_file(const char *path, struct str *out)
 {
 	struct zero_files x;
@@ -147,7 +145,7 @@ static bool find_one_file(const char *path, struct str *out)
 		  !x.stages && !x.experts &&
 		  !strcmp(x.model.v[0], "mp_rank_00_model_states.pt");
 	if (is && out)
-		str_printf(out, "%s/%s", x.folder.s, x.model.v[0]);
+		str_printf(out, "%s/%s", x.directory.s, x.model.v[0]);
 	zero_files_free(&x);
 	return is;
 }
@@ -157,13 +155,13 @@ static bool is_one_file(const char *path)
 	return !container_has_safetensors(path) && find_one_file(path, NULL);
 }
 
-/* Without ZeRO, it is whole. */
+/* Fails if the file is from ZeRO: it has param_shapes, and other files have its parameters. */
 static int check_one_file(const struct torch_file *f, struct err *e)
 {
 	static const char shapes[] = "param_shapes.";
 	for (int64_t i = 0; i < f->n; i++)
 		if (!strncmp(f->items[i].name, shapes, strlen(shapes)))
-			return no_optimizer(f->path, e);
+			return report_no_optimizer(f->path, e);
 	return 0;
 }
 
@@ -171,7 +169,7 @@ static int open_one_file(struct torch_file *f, struct err *e)
 {
 	struct str path = {0};
 	if (!find_one_file(f->path, &path))
-		return err_set(e, EX_IOERR, "%s: its files have changed", f->path);
+		return err_set(e, EX_IOERR, "%s: the files have changed", f->path);
 	return torch_file_open_inside(f, path.s, e) || check_one_file(f, e) ? -1 : 0;
 }
 

@@ -1,18 +1,18 @@
-/* Zip archives, read by their central directory: in the local headers torch.save() leaves the sizes out. */
+/* Reads zip archives by their central directory: torch.save() omits the sizes in local headers. */
 #include "archive/zip.h"
 
 #include "base/file.h"
 
 #include <zlib.h>
 
-/* Parts of an archive: bytes, and the places of what is read of them. */
+/* Sizes of records, and offsets of their fields, in bytes. */
 enum {
 	LOCAL_BYTES = 30,
 	CENTRAL_BYTES = 46,
 	END_BYTES = 22,
 	END64_BYTES = 56,
 	LOCATOR64_BYTES = 20,
-	MOST_COMMENT = 65535
+	MAX_COMMENT = 65535
 };
 enum { LOCAL_NAME = 26, LOCAL_EXTRA = 28 };
 enum {
@@ -27,12 +27,12 @@ enum {
 };
 enum { END_ENTRIES = 10, END_SIZE = 12, END_BEGIN = 16 };
 enum { END64_ENTRIES = 32, END64_SIZE = 40, END64_BEGIN = 48, LOCATOR64_END = 8 };
-/* In a field of 32 bits it says that the extra field 1 has the number. */
+/* A 32-bit field with this value has its 64-bit value in extra field 1. */
 #define IN_EXTRA 0xffffffffu
-/* torch.save() names an entry a number. A directory of a million has some 100 MB. */
-enum { MOST_DIRECTORY = 1 << 29, MAX_NAME = 1024 };
+/* torch.save() names entries by numbers. A directory of a million entries has about 100 MB. */
+enum { MAX_DIRECTORY = 1 << 29, MAX_NAME = 1024 };
 
-static uint64_t number(const unsigned char *p, int n_bytes)
+static uint64_t little_endian(const unsigned char *p, int n_bytes)
 {
 	uint64_t x = 0;
 	while (n_bytes--)
@@ -52,62 +52,62 @@ struct directory {
 	uint64_t n, begin, n_bytes;
 };
 
-/* The end of an archive of more than 4 GiB, or of 65,535 entries. `end`: of the other end record. */
+/* Reads the zip64 end record (over 4 GiB or 65,534 entries). `end`: offset of the end record. */
 static int find_end64(
 	const struct zip *z, int64_t end, struct directory *d, struct err *e)
 {
 	unsigned char x[END64_BYTES];
 	int64_t locator = end - LOCATOR64_BYTES;
 	if (locator < 0)
-		return damaged(z, "it has no end record of 64 bits", e);
+		return damaged(z, "no zip64 end record", e);
 	if (file_read_at(z->fd, z->name, x, LOCATOR64_BYTES, z->begin + locator, e))
 		return -1;
-	uint64_t at = number(x + LOCATOR64_END, 8);
+	uint64_t at = little_endian(x + LOCATOR64_END, 8);
 	if (memcmp(x, "PK\6\7", 4) || at > (uint64_t)locator ||
 		(uint64_t)locator - at < END64_BYTES)
-		return damaged(z, "it has no end record of 64 bits", e);
+		return damaged(z, "no zip64 end record", e);
 	if (file_read_at(z->fd, z->name, x, END64_BYTES, z->begin + (int64_t)at, e))
 		return -1;
 	if (memcmp(x, "PK\6\6", 4))
-		return damaged(z, "it has no end record of 64 bits", e);
-	*d = (struct directory){number(x + END64_ENTRIES, 8), number(x + END64_BEGIN, 8),
-		number(x + END64_SIZE, 8)};
+		return damaged(z, "no zip64 end record", e);
+	*d = (struct directory){little_endian(x + END64_ENTRIES, 8),
+		little_endian(x + END64_BEGIN, 8), little_endian(x + END64_SIZE, 8)};
 	return 0;
 }
 
 static int find_directory(const struct zip *z, struct directory *d, struct err *e)
 {
-	int64_t n = min64(z->size, END_BYTES + MOST_COMMENT), at = n - END_BYTES;
+	int64_t n = min64(z->size, END_BYTES + MAX_COMMENT), at = n - END_BYTES;
 	if (at < 0)
-		return damaged(z, "it is too short", e);
+		return damaged(z, "too short", e);
 	scoped_ptr unsigned char *tail = xmalloc((size_t)n);
 	if (file_read_at(z->fd, z->name, tail, (size_t)n, z->begin + z->size - n, e))
 		return -1;
 	while (at >= 0 && (memcmp(tail + at, "PK\5\6", 4) ||
-				  (int64_t)number(tail + at + END_BYTES - 2, 2) !=
+				  (int64_t)little_endian(tail + at + END_BYTES - 2, 2) !=
 					  n - at - END_BYTES))
 		at--;
 	if (at >= 0)
-		*d = (struct directory){number(tail + at + END_ENTRIES, 2),
-			number(tail + at + END_BEGIN, 4),
-			number(tail + at + END_SIZE, 4)};
+		*d = (struct directory){little_endian(tail + at + END_ENTRIES, 2),
+			little_endian(tail + at + END_BEGIN, 4),
+			little_endian(tail + at + END_SIZE, 4)};
 	if (at < 0)
-		return damaged(z, "it has no end record: the file is not whole", e);
+		return damaged(z, "no end record: the file is truncated", e);
 	int64_t end = z->size - n + at;
 	if ((d->n == 0xffff || d->begin == IN_EXTRA || d->n_bytes == IN_EXTRA) &&
 		find_end64(z, end, d, e))
 		return -1;
 	if (d->begin > (uint64_t)end || d->n_bytes > (uint64_t)end - d->begin ||
-		d->n_bytes > MOST_DIRECTORY || d->n > d->n_bytes / CENTRAL_BYTES)
-		return damaged(z, "its directory is outside of it", e);
+		d->n_bytes > MAX_DIRECTORY || d->n > d->n_bytes / CENTRAL_BYTES)
+		return damaged(z, "the directory is out of bounds", e);
 	return 0;
 }
 
-/* The numbers of 64 bits that an entry has in its extra field 1, in this order. */
+/* Sets the fields whose 64-bit values are in an entry's extra field 1, in this order. */
 static int read_extra(const unsigned char *x, size_t n, uint64_t *const *fields)
 {
 	while (n >= 4) {
-		size_t id = number(x, 2), bytes = number(x + 2, 2);
+		size_t id = little_endian(x, 2), bytes = little_endian(x + 2, 2);
 		x += 4;
 		n -= 4;
 		if (bytes > n)
@@ -117,7 +117,7 @@ static int read_extra(const unsigned char *x, size_t n, uint64_t *const *fields)
 				continue;
 			if (bytes < 8)
 				return -1;
-			**fields = number(x, 8);
+			**fields = little_endian(x, 8);
 			x += 8;
 			n -= 8;
 			bytes -= 8;
@@ -128,33 +128,35 @@ static int read_extra(const unsigned char *x, size_t n, uint64_t *const *fields)
 	return 0;
 }
 
-/* An entry of the directory. Returns its bytes there; -1: the directory is damaged. */
+/* Reads an entry of the directory. Returns its size in the directory, or -1. */
 static int64_t read_entry(
 	struct zip *z, const unsigned char *p, uint64_t left, struct err *e)
 {
 	if (left < CENTRAL_BYTES || memcmp(p, "PK\1\2", 4))
-		return damaged(z, "its directory is damaged", e);
-	uint64_t name = number(p + CENTRAL_NAME, 2), extra = number(p + CENTRAL_EXTRA, 2);
-	uint64_t all = CENTRAL_BYTES + name + extra + number(p + CENTRAL_COMMENT, 2);
-	uint64_t size = number(p + CENTRAL_SIZE, 4),
-		 stored = number(p + CENTRAL_STORED, 4);
-	uint64_t header = number(p + CENTRAL_HEADER, 4);
+		return damaged(z, "the directory is damaged", e);
+	uint64_t name = little_endian(p + CENTRAL_NAME, 2),
+		 extra = little_endian(p + CENTRAL_EXTRA, 2);
+	uint64_t all =
+		CENTRAL_BYTES + name + extra + little_endian(p + CENTRAL_COMMENT, 2);
+	uint64_t size = little_endian(p + CENTRAL_SIZE, 4),
+		 stored = little_endian(p + CENTRAL_STORED, 4);
+	uint64_t header = little_endian(p + CENTRAL_HEADER, 4);
 	uint64_t *const fields[] = {&size, &stored, &header, NULL};
 	if (all > left || read_extra(p + CENTRAL_BYTES + name, extra, fields))
-		return damaged(z, "its directory is damaged", e);
-	if (number(p + CENTRAL_METHOD, 2) || stored != size)
+		return damaged(z, "the directory is damaged", e);
+	if (little_endian(p + CENTRAL_METHOD, 2) || stored != size)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: compressed; torch.save and DCP do not compress, and only what is "
-			"not compressed can be read",
+			"%s: compressed zip entries are not supported; torch.save() and DCP do not "
+			"write any",
 			z->name);
 	if (header > (uint64_t)z->size || size > (uint64_t)z->size - header)
-		return damaged(z, "an entry is outside of it", e);
+		return damaged(z, "an entry is out of bounds", e);
 	if (name > MAX_NAME || memchr(p + CENTRAL_BYTES, 0, name))
-		return damaged(z, "its directory is damaged", e);
+		return damaged(z, "the directory is damaged", e);
 	struct zip_entry *x = &z->entries[z->n++];
 	*x = (struct zip_entry){.header = z->begin + (int64_t)header,
 		.n_bytes = (int64_t)size,
-		.crc32 = (uint32_t)number(p + CENTRAL_CRC, 4)};
+		.crc32 = (uint32_t)little_endian(p + CENTRAL_CRC, 4)};
 	x->name = xmalloc(name + 1);
 	memcpy(x->name, p + CENTRAL_BYTES, name);
 	x->name[name] = '\0';
@@ -178,7 +180,7 @@ static int read_directory(struct zip *z, const struct directory *d, struct err *
 	qsort(z->entries, (size_t)z->n, sizeof(*z->entries), compare_texts);
 	for (int64_t i = 1; i < z->n; i++)
 		if (!strcmp(z->entries[i].name, z->entries[i - 1].name))
-			return damaged(z, "two of its entries have one name", e);
+			return damaged(z, "duplicate entry names", e);
 	return 0;
 }
 
@@ -210,18 +212,17 @@ struct zip_entry *zip_find(const struct zip *z, const char *name)
 		    : NULL;
 }
 
-/* Where the data of an entry begin: behind its local header, which has padding of another length than the
- * directory says. */
+/* Data follow the local header, whose padding has another length than the directory's entry. */
 int zip_data(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e)
 {
 	unsigned char head[LOCAL_BYTES];
 	int64_t end = z->begin + z->size;
 	if (end - x->header < LOCAL_BYTES)
-		return damaged(z, "an entry is outside of it", e);
+		return damaged(z, "an entry is out of bounds", e);
 	if (file_read_at(z->fd, z->name, head, LOCAL_BYTES, x->header, e))
 		return -1;
-	*at = x->header + LOCAL_BYTES + (int64_t)number(head + LOCAL_NAME, 2) +
-	      (int64_t)number(head + LOCAL_EXTRA, 2);
+	*at = x->header + LOCAL_BYTES + (int64_t)little_endian(head + LOCAL_NAME, 2) +
+	      (int64_t)little_endian(head + LOCAL_EXTRA, 2);
 	if (memcmp(head, "PK\3\4", 4) || *at > end - x->n_bytes)
 		return damaged(z, "the header of an entry is damaged", e);
 	return 0;

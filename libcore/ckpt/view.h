@@ -24,7 +24,7 @@ struct ckpt_copy {
 	double value[2],
 		distance; /* of that one, read first; of all, relative to what is read */
 };
-typedef void ckpt_see_copy(void *with, const struct ckpt_copy *copy);
+typedef void ckpt_report_copy(void *with, const struct ckpt_copy *copy);
 
 /* The settings of the optimizer's group that a tensor is in; below 0: not known. */
 struct ckpt_settings {
@@ -57,7 +57,7 @@ struct ckpt_view {
 		struct err *e);
 	/* Compares all copies with what is read; NULL: there are none. */
 	int (*copies)(
-		const struct ckpt_view *v, ckpt_see_copy *see, void *with, struct err *e);
+		const struct ckpt_view *v, ckpt_report_copy *see, void *with, struct err *e);
 	/* Appends the name that a tensor of the parameters has in the file, and which of its rows are read; NULL: the
 	 * names are the same. */
 	void (*file_name)(const struct ckpt_view *v, int tensor, struct str *out);

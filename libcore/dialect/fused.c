@@ -1,10 +1,10 @@
-/* Names of models whose queries, keys and values are one tensor, and gate and up are one. */
+/* Models with one tensor for queries, keys and values, and one for gate and up. */
 #include "dialect/dialect.h"
 
-/* A tensor of theirs that has one of ours. */
+/* A tensor of the checkpoint that contains one of ours. */
 struct fused_tensor {
-	const struct torch_item *item; /* NULL: there is none */
-	int64_t layer;		       /* of its first dimension; -1: it has one */
+	const struct torch_item *item; /* NULL: missing */
+	int64_t layer; /* index of its first dimension; -1: it has one layer */
 	int part;
 	bool second;
 	char name[96];
@@ -17,7 +17,7 @@ static const struct fused_row *find_row(const struct fused_row *rows, const char
 	return rows->ours ? rows : NULL;
 }
 
-/* A tensor of a layer: numbered, or a part of all layers. */
+/* Finds a tensor of a layer: a numbered one, or its slice of a stacked one. */
 static const struct torch_item *find_in_layer(const struct torch_names *x,
 	const char *group, const char *stem, int64_t layer, struct fused_tensor *out)
 {
@@ -34,7 +34,7 @@ static const struct torch_item *find_in_layer(const struct torch_names *x,
 	return t && t->ndim > 1 && layer < t->dims[0] ? t : NULL;
 }
 
-/* Finds ours in a group of the checkpoint ("": the parameters). */
+/* Finds the tensor that contains ours, in a group of the checkpoint ("": the parameters). */
 static void find_tensor(const struct torch_names *x, const char *ours, const char *group,
 	struct fused_tensor *out)
 {
@@ -61,9 +61,9 @@ static void find_tensor(const struct torch_names *x, const char *ours, const cha
 			out->item = find_in_layer(x, group, r->theirs[k], layer, out);
 }
 
-/* ---- shapes ------------------------------------------------------------------------------------ */
+/* ---- shapes ---------------------------------------------------------------------------------- */
 
-static int64_t size_of(const struct torch_names *x, const char *ours)
+static int64_t first_dim(const struct torch_names *x, const char *ours)
 {
 	struct fused_tensor t;
 	find_tensor(x, ours, "", &t);
@@ -72,11 +72,11 @@ static int64_t size_of(const struct torch_names *x, const char *ours)
 	return t.item->dims[t.layer >= 0];
 }
 
-void fused_shapes(const struct torch_names *x, struct model_config *c)
+void fused_set_config(const struct torch_names *x, struct model_config *c)
 {
 	char name[64];
 	struct fused_tensor t;
-	c->ffn_dim = size_of(x, "layers.0.feed_forward.w1.weight") / 2;
+	c->ffn_dim = first_dim(x, "layers.0.feed_forward.w1.weight") / 2;
 	for (c->layers = 0;; c->layers++) {
 		snprintf(name, sizeof(name), "layers.%lld.attention.wo.weight",
 			(long long)c->layers);
@@ -88,25 +88,25 @@ void fused_shapes(const struct torch_names *x, struct model_config *c)
 		find_row(x->dialect->fused->others, "output.weight");
 	c->tie = torch_names_find(x, output->theirs[0]) ? NO : YES;
 	c->bias = BIAS_NONE;
-	set_head_norm(c, size_of(x, "layers.0.attention.q_norm.weight"));
+	set_head_norm(c, first_dim(x, "layers.0.attention.q_norm.weight"));
 }
 
-int64_t fused_key_rows(const struct torch_names *x, const struct model_config *c)
+int64_t fused_count_key_rows(const struct torch_names *x, const struct model_config *c)
 {
-	int64_t qkv = size_of(x, "layers.0.attention.wq.weight");
-	return (qkv - c->heads * width_of_heads(c)) / 2;
+	int64_t qkv = first_dim(x, "layers.0.attention.wq.weight");
+	return (qkv - c->heads * head_width(c)) / 2;
 }
 
-/* ---- sources ----------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------- */
 
-/* A tensor of one layer, or of all; gate and up are the halves of one. */
+/* Sets the source of tensor i. */
 static int find_source(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
 	struct fused_tensor f;
 	find_tensor(x->names, t->name, group ? source_groups[group] : "", &f);
 	if (!f.item)
-		return source_missing(x, group, f.name, e);
+		return report_missing(x, group, f.name, e);
 	bool half = f.second || text_ends(t->name, ".w1.weight");
 	int64_t rows = f.part != NOT_FUSED
 			       ? (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim
@@ -114,8 +114,8 @@ static int find_source(struct placement *x, int group, int i, struct err *e)
 	int first = f.layer >= 0;
 	if (f.item->ndim != t->ndim + first || f.item->dims[first] != rows ||
 		(t->ndim == 2 && f.item->dims[first + 1] != t->dims[1]))
-		return source_wrong_shape(x, f.item, e);
-	*source_of(x, group, i) = (struct tensor_source){.item = f.item,
+		return report_wrong_shape(x, f.item, e);
+	*get_source(x, group, i) = (struct tensor_source){.item = f.item,
 		.first = f.second ? t->dims[0] : 0,
 		.layer = f.layer,
 		.fused = f.part};

@@ -1,4 +1,4 @@
-/* Hugging Face's Gemma2ForCausalLM and Gemma3ForCausalLM: norms are of the inputs and of the outputs of sublayers. */
+/* Hugging Face's Gemma2ForCausalLM and Gemma3ForCausalLM: norms before and after each sublayer. */
 #include "dialect/dialect.h"
 
 const struct scheme scheme_gemma = {"model.layers.", false,

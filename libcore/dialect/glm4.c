@@ -1,4 +1,4 @@
-/* Hugging Face's Glm4ForCausalLM: norms are of the inputs and of the outputs of sublayers, gate and up are one tensor. */
+/* Hugging Face's Glm4ForCausalLM: norms before and after each sublayer; gate and up are fused. */
 #include "dialect/dialect.h"
 
 const struct scheme scheme_glm4 = {"model.layers.", false,

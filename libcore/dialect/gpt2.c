@@ -1,6 +1,6 @@
 /*
- * Hugging Face's GPT2LMHeadModel, which keeps its matrices as [in, out] (Conv1D), with queries, keys and values in one;
- * and nanoGPT's model, whose matrices are not transposed.
+ * Hugging Face's GPT2LMHeadModel, which stores matrices as [in, out] (Conv1D) and queries, keys and
+ * values in one; and nanoGPT, which stores matrices as [out, in].
  */
 #include "dialect/dialect.h"
 
@@ -25,7 +25,7 @@ const struct scheme scheme_gpt2 = {"transformer.h.", true,
 	},
 	modules};
 
-/* A square matrix does not show how it is stored; the matrix of queries, keys and values does. */
+/* Returns true if matrices are [out, in]. The QKV matrix, which is not square, shows it. */
 static bool is_linear(const struct placement *x)
 {
 	const struct torch_item *t =
@@ -33,7 +33,7 @@ static bool is_linear(const struct placement *x)
 	return t && t->ndim == 2 && t->dims[0] == 3 * x->m->c.dim;
 }
 
-static int find(struct placement *x, int group, struct err *e)
+static int find_sources(struct placement *x, int group, struct err *e)
 {
 	return is_linear(x) ? stems_find_linear(x, group, e) : stems_find(x, group, e);
 }
@@ -48,5 +48,5 @@ const struct dialect dialect_gpt2 = {
 	.parts = parts,
 	.heads = "model_args.n_head",
 	.scheme = &scheme_gpt2,
-	.find = find,
+	.find = find_sources,
 };

@@ -1,14 +1,14 @@
-/* The weight decay and learning rate of each parameter, by the group of the optimizer that it is in. */
+/* Reads the weight decay and learning rate of each parameter from its optimizer group. */
 #include "dialect/dialect.h"
 
 #include <ctype.h>
 
-/* A parameter that a group has, by its name or its number. */
+/* A parameter of a group, by name or number. */
 struct member {
-	char *name; /* NULL: by its number */
+	char *name; /* NULL: by `id` */
 	double id;
-	struct ckpt_settings is;
-	int64_t order; /* the first of equal ones counts */
+	struct ckpt_settings settings;
+	int64_t order; /* of equal members the first one counts */
 };
 
 struct members {
@@ -16,7 +16,7 @@ struct members {
 	int64_t n;
 };
 
-/* Sets *out to a single number; it stays if the item is something else, or NULL. */
+/* Sets *out if the item is a single number; leaves it if it is anything else, or NULL. */
 static int read_number(
 	struct torch_file *f, const struct torch_item *x, double *out, struct err *e)
 {
@@ -28,28 +28,28 @@ static int read_number(
 	return rc;
 }
 
-static void add_member(
-	struct members *m, const char *name, double id, const struct ckpt_settings *is)
+static void add_member(struct members *m, const char *name, double id,
+	const struct ckpt_settings *settings)
 {
 	m->v = xgrow(m->v, m->n, sizeof(*m->v));
-	m->v[m->n] = (struct member){name ? xstrdup(name) : NULL, id, *is, m->n};
+	m->v[m->n] = (struct member){name ? xstrdup(name) : NULL, id, *settings, m->n};
 	m->n++;
 }
 
 /* Adds the parameters of a group. */
 static int read_group(struct members *m, struct torch_file *f,
-	const struct torch_item *params, const struct ckpt_settings *is,
+	const struct torch_item *params, const struct ckpt_settings *settings,
 	int64_t n_tensors, struct err *e)
 {
 	scoped_strs names = {0};
 	scoped_ptr double *ids = xcalloc((size_t)n_tensors + 1, sizeof(*ids));
 	int64_t n = 0;
-	int rc = torch_texts(f, params, &names, e) ||
+	int rc = torch_read_strings(f, params, &names, e) ||
 		 (!names.n && torch_numbers(f, params, n_tensors, ids, &n, e));
 	for (int64_t i = 0; i < names.n && !rc; i++)
-		add_member(m, names.v[i], 0, is);
+		add_member(m, names.v[i], 0, settings);
 	for (int64_t i = 0; i < n && !rc; i++)
-		add_member(m, NULL, ids[i], is);
+		add_member(m, NULL, ids[i], settings);
 	return rc;
 }
 
@@ -74,14 +74,17 @@ static int read_groups(struct members *m, struct torch_file *f,
 {
 	const struct torch_item *params;
 	for (int64_t g = 0;
-		(params = torch_names_numbered(x, "param_groups", g, "params")); g++) {
-		struct ckpt_settings is = {-1, -1, g};
+		(params = torch_names_find_numbered(x, "param_groups", g, "params"));
+		g++) {
+		struct ckpt_settings settings = {-1, -1, g};
 		if (read_number(f,
-			    torch_names_numbered(x, "param_groups", g, "weight_decay"),
-			    &is.decay, e) ||
-			read_number(f, torch_names_numbered(x, "param_groups", g, "lr"),
-				&is.lr, e) ||
-			read_group(m, f, params, &is, n_tensors, e))
+			    torch_names_find_numbered(
+				    x, "param_groups", g, "weight_decay"),
+			    &settings.decay, e) ||
+			read_number(f,
+				torch_names_find_numbered(x, "param_groups", g, "lr"),
+				&settings.lr, e) ||
+			read_group(m, f, params, &settings, n_tensors, e))
 			return -1;
 	}
 	if (m->n)
@@ -89,7 +92,7 @@ static int read_groups(struct members *m, struct torch_file *f,
 	return 0;
 }
 
-/* The first of the members that have the key; NULL: there is none. */
+/* Returns the first member with the key, or NULL. */
 static const struct member *find_member(const struct members *m, struct member key)
 {
 	int64_t low = 0, high = m->n;
@@ -103,8 +106,8 @@ static const struct member *find_member(const struct members *m, struct member k
 	return low < m->n && !compare_keys(&m->v[low], &key) ? &m->v[low] : NULL;
 }
 
-/* By the name, or the number that it is; NULL: there is none. */
-static const struct member *member_of(const struct members *m, const char *name)
+/* Finds a member by name, or by number if the name is one; NULL if it is missing. */
+static const struct member *look_up_member(const struct members *m, const char *name)
 {
 	char *end;
 	double id = (double)strtoll(name, &end, 10);
@@ -114,6 +117,7 @@ static const struct member *member_of(const struct members *m, const char *name)
 	return x;
 }
 
+/* Sets the settings of the parameter with an exp_avg named `mean`. */
 static int set_settings(struct torch_file *f, const struct members *m, const char *mean,
 	struct ckpt_settings *out, struct err *e)
 {
@@ -128,7 +132,7 @@ static int set_settings(struct torch_file *f, const struct members *m, const cha
 	int before = (int)(from - mean);
 	from += strlen(state);
 	int n = (int)(strlen(from) - strlen(end));
-	/* (flattened: each parameter has the settings of its group) */
+	/* (a flattened state_dict has the settings of the group for each parameter) */
 	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
 		str_clear(&own);
 		str_printf(
@@ -139,13 +143,13 @@ static int set_settings(struct torch_file *f, const struct members *m, const cha
 	}
 	str_clear(&own);
 	str_printf(&own, "%.*s", n, from);
-	const struct member *x = member_of(m, own.s);
+	const struct member *x = look_up_member(m, own.s);
 	if (out->decay < 0 && out->lr < 0 && x)
-		*out = x->is;
+		*out = x->settings;
 	return 0;
 }
 
-int torch_group_settings(struct torch_file *f, const struct torch_names *x,
+int torch_read_settings(struct torch_file *f, const struct torch_names *x,
 	const struct torch_item *const *means, int64_t n, struct ckpt_settings *out,
 	struct err *e)
 {
@@ -161,23 +165,23 @@ int torch_group_settings(struct torch_file *f, const struct torch_names *x,
 	return rc;
 }
 
-int torch_group_optimizer(struct torch_file *f, const struct torch_names *x,
+int torch_read_variant(struct torch_file *f, const struct torch_names *x,
 	unsigned *optimizer, struct err *e)
 {
 	static const struct {
 		const char *key;
-		unsigned is;
-		bool any; /* whatever its value */
+		unsigned flag;
+		bool any; /* even if the value is 0 */
 	} keys[] = {{"maximize", CKPT_MAXIMIZES, false}, {"amsgrad", CKPT_AMSGRAD, false},
 		{"momentum_decay", CKPT_NADAM, true}};
 	for (size_t k = 0; k < ARRAY_LEN(keys); k++) {
 		const struct torch_item *item;
 		int64_t at = 0;
-		while ((item = torch_names_group(x, keys[k].key, &at))) {
+		while ((item = torch_names_next_option(x, keys[k].key, &at))) {
 			double value = 0;
 			if (read_number(f, item, &value, e))
 				return -1;
-			*optimizer |= value != 0 || keys[k].any ? keys[k].is : 0;
+			*optimizer |= value != 0 || keys[k].any ? keys[k].flag : 0;
 		}
 	}
 	return 0;

@@ -1,10 +1,11 @@
 /*
- * Hugging Face's LlamaForCausalLM, and the classes with its names. Its rotary embedding rotates channel j of a head with
- * channel j + width / 2, as ours does, so that no row of wq and wk moves.
+ * Hugging Face's LlamaForCausalLM, and classes with the same names. The rotary embedding rotates
+ * channel j of a head with channel j + width / 2, as ours does, so the rows of wq and wk keep their
+ * order.
  */
 #include "dialect/dialect.h"
 
-/* The order of all classes of Hugging Face that have these names. (Phi-3 has its o_proj first.) */
+/* The order of modules in all classes with these names. (Phi-3 registers o_proj first.) */
 const char *const llama_modules[] = {"model.embed_tokens", ".self_attn.q_proj",
 	".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj",
 	".self_attn.qkv_proj", ".self_attn.q_norm", ".self_attn.k_norm", ".mlp.gate_proj",

@@ -1,7 +1,8 @@
 /*
- * Megatron-LM's GPTModel, in checkpoints of its format torch_dist, which is DCP. Either all layers are one tensor, with
- * a dimension in front, or they are numbered; rows of queries, keys and values are grouped by key heads. The optimizer
- * has fp32 parameters and moments under the name of the parameter; scalars of all ranks are in one value.
+ * Megatron-LM's GPTModel, in checkpoints of its format torch_dist, which is DCP. Layers are either
+ * stacked in one tensor, as its first dimension, or numbered. QKV rows are grouped by key heads.
+ * The optimizer has fp32 parameters and moments under the name of the parameter. Scalars common to
+ * all ranks are in one value.
  */
 #include "dialect/dialect.h"
 
@@ -25,7 +26,7 @@ static const struct fused_row others[] = {
 	{"norm.weight", {"decoder.final_layernorm.weight"}},
 	{"output.weight", {"output_layer.weight"}}, {0}};
 
-/* The parameters are the optimizer's, which has them in fp32, if it does. */
+/* Finds a tensor of a group. Parameters are the optimizer's fp32 ones, if it has them. */
 static const struct torch_item *find_item(
 	const struct torch_names *x, const char *group, const char *name)
 {
@@ -50,14 +51,14 @@ static int has_moments(const struct torch_names *x, struct err *e)
 		if (strstr(name, "optimizer.") &&
 			(strstr(name, ".gbuf_idx_") || strstr(name, ".bucket_idx_")))
 			return err_set(e, EX_UNAVAILABLE,
-				"%s: the distributed optimizer has saved buffers without the names of "
-				"parameters; save with --dist-ckpt-optim-fully-reshardable",
+				"%s: the distributed optimizer saved buffers without parameter "
+				"names; save with --dist-ckpt-optim-fully-reshardable",
 				x->file->path);
 	}
 	return 0;
 }
 
-/* All ranks have them in common, such as iteration or args.seq_length. */
+/* Reads a value of the state common to all ranks, such as iteration or args.seq_length. */
 static int read_numbers(struct torch_file *f, const struct torch_names *x,
 	const char *path, int64_t most, double *out, int64_t *n, struct err *e)
 {
@@ -80,20 +81,19 @@ static int read_step(
 	if (read_numbers(f, x, "optimizer.param_groups.0.step", 1, &v, &n, e) ||
 		(!n && read_numbers(f, x, "iteration", 1, &v, &n, e)))
 		return -1;
-	bool told = n && v >= 0 && v < 0x1p53;
-	*step = told ? (int64_t)v : 0;
-	return told ? 0
-		    : err_set(e, EX_DATAERR,
-			      "%s: its common_state does not tell the optimizer's step",
-			      f->path);
+	bool ok = n && v >= 0 && v < 0x1p53;
+	*step = ok ? (int64_t)v : 0;
+	return ok ? 0
+		  : err_set(e, EX_DATAERR, "%s: common_state has no valid optimizer step",
+			    f->path);
 }
 
-/* A parameter in 16 bits that is read in fp32. */
+/* Returns true for a 16-bit parameter that the optimizer has in fp32. */
 static bool is_copy(const struct torch_names *x, const char *name)
 {
 	char master[256];
 	snprintf(master, sizeof(master), "optimizer.state.fp32_param.%s", name);
-	return torch_names_exact(x, master);
+	return torch_names_find_exact(x, master);
 }
 
 static const char *const parts[] = {"decoder.", "output_layer.", "embedding.", NULL};
@@ -108,7 +108,7 @@ const struct dialect dialect_megatron = {
 	.fused = &fused,
 	.find = fused_find,
 	.has_moments = has_moments,
-	.numbers = read_numbers,
-	.step = read_step,
+	.read_numbers = read_numbers,
+	.read_step = read_step,
 	.is_copy = is_copy,
 };

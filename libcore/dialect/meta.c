@@ -1,10 +1,7 @@
-/*
- * torchtitan and Meta: our names. Rows of wq and wk are in another order: channels that are rotated together are
- * neighbours.
- */
+/* torchtitan and Meta: our names, but in wq and wk channels that rotate together are adjacent. */
 #include "dialect/dialect.h"
 
-/* layers.N.attention.wqkv.weight for the names of its parts; else NULL. */
+/* Returns layers.N.attention.wqkv.weight for the name of one of its parts; else NULL. */
 static const char *fused_name(const char *name, int *part, struct str *out)
 {
 	static const char *const parts[] = {
@@ -20,16 +17,17 @@ static const char *fused_name(const char *name, int *part, struct str *out)
 	return NULL;
 }
 
-/* A tensor of torchtitan, which has our names. */
+/* Sets the source of tensor i. */
 static int find_tensor(struct placement *x, int group, int i, struct err *e)
 {
 	const struct tensor *t = &x->m->tensors[i];
-	struct tensor_source *s = source_of(x, group, i);
+	struct tensor_source *s = get_source(x, group, i);
 	scoped_str fused = {0};
 	int part = NOT_FUSED;
-	const struct torch_item *own = source_of(x, SOURCE_MODEL, i)->item;
+	const struct torch_item *own = get_source(x, SOURCE_MODEL, i)->item;
 	*s = (struct tensor_source){
-		.item = source_find(x, group, t->name, group ? own : NULL), .layer = -1};
+		.item = find_group_item(x, group, t->name, group ? own : NULL),
+		.layer = -1};
 	const char *name = fused_name(t->name, &part, &fused);
 	s->pairs = part == FUSED_Q || part == FUSED_K ||
 		   text_ends(t->name, ".attention.wq.bias") ||
@@ -37,18 +35,18 @@ static int find_tensor(struct placement *x, int group, int i, struct err *e)
 	s->pairs &= !x->m->c.qk_norm; /* torchtitan's Qwen3 rotates halves */
 	int64_t rows = t->dims[0];
 	if (!s->item && name) {
-		s->item = source_find(x, group, name, NULL);
+		s->item = find_group_item(x, group, name, NULL);
 		s->fused = part;
 		rows = (x->m->c.heads + 2 * x->m->c.kv_heads) * x->m->head_dim;
 	}
 	if (!s->item)
-		return source_missing(x, group, t->name, e);
-	return source_has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])
+		return report_missing(x, group, t->name, e);
+	return has_shape(s->item, t->ndim, rows, t->ndim == 1 ? 1 : t->dims[1])
 		       ? 0
-		       : source_wrong_shape(x, s->item, e);
+		       : report_wrong_shape(x, s->item, e);
 }
 
-static int find(struct placement *x, int group, struct err *e)
+static int find_sources(struct placement *x, int group, struct err *e)
 {
 	for (int i = 0; i < x->m->n_tensors; i++)
 		if (find_tensor(x, group, i, e))
@@ -67,5 +65,5 @@ const struct dialect dialect_meta = {
 	.parts = parts,
 	.wrappers = wrappers,
 	.heads = "model_args.n_head",
-	.find = find,
+	.find = find_sources,
 };

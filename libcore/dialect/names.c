@@ -1,13 +1,13 @@
 /*
- * Names in checkpoints of PyTorch: a parameter has a name below that of the model, the optimizer has the
- * same name, or a number. Wrappers (DistributedDataParallel, torch.compile, FSDP) add parts to names, and
- * programs put what they save under keys of their own.
+ * Names in PyTorch checkpoints. The optimizer identifies a parameter by its name in the model, or
+ * by a number. Wrappers (DistributedDataParallel, torch.compile, FSDP) add parts to names, and
+ * programs save models and optimizers under keys of their own.
  */
 #include "dialect/dialect.h"
 
 /* ---- names without wrappers ------------------------------------------------------------ */
 
-/* The list ends with NULL. */
+/* Returns true if a NULL-terminated list has the part. */
 static bool is_one_of(const char *const *list, const char *part, size_t n)
 {
 	while (*list && (strlen(*list) != n || memcmp(*list, part, n) != 0))
@@ -25,7 +25,7 @@ static bool is_wrapper(const char *part, size_t n)
 	return is;
 }
 
-char *torch_names_plain(const char *name)
+char *torch_names_unwrap(const char *name)
 {
 	struct str out = {0};
 	str_puts(&out, "");
@@ -44,17 +44,19 @@ static int list_names(struct torch_names *x, struct err *e)
 	x->v = xcalloc((size_t)f->n + 1, sizeof(*x->v));
 	for (; x->n < f->n; x->n++)
 		x->v[x->n] = (struct torch_name){
-			torch_names_plain(f->items[x->n].name), &f->items[x->n]};
+			torch_names_unwrap(f->items[x->n].name), &f->items[x->n]};
 	qsort(x->v, (size_t)x->n, sizeof(*x->v), compare_texts);
 	for (int64_t i = 1; i < x->n; i++)
 		if (!strcmp(x->v[i].text, x->v[i - 1].text) &&
 			x->v[i].item->kind == TORCH_TENSOR)
-			return err_set(e, EX_DATAERR, "%s: %s and %s are one tensor",
+			return err_set(e, EX_DATAERR,
+				"%s: %s and %s have the same name without wrappers",
 				f->path, x->v[i - 1].item->name, x->v[i].item->name);
 	return 0;
 }
 
-const struct torch_item *torch_names_exact(const struct torch_names *x, const char *name)
+const struct torch_item *torch_names_find_exact(
+	const struct torch_names *x, const char *name)
 {
 	const struct torch_name key = {.text = (char *)name};
 	const struct torch_name *found =
@@ -65,27 +67,27 @@ const struct torch_item *torch_names_exact(const struct torch_names *x, const ch
 
 /* ---- the model ---------------------------------------------------------------------------- */
 
-/* Keys under which programs put the model. */
-static bool is_key_of_model(const char *part, size_t n)
+/* Returns true for a key under which programs save the model. */
+static bool is_model_key(const char *part, size_t n)
 {
 	static const char *const keys[] = {
 		"model", "transformer", "state_dict", "model_state_dict", "app", NULL};
 	return is_one_of(keys, part, n);
 }
 
-/* Are these all parts of text[n], which ends with a dot or is empty? */
-static bool are_keys_of_model(const char *text, size_t n)
+/* Returns true if all parts of text[n] are such keys. It ends with a dot or is empty. */
+static bool are_model_keys(const char *text, size_t n)
 {
 	for (size_t at = 0, part; at < n; at += part + 1) {
 		part = strcspn(text + at, ".");
-		if (!is_key_of_model(text + at, part))
+		if (!is_model_key(text + at, part))
 			return false;
 	}
 	return true;
 }
 
-/* The file has no token embedding: an error that says what it has. */
-static int refuse(const struct torch_names *x, struct err *e)
+/* Reports that the file has no known token embedding, and what it has instead. */
+static int report_unknown(const struct torch_names *x, struct err *e)
 {
 	const char *path = x->file->path, *name = x->n ? x->v[0].text : "";
 	bool tensors = false;
@@ -95,30 +97,29 @@ static int refuse(const struct torch_names *x, struct err *e)
 		scoped_str what = {0};
 		if (!x->n)
 			return err_set(
-				e, EX_DATAERR, "%s: no checkpoint: it is empty", path);
+				e, EX_DATAERR, "%s: not a checkpoint: empty", path);
 		torch_describe(x->file, x->v[0].item, &what);
 		return err_set(e, EX_DATAERR,
-			"%s: no checkpoint: it has no tensor, and %s%.100s%s is %s", path,
-			*name ? "its first value, '" : "", *name ? name : "all of it",
-			*name ? "'," : "", what.s);
+			"%s: not a checkpoint: it has no tensor, and %s%.100s%s is %s",
+			path, *name ? "its first value, \"" : "",
+			*name ? name : "its only value", *name ? "\"," : "", what.s);
 	}
 	scoped_str tables = {0};
 	for (int k = 0; dialects[k]; k++)
-		if (!dialects[k]->marks[0]) /* else the table is that of another row */
+		if (!dialects[k]->marks[0]) /* (another row has the same table) */
 			str_printf(&tables, "%s%s (%s)",
 				!k		  ? ""
 				: dialects[k + 1] ? ", "
 						  : " or ",
 				dialects[k]->table, dialects[k]->name);
 	return err_set(e, EX_UNAVAILABLE,
-		"%s: its tensors are of no model that is known: one has %s, perhaps "
-		"after model.; %s%.100s. pt-ckpt(1) lists the classes of "
-		"transformers",
-		path, tables.s, *name ? "its first is " : "its only one has no name",
+		"%s: unknown model: no tensor is named %s, perhaps after model.; %s%.100s. "
+		"pt-ckpt(1) lists the supported classes of transformers",
+		path, tables.s, *name ? "the first is " : "the only one has no name",
 		name);
 }
 
-/* Has the first layer what only this dialect has? */
+/* Returns true if layer 0 has all marks of the dialect. */
 static bool has_marks(const struct torch_names *x, const struct dialect *d)
 {
 	bool all = true;
@@ -132,7 +133,7 @@ static bool has_marks(const struct torch_names *x, const struct dialect *d)
 	return all;
 }
 
-/* Finds the token embedding; false: there is none. */
+/* Finds the token embedding with the shortest prefix. Returns false if there is none. */
 static bool find_table(struct torch_names *x)
 {
 	enum { MAX_PREFIX = 256 }; /* (each of its parts is looked up) */
@@ -143,7 +144,7 @@ static bool find_table(struct torch_names *x)
 				   min64((int64_t)strlen(text), (int64_t)strlen(table));
 			if (x->v[i].item->kind != TORCH_TENSOR ||
 				!text_ends(text, table) || n > MAX_PREFIX ||
-				!are_keys_of_model(text, n) ||
+				!are_model_keys(text, n) ||
 				(x->table && n >= x->prefix.len) ||
 				!has_marks(x, dialects[k]))
 				continue;
@@ -160,14 +161,14 @@ int torch_names_open(struct torch_names *x, const struct torch_file *f, struct e
 	*x = (struct torch_names){.file = f};
 	if (list_names(x, e))
 		return -1;
-	return find_table(x) ? 0 : refuse(x, e);
+	return find_table(x) ? 0 : report_unknown(x, e);
 }
 
 int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
 	const struct model *m, struct err *e)
 {
 	const struct dialect *best = NULL;
-	int most = 0;
+	int max_n = 0;
 	*x = (struct torch_names){.file = f};
 	if (list_names(x, e))
 		return -1;
@@ -179,11 +180,11 @@ int torch_names_open_some(struct torch_names *x, const struct torch_file *f,
 		x->dialect = dialects[k];
 		for (int i = 0; i < m->n_tensors && !dialects[k]->fused; i++)
 			n += stems_item(x, m->tensors[i].name) != NULL;
-		best = n > most ? dialects[k] : best;
-		most = n > most ? n : most;
+		best = n > max_n ? dialects[k] : best;
+		max_n = n > max_n ? n : max_n;
 	}
 	x->dialect = best;
-	return best ? 0 : refuse(x, e);
+	return best ? 0 : report_unknown(x, e);
 }
 
 void torch_names_close(struct torch_names *x)
@@ -196,8 +197,8 @@ void torch_names_close(struct torch_names *x)
 	*x = (struct torch_names){.file = NULL};
 }
 
-/* The name without the outer module of Hugging Face's classes. */
-static const char *bare(const char *name)
+/* Returns the name without the outer module of Hugging Face's classes. */
+static const char *strip_outer(const char *name)
 {
 	static const char *const outer[] = {"model.", "transformer."};
 	for (size_t i = 0; i < ARRAY_LEN(outer); i++)
@@ -217,8 +218,8 @@ const struct torch_item *torch_names_look_up(const struct torch_names *x,
 			for (int i = 0; i < 2 && !found; i++) {
 				str_clear(&text);
 				str_printf(&text, "%s%.*s%s%s", begin, (int)n, from,
-					i ? bare(name) : name, end);
-				found = torch_names_exact(x, text.s);
+					i ? strip_outer(name) : name, end);
+				found = torch_names_find_exact(x, text.s);
 			}
 			if (found || !n)
 				break;
@@ -243,9 +244,9 @@ const struct torch_item *torch_names_find(const struct torch_names *x, const cha
 
 static const char *const optimizers[] = {"optimizer.", "optim.", "optimizer_state_dict.",
 	"app.optimizer.", "app.optim.",
-	"optimizer.optimizer_state_dict."}; /* DeepSpeed's without ZeRO, in 16 bits */
+	"optimizer.optimizer_state_dict."}; /* DeepSpeed without ZeRO, 16-bit models */
 
-static const struct torch_item *state_of_number(
+static const struct torch_item *find_numbered_state(
 	const struct torch_names *x, const struct torch_item *item, const char *what)
 {
 	scoped_str name = {0};
@@ -256,18 +257,18 @@ static const struct torch_item *state_of_number(
 			str_clear(&name);
 			str_printf(&name, "%sstate.%lld.%s", optimizers[k], (long long)i,
 				what);
-			found = torch_names_exact(x, name.s);
+			found = torch_names_find_exact(x, name.s);
 		}
 	return found;
 }
 
-const struct torch_item *torch_names_state(const struct torch_names *x, const char *name,
-	const struct torch_item *item, const char *what)
+const struct torch_item *torch_names_find_state(const struct torch_names *x,
+	const char *name, const struct torch_item *item, const char *what)
 {
 	scoped_str begin = {0};
 	const struct torch_item *found = NULL;
 	if (x->order)
-		return item ? state_of_number(x, item, what) : NULL;
+		return item ? find_numbered_state(x, item, what) : NULL;
 	scoped_ptr char *end = text_printf(".%s", what);
 	for (size_t k = 0; k < ARRAY_LEN(optimizers) && !found; k++) {
 		str_clear(&begin);
@@ -280,7 +281,7 @@ const struct torch_item *torch_names_state(const struct torch_names *x, const ch
 	return found && found->kind == TORCH_TENSOR ? found : NULL;
 }
 
-/* Is there a tensor whose name begins so, and is no step? */
+/* Returns true if a tensor other than a step has a name with this prefix. */
 static bool has_state_below(const struct torch_names *x, const char *begin)
 {
 	int64_t low = 0, high = x->n;
@@ -298,11 +299,11 @@ static bool has_state_below(const struct torch_names *x, const char *begin)
 	return false;
 }
 
-/* The name that the state of a parameter has, which is a number where there are numbers; "": not known. */
-static void name_of_state(
+/* Sets *out to the optimizer's name or number of a parameter; "": unknown. */
+static void set_state_name(
 	const struct torch_names *x, const struct torch_item *parameter, struct str *out)
 {
-	scoped_ptr char *name = torch_names_plain(parameter->name);
+	scoped_ptr char *name = torch_names_unwrap(parameter->name);
 	str_puts(out, "");
 	if (!x->order)
 		str_puts(out, name + (strncmp(name, "model.", 6) ? 0 : 6));
@@ -317,7 +318,7 @@ bool torch_names_has_state(
 	scoped_str name = {0}, begin = {0};
 	bool found = false;
 	if (parameter)
-		name_of_state(x, parameter, &name);
+		set_state_name(x, parameter, &name);
 	for (size_t k = 0; k < ARRAY_LEN(optimizers) && name.len && !found; k++) {
 		str_clear(&begin);
 		str_printf(&begin, "%sstate.%s.", optimizers[k], name.s);
@@ -328,9 +329,9 @@ bool torch_names_has_state(
 
 void torch_names_describe_state(const struct torch_names *x, struct str *out)
 {
-	enum { MOST = 6 };
+	enum { MAX_KEYS = 6 };
 	scoped_strs seen = {0};
-	for (int64_t i = 0; i < x->n && seen.n < MOST; i++) {
+	for (int64_t i = 0; i < x->n && seen.n < MAX_KEYS; i++) {
 		const char *text = x->v[i].text, *state = strstr(text, ".state.");
 		const char *key = strrchr(text, '.');
 		if (strncmp(text, "optim", 5) != 0 || !state || key < state + 6 ||
@@ -348,7 +349,7 @@ void torch_names_describe_state(const struct torch_names *x, struct str *out)
 		str_printf(out, "%s%s", k ? ", " : "", seen.v[k]);
 }
 
-/* Parameters in fp32, one after the other without their names. */
+/* Returns true if DeepSpeed saved fp32 parameters concatenated, without names. */
 static bool has_flat_groups(const struct torch_names *x)
 {
 	static const char groups[] = "optimizer.fp32_groups_flat";
@@ -358,14 +359,14 @@ static bool has_flat_groups(const struct torch_names *x)
 	return false;
 }
 
-const struct torch_item **torch_names_masters(const struct torch_names *x)
+const struct torch_item **torch_names_list_masters(const struct torch_names *x)
 {
 	const struct torch_item **list = xcalloc((size_t)x->n_order + 1, sizeof(*list));
 	char name[64];
 	for (int64_t i = 0, group = 0, k = 0; i < x->n_order;) {
 		snprintf(name, sizeof(name), "optimizer.fp32_groups.%lld.%lld",
 			(long long)group, (long long)k);
-		const struct torch_item *t = torch_names_exact(x, name);
+		const struct torch_item *t = torch_names_find_exact(x, name);
 		if (t && t->kind == TORCH_TENSOR) {
 			list[i++] = t;
 			k++;
@@ -385,9 +386,9 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 		return x->dialect->has_moments(x, e);
 	if (has_flat_groups(x))
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: without ZeRO, DeepSpeed's fused optimizers save fp32 parameters and moments of a "
-			"model in 16 bits without names and shapes of parameters; train with zero_optimization "
-			"{\"stage\": 1}",
+			"%s: DeepSpeed without ZeRO saved fp32 parameters and moments of a 16-bit "
+			"model without parameter names and shapes; train with "
+			"zero_optimization {\"stage\": 1}",
 			x->file->path);
 	for (int64_t i = 0; i < x->n; i++)
 		for (size_t k = 0; k < ARRAY_LEN(optimizers); k++)
@@ -401,7 +402,7 @@ int torch_names_has_moments(const struct torch_names *x, struct err *e)
 	return 0;
 }
 
-const struct torch_item *torch_names_group(
+const struct torch_item *torch_names_next_option(
 	const struct torch_names *x, const char *key, int64_t *at)
 {
 	const struct torch_item *found = NULL;
@@ -418,7 +419,7 @@ const struct torch_item *torch_names_group(
 	return found;
 }
 
-const struct torch_item *torch_names_numbered(
+const struct torch_item *torch_names_find_numbered(
 	const struct torch_names *x, const char *kind, int64_t n, const char *what)
 {
 	scoped_str name = {0};
@@ -427,7 +428,7 @@ const struct torch_item *torch_names_numbered(
 		str_clear(&name);
 		str_printf(
 			&name, "%s%s.%lld.%s", optimizers[k], kind, (long long)n, what);
-		found = torch_names_exact(x, name.s);
+		found = torch_names_find_exact(x, name.s);
 	}
 	return found;
 }

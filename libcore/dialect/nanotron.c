@@ -1,6 +1,6 @@
 /*
- * Nanotron's Llama. Queries, keys and values are one tensor, and all queries are in front of all keys. The optimizer has
- * its state by the names of parameters.
+ * nanotron's Llama. Queries, keys and values are one tensor: all queries, then all keys, then all
+ * values. The optimizer state has the names of the parameters.
  */
 #include "dialect/dialect.h"
 
@@ -23,13 +23,13 @@ static const struct fused_row others[] = {
 static const struct torch_item *find_item(
 	const struct torch_names *x, const char *group, const char *name)
 {
-	return *group ? torch_names_state(x, name, NULL, group)
+	return *group ? torch_names_find_state(x, name, NULL, group)
 		      : torch_names_find(x, name);
 }
 
 static const struct fused_names fused = {"decoder.", false, rows, others, find_item};
 
-/* Replaces the part of a fused tensor by its rows. */
+/* Changes a part of a fused tensor to its range of rows. */
 static void cut_rows(const struct placement *x, struct tensor_source *s)
 {
 	const struct model_config *c = &x->m->c;
@@ -41,12 +41,12 @@ static void cut_rows(const struct placement *x, struct tensor_source *s)
 	s->fused = NOT_FUSED;
 }
 
-static int find(struct placement *x, int group, struct err *e)
+static int find_sources(struct placement *x, int group, struct err *e)
 {
 	if (fused_find(x, group, e))
 		return -1;
 	for (int i = 0; i < x->m->n_tensors; i++)
-		cut_rows(x, source_of(x, group, i));
+		cut_rows(x, get_source(x, group, i));
 	return 0;
 }
 
@@ -61,5 +61,5 @@ const struct dialect dialect_nanotron = {
 	.wrappers = wrappers,
 	.heads = "model_args.n_head",
 	.fused = &fused,
-	.find = find,
+	.find = find_sources,
 };

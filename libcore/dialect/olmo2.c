@@ -1,4 +1,4 @@
-/* Hugging Face's Olmo2ForCausalLM: norms are of the outputs of sublayers. */
+/* Hugging Face's Olmo2ForCausalLM: norms after each sublayer. */
 #include "dialect/dialect.h"
 
 const struct scheme scheme_olmo2 = {"model.layers.", false,

@@ -1,29 +1,29 @@
 /*
- * Optimizers that number their parameters, as AdamW.state_dict() does: group after group, each in the order in which
- * its parameters were given. The numbers are assigned to the parameters of the model by param_names, if the optimizer
- * has them. Otherwise each group is taken for a part of the model's parameters in the model's order. Exactly one
- * assignment must agree with the shapes of the moments.
+ * Optimizers that number their parameters, as AdamW.state_dict() does: group after group, each in
+ * the order in which its parameters were passed. param_names, if saved, assigns numbers to
+ * parameters. Otherwise each group must be a subsequence of the model's parameters, and exactly one
+ * assignment must fit the shapes of the moments.
  */
 #include "dialect/dialect.h"
 
 #include <ctype.h>
 
-/* What the optimizer has. */
+/* The numbers of an optimizer. */
 struct numbering {
 	struct torch_names *names;
 	struct torch_file *f;
 	const struct torch_parameter *list; /* [n] in the order of the model */
 	int64_t n;
-	int64_t *begin; /* [n_groups + 1]: the first number of each group */
+	int64_t *begin; /* [n_groups + 1] first number of each group */
 	int64_t n_groups;
 	int64_t n_numbers;
-	const struct torch_item **states; /* [n_numbers] exp_avg; NULL: it has no state */
-	const struct torch_item **order;  /* [n_numbers]: the result */
+	const struct torch_item **states; /* [n_numbers] exp_avg; NULL: no state */
+	const struct torch_item **order;  /* [n_numbers] parameter: the result */
 };
 
 /* ---- reading groups -------------------------------------------------------------------- */
 
-/* Appends a group. One that has more parameters than the model counts as n + 1. */
+/* Appends a group. The total is capped at one more than the model's parameters. */
 static int add_group(
 	struct numbering *w, const struct torch_item *params, double *ids, struct err *e)
 {
@@ -33,7 +33,7 @@ static int add_group(
 	for (int64_t i = 0; i < n; i++)
 		if (!(ids[i] >= 0) || (int64_t)ids[i] != w->n_numbers + i)
 			return err_set(e, EX_UNAVAILABLE,
-				"%s: %s does not continue the numbers of the groups before it",
+				"%s: %s does not continue the numbers of the previous groups",
 				w->f->path, params->name);
 	w->begin = xrealloc(w->begin, (size_t)(w->n_groups + 2) * sizeof(*w->begin));
 	w->begin[w->n_groups++] = w->n_numbers;
@@ -48,13 +48,13 @@ static int read_groups(struct numbering *w, struct err *e)
 	scoped_ptr double *ids = xcalloc((size_t)w->n + 2, sizeof(*ids));
 	int rc = 0;
 	while (!rc && w->n_numbers <= w->n &&
-		(params = torch_names_numbered(
+		(params = torch_names_find_numbered(
 			 w->names, "param_groups", w->n_groups, "params")))
 		rc = add_group(w, params, ids, e);
 	return rc;
 }
 
-/* An optimizer without groups has the states of all parameters. */
+/* Makes one group of all states, for an optimizer without groups. */
 static void set_one_group(struct numbering *w, int64_t n_states)
 {
 	w->begin = xrealloc(w->begin, 2 * sizeof(*w->begin));
@@ -65,24 +65,24 @@ static void set_one_group(struct numbering *w, int64_t n_states)
 
 /* ---- names ------------------------------------------------------------------------------- */
 
-/* Returns 1 if the groups have param_names, and they are used; 0 if not; -1 on error. */
+/* Sets w->order by param_names. Returns 1, 0 if there are none, or -1. */
 static int order_by_names(struct numbering *w, struct err *e)
 {
 	scoped_strs names = {0};
 	const struct torch_item *given;
 	int rc = 0;
-	for (int64_t g = 0; !rc && (given = torch_names_numbered(
+	for (int64_t g = 0; !rc && (given = torch_names_find_numbered(
 					    w->names, "param_groups", g, "param_names"));
 		g++)
-		rc = torch_texts(w->f, given, &names, e);
+		rc = torch_read_strings(w->f, given, &names, e);
 	if (rc || !names.n || names.n != w->n_numbers)
 		return rc;
 	for (int64_t i = 0; i < names.n; i++) {
-		scoped_ptr char *name = torch_names_plain(names.v[i]);
+		scoped_ptr char *name = torch_names_unwrap(names.v[i]);
 		w->order[i] = torch_names_find(w->names, name);
 		if (!w->order[i])
 			return err_set(e, EX_DATAERR,
-				"%s: the optimizer has a parameter \"%s\", which the model does not have",
+				"%s: the optimizer's parameter \"%s\" is not in the model",
 				w->f->path, names.v[i]);
 	}
 	return 1;
@@ -95,26 +95,27 @@ static bool same_shape(const struct torch_item *a, const struct torch_item *b)
 	return a->ndim == b->ndim && !memcmp(a->dims, b->dims, sizeof(a->dims));
 }
 
-/* A search puts each parameter, in the order of the model, in one of the groups or, last, in none. */
+/* A search puts each parameter, in the model's order, into one of the groups or, last, none. */
 enum { MAX_STEPS = 1 << 20, MAX_SEARCHED = 1 << 15, MAX_KINDS = 256 };
 enum fits { FITS_NONE, FITS_ONE, FITS_SEVERAL };
 
 struct search {
 	const struct numbering *w;
-	bool forced;   /* frozen parameters are in no group, and all others in one */
-	bool by_kind;  /* parameters of one name in several layers are in one group */
-	int64_t *next; /* [n_groups + 1]: parameters in each group so far */
-	int64_t n_out; /* parameters in no group */
-	int64_t *choice, *found;			      /* [n + 1] groups */
-	int *kind;					      /* [n] */
+	bool forced;		 /* exactly the frozen parameters are in no group */
+	bool by_kind;		 /* equal names in several layers are in one group */
+	int64_t *next;		 /* [n_groups + 1] parameters in each group so far */
+	int64_t n_out;		 /* parameters in no group */
+	int64_t *choice, *found; /* [n + 1] groups */
+	int *kind;		 /* [n] */
 	int64_t kind_group[MAX_KINDS], kind_first[MAX_KINDS]; /* -1: none yet */
-	/* The states of the search, as hashes of next[]: open addressing, 0: free. The lowest bit: part of a solution. */
+	/* States of the search, as hashes of next[], in a table with open addressing; 0: free.
+	 * Lowest bit: part of a solution. */
 	uint64_t *seen;
-	uint64_t *key; /* [n + 1] of the state before each parameter */
+	uint64_t *key; /* [n + 1] hash of the state before each parameter */
 };
 
-/* Returns whether group g may have parameter i. */
-static bool may_have(const struct search *s, int64_t i, int64_t g)
+/* Returns true if parameter i may be in group g. */
+static bool group_allows(const struct search *s, int64_t i, int64_t g)
 {
 	const struct numbering *w = s->w;
 	const struct torch_parameter *p = &w->list[i];
@@ -142,7 +143,7 @@ static uint64_t *find_seen(const struct search *s, uint64_t key)
 	return &s->seen[at % SLOTS];
 }
 
-/* Numbers the names without the numbers of layers. */
+/* Numbers the distinct names without layer numbers. Returns false if there are too many. */
 static bool set_kinds(struct search *s)
 {
 	uint64_t hashes[MAX_KINDS];
@@ -167,7 +168,7 @@ static bool set_kinds(struct search *s)
 	return true;
 }
 
-static void place(struct search *s, int64_t i, int64_t g)
+static void assign(struct search *s, int64_t i, int64_t g)
 {
 	s->choice[i] = g;
 	s->key[i + 1] =
@@ -184,8 +185,9 @@ static void keep_solution(struct search *s)
 		*find_seen(s, s->key[i]) = s->key[i] | 1;
 }
 
-/* Counts the solutions up to 2. A state without a solution is not searched again. A second way to a state of the
- * solution is a second solution. (Of by_kind, the state is more than next[].) */
+/* Finds out if no, one or several assignments fit, and keeps one. A state without a solution is not
+ * searched again. A second path to a state of the solution is a second solution. (With by_kind,
+ * next[] is not the whole state.) */
 static enum fits run_search(struct search *s)
 {
 	const struct numbering *w = s->w;
@@ -195,7 +197,7 @@ static enum fits run_search(struct search *s)
 	s->key[0] = 2;
 	for (int64_t step = 0; i >= 0 && step < MAX_STEPS; step++) {
 		int64_t g = i < w->n ? s->choice[i] + 1 : w->n_groups + 1;
-		for (; g <= w->n_groups && !may_have(s, i, g); g++)
+		for (; g <= w->n_groups && !group_allows(s, i, g); g++)
 			step++;
 		if (i == w->n) {
 			if (fits == FITS_ONE)
@@ -211,7 +213,7 @@ static enum fits run_search(struct search *s)
 				s->next[s->choice[i]]--;
 			continue;
 		}
-		place(s, i, g);
+		assign(s, i, g);
 		s->choice[++i] = -1;
 		uint64_t seen = s->by_kind ? 0 : *find_seen(s, s->key[i]);
 		if (seen & 1 && fits == FITS_ONE)
@@ -251,26 +253,25 @@ static enum fits search(struct numbering *w, bool forced, bool by_kind)
 	return fits;
 }
 
-static int not_unique(const struct numbering *w, enum fits fits, struct err *e)
+static int report_ambiguous(const struct numbering *w, enum fits fits, struct err *e)
 {
 	bool part = w->n_numbers < w->n;
 	scoped_str groups = {0};
 	if (w->n_groups > 1)
 		str_printf(&groups, " in %lld groups", (long long)w->n_groups);
 	return err_set(e, EX_UNAVAILABLE,
-		"%s: the optimizer has %lld parameters by number%s, the model %lld: %s; %ssave the names, "
-		"too, by AdamW(model.named_parameters()) or by get_state_dict() of "
-		"torch.distributed.checkpoint",
+		"%s: the optimizer has %lld numbered parameters%s, the model %lld: %s; "
+		"%ssave the names too, by AdamW(model.named_parameters()) or by "
+		"get_state_dict() of torch.distributed.checkpoint",
 		w->f->path, (long long)w->n_numbers, groups.s ? groups.s : "",
 		(long long)w->n,
 		fits == FITS_SEVERAL
-			? "their shapes fit in several ways"
-			: "their shapes do not fit the parameters in the order of the model",
-		part ? "name those that are not trained with pt-check --freeze, or "
-		     : "");
+			? "the shapes fit in several ways"
+			: "the shapes do not fit the parameters in the model's order",
+		part ? "name the untrained parameters with pt-check --freeze, or " : "");
 }
 
-/* By the order of the model. */
+/* Sets w->order by the model's order and the shapes. */
 static int order_by_shapes(struct numbering *w, struct err *e)
 {
 	int64_t n_frozen = 0;
@@ -284,14 +285,14 @@ static int order_by_shapes(struct numbering *w, struct err *e)
 	bool forced = w->n_numbers < w->n && n_frozen == w->n - w->n_numbers;
 	if (w->n_numbers < w->n && n_frozen && !forced)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: the optimizer has %lld parameters by number, the model %lld, of which --freeze "
-			"names %lld",
+			"%s: the optimizer has %lld numbered parameters, the model %lld; "
+			"--freeze names %lld",
 			w->f->path, (long long)w->n_numbers, (long long)w->n,
 			(long long)n_frozen);
 	enum fits fits = search(w, forced, false);
 	if (fits == FITS_SEVERAL)
 		fits = search(w, forced, true) == FITS_ONE ? FITS_ONE : FITS_SEVERAL;
-	return fits == FITS_ONE ? 0 : not_unique(w, fits, e);
+	return fits == FITS_ONE ? 0 : report_ambiguous(w, fits, e);
 }
 
 static int check_shapes(const struct numbering *w, struct err *e)
@@ -300,13 +301,13 @@ static int check_shapes(const struct numbering *w, struct err *e)
 		const struct torch_item *s = w->states[i];
 		if (s && (s->kind != TORCH_TENSOR || !same_shape(s, w->order[i])))
 			return err_set(e, EX_DATAERR,
-				"%s: number %lld of the optimizer does not have the shape of %s",
+				"%s: parameter %lld of the optimizer differs in shape from %s",
 				w->f->path, (long long)i, w->order[i]->name);
 	}
 	return 0;
 }
 
-/* Finds the order, and checks it. */
+/* Sets w->order, and checks the shapes. */
 static int find_order(struct numbering *w, int64_t n_states, struct err *e)
 {
 	if (read_groups(w, e))
@@ -315,25 +316,25 @@ static int find_order(struct numbering *w, int64_t n_states, struct err *e)
 		set_one_group(w, n_states);
 	if (w->n_numbers > w->n)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: the optimizer has more parameters by number than the model, which has %lld",
+			"%s: the optimizer has more numbered parameters than the model (%lld)",
 			w->f->path, (long long)w->n);
 	w->states = xcalloc((size_t)w->n + 1, sizeof(*w->states));
 	w->order = xcalloc((size_t)w->n + 1, sizeof(*w->order));
 	for (int64_t i = 0; i < w->n_numbers; i++)
-		w->states[i] = torch_names_numbered(w->names, "state", i, "exp_avg");
+		w->states[i] = torch_names_find_numbered(w->names, "state", i, "exp_avg");
 	int rc = order_by_names(w, e);
 	if (!rc)
 		rc = order_by_shapes(w, e);
 	return rc < 0 ? -1 : check_shapes(w, e);
 }
 
-int torch_names_order(struct torch_names *x, struct torch_file *f,
+int torch_names_find_order(struct torch_names *x, struct torch_file *f,
 	const struct torch_parameter *list, int64_t n, struct err *e)
 {
 	struct numbering w = {.names = x, .f = f, .list = list, .n = n};
 	int64_t n_states = 0;
 	for (int64_t i = 0; i < n; i++)
-		n_states += torch_names_numbered(x, "state", i, "exp_avg") != NULL;
+		n_states += torch_names_find_numbered(x, "state", i, "exp_avg") != NULL;
 	if (!n_states)
 		return 0;
 	int rc = find_order(&w, n_states, e);

@@ -1,4 +1,4 @@
-/* Hugging Face's Phi3ForCausalLM: queries, keys and values are one tensor, gate and up are one. */
+/* Hugging Face's Phi3ForCausalLM: one tensor for queries, keys and values, one for gate and up. */
 #include "dialect/dialect.h"
 
 static const char *const modules[] = {"model.embed_tokens", ".self_attn.o_proj",

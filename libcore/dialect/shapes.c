@@ -1,10 +1,10 @@
-/* What the shapes of tensors determine of a model. */
+/* Derives a model's configuration from the shapes of its tensors. */
 #include "dialect/dialect.h"
 
 enum { MAX_HEAD_NORM = 1 << 22 };
 
-/* The item of one of our tensors, by its name without the layer. */
-static const struct torch_item *of_layer(
+/* Returns the item of one of our tensors of a layer, by its name without the layer. */
+static const struct torch_item *find_in_layer(
 	const struct torch_names *x, int64_t layer, const char *name)
 {
 	char text[96];
@@ -12,7 +12,7 @@ static const struct torch_item *of_layer(
 	return stems_item(x, text);
 }
 
-static int64_t rows(const struct torch_item *t, int64_t none)
+static int64_t count_rows(const struct torch_item *t, int64_t none)
 {
 	return t && t->ndim ? t->dims[0] : none;
 }
@@ -23,32 +23,32 @@ void set_head_norm(struct model_config *c, int64_t size)
 	c->head_dim = size <= MAX_HEAD_NORM ? size : 0;
 }
 
-int64_t width_of_heads(const struct model_config *c)
+int64_t head_width(const struct model_config *c)
 {
 	return c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
 }
 
 static void read_layers(const struct torch_names *x, struct model_config *c)
 {
-	const struct torch_item *up = of_layer(x, 0, "feed_forward.w1.weight");
+	const struct torch_item *up = find_in_layer(x, 0, "feed_forward.w1.weight");
 	const struct torch_item *output = stems_item(x, "output.weight");
-	for (c->layers = 0; of_layer(x, c->layers, "attention.wo.weight");)
+	for (c->layers = 0; find_in_layer(x, c->layers, "attention.wo.weight");)
 		c->layers++;
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
-	c->ffn_dim =
-		up && rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
-	if (up &&
-		up == of_layer(x, 0, "feed_forward.w3.weight")) /* gate and up are one */
-		c->ffn_dim = rows(up, 0) / 2;
-	c->bias = !of_layer(x, 0, "attention.wq.bias")	    ? BIAS_NONE
-		  : !of_layer(x, 0, "attention.wo.bias")    ? BIAS_QKV
-		  : !of_layer(x, 0, "feed_forward.w1.bias") ? BIAS_ATTENTION
-							    : BIAS_ALL;
-	c->tie = output && !torch_same(x->file, output, x->table) ? NO : YES;
-	set_head_norm(c, rows(of_layer(x, 0, "attention.q_norm.weight"), 0));
-	if (c->arch == ARCH_OLMO2) /* (its norm is of all heads) */
+	c->ffn_dim = up && count_rows(up, 0) == c->dim && up->ndim == 2
+			     ? up->dims[1]
+			     : count_rows(up, 0);
+	if (up && up == find_in_layer(x, 0, "feed_forward.w3.weight")) /* fused */
+		c->ffn_dim = count_rows(up, 0) / 2;
+	c->bias = !find_in_layer(x, 0, "attention.wq.bias")	 ? BIAS_NONE
+		  : !find_in_layer(x, 0, "attention.wo.bias")	 ? BIAS_QKV
+		  : !find_in_layer(x, 0, "feed_forward.w1.bias") ? BIAS_ATTENTION
+								 : BIAS_ALL;
+	c->tie = output && !torch_share_elements(x->file, output, x->table) ? NO : YES;
+	set_head_norm(c, count_rows(find_in_layer(x, 0, "attention.q_norm.weight"), 0));
+	if (c->arch == ARCH_OLMO2) /* (the norm covers all heads) */
 		c->head_dim = 0;
-	c->context = rows(stems_item(x, "pos_embeddings.weight"), 0);
+	c->context = count_rows(stems_item(x, "pos_embeddings.weight"), 0);
 }
 
 void names_shapes(const struct torch_names *x, struct model_config *c)
@@ -57,18 +57,19 @@ void names_shapes(const struct torch_names *x, struct model_config *c)
 	c->vocab = x->table->dims[0];
 	c->dim = x->table->dims[1];
 	if (x->dialect->fused)
-		fused_shapes(x, c);
+		fused_set_config(x, c);
 	else
 		read_layers(x, c);
 }
 
-int64_t names_key_rows(const struct torch_names *x, const struct model_config *c)
+int64_t count_key_rows(const struct torch_names *x, const struct model_config *c)
 {
 	if (x->dialect->fused)
-		return fused_key_rows(x, c);
-	const struct torch_item *keys = of_layer(x, 0, "attention.wk.weight");
+		return fused_count_key_rows(x, c);
+	const struct torch_item *keys = find_in_layer(x, 0, "attention.wk.weight");
 	if (c->arch == ARCH_GPT2)
 		return c->dim;
-	bool fused = keys && keys == of_layer(x, 0, "attention.wq.weight");
-	return fused ? (rows(keys, 0) - c->heads * width_of_heads(c)) / 2 : rows(keys, 0);
+	bool fused = keys && keys == find_in_layer(x, 0, "attention.wq.weight");
+	return fused ? (count_rows(keys, 0) - c->heads * head_width(c)) / 2
+		     : count_rows(keys, 0);
 }

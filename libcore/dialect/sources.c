@@ -1,4 +1,4 @@
-/* Where the tensors of a model are: what the dialects share. */
+/* Sources of a model's tensors: code that all dialects share. */
 #include "dialect/dialect.h"
 
 const char *const source_groups[SOURCE_GROUPS] = {"model", "exp_avg", "exp_avg_sq"};
@@ -6,24 +6,25 @@ const char *const source_groups[SOURCE_GROUPS] = {"model", "exp_avg", "exp_avg_s
 #define DIALECT_POINTER(name) &dialect_##name,
 const struct dialect *const dialects[] = {DIALECTS(DIALECT_POINTER) NULL};
 
-struct tensor_source *source_of(const struct placement *x, int group, int tensor)
+struct tensor_source *get_source(const struct placement *x, int group, int tensor)
 {
-	return &x->of[group * x->m->n_tensors + tensor];
+	return &x->sources[group * x->m->n_tensors + tensor];
 }
 
-const struct torch_item *source_find(const struct placement *x, int group,
+const struct torch_item *find_group_item(const struct placement *x, int group,
 	const char *name, const struct torch_item *parameter)
 {
-	return group ? torch_names_state(x->names, name, parameter, source_groups[group])
+	return group ? torch_names_find_state(
+			       x->names, name, parameter, source_groups[group])
 		     : torch_names_find(x->names, name);
 }
 
-int source_missing(const struct placement *x, int group, const char *name, struct err *e)
+int report_missing(const struct placement *x, int group, const char *name, struct err *e)
 {
 	const char *path = x->names->file->path;
 	if (x->some)
 		return 0;
-	return group ? 0 : err_set(e, EX_DATAERR, "%s: has no tensor %s", path, name);
+	return group ? 0 : err_set(e, EX_DATAERR, "%s: tensor %s is missing", path, name);
 }
 
 bool has_rotated_rows(const struct tensor *t)
@@ -31,8 +32,8 @@ bool has_rotated_rows(const struct tensor *t)
 	return strstr(t->name, ".attention.wq.") || strstr(t->name, ".attention.wk.");
 }
 
-/* Ours are halves: channel j is rotated with j + width / 2, those that are not rotated are last in each half. */
-int64_t channel_of_source(
+/* In our order channel j rotates with j + width / 2; unrotated channels are last in each half. */
+int64_t source_channel(
 	const struct model *m, const struct tensor_source *s, int64_t channel)
 {
 	int64_t half = m->head_dim / 2, j = channel % half, second = channel / half;
@@ -44,17 +45,17 @@ int64_t channel_of_source(
 	return s->pairs ? 2 * j + second : second * rotated + j;
 }
 
-bool source_has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width)
+bool has_shape(const struct torch_item *t, int ndim, int64_t rows, int64_t width)
 {
 	return t->ndim == ndim && t->dims[0] == rows &&
 	       (ndim == 1 || t->dims[1] == width);
 }
 
-int source_wrong_shape(
+int report_wrong_shape(
 	const struct placement *x, const struct torch_item *t, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
-		"%s: the shape of %s, [%lld%s%lld], is not that of its model",
+		"%s: the shape of %s, [%lld%s%lld], does not fit the model",
 		x->names->file->path, t->name, (long long)torch_rows(t),
 		t->ndim == 1 ? " x " : ", ", (long long)torch_row_size(t));
 }

@@ -1,10 +1,10 @@
-/* Tensors by the stems of their names: as Hugging Face has them, and where ours are in these. */
+/* Maps tensors by the stems of their names, for Hugging Face's classes. */
 #include "dialect/dialect.h"
 
 const struct scheme *const hf_schemes[ARCHS] = {
 	[ARCH_GPT2] = &scheme_gpt2, [ARCH_LLAMA] = &scheme_llama};
 
-/* The row of a name, whose layer (-1: none) and kind (".weight", ".bias") are cut off. */
+/* Returns the row of one of our names. Sets *layer (-1: none) and *kind (".weight", ".bias"). */
 static const struct stem *find_stem(
 	const struct scheme *s, const char *name, int64_t *layer, const char **kind)
 {
@@ -23,7 +23,7 @@ static const struct stem *find_stem(
 	return NULL;
 }
 
-/* Parts of a fused tensor are at most this many tensors apart. */
+/* Maximum distance of the parts of a fused tensor in the list. */
 enum { LOOK_BACK = 8 };
 
 static struct foreign *find_or_add(struct foreign *list, int *n, const char *name)
@@ -50,7 +50,7 @@ static void add_part(struct foreign *f, const struct stem *r, const struct tenso
 		f->dims[!f->transposed] = t->dims[1];
 }
 
-/* The bias, zeros, of a module that has none in our model. */
+/* Appends a zero bias for a module that has none in our model. */
 static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 {
 	struct foreign *f = &list[(*n)++];
@@ -64,8 +64,8 @@ static void add_bias(struct foreign *list, int *n, const struct foreign *weight)
 	}
 }
 
-/* Sets the name that they have for our tensor. NULL: they have none. */
-static const struct stem *name_theirs(
+/* Sets the other program's name of our tensor. Returns NULL if it has none. */
+static const struct stem *set_their_name(
 	const struct scheme *s, const char *ours, char name[static FOREIGN_NAME])
 {
 	const char *kind;
@@ -79,16 +79,16 @@ static const struct stem *name_theirs(
 	return r;
 }
 
-/* Adds tensor i. */
-static int add(const struct scheme *s, const struct model *m, int i, int64_t vocab,
+/* Adds our tensor i. */
+static int add_tensor(const struct scheme *s, const struct model *m, int i, int64_t vocab,
 	struct foreign *list, int *n, struct err *e)
 {
 	const struct tensor *t = &m->tensors[i];
 	char name[FOREIGN_NAME];
-	const struct stem *r = name_theirs(s, t->name, name);
+	const struct stem *r = set_their_name(s, t->name, name);
 	if (!r)
 		return err_set(
-			e, EX_DATAERR, "%s has no counterpart in this format", t->name);
+			e, EX_DATAERR, "this format has no tensor for %s", t->name);
 	bool table = t == m->tokens || t == m->output;
 	add_part(find_or_add(list, n, name), r, t, i, table ? vocab : t->dims[0]);
 	return 0;
@@ -100,7 +100,7 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	struct foreign *list = xcalloc(2 * (size_t)m->n_tensors, sizeof(*list));
 	int n = 0, rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++)
-		rc = add(s, m, i, vocab, list, &n, e);
+		rc = add_tensor(s, m, i, vocab, list, &n, e);
 	int n_own = n;
 	for (int i = 0; i < n_own && s->biases && !m->bias && !rc; i++) {
 		const char *kind;
@@ -116,17 +116,17 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	return rc ? -1 : n;
 }
 
-/* ---- the order of the class ------------------------------------------------------------------- */
+/* ---- the order of the class ------------------------------------------------------------------ */
 
-/* A parameter, by its module: before the layers (0), in a layer (1), after them (2). */
-struct in_class {
+/* Where a class has a parameter. `part`: before the layers (0), in one (1), after them (2). */
+struct class_place {
 	const struct torch_item *item;
 	int64_t part, layer, module, bias;
 };
 
 static int by_class(const void *a, const void *b)
 {
-	const struct in_class *x = a, *y = b;
+	const struct class_place *x = a, *y = b;
 	const int64_t both[][2] = {{x->part, y->part}, {x->layer, y->layer},
 		{x->module, y->module}, {x->bias, y->bias}};
 	int order = 0;
@@ -135,8 +135,8 @@ static int by_class(const void *a, const void *b)
 	return order;
 }
 
-/* Sets the place of a name of Hugging Face, such as model.layers.0.mlp.up_proj.weight. */
-static int find_place(const struct scheme *s, const char *name, struct in_class *x)
+/* Sets the place of a Hugging Face name, such as model.layers.0.mlp.up_proj.weight. */
+static int set_place(const struct scheme *s, const char *name, struct class_place *x)
 {
 	const char *kind = strrchr(name, '.');
 	bool in_layer = !strncmp(name, s->layers, strlen(s->layers));
@@ -166,12 +166,12 @@ int64_t stems_in_order(
 	int n_list = rc ? 0 : foreign_list(d->scheme, x->m, x->m->c.vocab, &list, e);
 	if (n_list < 0)
 		return -1;
-	struct in_class *places = xcalloc((size_t)n_list + 1, sizeof(*places));
+	struct class_place *places = xcalloc((size_t)n_list + 1, sizeof(*places));
 	for (int i = 0; i < n_list && !rc; i++) {
 		if (list[i].part[0] < 0)
 			continue;
-		places[n_all].item = source_of(x, SOURCE_MODEL, list[i].part[0])->item;
-		rc = find_place(d->scheme, list[i].name, &places[n_all++]);
+		places[n_all].item = get_source(x, SOURCE_MODEL, list[i].part[0])->item;
+		rc = set_place(d->scheme, list[i].name, &places[n_all++]);
 	}
 	qsort(places, (size_t)n_all, sizeof(*places), by_class);
 	for (int64_t i = 0; i < n_all; i++)
@@ -180,9 +180,9 @@ int64_t stems_in_order(
 	free(places);
 	free(list);
 	return rc ? err_set(e, EX_UNAVAILABLE,
-			    "%s: the optimizer numbers its parameters in the order of the model's class, which is "
-			    "not known here, and the file of the model sorts them by name; save the names, too, "
-			    "by AdamW(model.named_parameters())",
+			    "%s: the optimizer numbers its parameters in the order of the model's "
+			    "class, which is unknown: the model file sorts them by name; save "
+			    "the names too, by AdamW(model.named_parameters())",
 			    x->names->file->path)
 		  : n;
 }
@@ -191,9 +191,9 @@ const struct torch_item *stems_item(const struct torch_names *x, const char *our
 {
 	const struct scheme *s = x->dialect->scheme;
 	char name[FOREIGN_NAME];
-	return !s			    ? torch_names_find(x, ours)
-	       : name_theirs(s, ours, name) ? torch_names_find(x, name)
-					    : NULL;
+	return !s			       ? torch_names_find(x, ours)
+	       : set_their_name(s, ours, name) ? torch_names_find(x, name)
+					       : NULL;
 }
 
 static struct tensor_source source_at(const struct placement *x, int tensor,
@@ -214,20 +214,20 @@ static int find_tensor(struct placement *x, int group, const struct foreign *f,
 	int64_t first = 0;
 	int64_t outputs = f->dims[f->transposed], inputs = f->dims[!f->transposed];
 	const struct torch_item *own =
-		f->part[0] < 0 ? NULL : source_of(x, SOURCE_MODEL, f->part[0])->item;
+		f->part[0] < 0 ? NULL : get_source(x, SOURCE_MODEL, f->part[0])->item;
 	const struct torch_item *item =
-		source_find(x, group, f->name, group ? own : NULL);
+		find_group_item(x, group, f->name, group ? own : NULL);
 	bool transposed = f->transposed && !linear;
 	if (!item && f->part[0] < 0)
-		return 0; /* a bias that neither has */
+		return 0; /* a bias that both lack */
 	if (!item)
-		return source_missing(x, group, f->name, e);
-	if (!source_has_shape(item, f->ndim, transposed ? inputs : outputs,
+		return report_missing(x, group, f->name, e);
+	if (!has_shape(item, f->ndim, transposed ? inputs : outputs,
 		    transposed ? outputs : inputs))
-		return source_wrong_shape(x, item, e);
+		return report_wrong_shape(x, item, e);
 	for (int p = 0; p < f->n_parts; first += f->outputs[p++])
 		if (f->part[p] >= 0)
-			*source_of(x, group, f->part[p]) =
+			*get_source(x, group, f->part[p]) =
 				source_at(x, f->part[p], item, first, transposed);
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* Checkpoints that are made of files of any format. */
+/* Checkpoints from files of any format. */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
@@ -25,18 +25,18 @@ int convert_open_ckpt(
 					  : open_as_ckpt(c, &kind, path, how, e);
 }
 
-/* Files of a tokenizer that is compared with that of the data. */
-static bool has_tokenizer(const char *folder)
+/* Returns true if a directory has tokenizer files to compare with the data's tokenizer. */
+static bool has_tokenizer(const char *directory)
 {
 	static const char *const names[] = {
 		"tokenizer.json", "tekken.json", "vocab.bpe", "merges.txt"};
 	bool found = false;
 	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++)
-		found = container_has(folder, names[i]);
+		found = container_has(directory, names[i]);
 	return found;
 }
 
-/* The tables may have more rows than the tokenizer has tokens: the others pad it. */
+/* Sets the options vocab and vocab-multiple: rows beyond the tokenizer's tokens are padding. */
 static int set_vocabulary(struct ckpt *c, struct err *e)
 {
 	struct model m;
@@ -46,7 +46,7 @@ static int set_vocabulary(struct ckpt *c, struct err *e)
 	model_free(&m);
 	if (n > rows)
 		return err_set(e, EX_DATAERR,
-			"%s: its tokenizer has %lld tokens, and its embedding %lld rows",
+			"%s: the tokenizer has %lld tokens, but the embedding only %lld rows",
 			c->path, (long long)n, (long long)rows);
 	str_printf(&c->config, "vocab = %lld\n", (long long)n);
 	if (n < rows)
@@ -54,7 +54,7 @@ static int set_vocabulary(struct ckpt *c, struct err *e)
 	return 0;
 }
 
-/* Of a checkpoint, too, the number of positions goes with the model, though a run may have shorter sequences. */
+/* Keeps the model's number of positions, since a run may use shorter sequences. */
 static int keep_positions(struct ckpt *c, struct err *e)
 {
 	struct model_config options;
@@ -80,14 +80,12 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 	if (!file_is_folder(path) || !has_tokenizer(path))
 		return 0;
 	if (tokenizer_make(&(*c)->tokenizer, &files, &why)) {
-		static bool
-			said; /* (pt-train opens it for its options, too, and on all ranks) */
+		static bool warned; /* (pt-train opens a model twice, on all ranks) */
 		tokenizer_free(&(*c)->tokenizer);
-		if (!said && log_speaks())
-			warn("%s: its tokenizer is not compared with that of the data: "
-			     "%s",
+		if (!warned && log_speaks())
+			warn("%s: its tokenizer is not compared with the data's: %s",
 				path, why.msg);
-		said = true;
+		warned = true;
 		return 0;
 	}
 	if (!set_vocabulary(*c, e))
@@ -111,7 +109,7 @@ int convert_open_speaker(struct ckpt **c, const char *path, struct err *e)
 	return -1;
 }
 
-int convert_hash_of(
+int convert_hash_file(
 	const char *path, const struct open_how *how, uint64_t *hash, struct err *e)
 {
 	struct ckpt_view v;
@@ -142,7 +140,7 @@ int convert_verify(const char *path, const struct open_how *how, struct err *e)
 	return rc;
 }
 
-static int save(const struct ckpt_view *v, const char *out, struct err *e)
+static int save_ckpt(const struct ckpt_view *v, const char *out, struct err *e)
 {
 	return convert_save(
 		v, &convert_pt, out, &(struct convert_opts){.dtype = DT_F32}, e);
@@ -152,17 +150,17 @@ int convert_sum(int n, char **paths, const struct open_how *how, const double *w
 	double divisor, const char *out, struct err *e)
 {
 	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
-	scoped_ptr const struct ckpt_view **of = xcalloc((size_t)n, sizeof(*of));
+	scoped_ptr const struct ckpt_view **views = xcalloc((size_t)n, sizeof(*views));
 	int n_open = 0, rc = 0;
 	for (; n_open < n && !rc; n_open += !rc) {
-		of[n_open] = &all[n_open];
+		views[n_open] = &all[n_open];
 		rc = convert_open(&all[n_open], paths[n_open], how, e);
 	}
 	for (int i = 1; i < n && !rc; i++)
-		rc = convert_same_model(of[0], of[i], e);
-	rc = rc || ckpt_combine(&sum, of, n, weights, divisor, e);
+		rc = convert_same_model(views[0], views[i], e);
+	rc = rc || ckpt_combine(&sum, views, n, weights, divisor, e);
 	if (!rc) {
-		rc = save(&sum, out, e);
+		rc = save_ckpt(&sum, out, e);
 		ckpt_view_close(&sum);
 	}
 	while (n_open--)
@@ -179,7 +177,7 @@ int convert_selection(const char *path, const struct open_how *how,
 		return -1;
 	int rc = ckpt_select(&some, &all, s, e);
 	if (!rc) {
-		rc = save(&some, out, e);
+		rc = save_ckpt(&some, out, e);
 		ckpt_view_close(&some);
 	}
 	ckpt_view_close(&all);

@@ -1,7 +1,7 @@
 /*
- * foreign: models of other programs. A file of any format is opened as a view (ckpt/view.h), and a view can be
- * written in most formats, so all formats convert to each other: safetensors with Hugging Face's names, llm.c's
- * model files, and checkpoints of PyTorch, which are only read.
+ * foreign: reads and writes models of other programs. A file of any format opens as a view
+ * (ckpt/view.h), and a view can be written in most formats, so formats convert to each other:
+ * Hugging Face's safetensors, llm.c's model files, and PyTorch checkpoints, which are only read.
  *
  * Files are not trusted: lengths, offsets, types and shapes are checked before memory is allocated.
  * No call is collective. Functions that return int return 0, or -1 with *e set.
@@ -11,41 +11,40 @@
 #include "ckpt/view.h"
 #include "model/model.h"
 
-/* ---- formats.c: the table of formats ---------------------------------------------------------- */
+/* ---- formats.c: the table of formats --------------------------------------------------------- */
 
 struct convert_opts {
-	enum dtype dtype; /* of the stored numbers: fp32, bf16, fp16 */
-	int64_t shard_bytes; /* of a safetensors file at most, if a tensor fits; 0: one file */
-	bool padding;	     /* also the rows that pad the vocabulary */
-	/* huggingface: a model or a tokenizer whose files of a tokenizer are copied; NULL: none */
+	enum dtype dtype; /* of the stored elements: fp32, bf16, fp16 */
+	int64_t shard_bytes; /* maximum size of a safetensors file, if a tensor fits; 0: one file */
+	bool padding; /* write the rows that pad the vocabulary, too */
+	/* huggingface: the model or tokenizer to copy tokenizer files from; NULL: none */
 	const char *tokenizer_of;
 };
 
-/* How files are opened; NULL stands for zeros. */
+/* How to open files. NULL means all zeros. */
 struct open_how {
-	/* For formats whose files do not specify the whole model: Hugging Face's config.json, or a file with options
-	 * of pt-train. NULL: config.json beside the checkpoint, if there is one. */
+	/* For formats that do not specify the whole model: Hugging Face's config.json, or a file of
+	 * pt-train options. NULL: config.json next to the checkpoint, if it exists. */
 	const char *config;
-	/* A tied weight that is saved twice must have the same values; with this, copies() of the view reports them. */
+	/* Accept copies of a tied weight that differ; copies() of the view reports them. */
 	bool copies_may_differ;
-	/* Reads the optimizer's state, too, from a file beside the model (container_trainer). */
+	/* Also read optimizer state from a file next to the model (container_trainer). */
 	bool optimizer;
-	/* Regular expressions: tensors that the run does not train, which its optimizer may lack. NULL: none. */
+	/* Regular expressions for untrained tensors, which the optimizer may lack. NULL: none. */
 	const struct strs *freeze;
-	/* The file has gradients of the model of this view, perhaps without those of some tensors, which are zeros.
-	 * Sets found[tensors of the opened view]. NULL: the file has a model. */
+	/* The model of gradients to open, or NULL. Missing ones are zeros; sets found[tensor]. */
 	const struct ckpt_view *gradients_of;
 	bool *found;
 };
 
 struct convert_format {
 	const char *name, *help;
-	/* Returns what open() needs of a file or directory in this format, by its name and first bytes; NULL if it is
-	 * in another one. */
+	/* Detects the format of a path by its name and first bytes. Returns data for open(), or
+	 * NULL if it differs. */
 	const void *(*probe)(const char *path);
-	/* Is this the name of an output in this format? */
+	/* Returns true if an output of this name has this format. */
 	bool (*is_name)(const char *path);
-	/* Opens a view, which checks all of the file that has a checksum. `probed`: what probe() returned. */
+	/* Opens a view, which verifies checksums as it reads. `probed`: result of probe(). */
 	int (*open)(struct ckpt_view *v, const char *path, const void *probed,
 		const struct open_how *how, struct err *e);
 	/* `m` is the model of the view. */
@@ -58,85 +57,84 @@ struct convert_format {
 CONVERT_FORMATS(CONVERT_ROW)
 #undef CONVERT_ROW
 extern const struct convert_format *const convert_formats[]; /* ends with NULL */
-extern const char
-	*const convert_names[]; /* "auto", then those of the formats, for an option */
+extern const char *const
+	convert_names[]; /* option values: "auto", names of formats; ends with NULL */
 
-/* What an existing file is; pt if it is none of the others. */
+/* The format of an existing file; pt if no other format matches. */
 struct convert_kind {
 	const struct convert_format *format;
 	const void *probed;
 };
 struct convert_kind convert_detect(const char *path);
-/* The format of an output: that of the name if there is one, else by the path. */
+/* Returns the format of an output: the chosen one (index in convert_names), or by the path if 0. */
 const struct convert_format *convert_target(int choice, const char *path);
 int convert_open(
 	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e);
-/* Opens a file whose kind is known. */
+/* Opens a file of a known format. */
 int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
 	const char *path, const struct open_how *how, struct err *e);
-/* With the format pt, "-" is standard output. */
+/* Writes a view. With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e);
-/* Gives the view the vocabulary of a checkpoint, a shard, or the files of a tokenizer, which must be that of its model. *t is the
- * caller's. */
-/* Is it a folder or a file of a tokenizer, by its name, and no checkpoint or shard? */
+/* Returns true if the name is of a tokenizer's directory or file, not of a checkpoint or shard. */
 bool convert_is_tokenizer(const char *path);
+/* Sets the view's vocabulary from a checkpoint, a shard, or tokenizer files; it must fit the model.
+ * The caller frees *t after the view. */
 int convert_vocabulary(
 	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e);
-/* The numbers of n tensors in the order of the forward pass of the model of these options, allocated.
- * Those that the model does not have are last. */
+/* Returns the indices of n tensors in forward order of the model with these options, for free().
+ * Tensors that the model lacks are last. */
 int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors, int n);
 
 /* ---- huggingface.c -------------------------------------------------------------- */
 
-/* Appends the options of pt-train for the model that a config.json of Hugging Face describes, one per line. */
+/* Appends pt-train options for the model of a Hugging Face config.json, one per line. */
 int convert_config_options(const char *path, struct str *out, struct err *e);
 
-/* ---- files.c: a file from files of any format ------------------------------------ */
+/* ---- files.c: operations on files of any format ---------------------------------- */
 
-/* A checkpoint of a file of any format, to be shown and compared. "-" is one of pt on standard input.
- * ckpt_close(). */
+/* Opens a file of any format as a checkpoint to show and compare, for ckpt_close(). "-": a pt
+ * checkpoint on standard input. */
 int convert_open_ckpt(
 	struct ckpt **c, const char *path, const struct open_how *how, struct err *e);
-/* What a new run begins with: a checkpoint, or a model of any format, with the tokenizer that is beside it. */
+/* Opens the initial model of a run, in any format, with the tokenizer next to it. */
 int convert_open_model(struct ckpt **c, const char *path, struct err *e);
-/* What text is drawn from: a checkpoint, or a directory of another format with a model and its
- * tokenizer, as good as what pt-ckpt convert --vocabulary makes of it. */
+/* Opens a model to sample from: a checkpoint, or a directory of another format with a model and its
+ * tokenizer, equivalent to the output of pt-ckpt convert --vocabulary. */
 int convert_open_speaker(struct ckpt **c, const char *path, struct err *e);
-/* The hash of the parameters of a file. */
-int convert_hash_of(
+/* Computes the hash of a file's parameters. */
+int convert_hash_file(
 	const char *path, const struct open_how *how, uint64_t *hash, struct err *e);
-/* Reads a file whole, and checks what it has checksums of. */
+/* Reads a whole file, and verifies all its checksums. */
 int convert_verify(const char *path, const struct open_how *how, struct err *e);
-/* Writes the sum of weights[i] times file i, over the divisor, as a checkpoint. */
+/* Writes (sum of weights[i] * file i) / divisor as a checkpoint. */
 int convert_sum(int n, char **paths, const struct open_how *how, const double *weights,
 	double divisor, const char *out, struct err *e);
-/* Writes what is selected of a file as a checkpoint. */
+/* Writes a selection of a file as a checkpoint. */
 int convert_selection(const char *path, const struct open_how *how,
 	const struct ckpt_selection *s, const char *out, struct err *e);
 
 /* ---- hf_origin.c: the origin of a checkpoint (ckpt.h) ---------------------------- */
 
-/* Sets *ids, allocated, to the tokens that end what is generated: of generation_config.json,
- * else of config.json. Returns their number. */
+/* Sets *ids, for free(), to the tokens that end a generated text, from generation_config.json or
+ * else config.json. Returns their number. */
 int64_t hf_origin_ends(const struct str *origin, uint32_t **ids);
-/* Appends the chat template, which is Jinja; nothing if there is none. */
+/* Appends the chat template (Jinja), if there is one. */
 void hf_origin_template(const struct str *origin, struct str *out);
 
 /* ---- model_of.c: the model of a view --------------------------------------------- */
 
-/* Reads the parameters, rounded to the type in which they are to be stored, and computes their hash: what
- * cannot be read or stored is found before a file is made. */
+/* Computes the hash of the parameters rounded to `dtype`. Detects unreadable or unstorable values
+ * before a file is created. */
 int convert_hash(
 	const struct ckpt_view *v, enum dtype dtype, uint64_t *hash, struct err *e);
-/* Checks that two views have the same options of the model, and the same vocabulary if both have one. */
+/* Fails if the model options of two views differ, or their vocabularies if both have one. */
 int convert_same_model(
 	const struct ckpt_view *a, const struct ckpt_view *b, struct err *e);
-/* All options of the model that a config text describes, without the defaults of its architecture. `vocab`: of a
- * text that has none. The tensors need not be those of the model. */
+/* Appends all model options of a config text, with the architecture's defaults filled in. `vocab`:
+ * if the text has none. Ignores tensors. */
 int convert_options(const char *config, int64_t vocab, struct str *out, struct err *e);
-/* From the options of the view, whose tensors must be those of the model. model_free(). */
+/* Creates the model of a view's options, for model_free(). Fails if the view's tensors differ. */
 int convert_model(const struct ckpt_view *v, struct model *m, struct err *e);
-/* A view of a file with the tensors of the model and its options; the other members are the
- * caller's. */
+/* Initializes a view with the tensors and options of a model. The caller sets the rest. */
 void convert_view(struct ckpt_view *v, const struct model *m, const char *path);

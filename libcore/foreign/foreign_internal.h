@@ -1,16 +1,15 @@
-/* Shared by the files of this floor: files of numbers in fp32 or 16 bits, with a hash of the file in the
- * file itself. */
+/* Shared by the files of this directory: files of fp32 or 16-bit elements with their own hash. */
 #pragma once
 
 #include "base/file.h"
 #include "dialect/dialect.h"
 #include "ckpt/view.h"
 
-/* Reads n numbers at an offset, widened to fp32. */
-int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
+/* Reads n elements at byte `at`, widened to fp32. */
+int read_floats(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
 	float *out, struct err *e);
 
-/* A file of numbers that is being written: it appears when it is complete. */
+/* A file that is being written. It appears under its name when it is complete. */
 struct number_file {
 	struct durable d;
 	int fd;
@@ -19,43 +18,45 @@ struct number_file {
 	struct device device;
 	struct hash_state *hash;
 	uint16_t *half;
-	int64_t n; /* numbers so far */
+	int64_t n; /* elements so far */
 };
 
 int number_file_begin(
 	struct number_file *f, const char *path, enum dtype dtype, struct err *e);
+/* Appends bytes. */
 int number_file_bytes(
 	struct number_file *f, const void *p, int64_t n_bytes, struct err *e);
-/* Narrows them to the type of the file. */
+/* Appends elements, narrowed to the file's type. */
 int number_file_put(struct number_file *f, const float *x, int64_t n, struct err *e);
-/* Puts rows of a view, and zeros for those that its tensor lacks. */
+/* Appends rows of a view, with zeros for rows beyond its tensor. */
 int number_file_rows(struct number_file *f, const struct ckpt_view *v,
 	const struct ckpt_rows *rows, struct err *e);
-/* The hash of all bytes so far; to be called once, after the last. */
+/* Returns the hash of all bytes. Call it once, after the last byte. */
 uint64_t number_file_hash(struct number_file *f);
-/* Overwrites bytes that were written before, such as a place for the hash. */
+/* Overwrites earlier bytes, such as a placeholder for the hash. */
 int number_file_patch(
 	struct number_file *f, const void *p, int64_t n_bytes, int64_t at, struct err *e);
-/* Completes the temporary file, which f->d commits; with rc != 0 removes it. */
+/* Completes the temporary file, which f->d commits; removes it if rc != 0. */
 int number_file_close(struct number_file *f, int rc, struct err *e);
-/* The same, and commits the file. */
+/* Like number_file_close(), and commits the file. */
 int number_file_end(struct number_file *f, int rc, struct err *e);
 
-/* A checkpoint of ours, or standard input ("-"); of another file the error says what would work. */
+/* Opens a pt checkpoint, or standard input ("-"). Otherwise the error names supported formats. */
 int convert_open_own(struct ckpt **c, const char *path, struct err *e);
 
-/* Appends the name of an item, and the range of its rows or columns (n from first on) unless it is all of them. */
-void item_name(const struct torch_item *t, int64_t first, int64_t n, bool columns,
+/* Appends the name of an item, and the range of its n rows or columns from `first`, unless it is
+ * all. */
+void append_item_range(const struct torch_item *t, int64_t first, int64_t n, bool columns,
 	struct str *out);
 
 /* ---- torch_config.c: the options of the model ------------------------------------------------ */
 
-/* From the shapes, and from the file `given`, or a config.json beside the checkpoint (NULL). *pairs: channels that are
- * rotated together are neighbours. */
+/* Sets *c from the shapes, and from the file `given` (NULL: config.json next to the checkpoint).
+ * *pairs: channels that rotate together are adjacent. */
 int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, const char *given, struct err *e);
-/* Rejects a checkpoint whose config.json is of another class than the ones that are read, whatever its tensors are. */
+/* Rejects a checkpoint if the class in its config.json is not supported. */
 int torch_config_class(const char *checkpoint, const char *given, struct err *e);
-/* The options of AdamW that the checkpoint has. */
+/* Appends the AdamW options of a checkpoint. */
 int torch_config_optimizer(struct str *out, struct torch_file *f,
 	const struct torch_names *x, struct err *e);

@@ -1,4 +1,4 @@
-/* The table of formats, and checkpoints in the order of the forward pass. */
+/* The table of formats, and the pt format: checkpoints in forward order. */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
@@ -37,7 +37,7 @@ const struct convert_format *convert_target(int choice, const char *path)
 	return &convert_huggingface;
 }
 
-/* What would work, of a file that is no HDF5 file; -1. */
+/* Adds the supported formats to the error about a file that is not HDF5. Returns -1. */
 static int advise(const char *path, struct err *e)
 {
 	char first[8] = {0};
@@ -46,13 +46,13 @@ static int advise(const char *path, struct err *e)
 	bool other = n > 0 && !h5_begins(first, (size_t)n);
 	if (other && !memcmp(first, "GGUF", 4))
 		return err_set(e, why.code,
-			"%s: a GGUF file, which pt does not read: give the model of "
-			"Hugging Face that it was converted from",
+			"%s: GGUF files are not supported; pass the Hugging Face model "
+			"that it was converted from",
 			path);
 	if (other)
 		return err_set(e, why.code,
-			"%s; also read are .safetensors, .bin and .pt files, and directories "
-			"with config.json",
+			"%s; .safetensors, .bin and .pt files and directories with config.json "
+			"are supported, too",
 			why.msg);
 	return -1;
 }
@@ -90,7 +90,7 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e)
 {
 	struct model m;
-	if (f == &convert_pt) /* of any tensors */
+	if (f == &convert_pt) /* may have any tensors */
 		return f->save(v, NULL, path, o, e);
 	if (!strcmp(path, "-"))
 		return err_set(
@@ -102,15 +102,15 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	return rc;
 }
 
-/* Tables are often made with some rows more than the tokenizer has tokens: these are ids without bytes. */
+/* Adds ids without bytes for the rows that an embedding often has beyond the tokenizer's tokens. */
 static void pad_tokens(const struct ckpt_view *v, struct tokenizer *t, struct err *e)
 {
-	enum { MOST = 1024 };
+	enum { MAX_PADDING = 1024 };
 	struct model_config c;
 	if (options_model(&c, v->config.s, e))
 		return;
 	int64_t has = t->vocab.n, wants = v->tokenizer ? v->tokenizer->vocab.n : c.vocab;
-	if (!bpe_rules_of(t) || wants <= has || wants > has + MOST)
+	if (!bpe_rules_of(t) || wants <= has || wants > has + MAX_PADDING)
 		return;
 	t->vocab.offset =
 		xrealloc(t->vocab.offset, (size_t)(wants + 1) * sizeof(*t->vocab.offset));
@@ -118,7 +118,7 @@ static void pad_tokens(const struct ckpt_view *v, struct tokenizer *t, struct er
 		t->vocab.offset[t->vocab.n + 1] = t->vocab.offset[t->vocab.n];
 }
 
-/* Other formats say how many tokens there are; the tables may have more rows, that pad it. */
+/* Fails if the number of tokens differs from the config's vocabulary, without padding. */
 static int check_tokens(
 	const struct ckpt_view *v, const struct tokenizer *t, struct err *e)
 {
@@ -169,54 +169,55 @@ int convert_vocabulary(
 
 /* ---- the order of the forward pass ------------------------------------------------ */
 
-struct place {
+struct ordered_tensor {
 	int64_t rank;
 	const char *name;
 	int tensor;
 };
 
-static int by_place(const void *a, const void *b)
+static int by_rank(const void *a, const void *b)
 {
-	const struct place *x = a, *y = b;
+	const struct ordered_tensor *x = a, *y = b;
 	return x->rank != y->rank ? (x->rank > y->rank) - (x->rank < y->rank)
 				  : strverscmp(x->name, y->name);
 }
 
 static int by_name(const void *a, const void *b)
 {
-	return strcmp(((const struct place *)a)->name, ((const struct place *)b)->name);
+	return strcmp(((const struct ordered_tensor *)a)->name,
+		((const struct ordered_tensor *)b)->name);
 }
 
-/* The tensors of a model, sorted by name. */
-static struct place *index_model(const struct model *m)
+/* Returns the tensors of a model, sorted by name; for free(). */
+static struct ordered_tensor *index_model(const struct model *m)
 {
-	struct place *list = xcalloc((size_t)m->n_tensors + 1, sizeof(*list));
+	struct ordered_tensor *list = xcalloc((size_t)m->n_tensors + 1, sizeof(*list));
 	for (int i = 0; i < m->n_tensors; i++)
-		list[i] = (struct place){i, m->tensors[i].name, i};
+		list[i] = (struct ordered_tensor){i, m->tensors[i].name, i};
 	qsort(list, (size_t)m->n_tensors, sizeof(*list), by_name);
 	return list;
 }
 
 int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors, int n)
 {
-	/* (a file with few tensors may say anything) */
+	/* (a hostile file may state millions) */
 	enum { MAX_LAYERS = 4096 };
 	struct model_config c;
 	struct model m = {0};
 	struct err e = {0};
-	scoped_ptr struct place *list = xcalloc((size_t)n, sizeof(*list));
+	scoped_ptr struct ordered_tensor *list = xcalloc((size_t)n, sizeof(*list));
 	int *order = xcalloc((size_t)n, sizeof(*order));
 	/* (the names do not depend on the vocabulary) */
 	bool known = !options_model(&c, config, &e) && c.layers <= max64(n, MAX_LAYERS) &&
 		     !model_init(&m, &c, 1, &e);
-	scoped_ptr struct place *index = index_model(&m);
+	scoped_ptr struct ordered_tensor *index = index_model(&m);
 	for (int i = 0; i < n; i++) {
-		list[i] = (struct place){m.n_tensors, tensors[i].name, i};
-		const struct place *p = bsearch(
+		list[i] = (struct ordered_tensor){m.n_tensors, tensors[i].name, i};
+		const struct ordered_tensor *p = bsearch(
 			&list[i], index, (size_t)m.n_tensors, sizeof(*index), by_name);
 		list[i].rank = p ? p->rank : m.n_tensors;
 	}
-	qsort(list, (size_t)n, sizeof(*list), by_place);
+	qsort(list, (size_t)n, sizeof(*list), by_rank);
 	for (int i = 0; i < n; i++)
 		order[i] = list[i].tensor;
 	if (known)
@@ -226,7 +227,7 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 
 /* ---- pt: checkpoints of this project ---------------------------------------------- */
 
-/* A file is ours if it is in no other format. */
+/* A file has our format if no other format matches. */
 static const void *probe_pt(const char *path)
 {
 	(void)path;
@@ -259,7 +260,7 @@ static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
 	return 0;
 }
 
-/* A checkpoint on standard output is first written to a temporary file. */
+/* Writes a checkpoint to a temporary file, then to standard output. */
 static int write_stdout(const struct ckpt_view *v, struct err *e)
 {
 	char kept[4096];
@@ -277,7 +278,7 @@ static int write_stdout(const struct ckpt_view *v, struct err *e)
 	return rc;
 }
 
-/* What is written can be read again. */
+/* Fails if the saved progress could not be read again. */
 static int check_progress(const struct ckpt_view *v, const char *path, struct err *e)
 {
 	struct ckpt c = {.path = (char *)path,
@@ -298,11 +299,11 @@ static int save_pt(const struct ckpt_view *v, const struct model *m, const char 
 	struct ckpt_view ordered;
 	if (o->dtype != DT_F32)
 		return err_set(e, EX_USAGE,
-			"a checkpoint stores fp32; pt-ckpt cast rounds its numbers to %s",
+			"a checkpoint stores fp32; pt-ckpt cast rounds its values to %s",
 			dtype_table[o->dtype].name);
 	if (check_progress(v, path, e))
 		return -1;
-	/* in the order of pt-train, so that a copy has the same bytes */
+	/* in pt-train's order, so that a copy has the same bytes */
 	scoped_ptr int *order =
 		convert_forward_order(v->config.s, v->tensors, v->n_tensors);
 	int rc = ckpt_select(&ordered, v, &(struct ckpt_selection){.order = order}, e);

@@ -1,5 +1,4 @@
-/* config.json: what our options and Hugging Face's configuration have in common, both ways. What it says
- * and we do not compute is refused. */
+/* Reads config.json into our options. Rejects settings that pt does not compute. */
 #include "foreign/huggingface.h"
 
 #include "base/file.h"
@@ -14,45 +13,45 @@ struct hf_reader {
 	struct err *e;
 };
 
-static json_t *get(const struct hf_reader *r, const char *key)
+static json_t *get_key(const struct hf_reader *r, const char *key)
 {
 	json_t *x = json_object_get(r->root, key);
 	return json_is_null(x) ? NULL : x;
 }
 
-static int refuse(const struct hf_reader *r, const char *key, const char *why)
+static int reject(const struct hf_reader *r, const char *key, const char *why)
 {
 	return err_set(r->e, EX_DATAERR, "%s: %s %s", r->path, key, why);
 }
 
-/* The file may be intact, but pt-train does not compute such a model. */
+/* Reports a valid setting that pt-train does not compute. */
 static int not_supported(const struct hf_reader *r, const char *key, const char *why)
 {
 	return err_set(r->e, EX_UNAVAILABLE, "%s: %s %s", r->path, key, why);
 }
 
-/* `absent`: the value without the key; -1: it is needed. */
+/* Reads an integer from 1 to `max`. `absent`: value if the key is missing; -1: it is required. */
 static int get_int(const struct hf_reader *r, const char *key, int64_t absent,
-	int64_t most, int64_t *out)
+	int64_t max, int64_t *out)
 {
-	json_t *x = get(r, key);
+	json_t *x = get_key(r, key);
 	if (!x && absent >= 0) {
 		*out = absent;
 		return 0;
 	}
 	*out = json_is_integer(x) ? json_integer_value(x) : 0;
-	return *out >= 1 && *out <= most ? 0 : refuse(r, key, "is not a possible number");
+	return *out >= 1 && *out <= max ? 0 : reject(r, key, "is out of range");
 }
 
-/* The same for a number that may be 0. */
+/* Like get_int(), but 0 is valid. */
 static int get_count(const struct hf_reader *r, const char *key, int64_t absent,
-	int64_t most, int64_t *out)
+	int64_t max, int64_t *out)
 {
-	json_t *x = get(r, key);
+	json_t *x = get_key(r, key);
 	*out = 0;
 	if (json_is_integer(x) && !json_integer_value(x))
 		return 0;
-	return get_int(r, key, absent, most, out);
+	return get_int(r, key, absent, max, out);
 }
 
 static int get_real(const struct hf_reader *r, json_t *from, const char *key,
@@ -62,19 +61,19 @@ static int get_real(const struct hf_reader *r, json_t *from, const char *key,
 	x = json_is_null(x) ? NULL : x;
 	*out = x ? json_number_value(x) : absent;
 	if ((x && !json_is_number(x)) || !isfinite(*out) || *out <= 0)
-		return refuse(r, key, "is not a positive number");
+		return reject(r, key, "is not a positive number");
 	return 0;
 }
 
 static int get_bool(const struct hf_reader *r, const char *key, bool absent, bool *out)
 {
-	json_t *x = get(r, key);
+	json_t *x = get_key(r, key);
 	*out = x ? json_is_true(x) : absent;
-	return x && !json_is_boolean(x) ? refuse(r, key, "is neither true nor false") : 0;
+	return x && !json_is_boolean(x) ? reject(r, key, "is neither true nor false") : 0;
 }
 
-/* Refuses a switch that is not at the one value that we compute. */
-static int need(const struct hf_reader *r, const char *key, bool value)
+/* Rejects a switch that differs from the value that pt computes, its default. */
+static int require_bool(const struct hf_reader *r, const char *key, bool value)
 {
 	bool x;
 	if (get_bool(r, key, value, &x))
@@ -93,7 +92,7 @@ static int get_activation(const struct hf_reader *r, const char *key, bool gated
 #define ACT(id, fn, kind, word, hf, hf_too, ...) {{hf, hf_too}, ACT_##id, ACTC_##id},
 #include "kernels/acts.h"
 	};
-	json_t *x = get(r, key);
+	json_t *x = get_key(r, key);
 	const char *name = x ? json_string_value(x) : absent;
 	for (size_t i = 0; name && i < ARRAY_LEN(known); i++)
 		for (int k = 0; k < 2 && act_is_gated(known[i].kind) == gated; k++)
@@ -101,8 +100,7 @@ static int get_activation(const struct hf_reader *r, const char *key, bool gated
 				*out = known[i].act;
 				return 0;
 			}
-	return not_supported(
-		r, key, "is an activation function that pt-train does not have");
+	return not_supported(r, key, "is an unsupported activation function");
 }
 
 enum {
@@ -113,32 +111,32 @@ enum {
 	MAX_FFN = 1 << 24
 };
 
-/* No layer has a window. */
+/* Fails if any layer has a window. */
 static int need_full_layers(const struct hf_reader *r)
 {
-	json_t *kinds = get(r, "layer_types");
+	json_t *kinds = get_key(r, "layer_types");
 	for (size_t i = 0; i < json_array_size(kinds); i++) {
 		const char *kind = json_string_value(json_array_get(kinds, i));
 		if (!kind || strcmp(kind, "full_attention"))
 			return not_supported(
-				r, "layer_types", "has other layers than full_attention");
+				r, "layer_types", "must be full_attention in all layers");
 	}
 	return 0;
 }
 
-/* Of a class that has no windows. */
-static int refuse_windows(const struct hf_reader *r)
+/* Fails if a class without windows has one. */
+static int reject_windows(const struct hf_reader *r)
 {
-	json_t *window = get(r, "sliding_window");
+	json_t *window = get_key(r, "sliding_window");
 	bool uses;
 	if (get_bool(r, "use_sliding_window", window, &uses))
 		return -1;
 	if (window && uses)
-		return not_supported(r, "sliding_window", "is there");
+		return not_supported(r, "sliding_window", "is not supported");
 	return need_full_layers(r);
 }
 
-/* The channels that are rotated; of a class that rotates all, the key must be 1. */
+/* Sets the number of rotated channels. If the class rotates all, the factor must be 1. */
 static int read_rotary(const struct hf_reader *r, const struct hf_class *class,
 	json_t *scaling, int64_t width, struct model_config *c)
 {
@@ -153,7 +151,7 @@ static int read_rotary(const struct hf_reader *r, const struct hf_class *class,
 	c->rotary = (int64_t)((double)width * part);
 	return c->rotary > 0 && c->rotary <= width
 		       ? 0
-		       : refuse(r, "partial_rotary_factor", "is not a possible number");
+		       : reject(r, "partial_rotary_factor", "is out of range");
 }
 
 static int read_gpt2(const struct hf_reader *r, struct hf_config *h)
@@ -167,15 +165,15 @@ static int read_gpt2(const struct hf_reader *r, struct hf_config *h)
 		get_int(r, "n_inner", 4 * c->dim, MAX_FFN, &c->ffn_dim) ||
 		get_int(r, "n_positions", 1024, MAX_DIM, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
-		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
+		get_int(r, OUR_MULTIPLE, 1, MAX_MULTIPLE, &c->vocab_multiple) ||
 		get_real(r, r->root, "layer_norm_epsilon", 1e-5, &c->norm_eps) ||
 		get_activation(r, "activation_function", false, "gelu_new", &c->act) ||
 		get_bool(r, "tie_word_embeddings", true, &tie) ||
-		need(r, "scale_attn_weights", true) ||
-		need(r, "scale_attn_by_inverse_layer_idx", false) ||
-		need(r, "add_cross_attention", false) || refuse_windows(r) ||
-		read_rotary(
-			r, &(const struct hf_class){0}, get(r, "rope_parameters"), 1, c))
+		require_bool(r, "scale_attn_weights", true) ||
+		require_bool(r, "scale_attn_by_inverse_layer_idx", false) ||
+		require_bool(r, "add_cross_attention", false) || reject_windows(r) ||
+		read_rotary(r, &(const struct hf_class){0}, get_key(r, "rope_parameters"),
+			1, c))
 		return -1;
 	c->kv_heads = c->heads;
 	h->scheme = &scheme_gpt2;
@@ -184,7 +182,7 @@ static int read_gpt2(const struct hf_reader *r, struct hf_config *h)
 	return 0;
 }
 
-/* YaRN. The factor of cosines and sines is a key, or follows from two others, or from the factor. */
+/* Reads YaRN's keys. rope_attention is a key, or follows from mscale keys or from the factor. */
 static int read_yarn(const struct hf_reader *r, json_t *scaling, struct model_config *c)
 {
 	const struct hf_reader inner = {r->path, scaling, r->e};
@@ -193,12 +191,12 @@ static int read_yarn(const struct hf_reader *r, json_t *scaling, struct model_co
 		    &c->rope_original) ||
 		get_real(r, scaling, "beta_fast", 32, &c->rope_fast) ||
 		get_real(r, scaling, "beta_slow", 1, &c->rope_slow) ||
-		need(&inner, "truncate", true))
+		require_bool(&inner, "truncate", true))
 		return -1;
 	c->rope_attention = 0;
-	if (get(&inner, "attention_factor"))
+	if (get_key(&inner, "attention_factor"))
 		return get_real(r, scaling, "attention_factor", NAN, &c->rope_attention);
-	if (!get(&inner, "mscale") || !get(&inner, "mscale_all_dim"))
+	if (!get_key(&inner, "mscale") || !get_key(&inner, "mscale_all_dim"))
 		return 0;
 	if (get_real(r, scaling, "mscale", NAN, &m) ||
 		get_real(r, scaling, "mscale_all_dim", NAN, &m_all))
@@ -223,8 +221,8 @@ static int read_scaling(const struct hf_reader *r, const struct hf_class *class,
 		i++;
 	if (i == ARRAY_LEN(names) || (i && class->plain_rope))
 		return not_supported(r, "rope_type",
-			class->plain_rope ? "is not default, and this model has no other"
-					  : "is none of default, linear, llama3, yarn");
+			class->plain_rope ? "must be default for this model"
+					  : "must be default, linear, llama3 or yarn");
 	c->rope_scaling = (int)i;
 	if (i == ROPE_PLAIN)
 		return 0;
@@ -245,44 +243,45 @@ static int read_scaling(const struct hf_reader *r, const struct hf_class *class,
 		       : 0;
 }
 
-static const char *const kinds_of_layers[] = {"full_attention", "sliding_attention"};
+static const char *const layer_kinds[] = {"full_attention", "sliding_attention"};
 
-/* The part of rope_parameters that layers of a kind have: NULL: they have all of it. */
-static json_t *rope_of_layers(const struct hf_reader *r, int kind)
+/* Returns the part of rope_parameters for a kind of layers; NULL if all layers share them. */
+static json_t *get_layer_rope(const struct hf_reader *r, int kind)
 {
-	return json_object_get(get(r, "rope_parameters"), kinds_of_layers[kind]);
+	return json_object_get(get_key(r, "rope_parameters"), layer_kinds[kind]);
 }
 
-/* The theta of layers with a window. */
+/* Reads the theta of layers with a window. */
 static int read_local_rope(
 	const struct hf_reader *r, const struct hf_class *class, struct model_config *c)
 {
-	json_t *local = rope_of_layers(r, 1);
+	json_t *local = get_layer_rope(r, 1);
 	json_t *kind = json_object_get(local, "rope_type");
 	const char *name = kind ? json_string_value(kind) : "default";
 	if (!name || strcmp(name, "default") != 0)
 		return not_supported(r, "rope_parameters.sliding_attention.rope_type",
-			"is not default");
+			"must be default");
 	return local ? get_real(r, local, "rope_theta", class->local_theta,
 			       &c->rope_local_theta)
 		     : get_real(r, r->root, "rope_local_base_freq", class->local_theta,
 			       &c->rope_local_theta);
 }
 
-/* From transformers 5 on, rope_parameters has rope_theta, too. */
+/* Reads the rotary embedding. Since transformers 5, rope_theta may be in rope_parameters. */
 static int read_rope(const struct hf_reader *r, const struct hf_class *class,
 	int64_t width, struct model_config *c)
 {
-	json_t *scaling = get(r, "rope_parameters"), *own = get(r, "rope_scaling");
-	json_t *full = rope_of_layers(r, 0);
+	json_t *scaling = get_key(r, "rope_parameters"),
+	       *own = get_key(r, "rope_scaling");
+	json_t *full = get_layer_rope(r, 0);
 	bool per_layer = class->local_theta > 0;
-	if ((full || rope_of_layers(r, 1)) && !per_layer)
+	if ((full || get_layer_rope(r, 1)) && !per_layer)
 		return not_supported(
-			r, "rope_parameters", "has parts for kinds of layers");
+			r, "rope_parameters", "must not differ by kind of layer");
 	scaling = per_layer ? full : scaling;
 	scaling = scaling && !json_is_null(scaling) ? scaling : own;
 	if (scaling && !json_is_object(scaling))
-		return refuse(r, "rope_scaling", "is not an object");
+		return reject(r, "rope_scaling", "is not an object");
 	json_t *from = json_object_get(scaling, "rope_theta") ? scaling : r->root;
 	return get_real(r, from, "rope_theta", class->theta, &c->rope_theta) ||
 			       read_scaling(r, class, scaling, c) ||
@@ -292,9 +291,9 @@ static int read_rope(const struct hf_reader *r, const struct hf_class *class,
 		       : 0;
 }
 
-/* ---- what families have beside the keys of Llama ------------------------------------------ */
+/* ---- keys of other families than Llama ----------------------------------------------------- */
 
-/* A factor; 0 if it is 1. */
+/* Reads a factor; sets 0 if it is 1. */
 static int get_factor(const struct hf_reader *r, const char *key, double *out)
 {
 	if (get_real(r, r->root, key, 1, out))
@@ -314,7 +313,7 @@ static int read_granite(const struct hf_reader *r, struct model_config *c)
 	return 0;
 }
 
-/* A limit: null means none, and no key the class's own (0: none). */
+/* Reads a cap. null means none; a missing key means the class's default `absent` (0: none). */
 static int get_cap(const struct hf_reader *r, const char *key, double absent, double *out)
 {
 	json_t *x = json_object_get(r->root, key);
@@ -329,7 +328,7 @@ static int read_gemma(const struct hf_reader *r, struct model_config *c, double 
 	if (get_real(r, r->root, "query_pre_attn_scalar", 256, &width) ||
 		get_cap(r, "attn_logit_softcapping", score_cap, &c->score_cap) ||
 		get_cap(r, "final_logit_softcapping", logit_cap, &c->logit_cap) ||
-		need(r, "use_bidirectional_attention", false))
+		require_bool(r, "use_bidirectional_attention", false))
 		return -1;
 	c->attention_scale = 1 / sqrt(width);
 	return 0;
@@ -340,17 +339,17 @@ static int read_gemma2(const struct hf_reader *r, struct model_config *c)
 	return read_gemma(r, c, 50, 30);
 }
 
-/* (transformers passes over attn_logit_softcapping, which it writes) */
+/* (transformers writes attn_logit_softcapping but ignores it) */
 static int read_gemma3(const struct hf_reader *r, struct model_config *c)
 {
 	if (read_gemma(r, c, 0, 0))
 		return -1;
 	return c->score_cap > 0 ? not_supported(r, "attn_logit_softcapping",
-					  "is there, and Gemma 3 has none")
+					  "is not supported for Gemma 3")
 				: 0;
 }
 
-/* The classes whose configurations have Llama's keys, and what they mean without a key. */
+/* The classes with Llama's keys, and their defaults. */
 const struct hf_class hf_classes[] = {
 	[HF_LLAMA] = {"LlamaForCausalLM", "llama", .context = 2048, .theta = 1e4,
 		.attention_bias = true, .mlp_bias = true},
@@ -363,7 +362,7 @@ const struct hf_class hf_classes[] = {
 		.head_dim = 128, .theta = 1e4, .windows = true, .window = 4096,
 		.window_from = 28, .window_off = true, .qk_norm = true,
 		.attention_bias = true},
-	/* without a number, it has no window; with one, the layers without positions have it */
+	/* layers without positions have a window, if there is one */
 	[HF_SMOLLM3] = {"SmolLM3ForCausalLM", "smollm3", .kv_heads = 4, .context = 32768,
 		.theta = 2e6, .windows = true, .window_off = true, .tie = true,
 		.no_rope_layers = true, .attention_bias = true, .mlp_bias = true},
@@ -392,36 +391,35 @@ const struct hf_class hf_classes[] = {
 
 static int read_layer_types(const struct hf_reader *r, struct model_config *c)
 {
-	json_t *kinds = get(r, "layer_types");
+	json_t *kinds = get_key(r, "layer_types");
 	int rc = 0;
 	if (json_array_size(kinds) != (size_t)c->layers)
-		return refuse(
-			r, "layer_types", "is not a list with a word for each layer");
+		return reject(r, "layer_types", "must have a value for each layer");
 	scoped_ptr bool *sliding = xcalloc((size_t)c->layers, sizeof(*sliding));
 	for (int64_t i = 0; !rc && i < c->layers; i++) {
 		const char *kind = json_string_value(json_array_get(kinds, (size_t)i));
 		sliding[i] = kind && !strcmp(kind, "sliding_attention");
 		if (!sliding[i] && (!kind || strcmp(kind, "full_attention")))
 			rc = not_supported(r, "layer_types",
-				"has others than full_attention and sliding_attention");
+				"must be full_attention or sliding_attention");
 	}
 	if (!rc && !config_set_windows(c, sliding))
 		rc = not_supported(r, "layer_types",
-			"has sliding_attention neither from a layer on nor in all but every Nth");
+			"must have sliding_attention from some layer on, or except in every Nth");
 	return rc;
 }
 
-/* SmolLM3's list has 0 for a layer without positions; ours are each Nth layer. */
+/* Reads SmolLM3's list, which has 0 for a layer without positions. We support every Nth layer. */
 static int read_no_rope(const struct hf_reader *r, struct model_config *c)
 {
-	json_t *list = get(r, "no_rope_layers");
+	json_t *list = get_key(r, "no_rope_layers");
 	int64_t every = 0, n = (int64_t)json_array_size(list);
 	if (get_int(r, "no_rope_layer_interval", 4, MAX_LAYERS, &c->nope_every))
 		return -1;
 	if (!list)
 		return 0;
 	if (!json_is_array(list) || n < c->layers)
-		return refuse(r, "no_rope_layers", "is no list with all layers");
+		return reject(r, "no_rope_layers", "must list all layers");
 	for (int64_t i = 0; i < c->layers; i++) {
 		json_t *x = json_array_get(list, (size_t)i);
 		bool rotates = json_is_integer(x) ? json_integer_value(x) != 0
@@ -429,15 +427,15 @@ static int read_no_rope(const struct hf_reader *r, struct model_config *c)
 		if (!rotates && !every)
 			every = i + 1;
 		if (rotates == (every && (i + 1) % every == 0))
-			return not_supported(r, "no_rope_layers",
-				"is not every Nth layer, from layer N on");
+			return not_supported(
+				r, "no_rope_layers", "must be 0 in every Nth layer");
 	}
 	c->nope_every = every;
 	return 0;
 }
 
-/* Of a class that has windows, as transformers 5 reads them: sliding_window is the number of keys that a query
- * sees, its own included. A null means none, and no key the class's own. */
+/* Reads windows as transformers 5 does. sliding_window is the number of keys that a query attends
+ * to, its own included. null means no window, a missing key the class's default. */
 static int read_windows(
 	const struct hf_reader *r, const struct hf_class *class, struct model_config *c)
 {
@@ -449,7 +447,7 @@ static int read_windows(
 		return need_full_layers(r);
 	if (get_int(r, "sliding_window", class->window, MAX_DIM, &c->window))
 		return -1;
-	if (get(r, "layer_types"))
+	if (get_key(r, "layer_types"))
 		return read_layer_types(r, c);
 	if (class->window_from && get_count(r, "max_window_layers", class->window_from,
 					  MAX_LAYERS, &c->window_from))
@@ -463,7 +461,7 @@ static int read_windows(
 	return 0;
 }
 
-/* Biases, which are switches in some classes, and always there in others. */
+/* Reads biases, which some classes switch by keys and others always have. */
 static int read_biases(
 	const struct hf_reader *r, const struct hf_class *class, struct hf_config *h)
 {
@@ -476,7 +474,7 @@ static int read_biases(
 	c->bias = h->mlp_bias ? BIAS_ALL : h->attention_bias ? BIAS_ATTENTION : BIAS_NONE;
 	if (always && c->bias != BIAS_NONE)
 		return not_supported(
-			r, "attention_bias", "or mlp_bias is true, and the model qwen2");
+			r, "attention_bias", "or mlp_bias is not supported for qwen2");
 	if (always || (class->qkv_switch && c->bias == BIAS_ATTENTION)) {
 		c->bias = BIAS_QKV;
 		h->attention_bias = true;
@@ -503,10 +501,9 @@ static int read_llama(
 			&c->kv_heads) ||
 		get_int(r, "hidden_size", -1, MAX_DIM, &c->dim) ||
 		get_int(r, "intermediate_size", -1, MAX_FFN, &c->ffn_dim) ||
-		get_int(r, HF_POSITIONS, class->context, HF_MOST_POSITIONS,
-			&c->context) ||
+		get_int(r, HF_POSITIONS, class->context, HF_MAX_POSITIONS, &c->context) ||
 		get_int(r, "vocab_size", -1, 1 << 24, &c->vocab) ||
-		get_int(r, OUR_MULTIPLE, 1, MOST_MULTIPLE, &c->vocab_multiple) ||
+		get_int(r, OUR_MULTIPLE, 1, MAX_MULTIPLE, &c->vocab_multiple) ||
 		get_int(r, "head_dim",
 			class->head_dim ? class->head_dim : c->dim / c->heads,
 			MAX_HEAD_DIM, &width) ||
@@ -516,36 +513,35 @@ static int read_llama(
 		get_bool(r, "tie_word_embeddings", class->tie, &tie) ||
 		read_biases(r, class, h) || read_rope(r, class, width, c) ||
 		(class->no_rope_layers && read_no_rope(r, c)) ||
-		(class->windows ? read_windows(r, class, c) : refuse_windows(r)) ||
+		(class->windows ? read_windows(r, class, c) : reject_windows(r)) ||
 		(class->read && class->read(r, c)))
 		return -1;
 	get_activation(&(const struct hf_reader){.root = NULL}, key, true, act, &usual);
 	if (c->act != usual)
-		return not_supported(
-			r, key, class->act ? "is not gelu_pytorch_tanh" : "is not silu");
+		return not_supported(r, key,
+			class->act ? "must be gelu_pytorch_tanh" : "must be silu");
 	c->head_dim = width * c->heads == c->dim ? 0 : width;
 	c->qk_norm = class->qk_norm;
 	c->tie = tie ? YES : NO;
 	return 0;
 }
 
-/* Nanotron's model_config.json has Llama's keys, and some that change the function. (It does not read rope_scaling.) */
+/* Reads nanotron's model_config.json: Llama's keys and some more. nanotron ignores rope_scaling. */
 static int read_nanotron(const struct hf_reader *r, struct hf_config *h)
 {
-	static const char *const others[] = {"moe_config", "no_rope_layer",
+	static const char *const unsupported[] = {"moe_config", "no_rope_layer",
 		"rope_seq_len_interpolation_factor", "sliding_window_size"};
 	bool z_loss;
-	for (size_t i = 0; i < ARRAY_LEN(others); i++)
-		if (get(r, others[i]))
-			return not_supported(r, others[i], "is there");
+	for (size_t i = 0; i < ARRAY_LEN(unsupported); i++)
+		if (get_key(r, unsupported[i]))
+			return not_supported(r, unsupported[i], "is not supported");
 	json_object_del(r->root, "rope_scaling");
-	/* (before it had the key, they were) */
+	/* (older versions interleave, and lack the key) */
 	if (get_bool(r, "rope_interleaved", true, &h->rope_interleaved) ||
 		get_bool(r, "z_loss_enabled", false, &z_loss))
 		return -1;
 	if (z_loss)
-		warn("%s: z_loss_enabled: the gradient of its loss has another part, which pt does "
-		     "not compute",
+		warn("%s: z_loss_enabled: pt does not compute the gradient of the z-loss",
 			r->path);
 	return read_llama(r, &hf_classes[HF_LLAMA], h);
 }
@@ -555,16 +551,16 @@ static bool has_flag(const struct hf_reader *r, const char *key)
 	return json_is_true(json_object_get(r->root, key));
 }
 
-static const char *const of_gpt2[] = {"activation_function", "attn_pdrop", "embd_pdrop",
+static const char *const gpt2_keys[] = {"activation_function", "attn_pdrop", "embd_pdrop",
 	"layer_norm_epsilon", "n_ctx", "n_embd", "n_head", "n_inner", "n_layer",
 	"n_positions", "reorder_and_upcast_attn", "resid_pdrop", "add_cross_attention",
 	"scale_attn_by_inverse_layer_idx", "scale_attn_weights", NULL};
-static const char *const of_llama[] = {"attention_bias", "attention_dropout", "head_dim",
-	"hidden_act", "hidden_size", "intermediate_size", "max_position_embeddings",
-	"mlp_bias", "num_attention_heads", "num_hidden_layers", "num_key_value_heads",
-	"pretraining_tp", "rms_norm_eps", "rope_parameters", "rope_scaling", "rope_theta",
-	NULL};
-static const char *const of_all[] = {"bos_token_id", "dtype", "eos_token_id",
+static const char *const llama_keys[] = {"attention_bias", "attention_dropout",
+	"head_dim", "hidden_act", "hidden_size", "intermediate_size",
+	"max_position_embeddings", "mlp_bias", "num_attention_heads", "num_hidden_layers",
+	"num_key_value_heads", "pretraining_tp", "rms_norm_eps", "rope_parameters",
+	"rope_scaling", "rope_theta", NULL};
+static const char *const common_keys[] = {"bos_token_id", "dtype", "eos_token_id",
 	"initializer_range", "pad_token_id", "tie_word_embeddings", "torch_dtype",
 	"transformers_version", "use_cache", "vocab_size", OUR_MULTIPLE, NULL};
 
@@ -575,43 +571,45 @@ static bool is_one_of(const char *const *list, const char *key)
 	return *list;
 }
 
-/* Are all keys those of a class, and this one there? Other classes have some of the same. */
-static bool are_keys_of(
+/* Returns true if the configuration has `needed`, and no keys but the list's and common ones. */
+static bool has_only_keys(
 	const struct hf_reader *r, const char *const *list, const char *needed)
 {
 	const char *key;
 	json_t *value;
-	json_object_foreach(r->root, key,
-		value) if (!is_one_of(list, key) && !is_one_of(of_all, key)) return false;
-	return get(r, needed) != NULL;
+	json_object_foreach(
+		r->root, key, value) if (!is_one_of(list, key) &&
+					 !is_one_of(common_keys, key)) return false;
+	return get_key(r, needed) != NULL;
 }
 
-/* The class of a configuration without model_type, if that is certain. */
-static const char *type_of_keys(const struct hf_reader *r)
+/* Returns the model_type of a configuration without that key, if it is certain; else NULL. */
+static const char *guess_type(const struct hf_reader *r)
 {
-	const char *first = json_string_value(json_array_get(get(r, "architectures"), 0));
+	const char *first =
+		json_string_value(json_array_get(get_key(r, "architectures"), 0));
 	if (first && !strcmp(first, "GPT2LMHeadModel"))
 		return "gpt2";
 	for (size_t i = 0; first && i < ARRAY_LEN(hf_classes); i++)
 		if (!strcmp(first, hf_classes[i].name))
 			return hf_classes[i].type;
-	return are_keys_of(r, of_gpt2, "n_embd")	 ? "gpt2"
-	       : are_keys_of(r, of_llama, "hidden_size") ? "llama"
-							 : NULL;
+	return has_only_keys(r, gpt2_keys, "n_embd")	     ? "gpt2"
+	       : has_only_keys(r, llama_keys, "hidden_size") ? "llama"
+							     : NULL;
 }
 
 static int read_class(const struct hf_reader *r, struct hf_config *h)
 {
-	if (get(r, "quantization_config"))
+	if (get_key(r, "quantization_config"))
 		return not_supported(r, "quantization_config",
-			"is there; quantized numbers cannot be read");
+			"is not supported: the weights are quantized");
 	const char *type = json_string_value(json_object_get(r->root, "model_type"));
 	if (has_flag(r, "is_llama_config") || has_flag(r, "is_qwen2_config"))
 		return read_nanotron(r, h);
-	if (!get(r, "model_type") && !(type = type_of_keys(r)))
+	if (!get_key(r, "model_type") && !(type = guess_type(r)))
 		return not_supported(r, "model_type",
-			"is missing, and other keys do not tell it: add \"model_type\": "
-			"\"llama\" if it is LlamaForCausalLM, \"gpt2\" if it is GPT2LMHeadModel, "
+			"is missing, and other keys do not determine it; add \"model_type\": "
+			"\"llama\" for LlamaForCausalLM, \"gpt2\" for GPT2LMHeadModel, or "
 			"\"mistral\", \"qwen2\", \"qwen3\" or \"smollm3\"");
 	if (type && !strcmp(type, "gpt2"))
 		return read_gpt2(r, h);
@@ -622,8 +620,9 @@ static int read_class(const struct hf_reader *r, struct hf_config *h)
 	for (size_t i = 0; i < ARRAY_LEN(hf_classes); i++)
 		str_printf(&known, ", %s", hf_classes[i].type);
 	return err_set(r->e, EX_UNAVAILABLE,
-		"%s: model_type %s%s%s is not supported; pt reads gpt2%s", r->path,
-		type ? "\"" : "", type ? type : "(no text)", type ? "\"" : "", known.s);
+		"%s: model_type %s%s%s is not supported, only gpt2%s", r->path,
+		type ? "\"" : "", type ? type : "(not a string)", type ? "\"" : "",
+		known.s);
 }
 
 int hf_config_read(struct hf_config *h, const char *path, struct err *e)

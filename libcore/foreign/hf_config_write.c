@@ -1,4 +1,4 @@
-/* Writing config.json: which class of Hugging Face a model can be, and its keys. */
+/* Writes config.json: chooses the Hugging Face class of a model, and sets its keys. */
 #include "foreign/huggingface.h"
 
 #include "base/file.h"
@@ -6,7 +6,7 @@
 static const char *const dtype_names[] = {
 	[DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"};
 
-static const char *activation_of(const struct model *m)
+static const char *activation_name(const struct model *m)
 {
 	static const char *const names[] = {
 #define ACT(id, fn, kind, word, hf, ...) hf,
@@ -20,11 +20,11 @@ static json_t *make_gpt2(const struct model *m)
 	const struct model_config *c = &m->c;
 	return json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f}",
 		"architectures", "GPT2LMHeadModel", "model_type", "gpt2",
-		"activation_function", activation_of(m), "n_layer", (json_int_t)c->layers,
-		"n_head", (json_int_t)c->heads, "n_embd", (json_int_t)c->dim, "n_inner",
-		(json_int_t)c->ffn_dim, "n_positions", (json_int_t)c->context,
-		"layer_norm_epsilon", c->norm_eps, "attn_pdrop", c->dropout, "embd_pdrop",
-		c->dropout, "resid_pdrop", c->dropout);
+		"activation_function", activation_name(m), "n_layer",
+		(json_int_t)c->layers, "n_head", (json_int_t)c->heads, "n_embd",
+		(json_int_t)c->dim, "n_inner", (json_int_t)c->ffn_dim, "n_positions",
+		(json_int_t)c->context, "layer_norm_epsilon", c->norm_eps, "attn_pdrop",
+		c->dropout, "embd_pdrop", c->dropout, "resid_pdrop", c->dropout);
 }
 
 static json_t *make_rope(const struct model_config *c)
@@ -50,7 +50,7 @@ static json_t *make_rope(const struct model_config *c)
 		(json_int_t)c->rope_original);
 }
 
-static const struct hf_class *class_of(const struct model *m)
+static const struct hf_class *choose_class(const struct model *m)
 {
 	return &hf_classes[m->c.qk_norm			 ? HF_QWEN3
 			   : m->c.nope_every		 ? HF_SMOLLM3
@@ -59,7 +59,7 @@ static const struct hf_class *class_of(const struct model *m)
 							 : HF_LLAMA];
 }
 
-static void put_windows(json_t *o, const struct model *m, const struct hf_class *class)
+static void add_windows(json_t *o, const struct model *m, const struct hf_class *class)
 {
 	const struct model_config *c = &m->c;
 	json_object_set_new(o, "sliding_window", json_integer(c->window));
@@ -69,7 +69,7 @@ static void put_windows(json_t *o, const struct model *m, const struct hf_class 
 		json_object_set_new(o, "max_window_layers", json_integer(c->window_from));
 	if (!c->window_skip && !c->nope_every)
 		return;
-	json_t *kinds = json_array(); /* the class has no other word for it */
+	json_t *kinds = json_array(); /* (no other key can express it) */
 	for (int64_t l = 0; l < c->layers; l++)
 		json_array_append_new(
 			kinds, json_string(layer_has_window(c, l) ? "sliding_attention"
@@ -88,7 +88,7 @@ static json_t *make_no_rope(const struct model *m)
 static json_t *make_llama(const struct model *m)
 {
 	const struct model_config *c = &m->c;
-	const struct hf_class *class = class_of(m);
+	const struct hf_class *class = choose_class(m);
 	json_t *o = json_pack("{s:[s], s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I}",
 		"architectures", class->name, "model_type", class->type, "hidden_act",
 		"silu", "num_hidden_layers", (json_int_t)c->layers, "num_attention_heads",
@@ -104,7 +104,7 @@ static json_t *make_llama(const struct model *m)
 		json_object_set_new(o, "no_rope_layers", make_no_rope(m));
 	}
 	if (c->window)
-		put_windows(o, m, class);
+		add_windows(o, m, class);
 	if (class->attention_bias)
 		json_object_set_new(o, "attention_bias", json_boolean(m->out_bias));
 	if (class->mlp_bias)
@@ -114,20 +114,21 @@ static json_t *make_llama(const struct model *m)
 
 static int check_gpt2(const struct model *m, struct err *e)
 {
-	const char *why =
-		m->act == ACT_SWIGLU	       ? "GELU; this model has SwiGLU"
-		: !activation_of(m)	       ? "no such activation function"
-		: m->c.window		       ? "no sliding window; this model has one"
-		: m->c.qk_norm		       ? "no norms of queries and keys"
-		: m->c.kv_heads != m->c.heads  ? "as many key and value heads as heads"
-		: model_q_width(m) != m->c.dim ? "heads of hidden size / heads channels"
-		: m->qkv_bias && !m->bias
-			? "biases in all layers; this model has those of attention"
-			: NULL;
-	return why ? err_set(e, EX_DATAERR, "GPT2LMHeadModel has %s", why) : 0;
+	const char *why = m->act == ACT_SWIGLU	? "SwiGLU"
+			  : !activation_name(m) ? "this activation function"
+			  : m->c.window		? "a sliding window"
+			  : m->c.qk_norm	? "norms of queries and keys"
+			  : m->c.kv_heads != m->c.heads
+				  ? "fewer key and value heads than heads"
+			  : model_q_width(m) != m->c.dim
+				  ? "heads other than hidden size / heads wide"
+			  : m->qkv_bias && !m->bias ? "biases only in attention"
+						    : NULL;
+	return why ? err_set(e, EX_DATAERR, "GPT2LMHeadModel does not support %s", why)
+		   : 0;
 }
 
-/* Returns an option of the model that is read from other classes, and not written; NULL: there is none. */
+/* Returns an option of the model that can be read but not written; NULL: none. */
 static const char *option_without_class(const struct model *m)
 {
 	const char *lacks = model_lacks_kernels(m);
@@ -137,11 +138,11 @@ static const char *option_without_class(const struct model *m)
 					  : NULL;
 }
 
-/* A class has windows, positions and biases in some layers only. */
+/* Fails if no class supports the model. */
 static int check_class(const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
-	const struct hf_class *class = class_of(m);
+	const struct hf_class *class = choose_class(m);
 	if (c->arch == ARCH_GPT2)
 		return check_gpt2(m, e);
 	const char *other = option_without_class(m);
@@ -150,21 +151,19 @@ static int check_class(const struct model *m, struct err *e)
 			"a model with %s cannot be written in this format", other);
 	if (m->act != ACT_SWIGLU)
 		return err_set(e, EX_DATAERR,
-			"LlamaForCausalLM has SwiGLU; this model has another activation "
-			"function");
+			"LlamaForCausalLM does not support activation functions other than "
+			"SwiGLU");
 	if (c->window && !class->window_off && (c->window_from || c->window_skip))
 		return err_set(e, EX_DATAERR,
-			"%s has a window in all layers; this model has it in some",
-			class->name);
+			"%s does not support a window in only some layers", class->name);
 	if (c->qk_norm && c->nope_every)
 		return err_set(e, EX_DATAERR,
-			"norms of queries and keys are those of Qwen3ForCausalLM, which is a "
-			"Llama with rotary positions in all layers");
+			"Qwen3ForCausalLM, which has norms of queries and keys, does not "
+			"support layers without rotary positions");
 	bool known = class->attention_bias ? m->qkv_bias == m->out_bias : !m->out_bias;
 	if (!known || (m->bias && !class->mlp_bias) ||
 		(m->qkv_bias && !strcmp(class->type, "mistral")))
-		return err_set(e, EX_DATAERR,
-			"%s has no biases of these layers; this model has --bias %s",
+		return err_set(e, EX_DATAERR, "%s does not support --bias %s",
 			class->name, bias_names[model_bias(m)]);
 	return 0;
 }
@@ -194,11 +193,11 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	int64_t multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
 	if (check_class(m, e))
 		return -1;
-	if (multiple > MOST_MULTIPLE) /* it could not be read again */
+	if (multiple > MAX_MULTIPLE) /* it could not be read again */
 		return err_set(e, EX_DATAERR,
-			"the vocabulary is padded to a multiple of %lld, and " OUR_MULTIPLE
-			" may be %d: --padding writes all rows",
-			(long long)multiple, MOST_MULTIPLE);
+			"the vocabulary is padded to a multiple of %lld, but " OUR_MULTIPLE
+			" must be at most %d; --padding writes all rows",
+			(long long)multiple, MAX_MULTIPLE);
 	if (!path)
 		return 0;
 	json_t *o = m->c.arch == ARCH_GPT2 ? make_gpt2(m) : make_llama(m);

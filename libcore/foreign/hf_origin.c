@@ -1,28 +1,28 @@
-/* What a model of Hugging Face has beside weights, options and vocabulary: which tokens begin and end a text, how
- * to generate, the template of a chat. It goes with the model through runs and checkpoints. */
+/* The origin of a Hugging Face model: its files except weights, options and vocabulary, such as
+ * special tokens and the chat template. Runs and checkpoints keep it with the model. */
 #include "foreign/huggingface.h"
 
 #include "base/file.h"
 
-/* Of the model first, then of its tokenizer. */
+/* The model's first, then the tokenizer's. */
 static const char *const files[] = {"config.json", "generation_config.json",
 	"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 	"chat_template.jinja"};
-enum { CONFIG, OF_MODEL = 2 };
+enum { CONFIG, N_MODEL_FILES = 2 };
 
 static const char *const tokens[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
-static json_t *parse(const json_t *text)
+static json_t *parse_text(const json_t *text)
 {
 	return text ? json_loadb(
 			      json_string_value(text), json_string_length(text), 0, NULL)
 		    : NULL;
 }
 
-/* The rest of config.json are weights and options. */
-static json_t *reduced(json_t *text)
+/* Returns config.json with only the keys to keep. Frees `text`. */
+static json_t *reduce_config(json_t *text)
 {
-	json_t *config = parse(text), *kept = json_object();
+	json_t *config = parse_text(text), *kept = json_object();
 	for (size_t i = 0; i < ARRAY_LEN(tokens); i++)
 		json_object_set(kept, tokens[i], json_object_get(config, tokens[i]));
 	json_object_set(kept, HF_POSITIONS, json_object_get(config, HF_POSITIONS));
@@ -34,7 +34,7 @@ static json_t *reduced(json_t *text)
 	return out;
 }
 
-/* Control characters would take six bytes each, and a NUL is not read back. */
+/* Rejects control characters: JSON takes six bytes for each, and a NUL cannot be read back. */
 static bool is_text(const struct str *s)
 {
 	int64_t i = 0, n = (int64_t)s->len;
@@ -43,37 +43,37 @@ static bool is_text(const struct str *s)
 	return i == n;
 }
 
-static void read_file(json_t *to, const char *folder, const char *name)
+static void read_file(json_t *to, const char *directory, const char *name)
 {
-	enum { MOST = 1 << 22 };
+	enum { MAX_BYTES = 1 << 22 };
 	scoped_str text = {0};
 	struct err why = {0};
 	json_t *kept = NULL;
-	scoped_ptr char *path = text_printf("%s/%s", folder, name);
+	scoped_ptr char *path = text_printf("%s/%s", directory, name);
 	if (file_exists(path) && !file_check_regular(path, &why) &&
-		!file_read(path, MOST, &text, &why) && is_text(&text))
+		!file_read(path, MAX_BYTES, &text, &why) && is_text(&text))
 		kept = json_stringn(text.s ? text.s : "", text.len);
 	die_io(&why);
 	if (kept && name == files[CONFIG])
-		kept = reduced(kept);
+		kept = reduce_config(kept);
 	if (kept)
 		json_object_set_new(to, name, kept);
 	else if (why.code || text.len)
-		warn("%s is not kept with the model: %s", path,
-			why.code ? why.msg : "it is not UTF-8 text");
+		warn("%s: not kept with the model: %s", path,
+			why.code ? why.msg : "not UTF-8 text");
 }
 
-static json_t *read_folder(const char *folder)
+static json_t *read_directory(const char *directory)
 {
 	json_t *o = json_object();
 	for (size_t i = 0; i < ARRAY_LEN(files); i++)
-		read_file(o, folder, files[i]);
+		read_file(o, directory, files[i]);
 	return o;
 }
 
-void hf_origin_put(const char *folder, struct str *out)
+void hf_origin_read(const char *directory, struct str *out)
 {
-	json_auto_t *o = read_folder(folder);
+	json_auto_t *o = read_directory(directory);
 	scoped_ptr char *text = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
 	str_puts(out, text);
 }
@@ -84,30 +84,30 @@ void hf_origin_make(int64_t positions, struct str *out)
 		(long long)positions);
 }
 
-json_t *hf_origin_of(const struct ckpt_view *v, const char *folder)
+json_t *hf_origin_collect(const struct ckpt_view *v, const char *directory)
 {
-	json_t *o = folder ? read_folder(folder) : json_object();
+	json_t *o = directory ? read_directory(directory) : json_object();
 	json_auto_t *own =
 		v->origin.len ? json_loadb(v->origin.s, v->origin.len, 0, NULL) : NULL;
 	bool tokenizer = json_object_get(o, "tokenizer_config.json");
 	for (size_t i = 0; i < ARRAY_LEN(files); i++) {
 		json_t *text = json_object_get(own, files[i]);
 		if (json_is_string(text) && !json_object_get(o, files[i]) &&
-			(i < OF_MODEL || !tokenizer))
+			(i < N_MODEL_FILES || !tokenizer))
 			json_object_set(o, files[i], text);
 	}
 	return o;
 }
 
-/* A file of an origin as JSON; NULL: there is none. */
+/* Returns a file of an origin as JSON; NULL if it is missing. */
 static json_t *load_file(const struct str *origin, const char *name)
 {
 	json_auto_t *all =
 		origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
-	return parse(json_object_get(all, name));
+	return parse_text(json_object_get(all, name));
 }
 
-/* Appends a token, or a list of them. */
+/* Appends a token or a list of tokens. Returns their number. */
 static int64_t add_ends(const json_t *end, uint32_t **ids)
 {
 	int64_t n = 0;
@@ -136,7 +136,7 @@ int64_t hf_origin_ends(const struct str *origin, uint32_t **ids)
 	return n;
 }
 
-/* Returns the template named default; a model may have others, such as one for tools. */
+/* Returns the template named default. A model may have more, such as one for tools. */
 static const json_t *default_template(const json_t *x)
 {
 	for (size_t i = 0; i < json_array_size(x); i++) {
@@ -152,7 +152,7 @@ void hf_origin_template(const struct str *origin, struct str *out)
 {
 	json_auto_t *all =
 		origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
-	json_auto_t *config = parse(json_object_get(all, "tokenizer_config.json"));
+	json_auto_t *config = parse_text(json_object_get(all, "tokenizer_config.json"));
 	const json_t *x = json_object_get(all, "chat_template.jinja");
 	x = x ? x : default_template(json_object_get(config, "chat_template"));
 	if (json_is_string(x))
@@ -160,7 +160,7 @@ void hf_origin_template(const struct str *origin, struct str *out)
 }
 
 int hf_origin_save(
-	const json_t *origin, const char *folder, struct strs *made, struct err *e)
+	const json_t *origin, const char *directory, struct strs *made, struct err *e)
 {
 	int rc = 0;
 	for (size_t i = CONFIG + 1; i < ARRAY_LEN(files) && !rc; i++) {
@@ -168,7 +168,7 @@ int hf_origin_save(
 		scoped_str copy = {0};
 		if (!text)
 			continue;
-		scoped_ptr char *path = text_printf("%s/%s", folder, files[i]);
+		scoped_ptr char *path = text_printf("%s/%s", directory, files[i]);
 		str_add(&copy, json_string_value(text), json_string_length(text));
 		rc = file_replace(path, &copy, e);
 		if (!rc)
@@ -177,30 +177,31 @@ int hf_origin_save(
 	return rc;
 }
 
-static bool says_tokens(const json_t *config)
+static bool has_tokens(const json_t *config)
 {
 	return json_object_get(config, tokens[0]) || json_object_get(config, tokens[1]) ||
 	       json_object_get(config, tokens[2]);
 }
 
-/* Where no original says them, the end is that of the vocabulary, and null says that those of the class are not
- * meant. */
+/* If the origin has none of the tokens, the end is the vocabulary's end of text, and null keeps
+ * readers from using the class's defaults. */
 json_t *hf_origin_keys(
 	const json_t *origin, const struct model *m, const struct tokenizer *t)
 {
-	json_t *o = json_object(), *was = parse(json_object_get(origin, files[CONFIG]));
+	json_t *o = json_object(),
+	       *was = parse_text(json_object_get(origin, files[CONFIG]));
 	int64_t end = t ? tokenizer_end_of_text(t) : -1;
 	int64_t positions = json_integer_value(json_object_get(was, HF_POSITIONS));
 	for (size_t i = 0; i < ARRAY_LEN(tokens); i++) {
-		if (says_tokens(was))
+		if (has_tokens(was))
 			json_object_set(o, tokens[i], json_object_get(was, tokens[i]));
 		else
 			json_object_set_new(o, tokens[i],
 				i == 1 && end >= 0 ? json_integer(end) : json_null());
 	}
-	if (positions > HF_MOST_POSITIONS)
+	if (positions > HF_MAX_POSITIONS)
 		positions = 0;
-	if (m->arch->rope) /* a run with shorter sequences does not shorten the model */
+	if (m->arch->rope) /* (a run may have used shorter sequences) */
 		json_object_set_new(
 			o, HF_POSITIONS, json_integer(max64(positions, m->c.context)));
 	json_decref(was);

@@ -1,4 +1,4 @@
-/* Writing a model of Hugging Face: config.json and safetensors files. */
+/* Writes a Hugging Face model: config.json and safetensors files. */
 #include "foreign/foreign_internal.h"
 #include "dialect/dialect.h"
 #include "foreign/huggingface.h"
@@ -10,32 +10,32 @@ struct saving {
 	const struct ckpt_view *v;
 	const struct model *m;
 	const struct convert_opts *o;
-	const char *folder;
-	const char *files; /* the folder of a given tokenizer; NULL: none */
+	const char *directory;
+	const char *files; /* directory with tokenizer files to copy; NULL: none */
 	struct foreign *list;
 	int n;
 	char options_xxh3[ST_DIGITS + 1], param_hash[ST_DIGITS + 1];
 	json_t *origin, *keys; /* see hf_origin.c */
-	struct strs *made;     /* the files so far */
+	struct strs *made;     /* files written so far */
 };
 
-static int number_in_view(const struct saving *s, int tensor)
+static int find_in_view(const struct saving *s, int tensor)
 {
 	return ckpt_view_find(s->v, s->m->tensors[tensor].name);
 }
 
-static int give_zeros(struct number_file *w, int64_t n, struct err *e)
+static int write_zeros(struct number_file *w, int64_t n, struct err *e)
 {
 	scoped_ptr float *x = xcalloc((size_t)n, sizeof(*x));
 	return number_file_put(w, x, n, e);
 }
 
-/* Columns [first, first + outputs) of a [inputs, width] matrix, from the rows of ours. */
+/* Transposes our tensor to columns [first, first + outputs) of out[inputs][width]. */
 static int transpose_part(const struct saving *s, int tensor, float *out, int64_t first,
 	int64_t width, struct err *e)
 {
 	const struct tensor *t = &s->m->tensors[tensor];
-	scoped_ptr float *x = ckpt_view_tensor(s->v, number_in_view(s, tensor), e);
+	scoped_ptr float *x = ckpt_view_tensor(s->v, find_in_view(s, tensor), e);
 	if (!x)
 		return -1;
 	for (int64_t k = 0; k < t->dims[0]; k++)
@@ -44,7 +44,7 @@ static int transpose_part(const struct saving *s, int tensor, float *out, int64_
 	return 0;
 }
 
-static int give_transposed(const struct saving *s, const struct foreign *f,
+static int write_transposed(const struct saving *s, const struct foreign *f,
 	struct number_file *w, struct err *e)
 {
 	int64_t n = f->dims[0] * f->dims[1], first = 0;
@@ -55,57 +55,58 @@ static int give_transposed(const struct saving *s, const struct foreign *f,
 	return rc || number_file_put(w, x, n, e) ? -1 : 0;
 }
 
-static int give(void *with, int number, struct number_file *w, struct err *e)
+static int write_tensor(void *with, int number, struct number_file *w, struct err *e)
 {
 	const struct saving *s = with;
 	const struct foreign *f = &s->list[number];
 	int rc = 0;
 	if (f->transposed)
-		return give_transposed(s, f, w, e);
+		return write_transposed(s, f, w, e);
 	for (int p = 0; p < f->n_parts && !rc; p++) {
 		bool zeros = f->part[p] < 0;
 		const struct ckpt_rows all = {CKPT_MODEL,
-			zeros ? 0 : number_in_view(s, f->part[p]), 0, f->outputs[p]};
-		rc = zeros ? give_zeros(w, all.n, e) : number_file_rows(w, s->v, &all, e);
+			zeros ? 0 : find_in_view(s, f->part[p]), 0, f->outputs[p]};
+		rc = zeros ? write_zeros(w, all.n, e)
+			   : number_file_rows(w, s->v, &all, e);
 	}
 	return rc;
 }
 
-static struct st_source st_source_of(const struct saving *s, int i)
+static struct st_source make_source(const struct saving *s, int i)
 {
 	const struct foreign *f = &s->list[i];
 	return (struct st_source){f->name, f->ndim, f->dims, i};
 }
 
-/* Writes foreign tensors [from, to) to a file of the folder. */
+/* Writes foreign tensors [from, to) to a file. */
 static int save_file(
 	const struct saving *s, int from, int to, const char *name, struct err *e)
 {
 	scoped_ptr struct st_source *list = xcalloc((size_t)(to - from), sizeof(*list));
 	for (int i = from; i < to; i++)
-		list[i - from] = st_source_of(s, i);
+		list[i - from] = make_source(s, i);
 	qsort(list, (size_t)(to - from), sizeof(*list), compare_texts);
 	const struct st_write w = {.list = list,
 		.n = to - from,
 		.dtype = s->o->dtype,
 		.options_xxh3 = s->options_xxh3,
 		.param_hash = s->param_hash,
-		.give = give,
+		.write = write_tensor,
 		.with = (void *)s};
-	scoped_ptr char *path = text_printf("%s/%s", s->folder, name);
+	scoped_ptr char *path = text_printf("%s/%s", s->directory, name);
 	int rc = safetensors_write(path, &w, e);
 	if (!rc)
 		strs_add(s->made, path);
 	return rc;
 }
 
-/* The end of the shard that begins with tensor `from`. */
+/* Returns the end of the shard that begins with tensor `from`. */
 static int shard_end(const struct saving *s, int from)
 {
 	int64_t left = s->o->shard_bytes;
 	int to = from;
 	for (; to < s->n; to++) {
-		const struct st_source t = st_source_of(s, to);
+		const struct st_source t = make_source(s, to);
 		left -= safetensors_bytes(&t, s->o->dtype);
 		if (left < 0 && to > from)
 			break;
@@ -125,7 +126,7 @@ static int save_index(const struct saving *s, json_t *map, int64_t total, struct
 {
 	json_t *root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size",
 		(json_int_t)total, "weight_map", map);
-	scoped_ptr char *path = text_printf("%s/%s", s->folder, HF_INDEX_FILE);
+	scoped_ptr char *path = text_printf("%s/%s", s->directory, HF_INDEX_FILE);
 	int rc = hf_json_write(path, root, JSON_SORT_KEYS, e);
 	if (!rc)
 		strs_add(s->made, path);
@@ -144,7 +145,7 @@ static int save_shards(const struct saving *s, int n_files, struct err *e)
 			n_files);
 		rc = save_file(s, from, to, name, e);
 		for (int i = from; i < to; i++) {
-			const struct st_source t = st_source_of(s, i);
+			const struct st_source t = make_source(s, i);
 			json_object_set_new(map, t.name, json_string(name));
 			total += safetensors_bytes(&t, s->o->dtype);
 		}
@@ -152,49 +153,50 @@ static int save_shards(const struct saving *s, int n_files, struct err *e)
 	return rc || save_index(s, map, total, e) ? -1 : 0;
 }
 
-/* Files of another model beside the new ones would be mistaken for its parts. */
-static int check_empty(const char *folder, struct err *e)
+/* Fails if the directory is not empty: readers would mix in files of another model. */
+static int check_empty(const char *directory, struct err *e)
 {
-	scoped_dir *d = opendir(folder);
+	scoped_dir *d = opendir(directory);
 	int n = 0;
 	if (!d && errno == ENOENT)
 		return 0;
 	if (!d)
-		return err_set(e, EX_IOERR, "%s: %s", folder, strerror(errno));
+		return err_set(e, EX_IOERR, "%s: %s", directory, strerror(errno));
 	while (readdir(d))
 		n++;
 	return n <= 2 ? 0
-		      : err_set(e, EX_USAGE, "%s is not empty: give a new directory",
-				folder);
+		      : err_set(e, EX_USAGE,
+				"%s: directory is not empty; specify a new one",
+				directory);
 }
 
-/* After an error: a model without some of its files is none. What others have put there stays. */
-static void take_back(const struct saving *s, bool existed)
+/* Removes the files written so far, after an error. Files of others stay. */
+static void remove_files(const struct saving *s, bool existed)
 {
 	for (int64_t i = 0; i < s->made->n; i++)
 		unlink(s->made->v[i]);
 	if (!existed)
-		rmdir(s->folder);
+		rmdir(s->directory);
 }
 
 static int save_text(
 	const struct saving *s, const char *name, const struct str *text, struct err *e)
 {
-	scoped_ptr char *path = text_printf("%s/%s", s->folder, name);
+	scoped_ptr char *path = text_printf("%s/%s", s->directory, name);
 	int rc = file_replace(path, text, e);
 	if (!rc)
 		strs_add(s->made, path);
 	return rc;
 }
 
-static int64_t positions(const struct saving *s)
+static int64_t get_positions(const struct saving *s)
 {
 	json_t *x = json_object_get(s->keys, HF_POSITIONS);
 	return x ? json_integer_value(x) : s->m->c.context;
 }
 
-/* The folder of the files of a tokenizer, in `out`; NULL: none. */
-static const char *folder_of(const char *files, struct str *out)
+/* Returns the directory of tokenizer files, stored in `out` if need be; NULL: none. */
+static const char *tokenizer_directory(const char *files, struct str *out)
 {
 	const char *slash = files ? strrchr(files, '/') : NULL;
 	if (files && file_is_folder(files))
@@ -204,10 +206,10 @@ static const char *folder_of(const char *files, struct str *out)
 	return files ? out->s : NULL;
 }
 
-/* The files of a vocabulary, which transformers and vLLM need beside the weights, as they are. */
+/* Copies the vocabulary files that transformers and vLLM need next to the weights. */
 static int copy_tokenizer(const struct saving *s, struct err *e)
 {
-	enum { MOST = 1 << 28 };
+	enum { MAX_BYTES = 1 << 28 };
 	static const char *const names[] = {"tokenizer.json", "tokenizer.model",
 		"vocab.json", "merges.txt", "tekken.json"};
 	int rc = 0;
@@ -216,7 +218,7 @@ static int copy_tokenizer(const struct saving *s, struct err *e)
 		scoped_ptr char *path = text_printf("%s/%s", s->files, names[i]);
 		if (file_exists(path))
 			rc = file_check_regular(path, e) ||
-			     file_read(path, MOST, &text, e) ||
+			     file_read(path, MAX_BYTES, &text, e) ||
 			     save_text(s, names[i], &text, e);
 	}
 	return rc;
@@ -236,14 +238,15 @@ static bool has_tokenizer(const struct saving *s)
 	       has_made(s, "/vocab.json") || has_made(s, "/tekken.json");
 }
 
-/* Without the class, transformers takes that of the model, which splits text in its own way. */
+/* Writes tokenizer_config.json. Without tokenizer_class, transformers would use the model's own,
+ * which splits text differently. */
 static int save_tokenizer_config(const struct saving *s, struct err *e)
 {
 	const struct tokenizer *t = s->v->tokenizer;
 	scoped_str end = {0}, text = {0};
 	json_auto_t *o = json_pack("{s:s, s:b, s:I}", "tokenizer_class",
 		"PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0,
-		"model_max_length", (json_int_t)positions(s));
+		"model_max_length", (json_int_t)get_positions(s));
 	tokenizer_decode(t, tokenizer_end_of_text(t), &end);
 	if (end.len)
 		json_object_set_new(o, "eos_token", json_stringn(end.s, end.len));
@@ -252,8 +255,7 @@ static int save_tokenizer_config(const struct saving *s, struct err *e)
 	return save_text(s, "tokenizer_config.json", &text, e);
 }
 
-/* The vocabulary of the checkpoint. A model without it is one, too: what Hugging Face's library cannot have is
- * only said. */
+/* Writes the checkpoint's vocabulary. Only warns if tokenizer.json cannot express it. */
 static int save_tokenizer(const struct saving *s, struct err *e)
 {
 	scoped_str text = {0};
@@ -262,7 +264,7 @@ static int save_tokenizer(const struct saving *s, struct err *e)
 	if (!s->v->tokenizer || has_tokenizer(s))
 		return 0;
 	if (tokenizer_write_json(s->v->tokenizer, &text, &why))
-		warn("%s: no tokenizer.json is written: %s", s->folder, why.msg);
+		warn("%s: tokenizer.json is not written: %s", s->directory, why.msg);
 	else
 		rc = save_text(s, "tokenizer.json", &text, e) ||
 		     (!has_made(s, "/tokenizer_config.json") &&
@@ -272,23 +274,24 @@ static int save_tokenizer(const struct saving *s, struct err *e)
 
 static int save_all(const struct saving *s, int64_t vocab, struct err *e)
 {
-	bool existed = file_exists(s->folder);
+	bool existed = file_exists(s->directory);
 	scoped_str config = {0};
 	int n_files = s->o->shard_bytes ? count_shards(s) : 1;
-	str_printf(&config, "%s/config.json", s->folder);
-	int rc = file_make_directory(s->folder, e);
+	str_printf(&config, "%s/config.json", s->directory);
+	int rc = file_make_directory(s->directory, e);
 	if (!rc)
 		rc = n_files > 1 ? save_shards(s, n_files, e)
 				 : save_file(s, 0, s->n, HF_ONE_FILE, e);
 	rc = rc || copy_tokenizer(s, e) ||
-	     hf_origin_save(s->origin, s->folder, s->made, e) || save_tokenizer(s, e) ||
+	     hf_origin_save(s->origin, s->directory, s->made, e) ||
+	     save_tokenizer(s, e) ||
 	     hf_config_write(s->m, vocab, s->o->dtype, config.s, s->keys, e);
 	if (rc)
-		take_back(s, existed);
+		remove_files(s, existed);
 	return rc ? -1 : 0;
 }
 
-/* The options of the model as they are read back from config.json. */
+/* Hashes the options of the model as config.json will give them back. */
 static int hash_written(struct saving *s, int64_t vocab, struct err *e)
 {
 	const struct model *m = s->m;
@@ -296,7 +299,7 @@ static int hash_written(struct saving *s, int64_t vocab, struct err *e)
 	struct model read;
 	c.vocab = vocab;
 	c.vocab_multiple = vocab < m->padded_vocab ? hf_vocab_multiple(m) : 1;
-	c.context = positions(s);
+	c.context = get_positions(s);
 	c.virtual_degrees = NULL;
 	c.bias = c.arch == ARCH_GPT2 ? BIAS_ALL : (int)model_bias(m);
 	if (model_init(&read, &c, 0, e))
@@ -310,12 +313,12 @@ int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {
 	scoped_strs made = {0};
-	scoped_str of = {0};
-	struct saving s = {.v = v, .m = m, .o = o, .folder = path, .made = &made};
+	scoped_str buffer = {0};
+	struct saving s = {.v = v, .m = m, .o = o, .directory = path, .made = &made};
 	int64_t vocab = o->padding ? m->padded_vocab : m->c.vocab;
 	uint64_t hash;
-	s.files = folder_of(o->tokenizer_of, &of);
-	s.origin = hf_origin_of(v, s.files);
+	s.files = tokenizer_directory(o->tokenizer_of, &buffer);
+	s.origin = hf_origin_collect(v, s.files);
 	s.keys = hf_origin_keys(s.origin, m, v->tokenizer);
 	int rc = check_empty(path, e) ||
 		 hf_config_write(m, vocab, o->dtype, NULL, s.keys, e) ||

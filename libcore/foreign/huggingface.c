@@ -1,6 +1,6 @@
 /*
- * A model of Hugging Face: a directory with config.json and model.safetensors, or several files and
- * model.safetensors.index.json; or such a file beside a config.json.
+ * A Hugging Face model: a directory with config.json and model.safetensors, or several files and
+ * model.safetensors.index.json; or the path of such a file next to a config.json.
  */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
@@ -10,7 +10,7 @@
 
 #include <sys/stat.h>
 
-/* Returns what is to be appended to the path to get the path of the tensors. */
+/* Returns what to append to the path to get the tensors' path; NULL if it is another format. */
 static const void *probe_hf(const char *path)
 {
 	if (!file_is_folder(path))
@@ -40,11 +40,11 @@ struct hf {
 	struct hf_config config;
 	struct foreign *list;
 	int n;
-	const struct torch_item **theirs; /* of each foreign tensor; NULL: zeros */
-	/* Where each of our tensors is: the foreign tensor, and the first of its outputs. */
+	const struct torch_item **theirs; /* [foreign tensor]; NULL: zeros */
+	/* [our tensor] index of the foreign tensor, and first output in it. */
 	int *at;
 	int64_t *first;
-	/* A transposed tensor, read whole. */
+	/* Cache: a whole transposed tensor, and its index. */
 	float *whole;
 	int cached; /* -1: none */
 };
@@ -76,7 +76,7 @@ static int read_whole(struct hf *h, int at, struct err *e)
 	return 0;
 }
 
-/* Rows of ours are columns of theirs. */
+/* Reads our rows from columns of the file's tensor. */
 static int read_transposed(
 	struct hf *h, int at, int64_t first, int64_t n, float *out, struct err *e)
 {
@@ -89,7 +89,7 @@ static int read_transposed(
 	return 0;
 }
 
-/* Rows of queries and keys, whose channels are in another order. */
+/* Reads rows of queries and keys, which the file has in another order. */
 static int read_rotated(
 	struct hf *h, const struct ckpt_rows *r, int64_t width, float *out, struct err *e)
 {
@@ -99,8 +99,7 @@ static int read_rotated(
 	int rc = 0;
 	for (int64_t i = 0; i < r->n && !rc; i++) {
 		int64_t channel = (r->row + i) % dim;
-		int64_t row =
-			r->row + i - channel + channel_of_source(&h->m, &s, channel);
+		int64_t row = r->row + i - channel + source_channel(&h->m, &s, channel);
 		rc = torch_read(&h->files, h->theirs[h->at[r->tensor]],
 			h->first[r->tensor] + row, 1, out + i * width, e);
 	}
@@ -119,7 +118,7 @@ static int read_hf(
 	if (h->theirs[at] && has_rotated_rows(&h->m.tensors[r->tensor]) &&
 		(h->config.rope_interleaved || h->m.c.rotary))
 		return read_rotated(h, r, width, out, e);
-	/* rows that pad the vocabulary, and biases that they do not have, are zeros */
+	/* rows that pad the vocabulary, and biases that the file lacks, are zeros */
 	n = h->theirs[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
 	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
 	return n ? torch_read(&h->files, h->theirs[at], first, n, out, e) : 0;
@@ -130,20 +129,19 @@ static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
 	const struct hf *h = v->with;
 	int at = h->at[tensor];
 	if (h->theirs[at])
-		item_name(h->theirs[at], h->first[tensor], v->tensors[tensor].dims[0],
-			h->list[at].transposed, out);
+		append_item_range(h->theirs[at], h->first[tensor],
+			v->tensors[tensor].dims[0], h->list[at].transposed, out);
 }
 
-/* A tensor by its name, or without the name of the outer module, as the files of the bare model have
- * it. */
-static const struct torch_item *look_up(const struct hf *h, const char *name)
+/* Finds a tensor by its name, or without the outer module, as files of the bare model have it. */
+static const struct torch_item *find_item(const struct hf *h, const char *name)
 {
 	const struct torch_item *t = torch_find(&h->files, name);
 	const char *dot = strchr(name, '.');
 	return t || !dot ? t : torch_find(&h->files, dot + 1);
 }
 
-/* Llama may have biases in attention only, or in the feed-forward layers only. */
+/* Returns true for a bias that the configuration turns off. */
 static bool may_lack(const struct hf *h, const char *name)
 {
 	bool attention = strstr(name, ".self_attn.") != NULL;
@@ -157,11 +155,11 @@ static int check_shape(const struct hf *h, const struct foreign *f,
 	if (t->ndim == f->ndim && t->dims[0] == f->dims[0] &&
 		(f->ndim == 1 || t->dims[1] == f->dims[1]))
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: the shape of %s is not that of config.json",
+	return err_set(e, EX_DATAERR, "%s: the shape of %s does not fit config.json",
 		h->path, t->name);
 }
 
-/* Integers would be numbers of a quantized model. */
+/* Rejects other types: integers would be a quantized model. */
 static int check_type(const struct hf *h, const struct torch_item *t, struct err *e)
 {
 	static const char *const types[] = {"float32", "bfloat16", "float16"};
@@ -170,7 +168,7 @@ static int check_type(const struct hf *h, const struct torch_item *t, struct err
 		if (!strcmp(type, types[i]))
 			return 0;
 	return err_set(e, EX_UNAVAILABLE,
-		"%s: %s is %s; float32, bfloat16 and float16 can be read", h->path,
+		"%s: %s is %s; only float32, bfloat16 and float16 are supported", h->path,
 		t->name, type);
 }
 
@@ -179,10 +177,10 @@ static int find_tensors(struct hf *h, struct err *e)
 	h->theirs = xcalloc((size_t)h->n, sizeof(*h->theirs));
 	for (int i = 0; i < h->n; i++) {
 		const struct foreign *f = &h->list[i];
-		h->theirs[i] = look_up(h, f->name);
+		h->theirs[i] = find_item(h, f->name);
 		if (!h->theirs[i] && !may_lack(h, f->name))
-			return err_set(
-				e, EX_DATAERR, "%s: has no tensor %s", h->path, f->name);
+			return err_set(e, EX_DATAERR, "%s: tensor %s is missing", h->path,
+				f->name);
 		if (h->theirs[i] && (check_shape(h, f, h->theirs[i], e) ||
 					    check_type(h, h->theirs[i], e)))
 			return -1;
@@ -192,7 +190,7 @@ static int find_tensors(struct hf *h, struct err *e)
 
 static const char tied_copy[] = "lm_head.weight";
 
-/* Buffers that are computed, not trained; and the copy of a tied output layer. */
+/* Returns true for computed buffers, and for a copy of a tied output layer. */
 static bool is_computed(const struct hf *h, const char *name)
 {
 	static const char *const ends[] = {
@@ -203,7 +201,7 @@ static bool is_computed(const struct hf *h, const char *name)
 	return h->m.tie && !strcmp(name, tied_copy);
 }
 
-/* A tensor that nothing reads would be lost. */
+/* Fails if the file has a tensor that the model lacks. */
 static int check_all_used(const struct hf *h, struct err *e)
 {
 	scoped_ptr bool *used = xcalloc((size_t)max64(1, h->files.n), sizeof(*used));
@@ -219,7 +217,7 @@ static int check_all_used(const struct hf *h, struct err *e)
 	return rc;
 }
 
-/* If there is a copy of a tied output layer, it must be one, or the model is not tied. */
+/* Fails if the file's copy of a tied output layer differs from the embedding. */
 static int check_tied(struct hf *h, struct err *e)
 {
 	const struct torch_item *copy =
@@ -234,12 +232,12 @@ static int check_tied(struct hf *h, struct err *e)
 		torch_compare(&h->files, h->theirs[at], copy, &d, e))
 		return -1;
 	return d.n ? err_set(e, EX_DATAERR,
-			     "%s: %s is not %s, though config.json ties them", h->path,
+			     "%s: %s differs from %s, but config.json ties them", h->path,
 			     copy->name, h->theirs[at]->name)
 		   : 0;
 }
 
-static void place_tensors(struct hf *h)
+static void locate_tensors(struct hf *h)
 {
 	h->at = xcalloc((size_t)h->m.n_tensors, sizeof(*h->at));
 	h->first = xcalloc((size_t)h->m.n_tensors, sizeof(*h->first));
@@ -261,12 +259,12 @@ static int check_options(const struct hf *h, const char *config, struct err *e)
 	if (!*options || !strcmp(have, options))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: not the model with which pt-ckpt wrote %s: one of them was changed",
+		"%s: not the model of %s: one of them was changed after pt-ckpt wrote them",
 		config, h->path);
 }
 
-/* Of a path, up to its last slash. */
-static int length_of_folder(const char *path)
+/* Returns the length of a path up to its last slash. */
+static int directory_length(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 	return slash ? (int)(slash + 1 - path) : 0;
@@ -276,17 +274,17 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 {
 	if (!file_exists(config) && !given)
 		return err_set(e, EX_IOERR,
-			"%s: No such file: it has what the tensors do not tell, such as the number of "
-			"heads; give --model-config FILE, Hugging Face's config.json",
+			"%s: No such file; the tensors do not determine all options: specify "
+			"--model-config FILE, Hugging Face's config.json",
 			config);
 	if (((!given || strcmp(config, given) != 0) && file_check_regular(config, e)) ||
 		hf_config_read(&h->config, config, e) ||
 		torch_open_as(&h->files, &container_safetensors, h->path, e))
 		return -1;
 	if (h->config.c.layers > h->files.n) /* before memory for them is allocated */
-		return err_set(e, EX_DATAERR, "%s: %lld layers, and %s has %lld tensors",
-			config, (long long)h->config.c.layers, h->path,
-			(long long)h->files.n);
+		return err_set(e, EX_DATAERR,
+			"%s: %lld layers, but %s has only %lld tensors", config,
+			(long long)h->config.c.layers, h->path, (long long)h->files.n);
 	if (model_init(&h->m, &h->config.c, 0, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", config);
@@ -296,7 +294,7 @@ static int load(struct hf *h, const char *config, const char *given, struct err 
 			 h->config.scheme, &h->m, h->m.c.vocab, &h->list, e)) < 0 ||
 		find_tensors(h, e) || check_all_used(h, e) || check_tied(h, e))
 		return -1;
-	place_tensors(h);
+	locate_tensors(h);
 	return 0;
 }
 
@@ -309,7 +307,7 @@ static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	str_printf(&tensors, "%s%s", path, (const char *)probed);
 	h->path = tensors.s;
 	h->cached = -1;
-	str_printf(&config, "%.*sconfig.json", length_of_folder(h->path), h->path);
+	str_printf(&config, "%.*sconfig.json", directory_length(h->path), h->path);
 	if (how->config && !file_exists(config.s)) {
 		str_clear(&config);
 		str_puts(&config, how->config);
@@ -317,8 +315,8 @@ static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	int rc = load(h, config.s, how->config, e);
 	if (!rc) {
 		convert_view(v, &h->m, h->path);
-		config.s[length_of_folder(config.s)] = '\0';
-		hf_origin_put(*config.s ? config.s : ".", &v->origin);
+		config.s[directory_length(config.s)] = '\0';
+		hf_origin_read(*config.s ? config.s : ".", &v->origin);
 	} else
 		*v = (struct ckpt_view){0};
 	v->read = read_hf;

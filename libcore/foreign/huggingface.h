@@ -1,4 +1,4 @@
-/* Models of Hugging Face: GPT2LMHeadModel and LlamaForCausalLM. Only the files of this floor include it. */
+/* Hugging Face models. Only files of this directory include it. */
 #pragma once
 
 #include "foreign/foreign.h"
@@ -11,19 +11,19 @@
 #define HF_INDEX_FILE "model.safetensors.index.json"
 
 #define HF_POSITIONS "max_position_embeddings"
-enum { HF_MOST_POSITIONS = 1 << 22 };
+enum { HF_MAX_POSITIONS = 1 << 22 };
 
 /* ---- hf_config.c: config.json ------------------------------------------------------ */
 
-/* What config.json says beside the model. */
+/* The model of a config.json, and what else it says about the files. */
 struct hf_config {
 	struct model_config c;
 	bool attention_bias, mlp_bias; /* Llama: these modules have biases */
-	bool rope_interleaved; /* channels that are rotated together are neighbours */
-	const struct scheme *scheme; /* names of tensors */
+	bool rope_interleaved;	       /* channels that rotate together are adjacent */
+	const struct scheme *scheme;   /* names of tensors */
 };
 
-/* A class whose config.json has Llama's keys, and what is meant without a key. */
+/* The classes with Llama's keys in config.json. */
 enum hf_class_id {
 	HF_LLAMA,
 	HF_MISTRAL,
@@ -43,71 +43,72 @@ struct hf_class {
 	const char *name, *type;
 	enum arch_id arch;	     /* 0: ARCH_LLAMA */
 	const struct scheme *scheme; /* NULL: scheme_llama */
-	int64_t kv_heads;	     /* 0: as many as heads */
+	/* Defaults of keys: */
+	int64_t kv_heads; /* 0: as many as heads */
 	int64_t context;
 	int64_t head_dim; /* 0: hidden_size / heads */
 	double theta;
-	double local_theta; /* of layers with a window, which have their own rotations; 0: they do not */
-	double eps; /* 0: 1e-6 */
-	double rotary; /* the part of the channels that is rotated, of a class with this key; 0: it has none */
-	bool rope_pairs; /* channels that are rotated together are neighbours */
-	bool plain_rope; /* rotations are not scaled */
-	bool windows;	 /* has sliding_window */
-	int64_t window;	 /* 0: there are none */
-	int64_t window_from; /* if use_sliding_window: from layer max_window_layers on, which is that */
+	double local_theta; /* of layers with a window; 0: the same theta */
+	double eps;	    /* 0: 1e-6 */
+	double rotary; /* fraction of channels that rotate; 0: the class has no such key */
+	bool rope_pairs;     /* channels that rotate together are adjacent */
+	bool plain_rope;     /* rope scaling is not supported */
+	bool windows;	     /* has sliding_window */
+	int64_t window;	     /* sliding_window; 0: none */
+	int64_t window_from; /* max_window_layers: the first layer with a window */
 	int64_t window_skip; /* every Nth layer has no window; 0: all have it */
-	bool window_off;     /* unless use_sliding_window, which is the default */
+	bool window_off;     /* use_sliding_window is false by default */
 	bool tie;
-	bool qkv_bias, qk_norm, no_rope_layers; /* has them always */
-	bool qkv_switch; /* attention_bias is of queries, keys and values, and true without the key */
+	bool qkv_bias, qk_norm, no_rope_layers; /* always has them */
+	bool qkv_switch; /* attention_bias is only for queries, keys and values; default true */
 	bool attention_bias, mlp_bias; /* has these switches */
 	const char *act_key, *act;     /* NULL: "hidden_act", "silu" */
-	int (*read)(const struct hf_reader *r,
-		struct model_config *c); /* other keys; NULL: none */
+	/* Reads the class's other keys; NULL: none. */
+	int (*read)(const struct hf_reader *r, struct model_config *c);
 };
 extern const struct hf_class hf_classes[HF_CLASSES];
 
-/* A key of our own: their tables have no rows that pad the vocabulary, and the model that comes back has them. */
+/* Our own key: padding of the vocabulary to restore, since files lack the padding rows. */
 #define OUR_MULTIPLE "pt_vocab_multiple"
-enum { MOST_MULTIPLE = 1 << 20 };
+enum { MAX_MULTIPLE = 1 << 20 };
 
-/* Keys that are absent have the defaults of the class. */
+/* Reads config.json. Missing keys get the class's defaults. */
 int hf_config_read(struct hf_config *h, const char *path, struct err *e);
 /* Writes an object to a file, and frees it. */
 int hf_json_write(const char *path, json_t *object, size_t flags, struct err *e);
-/* The multiple that the rows of this model's tables are padded to. */
+/* Returns the multiple to which this model's vocabulary is padded. */
 int64_t hf_vocab_multiple(const struct model *m);
-/* Checks that the model can be one of these classes, and writes its config.json unless path is NULL.
- * `vocab`: rows of the embedding table; `keys`: of hf_origin_keys(). */
+/* Fails if no class supports the model; writes its config.json unless path is NULL. `vocab`: rows
+ * of the embedding; `keys`: from hf_origin_keys(). */
 int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 	const char *path, json_t *keys, struct err *e);
-/* The hash of the options of the model, by which a changed config.json is noticed. */
+/* Hashes the options of the model, to detect a changed config.json. */
 void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1]);
 
-/* ---- hf_origin.c: what a model has beside weights, options and vocabulary ------------ */
+/* ---- hf_origin.c: a model's files except weights, options and vocabulary -------------- */
 
-/* Appends the files of a folder that a run keeps, as a text for ckpt_view.origin. */
-void hf_origin_put(const char *folder, struct str *out);
-/* The same of a model that comes from no folder: the number of positions. */
+/* Appends the files of a directory that a run keeps, in the format of ckpt_view.origin. */
+void hf_origin_read(const char *directory, struct str *out);
+/* Appends the origin of a model without such files: its number of positions. */
 void hf_origin_make(int64_t positions, struct str *out);
-/* What a view is written with, files by their names: those of the folder (NULL: none), then those of the view. */
-json_t *hf_origin_of(const struct ckpt_view *v, const char *folder);
-/* Writes all but config.json to a folder, and adds their names. */
+/* Returns the files to write with a view, by name: the directory's (or NULL), else the view's. */
+json_t *hf_origin_collect(const struct ckpt_view *v, const char *directory);
+/* Writes all files except config.json to a directory, and appends their paths to `made`. */
 int hf_origin_save(
-	const json_t *origin, const char *folder, struct strs *made, struct err *e);
-/* The keys of config.json that are not of our options: the tokens that begin, end and pad a text, and how many
- * positions there are. */
+	const json_t *origin, const char *directory, struct strs *made, struct err *e);
+/* Returns the keys of config.json that are not our options: the tokens that begin, end and pad a
+ * text, and the number of positions. */
 json_t *hf_origin_keys(
 	const json_t *origin, const struct model *m, const struct tokenizer *t);
 
 /* ---- safetensors_write.c ----------------------------------------------------------- */
 
-/* A tensor to be written. */
+/* A tensor to write. */
 struct st_source {
 	const char *name;
 	int ndim;
 	const int64_t *dims;
-	int number; /* what `give` calls it */
+	int number; /* argument of st_write.write */
 };
 
 struct number_file;
@@ -116,8 +117,8 @@ struct st_write {
 	int n;
 	enum dtype dtype; /* fp32, bf16, fp16 */
 	const char *options_xxh3, *param_hash;
-	/* Puts all elements in order. */
-	int (*give)(void *with, int number, struct number_file *f, struct err *e);
+	/* Appends all elements of a tensor to the file, in order. */
+	int (*write)(void *with, int number, struct number_file *f, struct err *e);
 	void *with;
 };
 int safetensors_write(const char *path, const struct st_write *w, struct err *e);
@@ -125,6 +126,6 @@ int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype);
 
 /* ---- hf_save.c --------------------------------------------------------------------- */
 
-/* As convert_format.save. */
+/* Implements convert_format.save. */
 int hf_save(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e);

@@ -1,7 +1,8 @@
 /*
- * Model files of karpathy/llm.c: a header of 256 little-endian i32, then the parameters, each kind for all layers, with
- * queries, keys and values in one. Version 3 is fp32, 5 is bf16. llm.c leaves the rest of the header 0;
- * pt-ckpt writes the XXH3 of the file there, which it checks, and a size of its own vocabulary (llmc_layout.c).
+ * Model files of karpathy/llm.c: a header of 256 little-endian i32, then the parameters, each kind
+ * for all layers, with queries, keys and values in one. Version 3 is fp32, 5 is bf16. llm.c leaves
+ * the end of the header 0. pt-ckpt stores the XXH3 of the file there, which it verifies, and a
+ * vocabulary size (llmc_layout.c).
  */
 #include "archive/safetensors.h"
 #include "foreign/llmc_internal.h"
@@ -13,12 +14,12 @@
 
 enum { VERSION_FP32 = 3, VERSION_BF16 = 5 };
 
-/* (Files are little-endian, as all hosts of pt.) */
+/* (Files are little-endian, like all hosts of pt.) */
 static const void *probe_llmc(const char *path)
 {
 	int32_t magic;
 	return file_sniff(path, &magic, sizeof(magic)) == sizeof(magic)
-		       ? llmc_layout_of_magic(magic)
+		       ? llmc_find_by_magic(magic)
 		       : NULL;
 }
 
@@ -39,14 +40,14 @@ static void close_llmc(struct ckpt_view *v)
 	free(x);
 }
 
-/* Rows as they are in the file. */
+/* Reads rows in the order of the file. */
 static int read_rows(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	const struct llmc *x = v->with;
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]);
 	int64_t at = x->offset[r->tensor] + r->row * width;
-	return numbers_read(x->fd, v->name, x->dtype,
+	return read_floats(x->fd, v->name, x->dtype,
 		LLMC_HEADER_BYTES + at * dtype_bytes(x->dtype), r->n * width, out, e);
 }
 
@@ -67,7 +68,7 @@ static int read_llmc(
 	return 0;
 }
 
-/* A header of llm.c has zeros from word `end` on. */
+/* Verifies the checksum of pt-ckpt's files. llm.c's own headers are 0 from word `end` on. */
 static int check_hash(
 	int fd, const int32_t *header, int end, const char *path, struct err *e)
 {
@@ -86,8 +87,8 @@ static int check_hash(
 		"%s: does not match its checksum: the file is damaged", path);
 }
 
-/* Also checks that the file has the size of the model. */
-static int place_tensors(struct llmc *x, const char *path, struct err *e)
+/* Sets the offsets of all tensors, and checks the size of the file. */
+static int locate_tensors(struct llmc *x, const char *path, struct err *e)
 {
 	scoped_ptr int *order = llmc_order(x->layout, &x->m);
 	int64_t at = 0;
@@ -114,10 +115,10 @@ static int read_header(struct llmc *x, int32_t *header, const char *path, struct
 	if (file_read_at(x->fd, path, header, LLMC_HEADER_BYTES, 0, e))
 		return -1;
 	int32_t version = header[LLMC_VERSION];
-	x->layout = llmc_layout_of_magic(header[LLMC_MAGIC]);
+	x->layout = llmc_find_by_magic(header[LLMC_MAGIC]);
 	if (!x->layout || (version != VERSION_FP32 && version != VERSION_BF16))
 		return err_set(e, EX_DATAERR,
-			"%s: version %d of llm.c's model files; 3 and 5 can be read",
+			"%s: version %d of llm.c's model files is not supported, only 3 and 5",
 			path, version);
 	x->dtype = version == VERSION_FP32 ? DT_F32 : DT_BF16;
 	return check_hash(x->fd, header, x->layout->end, path, e);
@@ -141,7 +142,7 @@ static int load(struct llmc *x, const char *path, struct err *e)
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
 	}
-	return place_tensors(x, path, e);
+	return locate_tensors(x, path, e);
 }
 
 static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
@@ -164,23 +165,23 @@ static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
 
 /* ---- writing -------------------------------------------------------------------------- */
 
-/* A tensor with the rows of each head in the order of the file. */
-static int put_rotated(struct number_file *w, const struct ckpt_view *v,
+/* Writes a tensor with the rows of each head in the order of the file. */
+static int write_rotated(struct number_file *w, const struct ckpt_view *v,
 	const struct ckpt_rows *all, int64_t head_dim, struct err *e)
 {
 	int rc = 0;
 	for (int64_t r = 0; r < all->n && !rc; r++) {
 		const struct ckpt_rows one = {
-			all->group, all->tensor, llmc_row_of_file(r, head_dim), 1};
+			all->group, all->tensor, llmc_row_from_file(r, head_dim), 1};
 		rc = number_file_rows(w, v, &one, e);
 	}
 	return rc;
 }
 
-static int put_tensors(struct number_file *w, const struct ckpt_view *v,
+static int write_tensors(struct number_file *w, const struct ckpt_view *v,
 	const struct model *m, struct err *e)
 {
-	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
+	const struct llmc_layout *l = llmc_find_by_arch(m->c.arch);
 	int *order = llmc_order(l, m), rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++) {
 		const struct tensor *t = &m->tensors[order[i]];
@@ -189,37 +190,37 @@ static int put_tensors(struct number_file *w, const struct ckpt_view *v,
 		const struct ckpt_rows all = {
 			CKPT_MODEL, ckpt_view_find(v, t->name), 0, n};
 		rc = llmc_is_rotated(l, t->name)
-			     ? put_rotated(w, v, &all, m->c.dim / m->c.heads, e)
+			     ? write_rotated(w, v, &all, m->c.dim / m->c.heads, e)
 			     : number_file_rows(w, v, &all, e);
 	}
 	free(order);
 	return rc;
 }
 
-static int put_model(struct number_file *w, const struct ckpt_view *v,
+static int write_model(struct number_file *w, const struct ckpt_view *v,
 	const struct model *m, struct err *e)
 {
-	const struct llmc_layout *l = llmc_layout_of_arch(m->c.arch);
+	const struct llmc_layout *l = llmc_find_by_arch(m->c.arch);
 	uint64_t hash;
 	int32_t h[LLMC_WORDS] = {[LLMC_MAGIC] = l->magic,
 		[LLMC_VERSION] = w->dtype == DT_F32 ? VERSION_FP32 : VERSION_BF16,
 		[LLMC_MARK] = LLMC_IS_MARKED};
 	if (l->write(h, m, e) || number_file_bytes(w, h, sizeof(h), e) ||
-		put_tensors(w, v, m, e))
+		write_tensors(w, v, m, e))
 		return -1;
 	hash = number_file_hash(w);
 	return number_file_patch(w, &hash, sizeof(hash), LLMC_HASH * 4, e);
 }
 
-/* The model is one of llm.c's, and its numbers fit. */
+/* Fails if llm.c has no such model, or if a value does not fit the type. */
 static int check_model(
 	const struct ckpt_view *v, const struct model *m, enum dtype dtype, struct err *e)
 {
 	int32_t header[LLMC_WORDS] = {0};
 	uint64_t hash;
 	if (dtype == DT_F16)
-		return err_set(e, EX_USAGE, "llm.c's files are fp32 or bf16");
-	return llmc_layout_of_arch(m->c.arch)->write(header, m, e) ||
+		return err_set(e, EX_USAGE, "llm.c's files support only fp32 and bf16");
+	return llmc_find_by_arch(m->c.arch)->write(header, m, e) ||
 			       convert_hash(v, dtype, &hash, e)
 		       ? -1
 		       : 0;
@@ -231,7 +232,7 @@ static int save_llmc(const struct ckpt_view *v, const struct model *m, const cha
 	struct number_file model;
 	return check_model(v, m, o->dtype, e) ||
 			       number_file_begin(&model, path, o->dtype, e) ||
-			       number_file_close(&model, put_model(&model, v, m, e), e)
+			       number_file_close(&model, write_model(&model, v, m, e), e)
 		       ? -1
 		       : durable_commit(&model.d, e);
 }

@@ -1,44 +1,43 @@
-/* Shared by the files about llm.c's formats. */
+/* Shared by the files for llm.c's format. */
 #pragma once
 
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
-/* All headers are 256 little-endian i32. Those of the last words that are named here are this project's. */
+/* Headers are 256 little-endian i32. The last words that are named here are pt's own. */
 enum { LLMC_WORDS = 256, LLMC_HEADER_BYTES = LLMC_WORDS * 4 };
 enum { LLMC_MAGIC, LLMC_VERSION }; /* the first words of each header */
 enum { LLMC_OWN = 252, LLMC_MARK, LLMC_HASH, LLMC_IS_MARKED = 0x78787468 };
 
 /* ---- llmc_layout.c: the models of llm.c */
 
-/* A kind of model; `names` are of one tensor of all layers or of the model, up to three in one. */
+/* The file layout of an architecture. */
 struct llmc_layout {
 	int32_t magic;
 	int arch;
-	int end; /* of the words that llm.c gives a meaning */
+	int end; /* llm.c uses the words before this one */
 	const struct llmc_kind {
-		bool layers;
-		const char *names[3];
-	} * kinds; /* in the order of the file, closed by no name */
-	/* Two channels of a query or key that are rotated together are neighbours in its head; in pt's models they are
-	 * half a head apart. */
-	bool rotates_neighbours;
-	/* Sets *c, and *rows of the embedding table in the file, of a header and of the number of parameters. */
+		bool layers;	      /* one per layer, all layers in turn */
+		const char *names[3]; /* tensors in one, in turn */
+	} * kinds;		      /* in the order of the file; ends without a name */
+	/* Channels that rotate together are adjacent; in pt they are half a head apart. */
+	bool rotates_adjacent;
+	/* Sets *c and *rows of the embedding from a header and the number of parameters. */
 	int (*read)(const int32_t *header, int64_t n_parameters, struct model_config *c,
 		int64_t *rows, const char *path, struct err *e);
-	/* Sets the words from 2 on, and LLMC_OWN. -1: llm.c has no such model. */
+	/* Sets the words from 2 on, and LLMC_OWN. Fails if llm.c has no such model. */
 	int (*write)(int32_t *header, const struct model *m, struct err *e);
-	int vocab_multiple; /* of the rows of an embedding table, padded as the model's or more */
+	int vocab_multiple; /* of the rows of the embedding */
 };
-/* NULL: it is none. */
-const struct llmc_layout *llmc_layout_of_magic(int32_t magic);
-const struct llmc_layout *llmc_layout_of_arch(int arch);
-/* Are the rows of this tensor in another order in the file, within each head? */
+/* Both return NULL if llm.c has no such layout. */
+const struct llmc_layout *llmc_find_by_magic(int32_t magic);
+const struct llmc_layout *llmc_find_by_arch(int arch);
+/* Returns true if the file has the rows of this tensor in another order within each head. */
 bool llmc_is_rotated(const struct llmc_layout *l, const char *name);
-/* The row of the file that has row `row` of such a tensor, and the other way round. */
+/* Convert a row of such a tensor: from ours to the file's, and from the file's to ours. */
 int64_t llmc_row_in_file(int64_t row, int64_t head_dim);
-int64_t llmc_row_of_file(int64_t row, int64_t head_dim);
-/* The numbers of all tensors in the order of the file, to be freed. */
+int64_t llmc_row_from_file(int64_t row, int64_t head_dim);
+/* Returns the indices of all tensors in the order of the file, for free(). */
 int *llmc_order(const struct llmc_layout *l, const struct model *m);
 
 /* ---- llmc.c: model files */
@@ -48,6 +47,6 @@ struct llmc {
 	int fd;
 	struct model m;
 	enum dtype dtype;
-	int64_t vocab_rows; /* of the embedding table in the file */
+	int64_t vocab_rows; /* of the embedding in the file */
 	int64_t *offset;    /* of each tensor, in elements */
 };

@@ -2,14 +2,15 @@
  * The models of llm.c: headers and the order of the parameters.
  *   GPT-2    gpt2_write_to_checkpoint() in train_gpt2.cu, write_model() in train_gpt2.py
  *   Llama 3  write_model() in train_llama3.py
- * The header of a Llama is of whole numbers, also for the factor of the feed-forward layer's width (1.3) and norm-eps
- * (1e-5), which become 1 and 0. So the width is that with which the file has its size, and norm-eps is 1e-5.
+ * The header of a Llama has integers even for the factor of the feed-forward width (1.3) and
+ * norm-eps (1e-5), which become 1 and 0. So the width is derived from the file size, and norm-eps
+ * is 1e-5.
  */
 #include "foreign/llmc_internal.h"
 
 #include <math.h>
 
-/* GPT-2's kernels want a vocabulary of this multiple. */
+/* llm.c's GPT-2 kernels require a vocabulary of this multiple. */
 enum { VOCAB_MULTIPLE = 128 };
 enum { G_CONTEXT = 2, G_VOCAB, G_LAYERS, G_HEADS, G_DIM, G_PADDED_VOCAB, G_END };
 enum {
@@ -75,25 +76,25 @@ static int check_words(
 	return 0;
 }
 
-/* Before memory for the layers is allocated: each has more than dim^2 parameters. */
+/* Bounds the layers before their memory is allocated: each has more than dim^2 parameters. */
 static int check_layers(int64_t n_parameters, int64_t layers, int64_t dim,
 	const char *path, struct err *e)
 {
 	return layers <= 100000 && n_parameters / layers >= dim * dim
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "%s: too short for its header, or %lld layers", path,
+				 "%s: too short for its header (%lld layers)", path,
 				 (long long)layers);
 }
 
-/* Sets the multiple that pads a vocabulary to so many rows. */
+/* Sets the multiple that pads a vocabulary to `rows`. */
 static int set_vocabulary(struct model_config *c, int64_t vocab, int64_t rows,
-	int64_t most, const char *path, struct err *e)
+	int64_t max_rows, const char *path, struct err *e)
 {
-	if (vocab < 1 || rows < vocab || rows > most)
+	if (vocab < 1 || rows < vocab || rows > max_rows)
 		return err_set(e, EX_DATAERR,
 			"%s: %lld rows for %lld tokens, padded to %lld", path,
-			(long long)rows, (long long)vocab, (long long)most);
+			(long long)rows, (long long)vocab, (long long)max_rows);
 	c->vocab = vocab;
 	c->vocab_multiple = rows == vocab			      ? 1
 			    : rows == round_up(vocab, VOCAB_MULTIPLE) ? VOCAB_MULTIPLE
@@ -117,14 +118,14 @@ static int read_gpt2(const int32_t *h, int64_t n_parameters, struct model_config
 		h[LLMC_MARK] == LLMC_IS_MARKED ? h[LLMC_OWN] : *rows, *rows, path, e);
 }
 
-/* The width of the feed-forward layers, of which each has three matrices; 0: there is none. */
+/* Returns the feed-forward width (three matrices per layer) that n parameters imply; 0: none. */
 static int64_t llama_ffn_dim(const struct model_config *c, int64_t rows, int64_t n)
 {
 	int64_t kv = c->dim / c->heads * c->kv_heads;
-	int64_t others = (2 * rows + 1) * c->dim +
-			 c->layers * (2 * c->dim * (c->dim + kv) + 2 * c->dim);
-	int64_t of_width = 3 * c->layers * c->dim;
-	return n > others && (n - others) % of_width == 0 ? (n - others) / of_width : 0;
+	int64_t rest = (2 * rows + 1) * c->dim +
+		       c->layers * (2 * c->dim * (c->dim + kv) + 2 * c->dim);
+	int64_t per_width = 3 * c->layers * c->dim;
+	return n > rest && (n - rest) % per_width == 0 ? (n - rest) / per_width : 0;
 }
 
 static void scale_rope(struct model_config *c)
@@ -161,8 +162,8 @@ static int read_llama(const int32_t *h, int64_t n_parameters, struct model_confi
 	c->ffn_dim = llama_ffn_dim(c, *rows, n_parameters);
 	if (!c->ffn_dim)
 		return err_set(e, EX_DATAERR,
-			"%s: no width of the feed-forward layers gives the size of the "
-			"file: damaged, or another model",
+			"%s: no feed-forward width matches the size of the file: damaged, "
+			"or another model",
 			path);
 	return set_vocabulary(c, h[LLMC_MARK] == LLMC_IS_MARKED ? h[LLMC_OWN] : *rows,
 		*rows, *rows, path, e);
@@ -182,9 +183,9 @@ static int write_gpt2(int32_t *h, const struct model *m, struct err *e)
 		model_q_width(m) != c->dim || c->ffn_dim != 4 * c->dim || !has_eps(c) ||
 		c->window)
 		return err_set(e, EX_DATAERR,
-			"llm.c's files are of GPT-2 with its own choices only: "
-			"gelu-tanh, biases, tied output layer, a feed-forward layer of 4 "
-			"dim, heads of dim / heads channels, norm-eps 1e-5, no window");
+			"llm.c supports GPT-2 only with gelu-tanh, biases, a tied output "
+			"layer, ffn-dim = 4 dim, heads of dim / heads channels, norm-eps "
+			"1e-5, no window");
 	h[G_CONTEXT] = (int32_t)c->context;
 	h[G_VOCAB] = (int32_t)c->vocab;
 	h[G_LAYERS] = (int32_t)c->layers;
@@ -216,10 +217,10 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 		model_q_width(m) != c->dim || c->qk_norm || c->nope_every ||
 		!has_llama_rope(c) || c->window)
 		return err_set(e, EX_DATAERR,
-			"llm.c's files are of Llama 3 with its own choices only: swiglu, no "
-			"biases, an output layer that is not tied, heads of dim / heads "
-			"channels, no norms of them, norm-eps 1e-5, positions in all layers, no "
-			"window, a whole rope-theta, rope-scaling none or that of Llama 3.1");
+			"llm.c supports Llama 3 only with swiglu, no biases, an untied output "
+			"layer, heads of dim / heads channels without norms, norm-eps 1e-5, "
+			"positions in all layers, no window, an integer rope-theta, "
+			"rope-scaling none or as in Llama 3.1");
 	while (c->ffn_dim % multiple)
 		multiple /= 2;
 	h[L_CONTEXT] = (int32_t)c->context;
@@ -247,7 +248,7 @@ static const struct llmc_layout layouts[] = {
 	{20240803, ARCH_LLAMA, L_END, llama_kinds, true, read_llama, write_llama, 1},
 };
 
-const struct llmc_layout *llmc_layout_of_magic(int32_t magic)
+const struct llmc_layout *llmc_find_by_magic(int32_t magic)
 {
 	for (size_t i = 0; i < ARRAY_LEN(layouts); i++)
 		if (layouts[i].magic == magic)
@@ -255,7 +256,7 @@ const struct llmc_layout *llmc_layout_of_magic(int32_t magic)
 	return NULL;
 }
 
-const struct llmc_layout *llmc_layout_of_arch(int arch)
+const struct llmc_layout *llmc_find_by_arch(int arch)
 {
 	for (size_t i = 0; i < ARRAY_LEN(layouts); i++)
 		if (layouts[i].arch == arch)
@@ -265,8 +266,8 @@ const struct llmc_layout *llmc_layout_of_arch(int arch)
 
 bool llmc_is_rotated(const struct llmc_layout *l, const char *name)
 {
-	return l->rotates_neighbours && (text_ends(name, "attention.wq.weight") ||
-						text_ends(name, "attention.wk.weight"));
+	return l->rotates_adjacent && (text_ends(name, "attention.wq.weight") ||
+					      text_ends(name, "attention.wk.weight"));
 }
 
 int64_t llmc_row_in_file(int64_t row, int64_t head_dim)
@@ -275,7 +276,7 @@ int64_t llmc_row_in_file(int64_t row, int64_t head_dim)
 	return row - at + (at < half ? 2 * at : 2 * (at - half) + 1);
 }
 
-int64_t llmc_row_of_file(int64_t row, int64_t head_dim)
+int64_t llmc_row_from_file(int64_t row, int64_t head_dim)
 {
 	int64_t half = head_dim / 2, at = row % head_dim;
 	return row - at + at / 2 + (at % 2 ? half : 0);
@@ -291,7 +292,7 @@ static int find_tensor(const struct model *m, const char *name, int64_t layer)
 	for (int i = 0; i < m->n_tensors; i++)
 		if (!strcmp(m->tensors[i].name, path))
 			return i;
-	BUG_ON(true); /* write() of the layout has checked the model */
+	BUG_ON(true); /* the layout's write() has checked the model */
 }
 
 int *llmc_order(const struct llmc_layout *l, const struct model *m)

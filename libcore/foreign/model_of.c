@@ -1,4 +1,4 @@
-/* From the options of a view to its model, and back. */
+/* Converts the options of a view to its model, and back. */
 #include "foreign/foreign.h"
 
 #include "engine/options.h"
@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static struct ckpt_tensor describe(const struct tensor *t)
+static struct ckpt_tensor describe_tensor(const struct tensor *t)
 {
 	struct ckpt_tensor out = {.ndim = t->ndim};
 	snprintf(out.name, sizeof(out.name), "%s", t->name);
@@ -18,16 +18,16 @@ static int check_tensor(const struct ckpt_view *v, const struct tensor *t, struc
 {
 	int k = ckpt_view_find(v, t->name);
 	if (k < 0)
-		return err_set(e, EX_DATAERR,
-			"%s has no tensor %s, which its model needs", v->name, t->name);
-	const struct ckpt_tensor wanted = describe(t);
+		return err_set(
+			e, EX_DATAERR, "%s: tensor %s is missing", v->name, t->name);
+	const struct ckpt_tensor wanted = describe_tensor(t);
 	if (ckpt_same_shape(&v->tensors[k], &wanted))
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: the shape of %s is not that of its model",
+	return err_set(e, EX_DATAERR, "%s: the shape of %s does not fit the model",
 		v->name, t->name);
 }
 
-/* Before memory for them is allocated. */
+/* Bounds the layers before their memory is allocated. */
 static int check_layers(
 	const struct model_config *c, const struct ckpt_view *v, struct err *e)
 {
@@ -43,26 +43,26 @@ int convert_model(const struct ckpt_view *v, struct model *m, struct err *e)
 	int64_t vocab = v->tokenizer ? v->tokenizer->vocab.n : 0;
 	if (options_model(&c, v->config.s, e) || check_layers(&c, v, e) ||
 		model_init(m, &c, vocab, e)) {
-		e->code = EX_DATAERR; /* not options of this command line */
+		e->code = EX_DATAERR; /* (not a usage error) */
 		return err_prefix(e, "%s: ", v->name);
 	}
 	int rc = 0;
 	for (int i = 0; i < m->n_tensors && !rc; i++)
 		rc = check_tensor(v, &m->tensors[i], e);
 	if (!rc && v->n_tensors != m->n_tensors)
-		rc = err_set(e, EX_DATAERR, "%s has %d tensors, and its model %d",
+		rc = err_set(e, EX_DATAERR, "%s has %d tensors, but its model %d",
 			v->name, v->n_tensors, m->n_tensors);
 	if (rc)
 		model_free(m);
 	return rc;
 }
 
-static void put_int(struct str *out, const char *key, int64_t x)
+static void add_int(struct str *out, const char *key, int64_t x)
 {
 	str_printf(out, "%s = %lld\n", key, (long long)x);
 }
 
-static void put_real(struct str *out, const char *key, double x)
+static void add_real(struct str *out, const char *key, double x)
 {
 	char text[NUM_TEXT];
 	str_printf(out, "%s = %s\n", key, text_double(text, x));
@@ -79,62 +79,62 @@ static void print_factors(const struct model_config *c, struct str *out)
 		{"score-cap", c->score_cap}, {"logit-cap", c->logit_cap}};
 	for (size_t i = 0; i < ARRAY_LEN(all); i++)
 		if (all[i].x > 0)
-			put_real(out, all[i].key, all[i].x);
+			add_real(out, all[i].key, all[i].x);
 }
 
-/* The options of the model, as far as they are not those of its architecture. */
+/* Appends the options of the model, except those that its architecture implies. */
 static void print_options(const struct model *m, struct str *out)
 {
 	const struct model_config *c = &m->c;
 	str_printf(out, "arch = %s\n", arch_names[c->arch]);
-	put_int(out, "layers", c->layers);
-	put_int(out, "heads", c->heads);
+	add_int(out, "layers", c->layers);
+	add_int(out, "heads", c->heads);
 	if (c->kv_heads != c->heads)
-		put_int(out, "kv-heads", c->kv_heads);
+		add_int(out, "kv-heads", c->kv_heads);
 	if (m->head_dim * c->heads != c->dim)
-		put_int(out, "head-dim", m->head_dim);
-	put_int(out, "dim", c->dim);
-	put_int(out, "ffn-dim", c->ffn_dim);
-	put_int(out, "context", c->context);
-	put_int(out, "vocab", c->vocab);
+		add_int(out, "head-dim", m->head_dim);
+	add_int(out, "dim", c->dim);
+	add_int(out, "ffn-dim", c->ffn_dim);
+	add_int(out, "context", c->context);
+	add_int(out, "vocab", c->vocab);
 	if (c->vocab_multiple > 1)
-		put_int(out, "vocab-multiple", c->vocab_multiple);
+		add_int(out, "vocab-multiple", c->vocab_multiple);
 	str_printf(out, "act = %s\n", act_names[c->act]);
 	str_printf(out, "bias = %s\n", bias_names[model_bias(m)]);
 	str_printf(out, "tie = %s\n", m->tie ? "yes" : "no");
-	put_real(out, "norm-eps", c->norm_eps);
+	add_real(out, "norm-eps", c->norm_eps);
 	if (c->window)
-		put_int(out, "sliding-window", c->window);
+		add_int(out, "sliding-window", c->window);
 	if (c->window_from)
-		put_int(out, "sliding-window-from", c->window_from);
+		add_int(out, "sliding-window-from", c->window_from);
 	if (c->window_skip)
-		put_int(out, "sliding-window-skip", c->window_skip);
+		add_int(out, "sliding-window-skip", c->window_skip);
 	if (c->qk_norm)
 		str_puts(out, "qk-norm = yes\n");
 	print_factors(c, out);
 	if (!m->arch->rope)
 		return;
 	if (c->nope_every)
-		put_int(out, "nope-every", c->nope_every);
-	put_real(out, "rope-theta", c->rope_theta);
+		add_int(out, "nope-every", c->nope_every);
+	add_real(out, "rope-theta", c->rope_theta);
 	if (c->rope_local_theta > 0)
-		put_real(out, "rope-local-theta", c->rope_local_theta);
+		add_real(out, "rope-local-theta", c->rope_local_theta);
 	if (c->rotary)
-		put_int(out, "rotary-channels", c->rotary);
+		add_int(out, "rotary-channels", c->rotary);
 	if (c->rope_scaling == ROPE_PLAIN)
 		return;
 	str_printf(out, "rope-scaling = %s\n", rope_scaling_names[c->rope_scaling]);
-	put_real(out, "rope-factor", c->rope_factor);
+	add_real(out, "rope-factor", c->rope_factor);
 	if (c->rope_scaling == ROPE_LLAMA3) {
-		put_real(out, "rope-low", c->rope_low);
-		put_real(out, "rope-high", c->rope_high);
-		put_int(out, "rope-original", c->rope_original);
+		add_real(out, "rope-low", c->rope_low);
+		add_real(out, "rope-high", c->rope_high);
+		add_int(out, "rope-original", c->rope_original);
 	} else if (c->rope_scaling == ROPE_YARN) {
-		put_real(out, "rope-slow", c->rope_slow);
-		put_real(out, "rope-fast", c->rope_fast);
+		add_real(out, "rope-slow", c->rope_slow);
+		add_real(out, "rope-fast", c->rope_fast);
 		if (c->rope_attention > 0)
-			put_real(out, "rope-attention", c->rope_attention);
-		put_int(out, "rope-original", c->rope_original);
+			add_real(out, "rope-attention", c->rope_attention);
+		add_int(out, "rope-original", c->rope_original);
 	}
 }
 
@@ -155,7 +155,7 @@ int convert_options(const char *config, int64_t vocab, struct str *out, struct e
 	struct model m;
 	if (options_model(&c, config, e))
 		return -1;
-	/* (other formats tell the padding of the vocabulary by other numbers; its shape is compared) */
+	/* (other formats describe the padding differently; shapes are compared instead) */
 	c.vocab_multiple = 1;
 	if (!c.vocab && !vocab)
 		c.vocab = 1;
@@ -185,7 +185,7 @@ int convert_same_model(
 	if (rc)
 		e->code = EX_DATAERR;
 	else if (differ.len)
-		rc = err_set(e, EX_DATAERR, "%s and %s are not of one model: %.*s",
+		rc = err_set(e, EX_DATAERR, "%s and %s are different models: %.*s",
 			a->name, b->name, (int)strcspn(differ.s, "\n"), differ.s);
 	else if (a->tokenizer && b->tokenizer &&
 		 !tokenizer_same(a->tokenizer, b->tokenizer))
@@ -207,5 +207,5 @@ void convert_view(struct ckpt_view *v, const struct model *m, const char *path)
 	v->n_tensors = m->n_tensors;
 	v->tensors = xcalloc((size_t)m->n_tensors, sizeof(*v->tensors));
 	for (int i = 0; i < m->n_tensors; i++)
-		v->tensors[i] = describe(&m->tensors[i]);
+		v->tensors[i] = describe_tensor(&m->tensors[i]);
 }

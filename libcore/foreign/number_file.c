@@ -1,10 +1,10 @@
-/* Files of numbers in fp32 or 16 bits. */
+/* Files of fp32 or 16-bit elements. */
 #include "foreign/foreign_internal.h"
 
 #include <errno.h>
 #include <unistd.h>
 
-int numbers_read(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
+int read_floats(int fd, const char *path, enum dtype dtype, int64_t at, int64_t n,
 	float *out, struct err *e)
 {
 	struct device d;
@@ -54,7 +54,7 @@ int number_file_put(struct number_file *f, const float *x, int64_t n, struct err
 	return number_file_bytes(f, f->half, n_bytes, e);
 }
 
-/* In blocks of a few MiB. */
+/* (in blocks of a few MiB) */
 int number_file_rows(struct number_file *f, const struct ckpt_view *v,
 	const struct ckpt_rows *rows, struct err *e)
 {

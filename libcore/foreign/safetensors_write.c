@@ -1,4 +1,4 @@
-/* Writing safetensors files: sorted by name, as the format's own library writes tensors of one type. */
+/* Writes safetensors files. Tensors are sorted by name, as in the format's own library. */
 #include "foreign/huggingface.h"
 
 #include "foreign/foreign_internal.h"
@@ -9,7 +9,7 @@ static const char *const type_names[] = {
 	[DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F16] = "F16"};
 static const char zeros[ST_DIGITS + 1] = "0000000000000000";
 
-static int64_t elements(const struct st_source *t)
+static int64_t count_elements(const struct st_source *t)
 {
 	int64_t n = 1;
 	for (int i = 0; i < t->ndim; i++)
@@ -19,7 +19,7 @@ static int64_t elements(const struct st_source *t)
 
 int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype)
 {
-	return elements(t) * dtype_bytes(dtype);
+	return count_elements(t) * dtype_bytes(dtype);
 }
 
 /* ---- the header ---------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ static json_t *make_entry(const struct st_source *t, enum dtype dtype, int64_t *
 		shape, "data_offsets", (json_int_t)begin, (json_int_t)*at);
 }
 
-/* With its length in front, padded to a multiple of 8 bytes. *digits: the offset of the checksum. */
+/* Makes the header: length, then JSON padded to 8 bytes. *digits: offset of the checksum. */
 static void make_header(const struct st_write *w, struct str *out, int64_t *digits)
 {
 	json_auto_t *root = json_object();
@@ -60,7 +60,7 @@ static void make_header(const struct st_write *w, struct str *out, int64_t *digi
 
 /* ---- data ---------------------------------------------------------------------------- */
 
-static int put_all(struct number_file *f, const struct st_write *w, struct err *e)
+static int write_file(struct number_file *f, const struct st_write *w, struct err *e)
 {
 	scoped_str header = {0};
 	int64_t digits;
@@ -68,8 +68,8 @@ static int put_all(struct number_file *f, const struct st_write *w, struct err *
 	make_header(w, &header, &digits);
 	int rc = number_file_bytes(f, header.s, (int64_t)header.len, e);
 	for (int i = 0; i < w->n && !rc; i++) {
-		int64_t end = f->n + elements(&w->list[i]);
-		rc = w->give(w->with, w->list[i].number, f, e);
+		int64_t end = f->n + count_elements(&w->list[i]);
+		rc = w->write(w->with, w->list[i].number, f, e);
 		BUG_ON(!rc && f->n != end);
 	}
 	snprintf(text, sizeof(text), "%016llx", (unsigned long long)number_file_hash(f));
@@ -81,5 +81,5 @@ int safetensors_write(const char *path, const struct st_write *w, struct err *e)
 	struct number_file f;
 	if (number_file_begin(&f, path, w->dtype, e))
 		return -1;
-	return number_file_end(&f, put_all(&f, w, e), e);
+	return number_file_end(&f, write_file(&f, w, e), e);
 }

@@ -1,6 +1,6 @@
 /*
- * Checkpoints of PyTorch as views: files of torch.save() and directories of DCP, with the names of
- * torchtitan, of Hugging Face, of nanoGPT, of Megatron-LM or of nanotron, and the moments of AdamW if they have them.
+ * PyTorch checkpoints as views: all containers (archive.h), with the names of torchtitan, Hugging
+ * Face, nanoGPT, Megatron-LM or nanotron, and AdamW's moments if they have them.
  */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
@@ -12,7 +12,7 @@
 /* ---- where our tensors are --------------------------------------------------------------- */
 
 struct torch_view {
-	/* While it is opened: */
+	/* Only while opening: */
 	const struct open_how *how;
 	const struct container *container;
 
@@ -21,9 +21,8 @@ struct torch_view {
 	struct model m;
 	int moments; /* torch_names_has_moments() */
 	struct placement at;
-	const struct torch_item *
-		tied; /* the output layer, if it is there beside the embedding; or NULL */
-	/* A transposed item, or one layer of an item with all, read whole. */
+	const struct torch_item *tied; /* a separately saved output layer; or NULL */
+	/* Cache: a whole transposed item, or one layer of a stacked item. */
 	const struct torch_item *cached;
 	int64_t cached_layer;
 	float *whole;
@@ -38,19 +37,19 @@ static void close_torch(struct ckpt_view *v)
 	torch_names_close(&x->names);
 	torch_close(&x->file);
 	model_free(&x->m);
-	free(x->at.of);
+	free(x->at.sources);
 	free(x->whole);
 	free(x);
 }
 
-/* The row of theirs that has our row. */
-static int64_t row_of(
+/* Returns the row of the source that has our row. */
+static int64_t source_row(
 	const struct torch_view *x, const struct tensor_source *s, int64_t row)
 {
 	const struct model_config *c = &x->m.c;
 	int64_t width = x->m.head_dim, head = row / width, at = row % width;
 	if (s->pairs || s->partly)
-		at = channel_of_source(&x->m, s, at);
+		at = source_channel(&x->m, s, at);
 	if (s->fused != NOT_FUSED) { /* [key head][queries, key, value][width] */
 		int64_t queries = c->heads / c->kv_heads, key = head, place = queries;
 		if (s->fused == FUSED_Q) {
@@ -62,7 +61,7 @@ static int64_t row_of(
 	return s->first + head * width + at;
 }
 
-/* Reads rows [row, row + n) of an item, which stay until others are read. */
+/* Reads rows [row, row + n) of an item into the cache. */
 static int read_whole(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t n, struct err *e)
 {
@@ -78,7 +77,7 @@ static int read_whole(struct torch_view *x, const struct tensor_source *s, int64
 	return 0;
 }
 
-/* Our rows are columns of theirs. */
+/* Reads our rows from columns of the source. */
 static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 	int64_t row, int64_t n, float *out, struct err *e)
 {
@@ -91,12 +90,12 @@ static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 	return 0;
 }
 
-/* One of our rows, of `width` numbers. */
+/* Reads one of our rows, of `width` elements. */
 static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t row,
 	int64_t width, float *out, struct err *e)
 {
 	bool moved = s->pairs || s->partly || s->fused != NOT_FUSED;
-	int64_t at = moved ? row_of(x, s, row) : s->first + row;
+	int64_t at = moved ? source_row(x, s, row) : s->first + row;
 	if (s->layer < 0)
 		return torch_read(&x->file, s->item, at, 1, out, e);
 	if (read_whole(x, s, s->layer, 1, e))
@@ -109,7 +108,7 @@ static int read_torch(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	struct torch_view *x = v->with;
-	const struct tensor_source *s = source_of(&x->at, r->group, r->tensor);
+	const struct tensor_source *s = get_source(&x->at, r->group, r->tensor);
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]);
 	if (!s->item) {
 		memset(out, 0, (size_t)(r->n * width) * sizeof(*out));
@@ -125,7 +124,7 @@ static int read_torch(
 	return 0;
 }
 
-void item_name(const struct torch_item *t, int64_t first, int64_t n, bool columns,
+void append_item_range(const struct torch_item *t, int64_t first, int64_t n, bool columns,
 	struct str *out)
 {
 	str_puts(out, t->name);
@@ -137,47 +136,47 @@ void item_name(const struct torch_item *t, int64_t first, int64_t n, bool column
 static void name_in_file(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct torch_view *x = v->with;
-	const struct tensor_source *s = source_of(&x->at, CKPT_MODEL, tensor);
+	const struct tensor_source *s = get_source(&x->at, CKPT_MODEL, tensor);
 	int64_t rows = x->m.tensors[tensor].dims[0];
 	if (!s->item)
 		return;
-	if (s->fused != NOT_FUSED || s->layer >= 0) /* its rows are not one range */
+	if (s->fused != NOT_FUSED || s->layer >= 0) /* not one range of rows */
 		str_puts(out, s->item->name);
 	else
-		item_name(s->item, s->first, rows, s->transposed, out);
+		append_item_range(s->item, s->first, rows, s->transposed, out);
 }
 
-/* ---- what must not be lost ------------------------------------------------------------------- */
+/* ---- copies, and tensors that must not be lost ------------------------------------------- */
 
-static int by_place(const void *a, const void *b)
+static int by_address(const void *a, const void *b)
 {
 	const struct torch_item *x = *(const struct torch_item *const *)a,
 				*y = *(const struct torch_item *const *)b;
 	return (x > y) - (x < y);
 }
 
-/* The items of the parameters, each once, sorted by their places in the list. Returns their number. */
+/* Lists the distinct items of the parameters, sorted by address. Returns their number. */
 static int64_t list_used(const struct torch_view *x, const struct torch_item **out)
 {
 	int64_t n = 0, n_all = 0;
 	for (int i = 0; i < x->m.n_tensors; i++)
-		if (source_of(&x->at, CKPT_MODEL, i)->item)
-			out[n_all++] = source_of(&x->at, CKPT_MODEL, i)->item;
-	qsort(out, (size_t)n_all, sizeof(*out), by_place);
+		if (get_source(&x->at, CKPT_MODEL, i)->item)
+			out[n_all++] = get_source(&x->at, CKPT_MODEL, i)->item;
+	qsort(out, (size_t)n_all, sizeof(*out), by_address);
 	for (int64_t i = 0; i < n_all; i++)
 		if (!n || out[n - 1] != out[i])
 			out[n++] = out[i];
 	return n;
 }
 
-/* A tied output layer may be there twice; then both must be the same. */
+/* Fails if a separately saved output layer differs from the embedding that it is tied to. */
 static int check_tied(struct torch_view *x, const struct torch_item *copy, struct err *e)
 {
 	const struct torch_item *table = x->names.table;
 	struct torch_difference d;
-	if (!table || !source_has_shape(copy, 2, table->dims[0], torch_row_size(table)))
-		return source_wrong_shape(&x->at, copy, e);
-	if (torch_same(&x->file, copy, table))
+	if (!table || !has_shape(copy, 2, table->dims[0], torch_row_size(table)))
+		return report_wrong_shape(&x->at, copy, e);
+	if (torch_share_elements(&x->file, copy, table))
 		return 0;
 	x->tied = copy;
 	if (x->how->copies_may_differ)
@@ -185,14 +184,14 @@ static int check_tied(struct torch_view *x, const struct torch_item *copy, struc
 	if (torch_compare(&x->file, table, copy, &d, e))
 		return -1;
 	return d.n ? err_set(e, EX_DATAERR,
-			     "%s: %s is not %s, though the model ties them", x->file.path,
-			     copy->name, table->name)
+			     "%s: %s differs from %s, but the model ties them",
+			     x->file.path, copy->name, table->name)
 		   : 0;
 }
 
-/* Compares one with what is read. */
-static int see_copy(struct torch_view *x, const struct torch_item *first,
-	struct ckpt_copy *c, const struct torch_item *copy, ckpt_see_copy *see,
+/* Compares a copy with its original `first`, and calls report(). */
+static int compare_copy(struct torch_view *x, const struct torch_item *first,
+	struct ckpt_copy *c, const struct torch_item *copy, ckpt_report_copy *report,
 	void *with, struct err *e)
 {
 	static const char *const kinds[] = {"exp_avg", "exp_avg_sq", "step"};
@@ -209,29 +208,29 @@ static int see_copy(struct torch_view *x, const struct torch_item *first,
 	c->at = d.first;
 	memcpy(c->value, d.value, sizeof(d.value));
 	c->distance = d.distance;
-	see(with, c);
+	report(with, c);
 	return 0;
 }
 
-static int see_copies(
-	const struct ckpt_view *v, ckpt_see_copy *see, void *with, struct err *e)
+static int compare_copies(
+	const struct ckpt_view *v, ckpt_report_copy *report, void *with, struct err *e)
 {
 	struct torch_view *x = v->with;
 	for (int64_t i = 0; i < x->file.n_copies; i++) {
-		const struct torch_copy *of = &x->file.copies[i];
-		struct ckpt_copy c = {.whose = of->whose, .first = of->first};
-		if (see_copy(x, torch_find(&x->file, of->is.name), &c, &of->is, see, with,
-			    e))
+		const struct torch_copy *copy = &x->file.copies[i];
+		struct ckpt_copy c = {.whose = copy->owner, .first = copy->item_owner};
+		if (compare_copy(x, torch_find(&x->file, copy->item.name), &c,
+			    &copy->item, report, with, e))
 			return -1;
 	}
 	if (!x->tied)
 		return 0;
 	struct ckpt_copy c = {
 		.whose = "the output layer", .first = "the embedding that it is tied to"};
-	return see_copy(x, x->names.table, &c, x->tied, see, with, e);
+	return compare_copy(x, x->names.table, &c, x->tied, report, with, e);
 }
 
-/* Buffers that are computed, not trained. */
+/* Returns true for buffers that are computed, not trained. */
 static bool is_buffer(const char *name)
 {
 	static const char *const ends[] = {".attn.bias", ".attn.masked_bias",
@@ -242,8 +241,8 @@ static bool is_buffer(const char *name)
 	return false;
 }
 
-/* Does the name begin as one of a tensor of a model does, in any dialect? */
-static bool is_of_model(const char *name)
+/* Returns true if a name has the prefix of a model's tensors in any dialect. */
+static bool is_model_name(const char *name)
 {
 	for (int k = 0; dialects[k]; k++)
 		for (const char *const *part = dialects[k]->parts; *part; part++)
@@ -252,7 +251,7 @@ static bool is_of_model(const char *name)
 	return false;
 }
 
-/* A tensor of the model that nothing reads would be lost. */
+/* Fails if the file has a tensor of a model that this model lacks. `used`: from list_used(). */
 static int check_all_used(struct torch_view *x, const struct torch_item *const *used,
 	int64_t n, struct err *e)
 {
@@ -263,8 +262,8 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 		const char *name = x->names.v[i].text;
 		bool begins = !strncmp(name, prefix, strlen(prefix));
 		name += begins ? strlen(prefix) : 0;
-		if (t->kind != TORCH_TENSOR || !is_of_model(name) || is_buffer(name) ||
-			bsearch(&t, used, (size_t)n, sizeof(*used), by_place) ||
+		if (t->kind != TORCH_TENSOR || !is_model_name(name) || is_buffer(name) ||
+			bsearch(&t, used, (size_t)n, sizeof(*used), by_address) ||
 			(d->is_copy && d->is_copy(&x->names, name)))
 			continue;
 		bool copy = text_ends(name, "output.weight") ||
@@ -278,19 +277,19 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 	return 0;
 }
 
-/* ---- the optimizer's step ------------------------------------------------------------------------ */
+/* ---- the optimizer's step -------------------------------------------------------------------- */
 
-/* AdamW corrects the bias of the moments by a number of steps, of which pt-train has one for all. */
+/* Reads AdamW's step. pt-train has one for all parameters. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 {
 	scoped_str name = {0};
 	double first = -1, v;
 	int64_t n;
 	int rc = 0;
-	if (x->names.dialect->step)
-		return x->names.dialect->step(&x->file, &x->names, step, e);
+	if (x->names.dialect->read_step)
+		return x->names.dialect->read_step(&x->file, &x->names, step, e);
 	for (int i = 0; i < x->m.n_tensors && !rc; i++) {
-		const struct torch_item *moment = source_of(&x->at, 1, i)->item;
+		const struct torch_item *moment = get_source(&x->at, 1, i)->item;
 		if (!moment)
 			continue;
 		str_clear(&name);
@@ -300,12 +299,14 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 		const struct torch_item *s = torch_find(&x->file, name.s);
 		v = 0;
 		rc = s ? torch_numbers(&x->file, s, 1, &v, &n, e)
-		       : err_set(e, EX_DATAERR, "%s: has no %s", x->file.path, name.s);
+		       : err_set(e, EX_DATAERR, "%s: %s is missing", x->file.path,
+				 name.s);
 		if (!rc && (!n || !(v >= 0 && v < 0x1p53)))
-			rc = err_set(e, EX_DATAERR, "%s: %s is no number of steps",
-				x->file.path, name.s);
+			rc = err_set(e, EX_DATAERR,
+				"%s: %s is not a valid number of steps", x->file.path,
+				name.s);
 		if (!rc && first >= 0 && v != first)
-			warn("%s: AdamW has made %g steps with some parameters, and %s is %g",
+			warn("%s: AdamW's step is %g for some parameters, but %s is %g",
 				x->file.path, first, name.s, v);
 		first = fmax(first, v);
 	}
@@ -313,14 +314,14 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 	return rc;
 }
 
-/* The parameters are those that the optimizer has in fp32, if it does. (Before its first step, when nothing tells their
- * order, both are the same.) */
+/* Replaces parameters by the optimizer's fp32 ones, if it has them. (Before the first step, when
+ * their order is unknown, both are equal.) */
 static int use_masters(struct torch_view *x, struct err *e)
 {
-	scoped_ptr const struct torch_item **list = torch_names_masters(&x->names);
+	scoped_ptr const struct torch_item **list = torch_names_list_masters(&x->names);
 	int rc = 0;
 	for (int i = 0; i < x->m.n_tensors && *list && !rc; i++) {
-		struct tensor_source *s = source_of(&x->at, CKPT_MODEL, i);
+		struct tensor_source *s = get_source(&x->at, CKPT_MODEL, i);
 		for (int64_t k = 0; s->item && k < x->names.n_order; k++) {
 			if (x->names.order[k] != s->item)
 				continue;
@@ -328,7 +329,7 @@ static int use_masters(struct torch_view *x, struct err *e)
 				memcmp(list[k]->dims, s->item->dims,
 					sizeof(s->item->dims)) != 0)
 				rc = err_set(e, EX_DATAERR,
-					"%s: fp32_groups have not the shape of %s",
+					"%s: fp32_groups differ in shape from %s",
 					x->file.path, s->item->name);
 			else
 				s->item = list[k];
@@ -345,7 +346,7 @@ static int by_order(const void *a, const void *b)
 	return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Sets which items hold no tensor that is trained. */
+/* Marks the items without any trained tensor as frozen. */
 static void set_frozen(
 	const struct torch_view *x, struct torch_parameter *list, int64_t n)
 {
@@ -353,12 +354,12 @@ static void set_frozen(
 		list[k].frozen = true;
 	for (int i = 0; i < x->m.n_tensors; i++)
 		for (int64_t k = 0; k < n && !x->m.tensors[i].frozen; k++)
-			if (source_of(&x->at, CKPT_MODEL, i)->item == list[k].item)
+			if (get_source(&x->at, CKPT_MODEL, i)->item == list[k].item)
 				list[k].frozen = false;
 }
 
-/* Finds the parameters that an optimizer has numbered. `used`: their items. */
-static int order_numbers(
+/* Finds the parameters of an optimizer's numbers. `used`: items of all parameters. */
+static int match_numbers(
 	struct torch_view *x, const struct torch_item **used, int64_t n, struct err *e)
 {
 	if (!x->moments)
@@ -367,7 +368,7 @@ static int order_numbers(
 	for (int64_t i = 0; i < n; i++) {
 		by_name = by_name || used[i]->order < 0;
 		numbered = numbered ||
-			   torch_names_numbered(&x->names, "state", i, "exp_avg");
+			   torch_names_find_numbered(&x->names, "state", i, "exp_avg");
 	}
 	if (!numbered)
 		return 0;
@@ -380,12 +381,12 @@ static int order_numbers(
 		list[i].item = used[i];
 	if (x->how->freeze && x->how->freeze->n)
 		set_frozen(x, list, n);
-	int rc = torch_names_order(&x->names, &x->file, list, n, e);
+	int rc = torch_names_find_order(&x->names, &x->file, list, n, e);
 	free(list);
 	return rc;
 }
 
-/* Reports the tensors without moments, which are taken as zeros, except those that --freeze names. */
+/* Warns of tensors without moments, which become zeros, except those of --freeze. */
 static int check_means(
 	const struct torch_view *x, const struct torch_item *const *means, struct err *e)
 {
@@ -398,23 +399,23 @@ static int check_means(
 	}
 	if (n_missing == x->m.n_tensors)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: has moments of AdamW, and none under the names of the model's tensors",
+			"%s: no AdamW moments have the names of the model's tensors",
 			x->file.path);
 	if (first >= 0)
-		warn("%s: has no exp_avg of %d of %d tensors, such as %s, as of parameters that are "
-		     "not trained: zeros",
+		warn("%s: exp_avg is missing for %d of %d tensors, such as %s: assuming untrained, "
+		     "zeros",
 			x->file.path, n_missing - n_frozen, x->m.n_tensors,
 			x->m.tensors[first].name);
 	return 0;
 }
 
-/* The moments, if there are any. */
+/* Adds the moments, if there are any. */
 static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
 	int64_t n = list_used(x, used);
-	int rc = check_all_used(x, used, n, e) || order_numbers(x, used, n, e);
+	int rc = check_all_used(x, used, n, e) || match_numbers(x, used, n, e);
 	if (rc)
 		return -1;
 	if (!x->moments) {
@@ -429,23 +430,24 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 	scoped_ptr const struct torch_item **means =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*means));
 	for (int i = 0; i < x->m.n_tensors; i++)
-		means[i] = source_of(&x->at, 1, i)->item;
+		means[i] = get_source(&x->at, 1, i)->item;
 	for (int i = 0; i < x->m.n_tensors && !v->other_state.len; i++)
 		if (!means[i] && torch_names_has_state(&x->names,
-					 source_of(&x->at, CKPT_MODEL, i)->item))
+					 get_source(&x->at, CKPT_MODEL, i)->item))
 			torch_names_describe_state(&x->names, &v->other_state);
 	v->settings = xcalloc((size_t)x->m.n_tensors + 1, sizeof(*v->settings));
 	rc = check_means(x, means, e) ||
-	     torch_group_settings(
+	     torch_read_settings(
 		     &x->file, &x->names, means, x->m.n_tensors, v->settings, e) ||
-	     torch_group_optimizer(&x->file, &x->names, &v->optimizer, e);
+	     torch_read_variant(&x->file, &x->names, &v->optimizer, e);
 	return rc || use_masters(x, e) || read_step(x, &v->info.step, e) ||
 			       torch_config_optimizer(&v->config, &x->file, &x->names, e)
 		       ? -1
 		       : 0;
 }
 
-/* ---- the format ------------------------------------------------------------------------------------ */
+/* ---- the format
+ * ---------------------------------------------------------------------------------- */
 
 static int load(
 	struct torch_view *x, struct ckpt_view *v, const char *path, struct err *e)
@@ -466,13 +468,14 @@ static int load(
 		return -1;
 	x->at.names = &x->names;
 	x->at.m = &x->m;
-	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
+	x->at.sources =
+		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
 	convert_view(v, &x->m, path);
 	return x->names.dialect->find(&x->at, CKPT_MODEL, e) || add_moments(x, v, e) ? -1
 										     : 0;
 }
 
-/* A gradient may be None. Anything else that is not a tensor, such as a shard of one, is not read. */
+/* Fails if a gradient is neither a tensor nor None, such as a DTensor's shard. */
 static int check_values(const struct torch_view *x, struct err *e)
 {
 	const char *prefix = x->names.prefix.s ? x->names.prefix.s : "";
@@ -481,10 +484,10 @@ static int check_values(const struct torch_view *x, struct err *e)
 		const char *name = x->names.v[i].text;
 		scoped_str what = {0};
 		name += strncmp(name, prefix, strlen(prefix)) ? 0 : strlen(prefix);
-		if (t->kind == TORCH_TENSOR || !is_of_model(name))
+		if (t->kind == TORCH_TENSOR || !is_model_name(name))
 			continue;
 		torch_describe(&x->file, t, &what);
-		/* (what a DCP has of None is "a value") */
+		/* (DCP saves None as "a value") */
 		if (strcmp(what.s, "None") != 0 && strcmp(what.s, "a value") != 0)
 			return err_set(e, EX_UNAVAILABLE,
 				"%s: the gradient of %s is %s, not a tensor; save "
@@ -513,7 +516,8 @@ static int load_gradients(
 			"%s: gradients with the names of %s are not supported", path,
 			x->names.dialect->name);
 	x->at = (struct placement){.names = &x->names, .m = &x->m, .some = true};
-	x->at.of = xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.of));
+	x->at.sources =
+		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
 	convert_view(v, &x->m, path);
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
@@ -521,7 +525,7 @@ static int load_gradients(
 		check_all_used(x, used, list_used(x, used), e))
 		return -1;
 	for (int i = 0; i < x->m.n_tensors; i++)
-		x->how->found[i] = source_of(&x->at, CKPT_MODEL, i)->item != NULL;
+		x->how->found[i] = get_source(&x->at, CKPT_MODEL, i)->item != NULL;
 	return 0;
 }
 
@@ -539,7 +543,7 @@ static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
 	x->container = probed;
 	int rc = how->gradients_of ? load_gradients(x, v, path, e) : load(x, v, path, e);
 	v->read = read_torch;
-	v->copies = see_copies;
+	v->copies = compare_copies;
 	v->file_name = name_in_file;
 	v->close = close_torch;
 	v->with = x;
@@ -559,14 +563,14 @@ static int save_torch(const struct ckpt_view *v, const struct model *m, const ch
 {
 	(void)v, (void)m, (void)o;
 	return err_set(e, EX_USAGE,
-		"%s: checkpoints of PyTorch can be read, and not written: PyTorch loads those of "
+		"%s: PyTorch checkpoints can be read, but not written; PyTorch loads the output of "
 		"--to huggingface",
 		path);
 }
 
 const struct convert_format convert_torch = {
 	.name = "torch",
-	.help = "checkpoints of PyTorch: files of torch.save, directories of DCP",
+	.help = "PyTorch checkpoints: files of torch.save, directories of DCP",
 	.probe = probe_torch,
 	.is_name = is_name,
 	.open = open_torch,

@@ -1,4 +1,4 @@
-/* The options of a model in a checkpoint of PyTorch: what shapes tell, and what only a configuration does. */
+/* The model options of a PyTorch checkpoint, from shapes and from a configuration. */
 #include "foreign/huggingface.h"
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
@@ -9,27 +9,28 @@
 
 #include <sys/stat.h>
 
-/* As the options of pt-train may be. */
-enum { MOST_DIM = 1 << 22, MOST_ROWS = 1 << 24, MOST_LAYERS = 100000 };
+/* The limits of pt-train's options. */
+enum { MAX_DIM = 1 << 22, MAX_ROWS = 1 << 24, MAX_LAYERS = 100000 };
 
 /* ---- configurations -------------------------------------------------------------------------- */
 
-/* Sets a value to the one that the program has saved; it stays if there is none. */
+/* Reads a value that the program saved; leaves *out if it is missing. */
 static int read_argument(struct torch_file *f, const struct torch_names *x,
 	const char *name, double *out, struct err *e)
 {
 	double value;
 	int64_t n = 0;
-	const struct torch_item *item = torch_names_exact(x, name);
-	int rc = x->dialect->numbers ? x->dialect->numbers(f, x, name, 1, &value, &n, e)
-		 : item		     ? torch_numbers(f, item, 1, &value, &n, e)
-				     : 0;
+	const struct torch_item *item = torch_names_find_exact(x, name);
+	int rc = x->dialect->read_numbers
+			 ? x->dialect->read_numbers(f, x, name, 1, &value, &n, e)
+		 : item ? torch_numbers(f, item, 1, &value, &n, e)
+			: 0;
 	if (!rc && n && value > 0 && value <= 1e9)
 		*out = value;
 	return rc;
 }
 
-/* Reads the options that a program has saved with the model. */
+/* Reads the options that a program saved with the model. */
 static int read_arguments(struct model_config *c, struct torch_file *f,
 	const struct torch_names *x, bool *context, struct err *e)
 {
@@ -44,18 +45,18 @@ static int read_arguments(struct model_config *c, struct torch_file *f,
 		return -1;
 	c->heads = (int64_t)heads;
 	c->context = d->context ? (int64_t)length : c->context;
-	*context = c->context > 0 && c->context <= MOST_DIM;
+	*context = c->context > 0 && c->context <= MAX_DIM;
 	return 0;
 }
 
-/* What a file of options says, even where it is the default of pt-train. */
-struct says {
+/* The options that a file specifies, even if the value is pt-train's default. */
+struct specified {
 	bool heads, context, tie;
 };
 
-static int note(void *to, const char *key, const char *value, struct err *e)
+static int note_key(void *to, const char *key, const char *value, struct err *e)
 {
-	struct says *s = to;
+	struct specified *s = to;
 	(void)value, (void)e;
 	s->heads = s->heads || !strcmp(key, "heads");
 	s->context = s->context || !strcmp(key, "context");
@@ -63,31 +64,31 @@ static int note(void *to, const char *key, const char *value, struct err *e)
 	return 0;
 }
 
-/* A file of options, as pt-train's --config, of which those of the model are taken. */
+/* Reads the model options of a file like pt-train's --config. */
 static int read_options(
 	struct model_config *c, const char *path, bool *context, struct err *e)
 {
-	enum { MOST = 1 << 20 };
+	enum { MAX_BYTES = 1 << 20 };
 	scoped_str text = {0};
 	struct train_opts o;
-	if (file_read(path, MOST, &text, e))
+	if (file_read(path, MAX_BYTES, &text, e))
 		return -1;
-	struct says says = {0};
+	struct specified specified = {0};
 	const char *all = text.s ? text.s : "";
 	int rc = opts_from_text(&train_program, &o, all, false, e);
 	rc = rc ? err_prefix(e, "%s: ", path)
-		: conf_parse(all, text.len, path, note, &says, e);
+		: conf_parse(all, text.len, path, note_key, &specified, e);
 	*c = o.model;
-	c->virtual_degrees = NULL; /* it is the options' */
-	*context = says.context;
-	c->heads = says.heads ? c->heads : 0;
-	c->tie = says.tie ? c->tie : BY_ARCH;
+	c->virtual_degrees = NULL; /* (owned by the options) */
+	*context = specified.context;
+	c->heads = specified.heads ? c->heads : 0;
+	c->tie = specified.tie ? c->tie : BY_ARCH;
 	opts_free(&train_program, &o);
 	return rc ? -1 : 0;
 }
 
-/* --model-config; or config.json in the directory of the checkpoint, or beside the checkpoint. (Nanotron's is
- * model_config.json.) NULL: there is none; else allocated. */
+/* Returns --model-config, or config.json or nanotron's model_config.json in the checkpoint's
+ * directory, or config.json next to the checkpoint; for free(). NULL: none. */
 static char *find_config(const char *path, const char *given)
 {
 	struct str file = {0};
@@ -96,8 +97,8 @@ static char *find_config(const char *path, const char *given)
 	if (given)
 		return xstrdup(given);
 	static const char *const names[] = {"config.json", "model_config.json"};
-	bool folder = !stat(path, &st) && S_ISDIR(st.st_mode);
-	for (size_t i = 0; i < ARRAY_LEN(names) && folder; i++) {
+	bool is_directory = !stat(path, &st) && S_ISDIR(st.st_mode);
+	for (size_t i = 0; i < ARRAY_LEN(names) && is_directory; i++) {
 		str_clear(&file);
 		str_printf(&file, "%s/%s", path, names[i]);
 		if (file_exists(file.s))
@@ -127,21 +128,21 @@ int torch_config_class(const char *checkpoint, const char *given, struct err *e)
 	return file_check_regular(path, e) || hf_config_read(&h, path, e) ? -1 : 0;
 }
 
-static int disagree(
-	const char *path, const char *what, int64_t says, int64_t is, struct err *e)
+static int report_mismatch(
+	const char *path, const char *what, int64_t config, int64_t shapes, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
-		"%s: %s is %lld, and by the shapes of the tensors %lld: of another model?",
-		path, what, (long long)says, (long long)is);
+		"%s: %s is %lld, but %lld by the shapes of the tensors: another model?",
+		path, what, (long long)config, (long long)shapes);
 }
 
-/* Both sources of one number must agree. 0: it has none. */
+/* Fails if a value of the configuration (0: unspecified) contradicts the shapes. */
 static int check_shapes(const struct model_config *from, const struct model_config *shape,
 	const char *path, struct err *e)
 {
 	const struct {
 		const char *name;
-		int64_t says, is;
+		int64_t config, shapes;
 	} both[] = {{"the number of layers", from->layers, shape->layers},
 		{"the hidden size", from->dim, shape->dim},
 		{"the hidden size of the feed-forward layers", from->ffn_dim,
@@ -150,11 +151,12 @@ static int check_shapes(const struct model_config *from, const struct model_conf
 		{"the number of positions", from->arch == ARCH_GPT2 ? from->context : 0,
 			shape->context}};
 	if (from->arch != shape->arch)
-		return err_set(e, EX_DATAERR, "%s: is of %s, and the tensors of %s", path,
-			arch_names[from->arch], arch_names[shape->arch]);
+		return err_set(e, EX_DATAERR, "%s: describes %s, but the tensors are %s",
+			path, arch_names[from->arch], arch_names[shape->arch]);
 	for (size_t i = 0; i < ARRAY_LEN(both); i++)
-		if (both[i].says && both[i].says != both[i].is)
-			return disagree(path, both[i].name, both[i].says, both[i].is, e);
+		if (both[i].config && both[i].config != both[i].shapes)
+			return report_mismatch(
+				path, both[i].name, both[i].config, both[i].shapes, e);
 	return 0;
 }
 
@@ -173,9 +175,9 @@ static int read_config(struct model_config *c, bool *pairs,
 			return -1;
 		if (c->qk_norm != shape->qk_norm)
 			return err_set(e, EX_DATAERR,
-				"%s: the model has %s of queries and keys, and its tensors %s",
+				"%s: the model has %s of queries and keys, but the tensors %s",
 				path, c->qk_norm ? "norms" : "no norms",
-				shape->qk_norm ? "have" : "have not");
+				shape->qk_norm ? "do" : "do not");
 		return 0;
 	}
 	if (read_options(c, path, context, e))
@@ -192,11 +194,11 @@ static int read_config(struct model_config *c, bool *pairs,
 	return 0;
 }
 
-/* The heads must divide what the shapes say. */
+/* Sets kv_heads. Fails if the heads do not divide the shapes. */
 static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 	const char *path, struct err *e)
 {
-	int64_t width = width_of_heads(c), keys = names_key_rows(x, c);
+	int64_t width = head_width(c), keys = count_key_rows(x, c);
 	if (!width || (!c->head_dim && c->dim % c->heads))
 		return err_set(e, EX_DATAERR,
 			"%s: %lld heads do not divide the hidden size %lld", path,
@@ -218,13 +220,13 @@ static int set_kv_heads(struct model_config *c, const struct torch_names *x,
 static int check_sizes(const struct model_config *c, const char *path, struct err *e)
 {
 	if (!c->layers || !c->ffn_dim)
-		return err_set(e, EX_DATAERR, "%s: has no first layer of a model", path);
-	if (c->layers <= MOST_LAYERS && c->dim >= 1 && c->dim <= MOST_DIM &&
-		c->ffn_dim <= MOST_ROWS && c->vocab >= 1 && c->vocab <= MOST_ROWS &&
-		c->context <= MOST_DIM)
+		return err_set(e, EX_DATAERR, "%s: layer 0 is missing", path);
+	if (c->layers <= MAX_LAYERS && c->dim >= 1 && c->dim <= MAX_DIM &&
+		c->ffn_dim <= MAX_ROWS && c->vocab >= 1 && c->vocab <= MAX_ROWS &&
+		c->context <= MAX_DIM)
 		return 0;
-	return err_set(
-		e, EX_DATAERR, "%s: the shapes of its tensors are of no model", path);
+	return err_set(e, EX_DATAERR,
+		"%s: the shapes of the tensors are not a valid model", path);
 }
 
 int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
@@ -247,28 +249,28 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 		rc = read_arguments(c, f, x, &context, e);
 	if (!rc && (!c->heads || (!context && !shape.context)))
 		rc = err_set(e, EX_USAGE,
-			"%s: its tensors do not tell %s%s: give --model-config FILE, Hugging Face's "
-			"config.json or options of pt-train",
+			"%s: the tensors do not determine %s%s; specify --model-config FILE, "
+			"Hugging Face's config.json or pt-train options",
 			path ? path : f->path,
 			c->heads ? "" : "the number of heads (heads)",
 			context || shape.context ? ""
 			: c->heads
-				? "the length of sequences (context), norm-eps and rope-theta"
-				: ", of sequences (context), norm-eps and rope-theta");
+				? "the sequence length (context), norm-eps and rope-theta"
+				: ", sequence length (context), norm-eps and rope-theta");
 	rc = rc || set_kv_heads(c, x, path ? path : f->path, e) ? -1 : 0;
 	return rc;
 }
 
-/* ---- the optimizer ------------------------------------------------------------------------------ */
+/* ---- the optimizer --------------------------------------------------------------------------- */
 
-/* Sets whether all groups, from name `at` on, have the value of the first. */
+/* Sets *agree if all groups from name `at` on have the first group's value. */
 static int groups_agree(struct torch_file *f, const struct torch_names *x,
 	const char *key, int64_t at, const double *v, int64_t n, bool *agree,
 	struct err *e)
 {
 	const struct torch_item *item;
 	*agree = true;
-	while ((item = torch_names_group(x, key, &at))) {
+	while ((item = torch_names_next_option(x, key, &at))) {
 		double other[2];
 		int64_t n_other = 0;
 		if (torch_numbers(f, item, 2, other, &n_other, e))
@@ -278,18 +280,18 @@ static int groups_agree(struct torch_file *f, const struct torch_names *x,
 	return 0;
 }
 
-/* The value of a key of the groups of parameters, as one option or two, if all have the same. */
+/* Appends the parameter groups' value of a key, as one or two options, if all groups agree. */
 static int add_option(struct str *out, struct torch_file *f, const struct torch_names *x,
 	const char *key, const char *const names[2], struct err *e)
 {
 	char text[NUM_TEXT], path[64];
 	double v[2];
 	int64_t n = 0, at = 0;
-	const struct torch_item *item = torch_names_group(x, key, &at);
+	const struct torch_item *item = torch_names_next_option(x, key, &at);
 	bool agree = true;
 	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
-	bool own = x->dialect->numbers != NULL;
-	if (own	       ? x->dialect->numbers(f, x, path, 2, v, &n, e)
+	bool own = x->dialect->read_numbers != NULL;
+	if (own	       ? x->dialect->read_numbers(f, x, path, 2, v, &n, e)
 		: item ? torch_numbers(f, item, 2, v, &n, e)
 		       : 0)
 		return -1;
@@ -308,7 +310,7 @@ int torch_config_optimizer(
 	} all[] = {{"betas", {"beta1", "beta2"}}, {"eps", {"eps"}},
 		{"weight_decay", {"weight-decay"}}};
 	size_t before = out->len;
-	/* (what a schedule began with, if there is one) */
+	/* (the initial value of a schedule, if there is one) */
 	if (add_option(out, f, x, "initial_lr", (const char *const[]){"lr", NULL}, e) ||
 		(out->len == before && add_option(out, f, x, "lr",
 					       (const char *const[]){"lr", NULL}, e)))

@@ -22,7 +22,7 @@ setup() {
 @test "gradients that cannot be read, and options that do not belong together" {
 	reports 69 'the gradient of lm_head.weight is a call of torch' pt-check base --grads sharded.pt --batch batch.pt
 	reports 69 'full_tensor()' pt-check base --grads sharded.pt --batch batch.pt
-	reports 69 'its tensors are of no model' pt-check base --grads batch.pt --batch batch.pt
+	reports 69 'unknown model: no tensor is named' pt-check base --grads batch.pt --batch batch.pt
 	reports 74 'none.pt: No such file' pt-check base --grads none.pt --batch batch.pt
 	reports 64 'needs the tokens of the step' pt-check base --grads grads.pt
 	reports 64 'give only one of them' pt-check --two-runs base base --grads grads.pt

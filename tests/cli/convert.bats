@@ -111,7 +111,7 @@ same_hash() { # FILE...
 	pt-prepare -q -t bpe --vocab-files voc/vocab.tiktoken --pattern '\w+|\W' -o words.h5 text.txt
 	pt-train -q -d words.h5 -n 1 -b 2 -m 1 -t 1 -T 16 --layers 1 --dim 16 --heads 2 --self-test no -o words >/dev/null
 	pt-ckpt convert words -o words.hf 2>err
-	grep -q 'no tokenizer.json is written: the pattern' err
+	grep -q 'tokenizer.json is not written: the pattern' err
 	[ ! -e words.hf/tokenizer.json ]
 	pt-ckpt verify words.hf
 }
@@ -134,7 +134,7 @@ same_hash() { # FILE...
 	cmp half.bin half2.bin
 	reports 64 'huggingface' pt-ckpt convert run --to llmc --shard-size 4K -o x.bin
 	make_run plain --bias no
-	reports 65 'of GPT-2' pt-ckpt convert plain -o plain.bin
+	reports 65 'llm.c supports GPT-2 only with' pt-ckpt convert plain -o plain.bin
 	[ ! -e plain.bin ]
 }
 
@@ -152,11 +152,11 @@ same_hash() { # FILE...
 	# a size that fits no width of the feed-forward layers; without our words, as of llm.c
 	head -c -4 model_40.bin >short.bin
 	dd if=/dev/zero of=short.bin bs=1 seek=1008 count=16 conv=notrunc status=none
-	reports 65 'no width of the feed-forward layers' pt-ckpt verify short.bin
+	reports 65 'no feed-forward width' pt-ckpt verify short.bin
 	head -c 1000 model_40.bin >head.bin
 	reports 65 'shorter than its header' pt-ckpt verify head.bin
 	make_run other --arch llama --rope-theta 1000.5
-	reports 65 'of Llama 3' pt-ckpt convert other -o other.bin
+	reports 65 'llm.c supports Llama 3 only with' pt-ckpt convert other -o other.bin
 	[ ! -e other.bin ]
 }
 
@@ -199,11 +199,11 @@ same_hash() { # FILE...
 	pt-ckpt convert run --shard-size 8K -o a
 	pt-ckpt convert other --shard-size 8K -o b
 	cp b/model-00002-of-* a
-	reports 65 'pt_param_hash is not that of the other files' pt-ckpt verify a
+	reports 65 'pt_param_hash differs from the other files' pt-ckpt verify a
 	# averages: of one model, and one vocabulary
 	for o in '--heads 4' '--norm-eps 1e-6' '--act gelu'; do
 		make_run odd $o
-		reports 65 'are not of one model' pt-ckpt average run odd -o x.h5
+		reports 65 'are different models' pt-ckpt average run odd -o x.h5
 		code_of 65 pt-ckpt merge --weights 1,1 odd run -o x.h5
 		rm -r odd
 	done
@@ -280,14 +280,14 @@ shapes() { # CHECKPOINT
 	make_run run
 	pt-ckpt convert run -o good
 	cp good/model.safetensors alone.safetensors
-	reports 74 'give --model-config FILE' pt-ckpt verify alone.safetensors
+	reports 74 'specify --model-config FILE' pt-ckpt verify alone.safetensors
 	says 'alone.safetensors: cannot be read'
 	pt-ckpt convert --model-config good/config.json alone.safetensors -o alone.h5
 	pt-ckpt diff --no-optimizer alone.h5 good
 	printf 'GGUF\3\0\0\0' >model.gguf
 	code_of 65 pt-ckpt show model.gguf
-	says 'a GGUF file, which pt does not read: give the model of Hugging Face that it was converted from'
-	reports 65 'also read are .safetensors, .bin and .pt files' pt-ckpt convert good/config.json -o x.h5
+	says 'GGUF files are not supported; pass the Hugging Face model that it was converted from'
+	reports 65 '; .safetensors, .bin and .pt files and directories with config.json are supported, too' pt-ckpt convert good/config.json -o x.h5
 }
 
 @test "an adapter of PEFT is no model" {
@@ -322,7 +322,7 @@ shapes() { # CHECKPOINT
 		code_of "${3:-65}" pt-ckpt verify bad
 		says "$2"
 	}
-	try 's/"gpt2"/"gpt3"/' 'model_type "gpt3" is not supported; pt reads gpt2, llama, mistral, ' 69
+	try 's/"gpt2"/"gpt3"/' 'model_type "gpt3" is not supported, only gpt2, llama, mistral, ' 69
 	says 'bad: not supported'
 	try 's/gelu_new/relu/' 'activation_function' 69
 	try 's/{/{"quantization_config": {},/' 'quantization_config' 69
@@ -356,9 +356,9 @@ shapes() { # CHECKPOINT
 	rm -rf good
 	cp -r "$BATS_TEST_DIRNAME/../golden/hf-qwen2-skip" good
 	jq . "$BATS_TEST_DIRNAME/../golden/hf-qwen2-skip/config.json" >good/config.json
-	try 's/"sliding_attention"/"chunked_attention"/' 'layer_types has others' 69
-	try '/"full_attention"/d; s/"sliding_attention",/"sliding_attention"/' 'layer_types is not a list'
-	try 's/"sliding_window": 4/"sliding_window": 0/' 'sliding_window is not a possible number'
+	try 's/"sliding_attention"/"chunked_attention"/' 'layer_types must be full_attention or sliding_attention' 69
+	try '/"full_attention"/d; s/"sliding_attention",/"sliding_attention"/' 'layer_types must have a value for each layer'
+	try 's/"sliding_window": 4/"sliding_window": 0/' 'sliding_window is out of range'
 	rm -r good
 	pt-ckpt convert run -o good
 	try 's/"n_layer": 1/"n_layer": 2/' 'not the model'
@@ -388,13 +388,13 @@ shapes() { # CHECKPOINT
 	pt-ckpt show --options other >options
 	not grep -q nope-every options
 	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[0,1,0,1]/'
-	reports 69 'no_rope_layers is not every Nth layer' pt-ckpt verify other
+	reports 69 'no_rope_layers must be 0 in every Nth layer' pt-ckpt verify other
 	try 's/"no_rope_layers":[^]]*]/"no_rope_layers":[1,0]/'
 	code_of 65 pt-ckpt verify other
 	# no class has both
 	make_shard
 	tiny -n 1 -o both --arch llama --layers 2 --qk-norm --nope-every 2 >/dev/null
-	reports 65 'are those of Qwen3ForCausalLM' pt-ckpt convert --to huggingface -o both.hf both
+	reports 65 'Qwen3ForCausalLM, which has norms of queries and keys, does not support' pt-ckpt convert --to huggingface -o both.hf both
 }
 
 @test "cat, and - for each command: a checkpoint through a pipe" {

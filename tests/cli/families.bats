@@ -22,12 +22,12 @@ sixteen() { # a shard whose vocabulary has 16 tokens
 	local type
 	for type in mixtral phi olmo qwen3_moe gpt_oss; do
 		echo "{\"model_type\": \"$type\"}" >config.json
-		reports 69 "config.json: model_type \"$type\" is not supported; pt reads gpt2, llama, " \
+		reports 69 "config.json: model_type \"$type\" is not supported, only gpt2, llama, " \
 			pt-check before.pt "$golden/gemma2/after.pt"
 	done
 	# a class with tensors of another one
 	cp "$golden/gemma3/config.json" .
-	reports 65 'is of gemma3, and the tensors of gemma2' pt-ckpt verify before.pt
+	reports 65 'describes gemma3, but the tensors are gemma2' pt-ckpt verify before.pt
 }
 
 @test "keys that would change the function are rejected by name" {
@@ -38,13 +38,13 @@ sixteen() { # a shard whose vocabulary has 16 tokens
 	}
 	try gemma2 's/{/{"use_bidirectional_attention": true,/; /"use_bidirectional_attention": null/d' \
 		'use_bidirectional_attention is true'
-	try gemma3 's/"attn_logit_softcapping": null/"attn_logit_softcapping": 50.0/' 'attn_logit_softcapping is there'
-	try phi3 's/"rope_type": "default"/"rope_type": "longrope"/' 'rope_type is not default'
+	try gemma3 's/"attn_logit_softcapping": null/"attn_logit_softcapping": 50.0/' 'attn_logit_softcapping is not supported'
+	try phi3 's/"rope_type": "default"/"rope_type": "longrope"/' 'rope_type must be default'
 	try llama-yarn 's/"factor": 4.0/"factor": 4.0, "truncate": false/' 'truncate is false'
 	try llama-yarn 's/"rope_type": "yarn"/"rope_type": "dynamic"/' \
-		'rope_type is none of default, linear, llama3, yarn'
+		'rope_type must be default, linear, llama3 or yarn'
 	try llama-yarn 's/"factor": 4.0/"factor": 4.0, "partial_rotary_factor": 0.5/' 'partial_rotary_factor is not 1'
-	try granite 's/"attention_multiplier"/"sliding_window": 5, "attention_multiplier"/' 'sliding_window is there'
+	try granite 's/"attention_multiplier"/"sliding_window": 5, "attention_multiplier"/' 'sliding_window is not supported'
 }
 
 @test "what the kernels lack is not trained, sampled or written" {

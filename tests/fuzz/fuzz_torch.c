@@ -176,7 +176,7 @@ static void read_item(struct torch_file *f, const struct torch_item *t)
 	FUZZ_ON((rc != 0) != (e.code != 0) || n < 0 || n > 4);
 	FUZZ_ON(torch_find(f, t->name) != t);
 	e = (struct err){0};
-	rc = torch_texts(f, t, &texts, &e);
+	rc = torch_read_strings(f, t, &texts, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	strs_free(&texts);
 	if (t->kind != TORCH_TENSOR || width > MOST_NUMBERS || !width)

@@ -22,7 +22,7 @@
 
 static struct err e;
 static struct open_how how;
-static const char too_much[] = "take more memory than 16 times the size";
+static const char too_much[] = "need more memory than 16 times the size";
 
 /* ---- limits ------------------------------------------------------------------------------ */
 
@@ -189,7 +189,7 @@ static int read_values(const void *path)
 	int64_t n;
 	int rc = torch_open(&f, path, &e);
 	for (int64_t i = 0; i < f.n && !rc; i++)
-		rc = torch_texts(&f, &f.items[i], &texts, &e) ||
+		rc = torch_read_strings(&f, &f.items[i], &texts, &e) ||
 		     torch_numbers(&f, &f.items[i], 1 << 20, v, &n, &e);
 	return rc;
 }
@@ -257,9 +257,10 @@ TEST(files_without_tensors)
 	str_puts(&p, "cposix\nsystem\n");
 	put_text(&p, "true");
 	str_puts(&p, "\x85Ru.");
-	assert_ends("'model', is a call of posix.system", open_view, save("call.pt", &p));
+	assert_ends(
+		"\"model\", is a call of posix.system", open_view, save("call.pt", &p));
 	str_puts(&p, "\x80\x02N.");
-	assert_ends("it has no tensor, and all of it is None", open_view,
+	assert_ends("it has no tensor, and its only value is None", open_view,
 		save("none.pt", &p));
 	str_free(&p);
 }
@@ -349,7 +350,7 @@ TEST(names_and_states_of_metadata)
 	str_puts(&p, "}(");
 	put_bytes(&p, "h\1h\2", 300000);
 	str_puts(&p, "uub.");
-	assert_ends("none of its items", open_file, save_metadata("states", &p));
+	assert_ends("names an unknown item", open_file, save_metadata("states", &p));
 	str_free(&p);
 }
 
@@ -411,12 +412,12 @@ TEST(names_groups_and_paddings_of_zero)
 	str_puts(&model, "\x80\x02}(");
 	put_text(&model, "param_shapes");
 	str_puts(&model, "]u.");
-	assert_ends("0 groups of parameters, and the optimizer has 400000", open_file,
+	assert_ends("has 0 parameter groups, but the optimizer has 400000", open_file,
 		save_zero("zgroup",
 			"q\1"
 			"0",
 			"h\1", 400000, &more, &model));
-	/* 150,000 paddings, of which the last is not possible */
+	/* 150,000 paddings, the last one invalid */
 	put_text(&more, "param_alignment_paddings");
 	str_puts(&more, "](](");
 	for (int i = 0; i < 400000; i++)
@@ -430,7 +431,7 @@ TEST(names_groups_and_paddings_of_zero)
 		str_puts(&model, "h\1");
 	}
 	str_puts(&model, "ueu.");
-	assert_ends("param_alignment_paddings are not possible", open_file,
+	assert_ends("invalid param_alignment_paddings", open_file,
 		save_zero("zpad",
 			"q\1"
 			"0",

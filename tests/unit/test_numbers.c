@@ -300,15 +300,15 @@ TEST_AFTER(set_up, frozen_parameters_are_told_by_shapes)
 TEST_AFTER(set_up, freeze_tells_the_others)
 {
 	static const char several[] =
-		"their shapes fit in several ways; name those that are not "
-		"trained with pt-check --freeze, or save the names, too";
+		"the shapes fit in several ways; name the untrained parameters "
+		"with pt-check --freeze, or save the names too";
 	check(GROUPS("layers.1|l.norm|embed|head"), PLAIN, NULL,
-		"the optimizer has 12 parameters by number, the model 21: their shapes fit");
+		"the optimizer has 12 numbered parameters, the model 21: the shapes fit");
 	check(GROUPS("layers.1|l.norm|embed|head"), PLAIN, "layers\\.0", NULL);
 	check(GROUPS("up|down"), PLAIN, NULL, several);
 	check(GROUPS("up|down"), PLAIN, "att|norm|w1|tok|output", NULL);
 	check(GROUPS("up|down"), PLAIN, "att|norm|tok|output",
-		"has 4 parameters by number, the model 21, of which --freeze names 15");
+		"has 4 numbered parameters, the model 21; --freeze names 15");
 	/* what is frozen may be in the optimizer all the same */
 	check(GROUPS("weight"), PLAIN, "norm", NULL);
 }
@@ -316,7 +316,7 @@ TEST_AFTER(set_up, freeze_tells_the_others)
 TEST_AFTER(set_up, names_come_before_shapes)
 {
 	check(GROUPS("layers.0", "weight"), PLAIN, NULL,
-		"by number in 2 groups, the model 21: their shapes fit in several ways; save the names");
+		"numbered parameters in 2 groups, the model 21: the shapes fit in several ways; save");
 	check(GROUPS("layers.0", "weight"), NAMED, NULL, NULL);
 	check(GROUPS("layers.1|head"), NAMED, NULL, NULL);
 	check(GROUPS("weight"), NAMED | REVERSED, NULL, NULL);
@@ -331,7 +331,7 @@ TEST_AFTER(set_up, another_order_is_an_error)
 	assert_int_equal(convert_open(&v, path, &open, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(
-		strstr(e.msg, "number 1 of the optimizer does not have the shape of "));
+		strstr(e.msg, "parameter 1 of the optimizer differs in shape from "));
 	check(GROUPS("proj", "norm"), REVERSED, NULL,
-		"their shapes do not fit the parameters in the order of the model");
+		"the shapes do not fit the parameters in the model's order");
 }

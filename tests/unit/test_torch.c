@@ -212,7 +212,7 @@ TEST(options_that_are_missing_or_wrong)
 	e = (struct err){0};
 	how.config = GOLDEN "gpt2/config.json";
 	assert_int_equal(convert_open(&v, GOLDEN "ddp.pt", &how, &e), -1);
-	assert_non_null(strstr(e.msg, "is of gpt2"));
+	assert_non_null(strstr(e.msg, "describes gpt2"));
 	how.config = NULL;
 }
 
@@ -309,12 +309,13 @@ TEST(refused_files)
 	static const struct {
 		const char *path, *message;
 		int code;
-	} cases[] = {{GOLDEN "refused/compressed.pt", ": compressed;", EX_UNAVAILABLE},
-		{GOLDEN "refused/order.pt", "byte order is big", EX_UNAVAILABLE},
+	} cases[] = {{GOLDEN "refused/compressed.pt", "compressed zip entries",
+			     EX_UNAVAILABLE},
+		{GOLDEN "refused/order.pt", "byte order \"big\"", EX_UNAVAILABLE},
 		{GOLDEN "refused/transformed", "items are transformed", EX_UNAVAILABLE},
-		{GOLDEN "refused/hole", "do not cover it", EX_DATAERR},
-		{GOLDEN "refused/universal3", "has no shapes", EX_UNAVAILABLE},
-		{GOLDEN "refused/stage0-fused", "without names and shapes",
+		{GOLDEN "refused/hole", "leave a hole", EX_DATAERR},
+		{GOLDEN "refused/universal3", "lacks tensor shapes", EX_UNAVAILABLE},
+		{GOLDEN "refused/stage0-fused", "without parameter names and shapes",
 			EX_UNAVAILABLE},
 		{GOLDEN "refused/buffers", "--dist-ckpt-optim-fully-reshardable",
 			EX_UNAVAILABLE}};
@@ -693,7 +694,7 @@ TEST(shapes_that_are_refused)
 	"0\x8c\x03"                                                                          \
 	"cpuK\x04tQ" offset "(" dims "t(K\x01K\x01K\x01tNtR."
 #define HUGE_DIM "\x8a\x06\x00\x00\x00\x00\x00\x01"
-	struct described d;
+	struct tensor_info d;
 	struct pickle p;
 	succeed(PARSE(&p, TENSOR("K\x01", "K\x03K\x01K\x01")));
 	succeed(describe_tensor(&p, p.root, &d, &e));
