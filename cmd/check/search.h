@@ -104,7 +104,7 @@ bool within(const struct step_check *c, int i, double residual);
 /* Rounds a factor to the digits that the run's precision allows; put_factors() appends several. */
 double shown(const struct step_check *c, double f);
 void put_factors(
-	const struct step_check *c, char *out, size_t room, const double *f, int n);
+	const struct step_check *c, char *out, size_t capacity, const double *f, int n);
 
 /* Returns true if a few values may fit this tensor by chance. Within the bounds of bf16,
  * a norm or a bias may, if most tensors are wrong, or if it is wrong by little. */
