@@ -245,13 +245,13 @@ four_files() { # COMMAND...: with the standard ones and one more
 	mkdir empty
 	for d in run empty; do
 		reports 65 "$d: no checkpoint" pt-ckpt verify $d
-		says "there is no checkpoint in this directory"
+		says "directory without checkpoint"
 		not says DAMAGED
 	done
 	tiny -n 4 --ckpt-every 1 --keep 0 -o other >/dev/null
 	rm other/checkpoints/{latest,best}.h5
 	for d in other other/checkpoints; do
-		reports 65 'checkpoints/latest.h5; the newest is other/checkpoints/step-00000004.h5' pt-sample $d
+		reports 65 'checkpoints/latest.h5 are missing; the newest is other/checkpoints/step-00000004.h5' pt-sample $d
 	done
 	ln -sf nowhere.h5 other/checkpoints/latest.h5
 	reports 74 'other: cannot be read' pt-ckpt verify other

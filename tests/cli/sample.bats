@@ -409,14 +409,14 @@ make_chat() {
 	touch dcp/.metadata
 	printf 'PK\003\004 and more' >x.pt
 	code_of 65 pt-sample dcp
-	says "dcp: a checkpoint of torch.distributed.checkpoint, of which 'pt-ckpt convert dcp -o NEW.h5' makes"
-	reports 65 "x.pt: a file of torch.save(), of which 'pt-ckpt convert x.pt -o NEW.h5' makes" pt-sample x.pt
+	says "dcp: a checkpoint of torch.distributed.checkpoint, not a pt checkpoint; 'pt-ckpt convert dcp -o NEW.h5' converts it"
+	reports 65 "x.pt: a file of torch.save(), not a pt checkpoint; 'pt-ckpt convert x.pt -o NEW.h5' converts it" pt-sample x.pt
 	code_of 65 pt-sample hf/model.safetensors
-	says "of which 'pt-ckpt convert --vocabulary hf hf/model.safetensors -o NEW.h5' makes a checkpoint"
+	says "; 'pt-ckpt convert --vocabulary hf hf/model.safetensors -o NEW.h5' converts it"
 	not grep -q init-from <<<"$output"
 	pt-ckpt convert $ckpt -o model.bin
 	code_of 65 pt-sample model.bin
-	says "model.bin: a model of llm.c, of which 'pt-ckpt convert model.bin -o NEW.h5' makes a checkpoint"
+	says "model.bin: a model of llm.c, not a pt checkpoint; 'pt-ckpt convert model.bin -o NEW.h5' converts it"
 	reports 65 "'pt-ckpt convert model.bin -o NEW.h5'" pt-ckpt export-json model.bin
 	reports 65 "; --init-from takes it as it is" pt-train -q -d data.h5 --resume model.bin -n 1
 	pt-train -q -d data.h5 --init-from model.bin -n 1 -o from_bin >/dev/null
