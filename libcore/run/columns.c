@@ -1,4 +1,4 @@
-/* The columns of a log: the table for printing, parsing and HDF5. */
+/* The table of columns of a log, and printing and parsing of rows. */
 #include "options/options.h"
 #include "run/run.h"
 
@@ -12,8 +12,8 @@ const struct column columns[N_COLUMNS] = {
 		.help = "tokens of the batch that count in the loss, if not all do"},
 	[COL_LOSS] = {"loss", COLUMN_EXACT, .tag = "train/loss", .curve = true,
 		.every = true, .unit = "nats",
-		.help = "training loss of the batch, per token that counts; of local SGD, after the warm-up: "
-			"of this worker's part"},
+		.help = "training loss of the batch, per token that counts; with local SGD, "
+			"after the warm-up: of this worker's part"},
 	[COL_GRAD_NORM] = {"grad_norm", COLUMN_EXACT, .tag = "train/grad_norm",
 		.curve = true, .help = "global gradient norm before clipping"},
 	[COL_LR] = {"lr", COLUMN_EXACT, .tag = "train/lr", .help = "learning rate"},
@@ -26,19 +26,19 @@ const struct column columns[N_COLUMNS] = {
 		.unit = "nats", .help = "loss on a fixed set of validation windows"},
 	[COL_VAL_BPB] = {"val_bpb", COLUMN_EXACT, .tag = "val/bpb", .curve = true,
 		.unit = "bits",
-		.help = "loss on validation text, in bits per byte: of other programs' logs only"},
+		.help = "loss on validation text, in bits per byte; only in other programs' logs"},
 	[COL_REWARD] = {"reward", COLUMN_EXACT, .tag = "train/reward", .curve = true,
-		.help = "mean reward of the rollouts: of other programs' logs only"},
+		.help = "mean reward of the rollouts; only in other programs' logs"},
 	[COL_DT] = {"dt", COLUMN_ROUND, .tag = "time/dt", .unit = "s",
 		.help = "time of a step"},
 	[COL_DT_FORWARD] = {"dt_forward", COLUMN_ROUND, .tag = "time/dt_forward",
-		.was = "dtf", .unit = "s", .help = "of dt, in the forward pass"},
+		.was = "dtf", .unit = "s", .help = "part of dt in the forward pass"},
 	[COL_DT_BACKWARD] = {"dt_backward", COLUMN_ROUND, .tag = "time/dt_backward",
-		.was = "dtb", .unit = "s", .help = "of dt, in the backward pass"},
+		.was = "dtb", .unit = "s", .help = "part of dt in the backward pass"},
 	[COL_DT_COMM] = {"dt_comm", COLUMN_ROUND, .tag = "time/dt_comm", .was = "dtc",
-		.unit = "s", .help = "of dt, waiting for communication"},
+		.unit = "s", .help = "part of dt waiting for communication"},
 	[COL_DT_DATA] = {"dt_data", COLUMN_ROUND, .tag = "time/dt_data", .was = "dtd",
-		.unit = "s", .help = "of dt, waiting for data"},
+		.unit = "s", .help = "part of dt waiting for data"},
 	[COL_BUBBLE] = {"bubble", COLUMN_ROUND, .tag = "time/bubble",
 		.help = "fraction of the time that pipeline ranks wait for other stages"},
 	[COL_SPS] = {"sps", COLUMN_ROUND, .tag = "speed/sps", .unit = "1/s",
@@ -50,26 +50,26 @@ const struct column columns[N_COLUMNS] = {
 	[COL_TPS_PER_GPU] = {"tps_per_gpu", COLUMN_ROUND, .tag = "speed/tps_per_gpu",
 		.unit = "1/s", .help = "tokens per second and rank"},
 	[COL_MFU] = {"mfu", COLUMN_ROUND, .tag = "speed/mfu",
-		.help = "model FLOPs utilization: (6 N + 12 L C T) per token, less what --freeze saves, over the peak; "
-			"absent where it would be above 1, as of a peak that was measured too low"},
+		.help = "model FLOPs utilization: (6 N + 12 L C T) per token, less what --freeze "
+			"saves, over the peak; absent if above 1, because the peak was measured too low"},
 	[COL_MFU_CAUSAL] = {"mfu_causal", COLUMN_ROUND, .tag = "speed/mfu_causal",
-		.help = "the same, with attention halved for causality"},
+		.help = "mfu with attention halved for causality"},
 	[COL_MEM_ACTIVE] = {"mem_active", COLUMN_INT, .tag = "memory/mem_active",
 		.unit = "bytes",
 		.help = "peak memory per rank of parameters, their state, gradients, "
 			"activations and buffers"},
 	[COL_MEM] = {"mem", COLUMN_INT, .tag = "memory/mem", .unit = "bytes",
-		.help = "peak memory per rank: resident, or of its GPU"},
+		.help = "peak memory per rank: resident, or on its GPU"},
 	[COL_SENT] = {"sent", COLUMN_ROUND, .tag = "traffic/sent", .unit = "bytes",
 		.help = "sent to other ranks per step, by the rank that sends most"},
 	[COL_SYNCS] = {"syncs", COLUMN_INT, .tag = "local_sgd/syncs", .was = "sync",
-		.help = "local SGD: synchronisations so far"},
+		.help = "local SGD: synchronizations so far"},
 	[COL_LOCAL_STEPS] = {"local_steps", COLUMN_INT, .tag = "local_sgd/local_steps",
 		.was = "sync_steps",
-		.help = "steps of this worker since the last synchronisation"},
+		.help = "steps of this worker since the last synchronization"},
 	[COL_LOCAL_LOSS] = {"local_loss", COLUMN_ROUND, .tag = "local_sgd/local_loss",
 		.was = "sync_loss", .unit = "nats",
-		.help = "mean training loss of all workers since the last synchronisation"},
+		.help = "mean training loss of all workers since the last synchronization"},
 	[COL_PSEUDO_GRAD_NORM] = {"pseudo_grad_norm", COLUMN_EXACT,
 		.tag = "local_sgd/pseudo_grad_norm", .curve = true, .was = "sync_norm",
 		.help = "norm of this worker's pseudo-gradient"},
@@ -89,7 +89,7 @@ const struct column columns[N_COLUMNS] = {
 		.unit = "bytes", .help = "sent to other workers by this rank"},
 	[COL_SYNC_WAIT] = {"sync_wait", COLUMN_ROUND, .tag = "local_sgd/sync_wait",
 		.unit = "s",
-		.help = "time that this rank waited for the synchronisation"},
+		.help = "time that this rank waited for the synchronization"},
 	[COL_OFFLOAD_READ] = {"offload_read", COLUMN_ROUND, .tag = "traffic/offload_read",
 		.was = "read", .unit = "bytes",
 		.help = "offloaded state read per step, by the rank that reads most"},
@@ -175,8 +175,8 @@ static bool is_name(const char *name, const char *p, size_t len)
 	return !name[len];
 }
 
-/* The column of a name; that after `last` is tried first, because rows are in the order of the
- * table. */
+/* Returns the column of a name, or -1. Tries the column after `last` first: rows are in the order
+ * of the table. */
 static int find_after(int last, const char *name, size_t len)
 {
 	for (int i = 1; i <= N_COLUMNS; i++) {
@@ -188,7 +188,7 @@ static int find_after(int last, const char *name, size_t len)
 	return -1;
 }
 
-/* "name=value" */
+/* Parses "name=value" into the row. Returns the column, or `last` if there is none. */
 static int parse_value(
 	const char *p, const char *end, int last, struct row *r, struct unread *u)
 {
@@ -234,7 +234,7 @@ int row_parse(const char *line, size_t len, struct row *r, struct unread *u)
 
 /* ---- the sense of a column ------------------------------------------------------- */
 
-/* Words of names of columns: lower is better; higher; and what is no result, such as loss_scale. */
+/* Words in column names: lower is better; higher is better; not a result, such as loss_scale. */
 static const char lower_words[] =
 	" loss nll ce ppl perplexity bpb bpc bpt mse rmse mae wer cer error errors dt ";
 static const char higher_words[] =
@@ -244,6 +244,7 @@ static const char other_words[] =
 	" scale weight coef coefficient lr norm grad kl std var count tokens rejected ";
 enum { NO_RESULT = 2 };
 
+/* Returns -1, 1, NO_RESULT, or 0 for an unknown word. */
 static int sense_of_word(const char *word, size_t n)
 {
 	char text[32];
@@ -265,7 +266,7 @@ static bool is_rate(const char *name)
 
 int column_sense(const char *name)
 {
-	int sense = is_rate(name); /* the last word that is known decides */
+	int sense = is_rate(name); /* the last known word determines it */
 	for (const char *p = name; *p && !is_rate(name);) {
 		size_t n = 0;
 		while (isalnum((unsigned char)p[n]))
