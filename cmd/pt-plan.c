@@ -453,6 +453,7 @@ static int print_found(const struct opts *o, const struct request *r,
 	return rc;
 }
 
+/* Parses the model and the cluster, searches, and prints the layouts. */
 static int plan(
 	const struct opts *o, char **words, int n, struct str *given, struct err *e)
 {

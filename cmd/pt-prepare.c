@@ -337,6 +337,7 @@ static void print_counted(const struct prepared *d, const struct prepare *p)
 				: "");
 }
 
+/* Returns the options of a preparation, with the defaults that depend on other options. */
 static struct prepare preparation(const struct opts *o, struct comm *world)
 {
 	struct prepare p = o->p;
@@ -419,6 +420,7 @@ static void note_idle(const struct opts *o, bool tokens)
 	opts_note_idle(&program, o, rows, ARRAY_LEN(rows));
 }
 
+/* Writes shards, or the token files of another program. */
 static int prepare(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -463,6 +465,7 @@ static int prepare(
 	return 0;
 }
 
+/* Trains a vocabulary and writes its files. */
 static int train(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {

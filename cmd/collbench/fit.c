@@ -87,6 +87,7 @@ static const struct bench_row *find_reference(
 	return kind;
 }
 
+/* Fits the rows of the kind of a row, and adds the fit to the table. */
 static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 {
 	scoped_ptr double *size = xcalloc((size_t)t->n_rows, sizeof(*size));

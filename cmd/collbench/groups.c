@@ -96,6 +96,7 @@ static void add_axis(struct bench_groups *g, struct mesh *const mesh[N_LIBRARIES
 		add_group(g, new);
 }
 
+/* Opens the meshes of a split, one per library, and adds the groups along its axes. */
 static int add_split(struct bench_groups *g, const char *text, enum group_choice which,
 	struct comm *const comm[N_LIBRARIES], const struct peer *peers, struct err *e)
 {

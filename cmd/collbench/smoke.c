@@ -100,6 +100,7 @@ static bool check_libraries(const struct comm *c, const struct peer *p)
 		same ? ", on all ranks" : " on rank 0");
 }
 
+/* Checks a collective with three sizes, in and out of place, from the first and the last root. */
 static bool check_collective(struct bench *b, enum coll what)
 {
 	static const int64_t sizes[] = {1, 1000, 100000};

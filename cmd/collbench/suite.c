@@ -88,6 +88,7 @@ static bool is_chosen(int64_t choice, int i, int n)
 	return choice == i || choice < 0 || choice >= n;
 }
 
+/* Adds the cases of an operation: all chosen types, reductions, roots and sizes. */
 static void add_collective(struct suite *s, const struct bench_group *g, int what)
 {
 	const struct coll_info *info = bench_info(what);

@@ -325,6 +325,8 @@ static double copied_seconds(const struct bound *x, const struct part_cost *all)
 	return pcie > 0 ? n / n_shards(x->l) / pcie : 0;
 }
 
+/* Sets lower bounds of the times: the pipeline, the exposed gathers and sums, the update, the
+ * copies. */
 static void time_bound(const struct bound *x, struct times *o)
 {
 	const struct request *r = x->r;

@@ -174,6 +174,7 @@ static void answer_fastest(const struct request *r, const struct search *s,
 	print_answer(out, "yes", line.s);
 }
 
+/* Answers whether any layout fits, and which one is the fastest. */
 static void answer_fits(const struct request *r, const struct search *s, struct str *out)
 {
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[384];

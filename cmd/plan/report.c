@@ -71,6 +71,7 @@ static const char *band_text(char text[static NUM_TEXT], struct band b)
 	return text;
 }
 
+/* Prints the bands of times and memory, and the measurements that they are from. */
 static void put_bands(const struct request *r, struct str *out)
 {
 	const struct cluster *c = &r->cluster;

@@ -62,6 +62,7 @@ static void set_sort_keys(const struct request *r, struct choice *c)
 		   c->memory.total * memory_band(BY_PT).high > (double)r->limit;
 }
 
+/* Estimates a layout, counts it, and keeps it if it fits and is among the fastest. */
 static void consider_layout(void *with, const struct layout *l)
 {
 	struct filter *f = with;

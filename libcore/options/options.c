@@ -235,6 +235,7 @@ bool opts_in_environment(const char *option)
 	return getenv(env_name(option, name)) != NULL;
 }
 
+/* Applies the environment variables PT_NAME; a list is separated by colons. */
 static int apply_env(struct parse *s, struct err *e)
 {
 	source_begin(s, true);

@@ -365,6 +365,7 @@ static void print_rates(
 	print_pair(out, "mfu_causal", "%.4f", causal, "6 N + 6 L C T");
 }
 
+/* Prints the parts of a step, and its rates, with and without overlap. */
 static void print_step(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {

@@ -311,6 +311,7 @@ static void column_to_cells(const struct run_log *l, int c, void *out)
 	}
 }
 
+/* Sets a column from the values of a file. Returns -1 if a value is invalid. */
 static int column_from_cells(struct run_log *l, int c, const void *in)
 {
 	size_t n_bytes = h5_type_bytes(column_type(c));
