@@ -99,7 +99,7 @@ static bool layers_are_alike(const struct train_opts *o)
 }
 
 /* Chooses two smaller models with at least `least` layers per stage: with *few layers, and with
- * *step more. Returns how often *step completes the model. If the whole model is less work,
+ * *step more. Returns the number of *steps that remain. If the whole model is less work,
  * returns 0, and *few is all layers. Blocks alternate between two places in memory, so layers are
  * left out in pairs. */
 static int64_t fewer_layers(const struct train_opts *o, const struct layout *l,

@@ -141,7 +141,7 @@ refused() {
 	bench 2 all_gather -b 64 -e 64 "${quick[@]}"
 	[ "$(wc -l <rows)" -eq 1 ]
 	refused 64 "did you mean 'allreduce'" pt-collbench all_reduc
-	refused 64 'start a rank for each GPU' pt-collbench -b 8 -e 64 -g 1
+	refused 64 'start a rank per GPU' pt-collbench -b 8 -e 64 -g 1
 }
 
 @test "columns: sizes" {
