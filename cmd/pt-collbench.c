@@ -105,7 +105,7 @@ static const struct opt options[] = {
 		"Compare the times with an earlier --out, and exit with 1 if any is slower."},
 	{OPT_DOUBLE, 0, "threshold", "PERCENT", "15", O(threshold), 0, 0, 1e6, .needs = "--compare",
 		.help =
-		"Differences up to PERCENT are ignored."},
+		"Ignore differences up to PERCENT."},
 	{OPT_INT, 0, "retries", "N", "2", O(retries), 0, 0, 1e6, .needs = "--compare", .help =
 		"Measure slower cases again, up to N times; a case is slower only if it is slower "
 		"each time."},

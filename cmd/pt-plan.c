@@ -57,15 +57,15 @@ static const struct opt options[] = {
 	{OPT_SIZE, 't', "tokens", "N", "0", O(tokens), .help =
 		"Tokens per step, a multiple of the context. 0: the batch of the model's preset."},
 	{OPT_STR, 'o', "only", "KEY=VALUE,...", NULL, O(only), .help =
-		"Only layouts with these settings of pt-train, such as tp=8,pp-schedule=gpipe. A "
-		"key may have several values. Values that are not searched by default are "
-		"allowed."},
+		"Only layouts with these settings of pt-train, such as tp=8,pp-schedule=gpipe. If "
+		"a key is given several times, any of its values is allowed. Values that are not "
+		"searched by default are allowed, too."},
 	{OPT_INT, 'x', "exact", "N", "-1", O(exact), 0, -1, 1e6, .help =
 		"Plan by the code that trains until N layouts fit, in the order of their time "
 		"bounds. 0: all layouts. -1: up to 100, but fewer if all others are bound to be "
-		"slower or more would take longer than a few seconds; large models are planned "
+		"slower or if planning takes longer than a few seconds; large models are planned "
 		"with fewer layers."},
-	{OPT_GROUP, .name = "Showing"},
+	{OPT_GROUP, .name = "Output"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
 		"Number of layouts to list, fastest first by the middle of the band of their "
 		"time."},

@@ -91,7 +91,7 @@ static const struct opt options[] = {
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Tokens that count"},
 	{OPT_ENUM, 0, "record", NULL, "text", O(p.record), .values = OPT_WORDS(RECORD_WORDS), .help =
-		"Content of a line of JSONL, and its fields. text: a text, all of which counts. "
+		"Content of a line of JSONL, and its fields. text: a text; all of it counts. "
 		"prompt: prompt,completion; the completion counts. messages: a conversation, as a "
 		"list of objects with role and content, or from and value. spans: text,spans; "
 		"spans is a list of [begin, end] in characters of the text. ids: "
