@@ -39,7 +39,7 @@ refused() { # CODE TEXT COMMAND...
 	refused 65 'larger than' pt-prepare --config /dev/zero
 	refused 65 'equals:1: expected' pt-compare --config equals
 	refused 65 'quotes:3: ' pt-sample --config quotes
-	refused 65 'long:1: a key of 80 characters' pt-train --config long
+	refused 65 'long:1: the key has 80 characters' pt-train --config long
 	refused 74 'text.txt/c: Not a directory' pt-train --config text.txt/c
 	refused 74 'Is a directory' pt-train --config .
 	refused 64 'needs a value' pt-train --config
@@ -49,7 +49,7 @@ refused() { # CODE TEXT COMMAND...
 	make_text >text.txt
 	for p in 'pt-plan gpt2-124m' 'pt-compare a b' 'pt-ckpt list a'; do
 		read -ra p <<<"$p"
-		said="${p[0]}: ${p[0]} is a single process: start it without mpiexec or srun"
+		said="${p[0]}: ${p[0]} is a single process; start it without mpiexec or srun"
 		code_of 64 mpiexec -n 3 "${p[@]}"
 		[ "$output" = "$said" ]
 		for vars in 'PMI_SIZE=2 PMI_RANK=0' 'OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0' \

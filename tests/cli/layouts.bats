@@ -232,10 +232,10 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	make_shard
 	reports 65 'but one sample needs 65537' tiny --dry-run -T 65536
 	code_of 1 tiny --dry-run --memory 100K # as without --dry-run
-	says 'the run will be refused'
+	says 'the run will be rejected'
 	says 'out of memory: a rank needs'
 	tiny --dry-run --memory 100M >plan
-	not grep -q 'will be refused' plan
+	not grep -q 'will be rejected' plan
 	# the copy of a checkpoint is optional
 	local bytes
 	bytes=$(awk '/^total/ { print $2 - 1 }' plan)

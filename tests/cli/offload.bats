@@ -132,7 +132,7 @@ value() { # COLUMN FILE: of the last row
 		pt-compare -q free $what
 		[ $what = all ] || continue # and the limit that the plan keeps
 		limit=$(($(kib --offload $what --offload-to .) + 1))
-		reports 1 'and --memory gives it' tiny "${big[@]}" --memory ${limit}K -o none --overwrite
+		reports 1 'and --memory is' tiny "${big[@]}" --memory ${limit}K -o none --overwrite
 		tiny -n 1 "${big[@]:2}" --memory ${limit}K --offload $what --offload-to . -o $what --overwrite >/dev/null
 	done
 }
@@ -196,7 +196,7 @@ value() { # COLUMN FILE: of the last row
 	need=$(kib --tile 16)
 	[ $((need + 240000)) -lt "$(kib --virtual tp=16)" ]
 	reports 1 'out of memory' limited $((need + beside)) --virtual tp=16 -o none --overwrite
-	reports 1 'and --memory gives it' tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
+	reports 1 'and --memory is' tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
 	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
 }
 

@@ -213,12 +213,12 @@ make_chats() { # N: conversations of one to three questions
 	says nosuch
 	echo '{"prompt": "a", "completion": "b"}' >p.jsonl
 	pt-prepare -t byte --record prompt --too-long drop -f 0 p.jsonl -o a.h5 2>err
-	grep -q 'no windows without --window' err
+	grep -q 'without --window, no document is too long' err
 	pt-prepare -t byte --field prompt --count all -f 0 p.jsonl -o t.h5 2>err
 	grep -q 'all of a text counts' err
 	make_shard b.h5
 	code_of 64 pt-prepare b.h5 --window 8 -o c.h5
-	says '--window: for text and JSONL, not for files of tokens, of which EXAMPLES'
+	says '--window: for text and JSONL, not for files of tokens; EXAMPLES'
 }
 
 @test "a vocabulary of conversations, with their markers" {
