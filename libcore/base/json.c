@@ -1,9 +1,9 @@
-/* Values of JSON. */
+/* JSON values. */
 #include "base/json.h"
 
 #include <math.h>
 
-/* Estimates the memory that jansson takes, and sets the line where it is too much. */
+/* Estimates the memory that jansson takes; *line is the line that exceeds the limit. */
 static bool is_cheap(const char *text, size_t n, int *line)
 {
 	enum { OBJECT = 256, ARRAY = 144, MEMBER = 64, PLACE = 32, TEXT = 64 };
