@@ -1,4 +1,4 @@
-/* Large datasets with block checksums, whose bytes do not pass through HDF5. */
+/* Large datasets with block checksums, written and read without HDF5. */
 #include "base/file.h"
 #include "h5/h5_internal.h"
 
@@ -102,7 +102,7 @@ int h5_block_check(
 	if (hash_bytes(data, (size_t)h5_block_bytes(b, block), 0) == b->xxh3[block])
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: rows %lld to %lld do not match their checksum: the file is damaged",
+		"%s: rows %lld to %lld do not match their checksum; the file is damaged",
 		b->path, (long long)(block * b->block_rows),
 		(long long)(min64((block + 1) * b->block_rows, b->rows) - 1));
 }

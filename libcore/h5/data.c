@@ -32,8 +32,8 @@ static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *
 	return 0;
 }
 
-/* Soft and external links are refused. The native order is used and sorted here, because for other
- * orders HDF5 (1.10) allocates a table and frees uninitialised entries if the group is damaged. */
+/* Rejects soft and external links. Lists names in native order and sorts them, because for other
+ * orders HDF5 (1.10) allocates a table and frees uninitialized entries if the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {
 	h5_forget_errors(f);
@@ -50,7 +50,7 @@ int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 	return 0;
 }
 
-/* (Slow, so it is asked of a dataset without an offset only: one in chunks has none.) */
+/* (This is slow, so it is called only for datasets without an offset, as chunked ones are.) */
 static bool is_chunked(hid_t dataset)
 {
 	hid_t how = H5Dget_create_plist(dataset);
@@ -70,7 +70,7 @@ static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 		H5Sget_simple_extent_dims(space, dims, NULL);
 		*info = (struct h5_info){.type = (enum h5_type)t, .ndim = ndim, .n = 1};
 		int64_t row = (int64_t)H5Tget_size(
-			type); /* bytes of a row, even if there are none */
+			type); /* bytes of a row, even without rows */
 		rc = 0;
 		for (int i = 0; i < ndim; i++) {
 			info->dims[i] = (int64_t)dims[i];
@@ -84,7 +84,7 @@ static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 		info->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
 		info->chunked = info->offset < 0 && is_chunked(dataset);
 	}
-	/* The bytes must be within the file. */
+	/* the bytes must be within the file */
 	int64_t bytes;
 	if (!rc && f->size_bytes && info->offset >= 0 &&
 		(__builtin_mul_overflow(info->n, (int64_t)H5Tget_size(type), &bytes) ||
@@ -133,8 +133,8 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 		return -1;
 	h5_forget_errors(f);
 	if (H5Lexists(f->id, path, H5P_DEFAULT) > 0) {
-		if (f->whole) /* its checksum would have to be forgotten */
-			return h5_bad(f, e, EX_DATAERR, "there are two of %s", path);
+		if (f->whole) /* (its checksum would have to be subtracted) */
+			return h5_bad(f, e, EX_DATAERR, "%s is written twice", path);
 		if (H5Ldelete(f->id, path, H5P_DEFAULT) < 0)
 			return h5_unwritten(f, e, "%s", path);
 	}
@@ -155,15 +155,15 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	return d;
 }
 
-static int put(struct h5 *f, const char *path, hid_t on_disk, hid_t native, int ndim,
-	const int64_t *dims, const void *data, struct err *e)
+static int put_dataset(struct h5 *f, const char *path, hid_t on_disk, hid_t native,
+	int ndim, const int64_t *dims, const void *data, struct err *e)
 {
 	hid_t d = h5_create_dataset(f, path, on_disk, ndim, dims, false, e);
 	if (d < 0)
 		return -1;
 	errno = 0;
 	int rc = H5Dwrite(d, native, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
-	/* A small dataset is in HDF5's memory until here. */
+	/* a small dataset is in HDF5's memory until it is closed */
 	if (H5Dclose(d) < 0 || rc)
 		return h5_unwritten(f, e, "%s", path);
 	if (f->whole)
@@ -174,14 +174,14 @@ static int put(struct h5 *f, const char *path, hid_t on_disk, hid_t native, int 
 int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64_t *dims,
 	const void *data, struct err *e)
 {
-	return put(f, path, h5_on_disk(t), h5_native(t), ndim, dims, data, e);
+	return put_dataset(f, path, h5_on_disk(t), h5_native(t), ndim, dims, data, e);
 }
 
-/* A text is a scalar string of fixed length, so that h5dump and h5py show it as a string. */
+/* Writes a scalar string of fixed length, which h5dump and h5py show as a string. */
 int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e)
 {
 	hid_t type = h5_text_type(strlen(text));
-	int rc = put(f, path, type, type, 0, NULL, text, e);
+	int rc = put_dataset(f, path, type, type, 0, NULL, text, e);
 	H5Tclose(type);
 	return rc;
 }

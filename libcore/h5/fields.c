@@ -7,7 +7,7 @@
 
 enum { MAX_TEXT = 1 << 20 };
 
-/* Its value is about to be replaced. */
+/* Subtracts the checksum of an attribute that is about to be replaced. */
 static int forget_attribute(
 	struct h5 *f, hid_t old, hid_t type, const char *path, const char *name)
 {
@@ -21,8 +21,8 @@ static int forget_attribute(
 	return 0;
 }
 
-/* An attribute is written where it is, unless its type changes: what is deleted leaves room in the file that has no
- * checksum. */
+/* Opens or creates an attribute. It is deleted only if its type changes, because deleting leaves
+ * a gap without a checksum in the file. */
 static hid_t open_or_create(struct h5 *f, hid_t object, const char *path,
 	const char *name, hid_t type, hid_t space)
 {
@@ -39,7 +39,7 @@ static hid_t open_or_create(struct h5 *f, hid_t object, const char *path,
 	return H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
 }
 
-/* The seal, too, is an attribute; it is not part of what it seals. */
+/* Writes an attribute. (The seal is an attribute too, but not part of its own sum.) */
 static int write_one(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *a, const void *value)
 {
@@ -118,7 +118,8 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 	char part[sizeof(f->group)];
 	size_t n = (size_t)(strrchr(path, '/') - path);
 	if (n >= sizeof(part))
-		return h5_bad(f, e, EX_DATAERR, "a path of %zu characters", n);
+		return h5_bad(
+			f, e, EX_DATAERR, "a path of %zu characters is too long", n);
 	if (strlen(f->group) == n && !memcmp(f->group, path, n))
 		return 0;
 	for (size_t i = 1; i <= n; i++) {
@@ -240,7 +241,8 @@ int h5_check_format(
 			have.format, format);
 	else if (have.version < 1 || have.version > newest_version)
 		rc = h5_bad(f, e, EX_DATAERR,
-			"version %lld of the %s format; this program reads 1 to %lld",
+			"version %lld of the %s format is not supported; "
+			"this program reads 1 to %lld",
 			(long long)have.version, format, (long long)newest_version);
 	free(have.format);
 	return rc;

@@ -253,7 +253,7 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 bool store_is_whole(const struct store *s);
 /* Returns true if this rank has any of rows [row, row + n) of a whole tensor. */
 bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);
-/* Stores those of rows [row, row + n) of a whole tensor that this rank has. */
+/* Stores the rows in [row, row + n) of a whole tensor that this rank has. */
 void store_put(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
 

@@ -522,7 +522,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	"${bpe[@]}" --vocab-files none.json normal -o n.h5
 	cmp <(h5dump -d train a.h5 | tail -n +2) <(h5dump -d train n.h5 | tail -n +2)
 	# but it is another tokenizer
-	reports 65 'its tokenizer differs from that of a.h5' pt-train -d a.h5 -d n.h5 -n 1 -o run
+	reports 65 'its tokenizer differs from the tokenizer of a.h5' pt-train -d a.h5 -d n.h5 -n 1 -o run
 	jq '.normalizer.type = "Lowercase"' tokenizer.json >lower.json
 	reports 65 "the normalizer 'Lowercase' is not supported" pt-prepare -t bpe --vocab-files lower.json text -o c.h5
 }
