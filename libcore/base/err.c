@@ -21,8 +21,8 @@ static const char *log_program = "pt";
 static int log_rank_id;
 static bool log_many, log_all, log_is_quiet;
 
-/* Opens /dev/null for closed descriptors below 3, or else the next file would get the descriptor and
- * receive messages. Its access mode makes reads or writes fail as if it were closed. */
+/* Opens /dev/null for closed descriptors below 3, or else the next file would get the descriptor
+ * and receive messages. Its access mode makes reads or writes fail as if it were closed. */
 static void hold_standard_files(void)
 {
 	for (int fd = 0; fd < 3; fd++)

@@ -112,18 +112,18 @@ ssize_t read_some(int fd, void *p, size_t n_bytes)
 	return n;
 }
 
-int copy_most(int from, int to, int64_t most)
+int copy_most(int from, int to, int64_t max_bytes)
 {
 	enum { PIECE = 1 << 18 };
 	scoped_ptr char *piece = xmalloc(PIECE);
 	int rc = 0;
 	for (;;) {
 		ssize_t n = read_some(from, piece, PIECE);
-		if (n <= 0 || n > most || write_all(to, piece, (size_t)n)) {
-			rc = n == 0 ? 0 : n > most ? 1 : -1;
+		if (n <= 0 || n > max_bytes || write_all(to, piece, (size_t)n)) {
+			rc = n == 0 ? 0 : n > max_bytes ? 1 : -1;
 			break;
 		}
-		most -= n;
+		max_bytes -= n;
 	}
 	return rc;
 }

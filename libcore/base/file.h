@@ -62,8 +62,8 @@ int64_t file_read_first(int fd, const char *name, void *p, size_t n_bytes, struc
 int64_t file_sniff(const char *path, void *p, size_t n_bytes);
 /* Calls read(), again after a signal. */
 ssize_t read_some(int fd, void *p, size_t n_bytes);
-/* Copies the rest of `from`; -1 with errno set; 1: there are more than `most` bytes. */
-int copy_most(int from, int to, int64_t most);
+/* Copies the rest of `from`; -1 with errno set; 1: it has more than max_bytes. */
+int copy_most(int from, int to, int64_t max_bytes);
 /* Replaces `path` by a symbolic link, atomically and durably. */
 int file_link(const char *target, const char *path, struct err *e);
 /* Returns -1 if the file system of `path` has less than n_bytes free; 0 also if that is unknown. */
@@ -147,17 +147,17 @@ struct stream {
 	char first[STREAM_LOOKS_AT];
 };
 int stream_look(struct stream *s, int fd, const char *name, struct err *e);
-/* Copies a stream to a temporary file, and returns its descriptor. Limits: `most`,
+/* Copies a stream to a temporary file, and returns its descriptor. Limits: max_bytes,
  * file_spool_limit(), and nine tenths of the free space, in bytes. */
-int file_spool(
-	const struct stream *s, int64_t most, char path[AT_LEAST(4096)], struct err *e);
+int file_spool(const struct stream *s, int64_t max_bytes, char path[AT_LEAST(4096)],
+	struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
-/* Copies a stream of at most `most` bytes to a file without a name. Returns a descriptor, or -1. */
-int file_keep(int fd, const char *name, int64_t most, struct err *e);
+/* Copies a stream of at most max_bytes bytes to an unnamed file. Returns a descriptor, or -1. */
+int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e);
 /* Functions that read a file or a copy of a stream; "-" is standard input. */
 struct seekable {
 	/* Inspects the beginning of a stream, and sets its maximum size in bytes. */
-	int (*look)(void *to, const struct stream *s, int64_t *most, struct err *e);
+	int (*look)(void *to, const struct stream *s, int64_t *max_bytes, struct err *e);
 	/* Reads the open file at `path`. */
 	int (*read)(void *to, int fd, const char *path, struct err *e);
 	void *to;

@@ -36,20 +36,21 @@ static int64_t spool_space(int fd)
 	return (int64_t)(0.9 * (double)fs.f_bavail * (double)fs.f_frsize);
 }
 
-static int copy_stream(const struct stream *s, int to, int64_t most, struct err *e)
+static int copy_stream(const struct stream *s, int to, int64_t max_bytes, struct err *e)
 {
 	char text[NUM_TEXT];
 	const char *directory = file_temporary_directory();
-	int64_t space = spool_space(to), limit = min64(most, min64(spool_limit, space));
+	int64_t space = spool_space(to),
+		limit = min64(max_bytes, min64(spool_limit, space));
 	int rc = (int64_t)s->n > limit ? 1 : write_all(to, s->first, s->n);
 	rc = rc ? rc : copy_most(s->fd, to, limit - (int64_t)s->n);
 	if (rc < 0)
 		return err_set(e, EX_IOERR, "%s, copied to a file in %s: %s", s->name,
 			directory, strerror(errno));
-	if (rc > 0 && limit == most)
+	if (rc > 0 && limit == max_bytes)
 		return err_set(e, EX_DATAERR,
 			"%s: larger than %lld bytes, the limit for such a file", s->name,
-			(long long)most);
+			(long long)max_bytes);
 	if (rc > 0)
 		return err_set(e, EX_IOERR,
 			"%s, copied to a file in %s: larger than %s (%lld bytes)%s%s",
@@ -62,23 +63,23 @@ static int copy_stream(const struct stream *s, int to, int64_t most, struct err 
 }
 
 int file_spool(
-	const struct stream *s, int64_t most, char path[static 4096], struct err *e)
+	const struct stream *s, int64_t max_bytes, char path[static 4096], struct err *e)
 {
 	int to = file_temporary(path, e);
 	if (to < 0)
 		return err_prefix(e, "%s: ", s->name);
-	if (!copy_stream(s, to, most, e))
+	if (!copy_stream(s, to, max_bytes, e))
 		return to;
 	cleanup_remove(path);
 	close(to);
 	return -1;
 }
 
-int file_keep(int fd, const char *name, int64_t most, struct err *e)
+int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e)
 {
 	char path[4096];
 	struct stream s;
-	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, most, path, e);
+	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, max_bytes, path, e);
 	if (to >= 0)
 		cleanup_remove(path);
 	return to;
@@ -90,10 +91,10 @@ static int read_stream(
 {
 	char kept[4096];
 	struct stream s;
-	int64_t most;
-	if (stream_look(&s, from, name, e) || how->look(how->to, &s, &most, e))
+	int64_t max_bytes;
+	if (stream_look(&s, from, name, e) || how->look(how->to, &s, &max_bytes, e))
 		return -1;
-	int fd = file_spool(&s, most, kept, e);
+	int fd = file_spool(&s, max_bytes, kept, e);
 	if (fd < 0)
 		return -1;
 	int rc = lseek(fd, 0, SEEK_SET) ? err_errno(e, name)

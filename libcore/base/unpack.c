@@ -197,17 +197,17 @@ void unpacked_close(struct unpacked *u)
 	free(u);
 }
 
-static int copy_unpacked(struct unpacked *u, int to, int64_t most, struct err *e)
+static int copy_unpacked(struct unpacked *u, int to, int64_t max_bytes, struct err *e)
 {
 	scoped_ptr char *piece = xmalloc(CHUNK);
 	int64_t n, total = 0;
 	while ((n = unpacked_read(u, piece, CHUNK, e)) > 0) {
 		total += n;
-		if (total > most)
+		if (total > max_bytes)
 			return err_set(e, EX_DATAERR,
 				"%s: larger than %lld bytes after decompression, the limit for such a "
 				"file; decompress it first",
-				u->name, (long long)most);
+				u->name, (long long)max_bytes);
 		if (write_all(to, piece, (size_t)n))
 			return err_set(e, EX_IOERR,
 				"%s, decompressed to a file in %s: %s", u->name,
@@ -216,7 +216,7 @@ static int copy_unpacked(struct unpacked *u, int to, int64_t most, struct err *e
 	return n < 0 ? -1 : 0;
 }
 
-int file_unpack(int fd, const char *name, int64_t most, struct err *e)
+int file_unpack(int fd, const char *name, int64_t max_bytes, struct err *e)
 {
 	char path[4096];
 	if (lseek(fd, 0, SEEK_SET))
@@ -225,7 +225,7 @@ int file_unpack(int fd, const char *name, int64_t most, struct err *e)
 	int to = u ? file_temporary(path, e) : -1, rc = to < 0 ? -1 : 0;
 	if (to >= 0) {
 		cleanup_remove(path);
-		rc = copy_unpacked(u, to, most, e);
+		rc = copy_unpacked(u, to, max_bytes, e);
 		if (!rc && lseek(to, 0, SEEK_SET))
 			rc = err_errno(e, name);
 	}

@@ -17,6 +17,6 @@ int64_t unpacked_done(const struct unpacked *u);
 void unpacked_close(struct unpacked *u); /* the descriptor stays open */
 /* Returns true for the first bytes of a gzip or zstd file. */
 bool is_packed(const char *first, size_t n);
-/* Decompresses a file to an unnamed temporary file of at most `most` bytes. Returns its descriptor;
- * -1: an error. */
-int file_unpack(int fd, const char *name, int64_t most, struct err *e);
+/* Decompresses a file to an unnamed temporary file of at most max_bytes bytes. Returns its
+ * descriptor; -1: an error. */
+int file_unpack(int fd, const char *name, int64_t max_bytes, struct err *e);

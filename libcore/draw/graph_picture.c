@@ -123,7 +123,7 @@ int graph_picture_check(const char *path, struct err *e)
 				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
 }
 
-/* Escapes ]]> in texts, which gnuplot does not, and strict XML parsers reject. */
+/* Escapes ]]> in texts: gnuplot does not, and strict XML parsers reject it. */
 static void escape_svg(struct str *picture)
 {
 	static const char end[] = "]]>";

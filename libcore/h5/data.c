@@ -38,14 +38,14 @@ int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {
 	h5_forget_errors(f);
 	if (strcmp(group, "/") && !h5_has(f, group))
-		return h5_bad(f, e, EX_DATAERR, "%s is missing", group);
+		return h5_error(f, e, EX_DATAERR, "%s is missing", group);
 	hid_t g = H5Gopen2(f->id, group, H5P_DEFAULT);
 	if (g < 0)
-		return h5_bad(f, e, EX_DATAERR, "%s is not a group", group);
+		return h5_error(f, e, EX_DATAERR, "%s is not a group", group);
 	int rc = H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, add_name, out) < 0;
 	H5Gclose(g);
 	if (rc)
-		return h5_bad(f, e, EX_DATAERR, "%s cannot be listed", group);
+		return h5_error(f, e, EX_DATAERR, "%s cannot be listed", group);
 	strs_sort(out);
 	return 0;
 }
@@ -100,7 +100,7 @@ hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e)
 	h5_forget_errors(f);
 	hid_t d = H5Dopen2(f->id, path, H5P_DEFAULT);
 	if (d < 0)
-		h5_bad(f, e, EX_DATAERR, "dataset %s is missing", path);
+		h5_error(f, e, EX_DATAERR, "dataset %s is missing", path);
 	return d;
 }
 
@@ -108,7 +108,7 @@ int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *in
 	struct err *e)
 {
 	return read_info(f, dataset, info)
-		       ? h5_bad(f, e, EX_DATAERR,
+		       ? h5_error(f, e, EX_DATAERR,
 				 "dataset %s is damaged or has an unsupported type", path)
 		       : 0;
 }
@@ -134,12 +134,12 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	h5_forget_errors(f);
 	if (H5Lexists(f->id, path, H5P_DEFAULT) > 0) {
 		if (f->whole) /* (its checksum would have to be subtracted) */
-			return h5_bad(f, e, EX_DATAERR, "%s is written twice", path);
+			return h5_error(f, e, EX_DATAERR, "%s is written twice", path);
 		if (H5Ldelete(f->id, path, H5P_DEFAULT) < 0)
-			return h5_unwritten(f, e, "%s", path);
+			return h5_write_error(f, e, "%s", path);
 	}
 	hid_t space = H5Screate_simple(ndim, n, NULL);
-	hid_t how = h5_how(H5P_DATASET_CREATE);
+	hid_t how = h5_properties(H5P_DATASET_CREATE);
 	if (blocks) {
 		H5Pset_layout(how, H5D_CONTIGUOUS);
 		H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY);
@@ -149,7 +149,7 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	H5Pclose(how);
 	H5Sclose(space);
 	if (d < 0)
-		h5_unwritten(f, e, "%s", path);
+		h5_write_error(f, e, "%s", path);
 	else if (blocks && f->whole)
 		f->written += h5_dataset_sum(path, type, ndim, dims, NULL);
 	return d;
@@ -165,7 +165,7 @@ static int put_dataset(struct h5 *f, const char *path, hid_t on_disk, hid_t nati
 	int rc = H5Dwrite(d, native, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
 	/* a small dataset is in HDF5's memory until it is closed */
 	if (H5Dclose(d) < 0 || rc)
-		return h5_unwritten(f, e, "%s", path);
+		return h5_write_error(f, e, "%s", path);
 	if (f->whole)
 		f->written += h5_dataset_sum(path, on_disk, ndim, dims, data ? data : "");
 	return 0;
@@ -196,7 +196,7 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	int rc = read_info(f, d, &info);
 	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max ||
 		(info.n && info.offset < 0)) {
-		rc = h5_bad(f, e, EX_DATAERR,
+		rc = h5_error(f, e, EX_DATAERR,
 			"dataset %s has the wrong type or size, or is not contiguous",
 			path);
 	} else {
@@ -205,7 +205,7 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 				      *data) < 0) {
 			free(*data);
 			*data = NULL;
-			rc = h5_bad(
+			rc = h5_error(
 				f, e, EX_DATAERR, "dataset %s could not be read", path);
 		}
 		if (n_read)
@@ -234,5 +234,5 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)
 	free(text);
 	H5Tclose(type);
 	H5Dclose(d);
-	return rc ? h5_bad(f, e, EX_DATAERR, "%s is not readable text", path) : 0;
+	return rc ? h5_error(f, e, EX_DATAERR, "%s is not readable text", path) : 0;
 }

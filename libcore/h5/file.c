@@ -62,7 +62,7 @@ int h5_type_of(hid_t type)
 	return H5Tget_class(type) == H5T_STRING ? H5_TEXT : -1;
 }
 
-int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
+int h5_error(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 {
 	char what[512];
 	va_list ap;
@@ -74,7 +74,7 @@ int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	return err_set(e, code, "%s: %s", f->path, what);
 }
 
-hid_t h5_how(hid_t class)
+hid_t h5_properties(hid_t class)
 {
 	hid_t list = H5Pcreate(class);
 	H5Pset_obj_track_times(list, false);
@@ -101,7 +101,7 @@ static void library_begin(void)
 	h5_watch_errors();
 }
 
-int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
+int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...)
 {
 	char what[400];
 	int why = f->failure ? f->failure : errno;
@@ -109,7 +109,7 @@ int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
-	return h5_bad(f, e, EX_IOERR, "%s%s%s could not be written",
+	return h5_error(f, e, EX_IOERR, "%s%s%s could not be written",
 		why ? strerror(why) : "", why ? ": " : "", what);
 }
 
@@ -205,7 +205,7 @@ static int open_old(
 static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)
 {
 	hid_t fapl = access_list();
-	hid_t how = h5_how(H5P_FILE_CREATE);
+	hid_t how = h5_properties(H5P_FILE_CREATE);
 	struct own_file own;
 	h5_forget_errors(NULL);
 	const char *at = open_own(&own, path, O_CREAT);
@@ -268,10 +268,10 @@ int h5_close(struct h5 *f, struct err *e)
 	h5_forget_errors(f);
 	int rc = H5Fclose(f->id) < 0 ? -1 : 0;
 	if (rc)
-		h5_bad(f, e, EX_IOERR, "%s",
+		h5_error(f, e, EX_IOERR, "%s",
 			errno ? strerror(errno) : "could not be closed");
 	else if (f->failure) /* the reader may have taken it for a missing object */
-		rc = h5_bad(f, e, EX_IOERR, "%s", strerror(f->failure));
+		rc = h5_error(f, e, EX_IOERR, "%s", strerror(f->failure));
 	h5_stop_watching(f);
 	free(f->path);
 	free(f->file);

@@ -54,7 +54,7 @@ int h5_type_of(hid_t type);
  * checksum. (HDF5's dense storage, an index, has padding without a checksum. But a header with many
  * links is slow, and even slower when it is converted to an index.) The caller calls H5Pclose(). */
 enum { H5_MAX_COMPACT = 255 };
-hid_t h5_how(hid_t class);
+hid_t h5_properties(hid_t class);
 /* Return the checksum of an attribute or a dataset. A file's checksum is their sum: order does not
  * matter, and a replaced value is subtracted. `data`: as on disk; NULL: with block checksums. */
 uint64_t h5_attribute_sum(
@@ -64,9 +64,9 @@ uint64_t h5_dataset_sum(
 /* Reads an attribute as it is on disk; the caller frees *data. */
 int h5_attribute_get(hid_t attribute, hid_t type, void **data);
 /* Sets the error "FILE: text of errno: OBJECT could not be written". Returns -1. */
-int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...) PRINTF(3, 4);
+int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...) PRINTF(3, 4);
 /* Sets the error "FILE: message", since HDF5's messages are for programmers. Returns -1. */
-int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
+int h5_error(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	PRINTF(4, 5);
 /* Creates a dataset and the groups above it, or replaces an existing one. `blocks`: its bytes are
  * allocated at once and not written. -1: with *e set. */

@@ -186,7 +186,7 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	if (!rc && kind == H5I_GROUP)
 		rc = walk_group(w, path, depth);
 	if (rc && !w->e->code)
-		h5_bad(w->f, w->e, EX_DATAERR,
+		h5_error(w->f, w->e, EX_DATAERR,
 			"%s is damaged, not supported, or not contiguous", path);
 	return rc;
 }
@@ -240,7 +240,7 @@ static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
 		return -1;
 	}
 	if (f->whole && have.found != f->written)
-		return h5_bad(f, e, EX_IOERR,
+		return h5_error(f, e, EX_IOERR,
 			"the file differs from the values written to it: the disk or "
 			"another program has changed it");
 	*seal = have.seal;
@@ -271,7 +271,7 @@ static int check_finished(
 	if (rc)
 		e->code = EX_IOERR;
 	else if (stored != seal || have.seal != seal)
-		rc = h5_bad(f, e, EX_IOERR,
+		rc = h5_error(f, e, EX_IOERR,
 			"the file differs from the values written to it, and is "
 			"discarded");
 	return h5_end(f, rc, e);
@@ -295,7 +295,7 @@ int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e)
 		seal_of(f, budget, visit, &have, e))
 		return -1;
 	if (have.seal != want)
-		return h5_bad(f, e, EX_DATAERR,
+		return h5_error(f, e, EX_DATAERR,
 			"the checksum of the metadata does not match; the file is "
 			"damaged");
 	return 0;
