@@ -593,7 +593,7 @@ full_disk() { # KIB COMMAND...
 		for f in empty binary cut.h5; do
 			refused 65 "$f: not an HDF5 file, or damaged" "${on[@]}" -d $f
 		done
-		refused 65 'bytes.h5: its tokenizer differs from that of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
+		refused 65 'bytes.h5: its tokenizer differs from the tokenizer of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
 		refused 65 'its vocabulary is not that of the data' env PT_DATA= "${on[@]}" -d bytes.h5 --resume run
 		refused 65 'cut-ckpt.h5: not an HDF5 file, or damaged' "${on[@]}" --resume cut-ckpt.h5
 		refused 64 "did you mean '--layers'" "${on[@]}" --layerz 3

@@ -186,7 +186,7 @@ not() { # COMMAND...
 
 # The number of messages in $output, but for those of what MPI left when another test killed a job.
 messages() {
-	grep '^pt-' <<<"$output" | grep -vc '/dev/shm/.*: removed: '
+	grep '^pt-' <<<"$output" | grep -vc 'removed /dev/shm/.*, which MPI left'
 }
 
 says() { # TEXT: it is in $output

@@ -170,9 +170,9 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	refuse '2 stages (pp 2 x pp-stages 1), but fewer layers: 1' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
 	refuse '4 stages (pp 2 x pp-stages 2), but fewer layers: 3' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 3 --pp 2 --pp-schedule interleaved
-	refuse 'interleaved cannot have 1 stage a rank' \
+	refuse 'interleaved cannot have 1 stage per rank' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 4 --pp 2 --pp-schedule interleaved --pp-stages 1
-	refuse '1f1b cannot have 2 stages a rank' \
+	refuse '1f1b cannot have 2 stages per rank' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 4 --pp 2 --pp-stages 2
 	refuse '2 data-parallel ranks, but a step has only 1 micro-batch' \
 		mpiexec -n 4 pt-train "${TINY[@]}" --tp 2 -b 2

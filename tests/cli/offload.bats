@@ -257,7 +257,7 @@ value() { # COLUMN FILE: of the last row
 	mkdir disk
 	mount -t tmpfs -o size=1m pt disk 2>/dev/null || skip 'no disk can be mounted'
 	big=(-n 2 --layers 2 --dim 256 --eval-every 0 --no-ckpt)
-	reports 74 'offload-to: disk: no room for' tiny "${big[@]}" --offload optimizer --offload-to disk -o run
+	reports 74 'offload-to: disk: cannot allocate' tiny "${big[@]}" --offload optimizer --offload-to disk -o run
 	not grep -q ^step= <<<"$output"
 	code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" "${big[@]}" --offload optimizer --offload-to disk -o run
 	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]

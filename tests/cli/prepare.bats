@@ -522,7 +522,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	"${bpe[@]}" --vocab-files none.json normal -o n.h5
 	cmp <(h5dump -d train a.h5 | tail -n +2) <(h5dump -d train n.h5 | tail -n +2)
 	# but it is another tokenizer
-	reports 65 'its tokenizer differs from that of a.h5' pt-train -d a.h5 -d n.h5 -n 1 -o run
+	reports 65 'its tokenizer differs from the tokenizer of a.h5' pt-train -d a.h5 -d n.h5 -n 1 -o run
 	jq '.normalizer.type = "Lowercase"' tokenizer.json >lower.json
 	reports 65 "the normalizer 'Lowercase' is not supported" pt-prepare -t bpe --vocab-files lower.json text -o c.h5
 }
@@ -576,19 +576,19 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 		says "standard input: ${2%%; *}"
 	}
 	local parquet='PAR1\025\004\025'
-	named "$parquet" d.parquet "a Parquet table, which is not read; convert it: python3 -c 'import pandas; pandas.read_parquet(\"d.parquet\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
-	named 'ARROW1\0\0' d.feather 'a file of Arrow (Feather), which is not read; convert it: python3'
-	named '\377\377\377\377\020\1' d.arrow "a stream of Arrow, as Hugging Face's datasets are, which is not read; convert it: python3"
-	named 'PK\003\004 and more' d.npz 'a zip archive, as .npz, .docx and .xlsx are, which is not read; unpack it: unzip d.npz'
-	named 'BZh91AY&SY' d.txt.bz2 'compressed by bzip2, which is not read; decompress it: bzcat d.txt.bz2 >d.txt'
-	named '\3757zXZ\0' d.xz 'compressed by xz, which is not read; decompress it: xzcat d.xz >d'
-	named '%%PDF-1.7' d.pdf 'a PDF document, which is not read; convert it: pdftotext d.pdf d.txt'
-	named 'SQLite format 3\0' d.db 'a database of SQLite, which is not read; convert it: sqlite3 d.db'
+	named "$parquet" d.parquet "a Parquet table, which is not supported; convert it: python3 -c 'import pandas; pandas.read_parquet(\"d.parquet\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
+	named 'ARROW1\0\0' d.feather 'a file of Arrow (Feather), which is not supported; convert it: python3'
+	named '\377\377\377\377\020\1' d.arrow "a stream of Arrow, as Hugging Face's datasets are, which is not supported; convert it: python3"
+	named 'PK\003\004 and more' d.npz 'a zip archive, as .npz, .docx and .xlsx are, which is not supported; unpack it: unzip d.npz'
+	named 'BZh91AY&SY' d.txt.bz2 'compressed by bzip2, which is not supported; decompress it: bzcat d.txt.bz2 >d.txt'
+	named '\3757zXZ\0' d.xz 'compressed by xz, which is not supported; decompress it: xzcat d.xz >d'
+	named '%%PDF-1.7' d.pdf 'a PDF document, which is not supported; convert it: pdftotext d.pdf d.txt'
+	named 'SQLite format 3\0' d.db 'a database of SQLite, which is not supported; convert it: sqlite3 d.db'
 	printf "$parquet" | tee chat.jsonl >'a b;c'
 	for o in '--format jsonl' '--chat-template chatml -t byte' '-t byte' '--train-bpe 300 --vocab-out v'; do
 		read -ra o <<<"$o"
 		code_of 65 pt-prepare -q "${o[@]}" chat.jsonl -o x.h5
-		says 'chat.jsonl: a Parquet table, which is not read; convert it'
+		says 'chat.jsonl: a Parquet table, which is not supported; convert it'
 		says 'to_json("chat.out.jsonl"'
 		[ "$(grep -vc 'what a user says could look' <<<"$output")" -eq 1 ]
 	done
@@ -596,7 +596,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	says 'a b;c: a Parquet table' # and no such name in a command
 	says 'read_parquet("FILE")'
 	for url in http://a.b/c.txt https://a.b/c.parquet hf://datasets/x s3://b/c; do
-		reports 64 "$url: a URL, and only files are read; download it" pt-prepare $url -o x.h5
+		reports 64 "$url: URLs are not supported; download it" pt-prepare $url -o x.h5
 	done
 	[ ! -e x.h5 ]
 	# any bytes are tokens, and text may begin so

@@ -110,7 +110,7 @@ refused() { # TEXT COMMAND...
 		ended $two
 		# without --overwrite only one
 		[ $((first + status)) -eq 74 ]
-		grep -qE 'x.h5 exists; --overwrite|x.h5: another program has made it meanwhile' err1 err2
+		grep -qE 'x.h5 exists; --overwrite|x.h5: another program created it meanwhile' err1 err2
 		cmp x.h5 data.h5 || cmp x.h5 other.h5
 		rm -f x*.h5
 		for how in '' --overwrite; do
