@@ -116,7 +116,7 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 			# shellcheck disable=SC2086
 			PT_EMU_BREAK=${kernel%:*} code_of 1 on_gpu ${row%|*} -o run
 			says 'self-test: '
-			says "computes wrongly: ${kernel#*:} "
+			says "gives wrong results: ${kernel#*:} "
 			says ': element '
 			[ ! -e run ]
 			[ ! -e cache ]
