@@ -87,7 +87,7 @@ setup() {
 @test "init-from: options and data that contradict the model are refused, with both" {
 	reports 64 "hf: its --layers is 3, but the run's is 4" "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from base --act gelu
-	says 'its --act is swiglu, and that of the run gelu'
+	says "its --act is swiglu, but the run's is gelu"
 	code_of 65 "${tune[@]}" -d byte.h5 -o x --init-from hf
 	says 'vocabulary is not that of the data (bpe of 300 tokens, and byte of 256)'
 	code_of 74 "${tune[@]}" -d text.h5 -o x --init-from nothing

@@ -189,7 +189,7 @@ no_commands() { # of a terminal
 	for text in 'pt-sample part.h5 x' 'pt-train -q -t 1 -n 6 --resume part.h5 -o new' \
 		'pt-train -q -t 1 -n 6 --init-from part.h5 -o new' 'pt-ckpt convert part.h5 -o new.bin'; do
 		# shellcheck disable=SC2086 # words
-		reports 65 '100000 layers, but 20 tensors' $text
+		reports 65 '100000 layers, ' $text
 	done
 	[ ! -e new ]
 	pt-ckpt average part.h5 part.h5 -o same.h5
