@@ -592,7 +592,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	END
 	refuse 'inject-delay: rank 2 does not exist' tiny_on 2 --edit-workers 2 --inject-delay 2:5
 	refuse 'corrupt-batch: worker 2 does not exist' tiny_on 2 --edit-workers 2 --corrupt-batch 2:1:5
-	refuse 'inject-delay: there is no rank 4' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
+	refuse 'inject-delay: rank 4 does not exist' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
 	refuse 'corrupt-batch: worker 2 does not exist' tiny --edit-workers 2 --corrupt-batch 2:1:5 --dry-run
 	refuse "inject-delay: 'some:3' is not" tiny --inject-delay some:3
 	refuse 'edit-wire needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-wire int8

@@ -89,7 +89,7 @@ setup() {
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from base --act gelu
 	says "its --act is swiglu, but the run's is gelu"
 	code_of 65 "${tune[@]}" -d byte.h5 -o x --init-from hf
-	says 'vocabulary is not that of the data (bpe of 300 tokens, and byte of 256)'
+	says "its vocabulary (bpe of 300 tokens) differs from the data's (byte of 256)"
 	code_of 74 "${tune[@]}" -d text.h5 -o x --init-from nothing
 	[ ! -e x ]
 	# another length of sequences is no contradiction, nor are options that say the same
