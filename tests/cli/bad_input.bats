@@ -103,7 +103,7 @@ refused() { # CODE TEXT COMMAND...
 		unshare -m sh -c 'mount -t tmpfs -o size="$1" none /dev/shm && shift && exec "$@"' sh "$@"
 	}
 	run small 16k mpiexec -n 2 pt-sample run
-	says '/dev/shm: 16.0 KiB free, and MPI needs about 10.0 MiB to start 2 ranks on this host; '
+	says '/dev/shm: 16.0 KiB free, but MPI needs about 10.0 MiB to start 2 ranks on this host; '
 	[ "$(grep -c 'MPI needs' <<<"$output")" = 1 ]
 	run small 16k pt-sample run
 	not says 'MPI needs'
@@ -594,7 +594,7 @@ full_disk() { # KIB COMMAND...
 			refused 65 "$f: not an HDF5 file, or damaged" "${on[@]}" -d $f
 		done
 		refused 65 'bytes.h5: its tokenizer differs from the tokenizer of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
-		refused 65 'its vocabulary is not that of the data' env PT_DATA= "${on[@]}" -d bytes.h5 --resume run
+		refused 65 "differs from the data's" env PT_DATA= "${on[@]}" -d bytes.h5 --resume run
 		refused 65 'cut-ckpt.h5: not an HDF5 file, or damaged' "${on[@]}" --resume cut-ckpt.h5
 		refused 64 "did you mean '--layers'" "${on[@]}" --layerz 3
 		[ $n -eq 1 ] || refused 64 "$n ranks, but a step has only 1 micro-batch" "${on[@]}" -b 2

@@ -489,11 +489,11 @@ shapes() { # CHECKPOINT
 	not h5ls weights.h5/exp_avg
 	pt-ckpt verify weights.h5
 	[ $(($(stat -c %s weights.h5) * 2)) -lt "$(stat -c %s "$(step run 40)")" ]
-	reports 0 'has no exp_avg, which starts at zero' tiny --resume weights.h5 -n 42 -o resumed
+	reports 0 'exp_avg is missing, and starts at zero' tiny --resume weights.h5 -n 42 -o resumed
 	pt-ckpt extract run --tensor 'layers.0.attention.*' --tensor norm.weight -o some.h5
 	[ "$(pt-ckpt show some.h5 | grep -c '\[')" -eq 9 ]
 	pt-ckpt verify some.h5
-	reports 65 'has no tensor' pt-sample some.h5 the
+	reports 65 'is missing: it is another model' pt-sample some.h5 the
 	reports 64 'no tensor matches "layers.9.*"' pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
 	pt-ckpt rename run --rename '^layers.0.=block.' --rename 'weight$=w' -o named.h5
 	pt-ckpt show named.h5 | grep -q '^block.attention.wq.w '

@@ -169,7 +169,7 @@ refused() { # TEXT COMMAND...
 		one 74 "rank $((n - 1)): c.conf: No such file" -n 2 -o new --config c.conf
 		one 74 "rank $((n - 1)): old/checkpoints/step-00000004.h5: No such file" -n 8 -o new --resume old/checkpoints/step-00000004.h5
 		if [ $n -eq 2 ]; then
-			one 74 "rank 1: new/checkpoints: No such file or directory, on $(hostname); ranks that share no file system need --ckpt-load broadcast" -n 2 -o new
+			one 74 "rank 1: new/checkpoints: No such file or directory, on $(hostname); without a shared file system, give --ckpt-load broadcast" -n 2 -o new
 		else # and nothing is removed for a run that cannot begin
 			cp -r old there/new
 			one 74 "rank 2: new/checkpoints: No such file" -n 2 -o new --overwrite
