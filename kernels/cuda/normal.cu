@@ -1,4 +1,4 @@
-/* Normal numbers: a thread computes the four of a Philox block. Bit-identical to
+/* Normal numbers: a thread computes the four numbers of a Philox block. Bit-identical to
  * kernels/cpu/normal.c. */
 #include "kernels/cuda/vector.h"
 #include "kernels/normal.h"
