@@ -58,6 +58,7 @@ static double moved_bytes(const struct kernel_call *c)
 	}
 }
 
+/* Adds the time that the call would take to the planned device's time. */
 static void add_time(struct device *d, const struct kernel_call *c)
 {
 	struct device_speed *s = d->speed;

@@ -246,6 +246,7 @@ struct fwd {
 	float *max, *sum;
 };
 
+/* Adds a block of keys to the online softmax of a block of queries. */
 static void fwd_block(const struct attn *a, const struct fwd *x, struct head k,
 	struct head v, struct run kb, int64_t b, int64_t h)
 {

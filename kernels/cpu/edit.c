@@ -17,6 +17,7 @@ static float sign_of(float x)
 	return (float)((x > 0) - (x < 0));
 }
 
+/* out[] = a worker's vote, term or share (the term's weight) for each element of a block. */
 static void leaf_of(const struct combining *b, enum term what, int worker, float *out)
 {
 	float w = b->c->weight[worker];

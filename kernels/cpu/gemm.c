@@ -185,6 +185,7 @@ static int64_t rows_in_place(const struct step *s, int64_t rows)
 	return can ? rows / s->u->rows * s->u->rows : 0;
 }
 
+/* Computes task i of a step: packs its rows, then computes its tiles. */
 static void run_task(const struct step *s, int64_t i)
 {
 	const struct gemm_unit *u = s->u;

@@ -289,7 +289,7 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	for (int i = 0; i < n; i++) {
 		int here = i % 2 * TILE, other = TILE - here;
 		copy_wait<0>();
-		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
+		__syncthreads(); /* this tile is loaded; no warp reads the previous one */
 		load_theirs<T, D, PART>(
 			their_x + other, their_y + other, x, batch, head, v, n, i + 1);
 		struct tile_span theirs = visible_tile(

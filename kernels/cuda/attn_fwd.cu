@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	for (int i = 0; i < keys.n; i++) {
 		int here = i % 2 * TILE, other = TILE - here;
 		copy_wait<0>();
-		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
+		__syncthreads(); /* this tile is loaded; no warp reads the previous one */
 		load_keys<T, D, DROP>(
 			k + other, v + other, x, batch, kv_head, keys, i + 1);
 		struct tile_span tile = visible_tile(x.k_runs, S::KEYS, keys, i);

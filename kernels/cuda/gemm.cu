@@ -354,6 +354,7 @@ static bool of_given_type(
 	return true;
 }
 
+/* Computes a matmul in runs, directly, or with converted operands: whatever works first. */
 static void multiply(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {

@@ -77,6 +77,7 @@ template <typename T> static __device__ inline float share(float x, float max)
 	return x == max ? 1.0f : exp_of<T>(x - max);
 }
 
+/* Adds a pack to the online softmax; elements from `left` on do not count. */
 template <typename T, int N>
 static __device__ inline void add_to_softmax(struct softmax_state &s, float (&x)[N], int left)
 {
