@@ -81,7 +81,7 @@ setup() {
 	reports 65 "differs from the data's" "${tune[@]}" -d other.h5 -o x --init-from char.hf
 	reports 65 "the vocabulary has no character 'E'" pt-prepare -t bpe --vocab-files char.hf other -o x.h5
 	code_of 65 pt-prepare -t gpt2 --vocab-files char.hf "$text" -o x.h5
-	says 'char.hf/tokenizer.json: a vocabulary of characters, which no pattern splits'
+	says 'char.hf/tokenizer.json: a vocabulary of characters takes no pattern or model'
 }
 
 @test "init-from: options and data that contradict the model are refused, with both" {

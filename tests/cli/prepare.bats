@@ -75,7 +75,7 @@ value() { # KEY FILE
 	not cmp -s <(pt-prepare --decode val e.h5) val.txt
 	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 docs.txt -o f.h5
 	cmp d.h5 f.h5
-	reports 65 'of 1 documents, none is for' pt-prepare -s document docs.txt -o g.h5
+	reports 65 'documents: 1; none is for' pt-prepare -s document docs.txt -o g.h5
 }
 
 @test "several files, and standard input, are one text" {
@@ -152,8 +152,8 @@ value() { # KEY FILE
 	reports 65 'the text is empty' pt-prepare empty.txt -o e.h5
 	code_of 74 pt-prepare nothing.txt -o e.h5
 	mkdir folder
-	reports 65 'folder: the folder has no files' pt-prepare folder -o e.h5
-	reports 74 'no*.txt: no file has such a name' pt-prepare 'no*.txt' -o e.h5
+	reports 65 'folder: the directory has no files' pt-prepare folder -o e.h5
+	reports 74 'no*.txt: no file matches the pattern' pt-prepare 'no*.txt' -o e.h5
 	code_of 65 pt-prepare --info text.txt || code_of 74 pt-prepare --info text.txt
 	code_of 64 pt-prepare --info
 	[ ! -e e.h5 ]
@@ -491,10 +491,10 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 		[ "$(value tokenizer b.h5)" = bpe ]
 	done
 	code_of 64 pt-prepare -t bpe --vocab-files ranks golden.txt -o c.h5
-	says 'does not say how text is split into words; give'
-	reports 65 'has 299 tokens, those of gpt2 are 50256' pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
+	says 'does not specify how text is split into words; give'
+	reports 65 'has 299 tokens, but gpt2 has 50256' pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
 	code_of 65 pt-prepare -t gpt2 --vocab-files . golden.txt -o c.h5
-	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, those of gpt2 are 50000"
+	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, but gpt2 has 50000"
 	reports 64 'no vocabulary files; give --vocab-files' pt-prepare -t gpt2 golden.txt -o c.h5
 	printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >tokenizer.model
 	code_of 65 pt-prepare -t bpe --vocab-files tokenizer.model golden.txt -o c.h5
@@ -590,7 +590,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 		code_of 65 pt-prepare -q "${o[@]}" chat.jsonl -o x.h5
 		says 'chat.jsonl: a Parquet table, which is not supported; convert it'
 		says 'to_json("chat.out.jsonl"'
-		[ "$(grep -vc 'what a user says could look' <<<"$output")" -eq 1 ]
+		[ "$(grep -vc 'could look like one' <<<"$output")" -eq 1 ]
 	done
 	code_of 65 pt-prepare 'a b;c' -o x.h5
 	says 'a b;c: a Parquet table' # and no such name in a command

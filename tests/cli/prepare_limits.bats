@@ -8,7 +8,7 @@ value() { # KEY FILE
 
 @test "documents without a token are refused" {
 	printf '{"text": ""}\n{"text": ""}\n' >e.jsonl
-	reports 65 '2 documents, but no token' pt-prepare -t byte e.jsonl -o e.h5
+	reports 65 '2 documents, but no tokens' pt-prepare -t byte e.jsonl -o e.h5
 	code_of 65 pt-prepare e.jsonl -o e.h5
 	not ls e.h5*
 }
@@ -75,7 +75,7 @@ value() { # KEY FILE
 		dd if=longer.jsonl bs=60001 status=none |
 			pt-prepare -t byte -f 0 --format jsonl "$input" -o l.h5 --overwrite 2>err
 		[ "$(value documents l.h5)" -eq 1 ]
-		grep -q ':1: a line of more than 32 MiB' err
+		grep -q ':1: the line is longer than 32 MiB' err
 	done
 }
 
@@ -150,7 +150,7 @@ value() { # KEY FILE
 	} >marks.jsonl
 	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl -o marks.h5
 	says 'marks.jsonl:2: more than 4194304 bytes of marks'
-	says '1 broken line passed over'
+	says '1 broken line skipped'
 	[ "$(pt-prepare --decode train marks.h5)" = 'one<|endoftext|>three<|endoftext|>' ]
 	reports 65 'marks.jsonl:2: more than' pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl --strict -o strict.h5
 	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 --max-bytes 99 marks.jsonl -o short.h5
@@ -158,5 +158,5 @@ value() { # KEY FILE
 	# as prompt and completion
 	sed 's/"text"/"prompt": "?", "completion"/' marks.jsonl >pairs.jsonl
 	code_of 0 pt-prepare --record prompt -t bpe --vocab-files nfc -f 0 pairs.jsonl -o pairs.h5
-	says '1 broken line passed over'
+	says '1 broken line skipped'
 }

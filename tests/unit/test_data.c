@@ -624,7 +624,7 @@ TEST_AFTER(begin, unknown_tokenizers_decode)
 	p = make_foreign("a\nb", ids, 6);
 	assert_int_equal(corpus_open(&bad, &p.files, false, &e), -1);
 	assert_non_null(
-		strstr(e.msg, "foreign.h5: the kind of tokenizer is not a valid name"));
+		strstr(e.msg, "foreign.h5: the name of the kind of tokenizer is invalid"));
 	/* a token beyond the vocabulary is found, though its checksum is right */
 	static const uint32_t beyond[] = {0, 5};
 	p = make_foreign("wordpiece", beyond, 2);
