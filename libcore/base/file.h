@@ -39,8 +39,8 @@ bool file_is_fifo(const char *path);
 /* Fails if a file in an untrusted directory is a FIFO or device, which could block the reader. */
 int file_check_regular(const char *path, struct err *e);
 bool file_is_folder(const char *path); /* keeps errno */
-/* Fails if `path` is a symbolic link made by another user, except root, who could make the program
- * remove files elsewhere. This user may have linked a directory to a larger disk. */
+/* Fails if `path` is a symbolic link that neither this user nor root made: it could make the program
+ * remove files elsewhere. (This user may have linked a directory to a larger disk.) */
 int file_check_link(const char *path, struct err *e);
 /* Opens a file that the program writes at a known name, where another user could put something
  * else: does not follow a link, wait for a FIFO, or open a file with hard links for writing. -1

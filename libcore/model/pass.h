@@ -59,8 +59,7 @@ struct acts {
 	/* The input of the first block, and the output of the last one as it is sent to the next
 	 * stage: fp32, or the type of the residual stream. */
 	struct mat x_in, x_out;
-	struct mat
-		x; /* output of the last block; a backward overwrites a 16-bit stream's */
+	struct mat x;  /* output of the last block; a backward overwrites a 16-bit one */
 	struct mat dx; /* gradient of the residual stream: of x_in after a backward */
 };
 
