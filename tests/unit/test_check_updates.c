@@ -224,3 +224,22 @@ TEST(decay_below_rounding)
 	expect_printed(&s, false, "parameters: all values are bf16 numbers");
 	step_end(&s);
 }
+
+/* Norms whose weights are almost equal, and are updated by the same amount: rounding then moves the weight decay that is
+ * solved for by up to 0.04. */
+TEST(decay_along_the_update)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.no_batch = true;
+	s.adam.lr = 1e-4;
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0;
+			s.w.m.tensors[i].ndim == 1 && j < s.w.m.tensors[i].dims[0]; j++) {
+			s.w.w[i][j] = 1 + (s.w.w[i][j] - 1) / 30;
+			s.g.g[i][j] = fabsf(s.g.g[i][j]) + 1e-3f;
+		}
+	step_train(&s);
+	step_expect(&s, &plain_check, NULL);
+	step_end(&s);
+}
