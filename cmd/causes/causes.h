@@ -18,6 +18,11 @@ typedef void gradients_with(const struct cause_search *s, const void *with, doub
 double solve_number(const struct cause_search *s, gradients_with *compute,
 	const void *with, double first);
 
+/* ---- tensor_causes.c -------------------------------------------------------------------- */
+
+/* Returns whether a tensor has a gradient that is more than rounding. */
+bool has_gradient(const struct step_check *c, int i);
+
 /* ---- step_causes.c, function_causes.c: other functions ---------------------------------- */
 
 /* Least squares of all wrong tensors that n gradients have, on these; false: these depend on each other. */

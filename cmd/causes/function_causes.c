@@ -7,7 +7,7 @@
 
 /* ---- another function -------------------------------------------------------------------------- */
 
-enum { MAX_TRIES = 110 };
+enum { MAX_TRIES = 150 };
 
 bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest)
 {
@@ -27,12 +27,11 @@ static void add_guesses(struct guess *out, int *n_out, const struct guess *from,
 	*n_out += (int)n;
 }
 
-/* What attention sees, and what is to be predicted: chunks, documents, masks, targets. */
+/* What attention sees: chunks, documents, masks. */
 static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
 	const struct tensor *positions = c->weights.m.positions;
-	const bool masked = c->batch.masked;
 	const bool room = !positions || c->batch.length <= positions->dims[0];
 	const struct guess tries[] = {
 		{{.restart = chunks},
@@ -59,12 +58,6 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			c->batch.length % chunks == 0},
 		{{.mask = MASK_ONE_LATER}, "attention saw the next token, too",
 			!c->batch.documents},
-		{{.targets = TARGETS_UNSHIFTED},
-			"the inputs were their own targets: labels are not shifted",
-			true},
-		{{.targets = TARGETS_SHIFTED_TWICE},
-			"the targets were the tokens after the next: labels are shifted twice",
-			true},
 		{{.mask = MASK_LAST_CHUNK, .mask_chunks = chunks},
 			"the last chunk saw all of itself: its mask is not causal (context "
 			"parallelism)",
@@ -73,14 +66,15 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			"each chunk saw all of itself: its mask is not causal (context "
 			"parallelism)",
 			!c->batch.documents},
+		{{.mask = MASK_NOT_FIRST},
+			"attention did not see the first token of a sequence", true},
+		{{.function = {.masked_score_zero = true}},
+			"the scores of tokens that attention must not see were 0, not minus "
+			"infinity: the mask is multiplied, or fills with 0",
+			true},
 		{{.mask = MASK_NOT_SELF}, "attention did not see the own token", true},
 		{{.mask = MASK_NOT_SELF_BUT_FIRST}, "attention did not see the own token",
 			true},
-		{{.targets = TARGETS_MASKED_ARE_ZERO},
-			"the targets that do not count were token 0: are they -100 in the loss?",
-			masked},
-		{{.targets = TARGETS_UNMASKED},
-			"the targets that do not count did: the mask is ignored", masked},
 		{{.one_document = true}, "attention saw all documents of a sequence",
 			c->batch.documents},
 		{{.run_on = true}, "positions did not begin again in each document",
@@ -88,6 +82,34 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 		{{.one_document = true, .run_on = true},
 			"a sequence were one document, in attention and positions",
 			c->batch.documents && room},
+		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
+			!c->batch.documents},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* What is to be predicted. */
+static void add_targets(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const bool masked = c->batch.masked;
+	const struct guess tries[] = {
+		{{.targets = TARGETS_UNSHIFTED},
+			"the inputs were their own targets: labels are not shifted",
+			true},
+		{{.targets = TARGETS_UNSHIFTED_IF_COUNTED},
+			"the inputs were their own targets: labels are not shifted",
+			masked},
+		{{.targets = TARGETS_SHIFTED_TWICE},
+			"the targets were the tokens after the next: labels are shifted twice",
+			true},
+		{{.targets = TARGETS_MASKED_ARE_ZERO},
+			"the targets that do not count were token 0: are they -100 in the loss?",
+			masked},
+		{{.targets = TARGETS_ALL_MASKED_ARE_ZERO},
+			"the targets that do not count were token 0: are they -100 in the loss?",
+			masked},
+		{{.targets = TARGETS_UNMASKED},
+			"the targets that do not count did: the mask is ignored", masked},
 		{{.targets = TARGETS_WITHOUT_LAST},
 			"the last target of each sequence did not count", true},
 		{{.targets = TARGETS_WITHOUT_FIRST},
@@ -96,8 +118,6 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			"the targets of the first half of each sequence did not count: "
 			"a mask of the loss that the batch lacks?",
 			c->batch.length > 2},
-		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
-			!c->batch.documents},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
@@ -186,7 +206,8 @@ static void add_positions(const struct step_check *c, struct guess *out, int *n_
 {
 	const struct model *m = &c->weights.m;
 	const bool rope = m->arch->rope, plain = rope && m->c.rope_scaling == ROPE_PLAIN;
-	const int64_t spare = rows_to_spare(c), half = m->head_dim / 2;
+	const bool table = m->positions, spare = rows_to_spare(c) >= 2;
+	const int64_t half = m->head_dim / 2;
 	const struct guess tries[] = {
 		{{.change = rotate_nothing}, "queries and keys were not rotated: no rope",
 			rope},
@@ -202,9 +223,24 @@ static void add_positions(const struct step_check *c, struct guess *out, int *n_
 			plain},
 		{{.rope_linear = 8}, "positions were divided by 8 (linear rope scaling)",
 			plain},
+		{{.function = {.kept_angles = half / 2}},
+			"only the first half of the angles of each head were rotated by: the other "
+			"frequencies are 0",
+			rope && half > 1},
+		{{.function = {.turned = TURN_QUERIES}},
+			"queries were rotated, and keys were not", rope},
+		{{.function = {.turned = TURN_KEYS}},
+			"keys were rotated, and queries were not", rope},
+		{{.function = {.turned = TURN_ALL}},
+			"values were rotated, too, not only queries and keys", rope},
+		{{.reversed = true},
+			rope ? "rotations had the opposite sign, or positions ran backwards"
+			     : "positions ran backwards",
+			true},
+		{{.still = true}, "all positions were 0", table},
 		{{.shift = 1}, "positions began at 1: each is a row too far in its table",
-			spare >= 1},
-		{{.shift = 2}, "positions began at 2, as OPT's do", spare >= 2},
+			table},
+		{{.shift = 2}, "positions began at 2, as OPT's do", spare},
 		{{.zeroed = {m->positions ? m->positions->name : ""}},
 			"the embedding of positions were not added", m->positions},
 		{{.function = {.alibi = true}},
@@ -236,6 +272,9 @@ static void add_biases(const struct step_check *c, struct guess *out, int *n_out
 			w2},
 		{{.zeroed = {"norm.bias"}}, "the biases of the norms were not added",
 			m->norm_bias},
+		{{.scaled = {"wo.bias", "w2.bias"}, .scale = 2},
+			"the biases of attention's and the FFN's outputs were added twice",
+			wo && w2},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
@@ -256,6 +295,11 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 			rms ? "the norms were LayerNorm, not RMSNorm"
 			    : "the norms were RMSNorm, not LayerNorm: no mean is subtracted",
 			true},
+		{{.function = {.other_norm = "attention_norm"}},
+			rms ? "the norms before attention were LayerNorm, not RMSNorm"
+			    : "the norms before attention were RMSNorm, not LayerNorm: no mean is "
+			      "subtracted",
+			true},
 		{{.change = leave_out_head_norms}, "queries and keys had no norms",
 			m->c.qk_norm},
 		{{.change = leave_out_final_norm},
@@ -265,6 +309,8 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 			silu},
 		{{.act = ACT_SILU}, "the activation were SiLU, not GELU", !silu},
 		{{.act = ACT_RELU}, "the activation were ReLU", true},
+		{{.act = ACT_QUICK_GELU},
+			"the activation were x sigmoid(1.702 x) (quick GELU)", true},
 		{{.function = {.softmax_plus_one = true}},
 			"the sum in attention's softmax had 1 more (softmax1)", true},
 		{{.function = {.values_exchanged = true}},
@@ -354,11 +400,11 @@ static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int
 		{{.function = {.times = {1, tp}}},
 			"the output of the FFN were summed twice over the tensor-parallel ranks",
 			tp > 1},
-		{{.scaled = "wo.weight", .scale = tp},
+		{{.scaled = {"wo.weight"}, .scale = tp},
 			"the output of attention, and its gradient, were summed twice over the "
 			"tensor-parallel ranks",
 			tp > 1},
-		{{.scaled = "w2.weight", .scale = tp},
+		{{.scaled = {"w2.weight"}, .scale = tp},
 			"the output of the FFN, and its gradient, were summed twice over the "
 			"tensor-parallel ranks",
 			tp > 1},
@@ -396,6 +442,7 @@ bool by_function(struct cause_search *s)
 	int n = 0;
 	add_functions(s->c, tries, &n);
 	add_views(s->c, tries, &n);
+	add_targets(s->c, tries, &n);
 	add_positions(s->c, tries, &n);
 	add_biases(s->c, tries, &n);
 	add_parts(s->c, tries, &n);
@@ -409,133 +456,4 @@ bool by_function(struct cause_search *s)
 	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
 	name_axis(s);
 	return text;
-}
-
-/* ---- single layers ------------------------------------------------------------------------------ */
-
-enum { MOST_LAYERS = 12 };
-
-/* Two layers that are computed in each other's place. */
-bool by_swapped_layers(struct cause_search *s)
-{
-	const int layers = (int)s->c->weights.m.c.layers;
-	double nearest = s->near;
-	bool found = false;
-	for (int i = 0; i < layers && layers <= MOST_LAYERS; i++)
-		for (int k = i + 1; k < layers; k++) {
-			const struct guess t = {
-				{.function = {.path = {PATH_SWAPPED, i, 0, k}}}, NULL,
-				true};
-			if (!is_nearer(s, &t, &nearest))
-				continue;
-			snprintf(s->detail, sizeof(s->detail), "%d and %d", i, k);
-			found = true;
-		}
-	return found;
-}
-
-static struct variant with_window(int64_t layer, int64_t window)
-{
-	return (struct variant){
-		.function = {.window_layer = layer, .layer_window = window}};
-}
-
-/* Sets *window to the one that brings a layer's gradients nearest; returns how near. */
-static double nearest_window(const struct cause_search *s, int64_t layer, int64_t *window)
-{
-	const int64_t length = s->c->batch.length;
-	double nearest = INFINITY;
-	for (int64_t w = 1; w < length; w *= 2) {
-		double far = distance_with(s, with_window(layer, w), false);
-		*window = far < nearest ? w : *window;
-		nearest = fmin(nearest, far);
-	}
-	if (!(nearest < 0.9 * farthest_from(s, &s->c->reference)))
-		return INFINITY;
-	for (int64_t step = *window / 2; step > 0; step /= 2)
-		for (int side = -1; side <= 1; side += 2) {
-			int64_t w = *window + side * step;
-			double far = w < length ? distance_with(
-							  s, with_window(layer, w), false)
-						: INFINITY;
-			if (far < nearest) {
-				nearest = far;
-				*window = w;
-				break;
-			}
-		}
-	return nearest;
-}
-
-/* One layer alone has a window, or alone has none. */
-bool by_window_of_layer(struct cause_search *s)
-{
-	const struct model_config *m = &s->c->weights.m.c;
-	const int64_t length = s->c->batch.length;
-	for (int64_t layer = 0; layer < m->layers && m->layers <= MOST_LAYERS; layer++) {
-		int64_t window = length;
-		double far = layer_has_window(m, layer)
-				     ? distance_with(s, with_window(layer, length), false)
-				     : nearest_window(s, layer, &window);
-		if (far > s->near ||
-			distance_with(s, with_window(layer, window), true) > s->near)
-			continue;
-		if (window == length)
-			snprintf(s->detail, sizeof(s->detail),
-				"layer %lld had no sliding window", (long long)layer);
-		else
-			snprintf(s->detail, sizeof(s->detail),
-				"layer %lld had a sliding window of %lld tokens, the own one "
-				"included",
-				(long long)layer, (long long)window);
-		return true;
-	}
-	return false;
-}
-
-/* ---- numbers -------------------------------------------------------------------------------------- */
-
-/* What 1 + x multiplies, or divides. */
-struct stretch {
-	enum stretched { NORM_EPS, ATTENTION_OUTPUT, FFN_OUTPUT, STRETCHED } what;
-	bool divides;
-};
-
-static double stretch_by(const struct stretch *how, double x)
-{
-	return how->divides ? 1 / (1 + x) : 1 + x;
-}
-
-static void with_stretch(const struct cause_search *s, const void *with, double x,
-	bool all, struct gradients *g)
-{
-	const struct stretch *how = with;
-	struct variant v = {0};
-	double by = stretch_by(how, x);
-	if (how->what == NORM_EPS)
-		v.norm_eps = by * s->c->weights.m.c.norm_eps;
-	else {
-		v.scaled = how->what == FFN_OUTPUT ? ".w2." : ".wo.";
-		v.scale = by;
-	}
-	gradients_of(s, v, all, g);
-}
-
-bool by_stretch(struct cause_search *s)
-{
-	static const char *const texts[] = {"the norms had eps ",
-		"the output of attention were multiplied by ",
-		"the output of the FFN were multiplied by "};
-	for (int k = 0; k < 2 * STRETCHED; k++) {
-		const struct stretch how = {(enum stretched)(k / 2), k % 2};
-		double x = solve_number(s, with_stretch, &how, 0.1);
-		if (!(x > 0))
-			continue;
-		double by = stretch_by(&how, x);
-		if (how.what == NORM_EPS)
-			by *= s->c->weights.m.c.norm_eps;
-		snprintf(s->detail, sizeof(s->detail), "%s%.3g", texts[how.what], by);
-		return true;
-	}
-	return false;
 }

@@ -126,9 +126,26 @@ bool by_multiplied_logits(struct cause_search *s)
 	return by_factor_of_logits(s, LOGITS_MULTIPLIED);
 }
 
+/* Returns the number of the cap of a few that comes nearest. */
+static double first_cap(const struct cause_search *s, enum squashing how)
+{
+	static const double caps[] = {50, 30, 20, 10, 5, 2, 1};
+	double first = 1 / (caps[0] * caps[0]), nearest = INFINITY;
+	for (size_t k = 0; k < ARRAY_LEN(caps); k++) {
+		struct gradients g;
+		double x = 1 / (caps[k] * caps[k]);
+		with_squashing(s, &how, x, false, &g);
+		double far = farthest_from(s, &g);
+		first = far < nearest ? x : first;
+		nearest = fmin(nearest, far);
+		gradients_free(&g);
+	}
+	return first;
+}
+
 static bool by_cap(struct cause_search *s, enum squashing how)
 {
-	double x = solve_number(s, with_squashing, &how, 1.0 / (50 * 50));
+	double x = solve_number(s, with_squashing, &how, first_cap(s, how));
 	snprintf(s->detail, sizeof(s->detail), "x becomes %.3g tanh(x / %.3g)",
 		1 / sqrt(x), 1 / sqrt(x));
 	return x > 0;
@@ -142,6 +159,22 @@ bool by_capped_scores(struct cause_search *s)
 bool by_capped_logits(struct cause_search *s)
 {
 	return by_cap(s, LOGITS_CAPPED);
+}
+
+/* ---- a padded vocabulary --------------------------------------------------------------------- */
+
+static void with_zero_logits(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g)
+{
+	(void)with;
+	gradients_of(s, (struct variant){.function = {.zero_logits = x}}, all, g);
+}
+
+bool by_zero_logits(struct cause_search *s)
+{
+	double x = solve_number(s, with_zero_logits, NULL, 1);
+	snprintf(s->detail, sizeof(s->detail), "%.4g", x);
+	return x > 0;
 }
 
 /* ---- parameters of an earlier step --------------------------------------------------------- */

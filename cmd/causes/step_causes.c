@@ -5,6 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Returns how far what was seen of a tensor is, compared with its bound. size: the norm of all gradients. A gradient that is
+ * zero except for rounding has no direction: only its size tells. */
+static double far_of_tensor(const struct step_check *c, int i, const struct products *p,
+	double factor, double size)
+{
+	const double zero = c->o.precision == RUN_FP32 ? 1e-6 : 1e-3;
+	if (p->bb > 1e-14 * size * size)
+		return residual_of(p, factor) / c->of[i].gradient.bound;
+	return has_gradient(c, i) && sqrt(p->aa) > zero * fabs(factor) * size ? INFINITY
+									      : 0;
+}
+
 double farthest_from(const struct cause_search *s, const struct gradients *g)
 {
 	const struct step_check *c = s->c;
@@ -23,7 +35,7 @@ double farthest_from(const struct cause_search *s, const struct gradients *g)
 		int i = s->wrong[k];
 		if (g->g[c->of[i].in_model])
 			farthest = fmax(farthest,
-				residual_of(&p[i], factor) / c->of[i].gradient.bound);
+				far_of_tensor(c, i, &p[i], factor, sqrt(all.bb)));
 	}
 	free(p);
 	return farthest;
@@ -397,7 +409,7 @@ static bool fit_term(const struct cause_search *s, enum loss term, bool all, dou
 	const struct step_check *c = s->c;
 	struct gradients of[2] = {{0}, c->reference};
 	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &of[0]);
-	bool fits = fit(s, of, 2, x) && x[0] > 0 && x[1] > 0;
+	bool fits = fit(s, of, 2, x) && (x[0] > 0 || term == LOSS_ENTROPY) && x[1] > 0;
 	for (int k = 0; k < of[0].n && fits; k++) /* their sum, in place */
 		for (int64_t j = 0;
 			of[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
@@ -431,6 +443,15 @@ bool by_z_loss(struct cause_search *s)
 	return true;
 }
 
+bool by_entropy(struct cause_search *s)
+{
+	double x[2];
+	if (!has_term(s, LOSS_ENTROPY, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", x[0] / x[1]);
+	return true;
+}
+
 bool by_unit_weights(struct cause_search *s)
 {
 	const struct variant v = {.unweighted = true};
@@ -457,7 +478,7 @@ static int first_unit(const struct cause_search *s)
 static bool layer_has_no_gradient(const struct step_check *c, int layer)
 {
 	for (int i = 0; i < c->n; i++)
-		if (tensor_of(c, i)->unit == layer + 1 && c->of[i].norm > 0)
+		if (tensor_of(c, i)->unit == layer + 1 && has_gradient(c, i))
 			return false;
 	return true;
 }
@@ -486,7 +507,8 @@ static bool is_possible(const struct cause_search *s, const struct path *p, bool
 static void describe_path(struct cause_search *s, const struct path *p)
 {
 	char layer[40] = "all layers";
-	const char *of = p->sublayer == FFN ? "the FFN" : "attention";
+	static const char *const around[] = {"attention", "the FFN", "the whole"};
+	const char *of = around[p->sublayer];
 	if (p->layer >= 0)
 		snprintf(layer, sizeof(layer), "layer %d", p->layer);
 	if (p->kind == PATH_NO_RESIDUAL)
@@ -513,7 +535,7 @@ bool by_path(struct cause_search *s)
 	double nearest = s->near;
 	for (int layer = -1; layer < layers; layer++)
 		for (int k = PATH_NO_RESIDUAL; k <= PATH_TWICE; k++)
-			for (int sub = 0; sub < SUBLAYERS; sub++) {
+			for (int sub = 0; sub < SUBLAYERS + (k == PATH_DETACHED); sub++) {
 				const struct path p = {(enum path_kind)k, layer, sub};
 				const struct guess g = {{.function = {.path = p}}, NULL,
 					is_possible(s, &p,
@@ -525,6 +547,23 @@ bool by_path(struct cause_search *s)
 			}
 	describe_path(s, &best);
 	return best.kind;
+}
+
+/* (Rounding to bf16 moves a sum by 2^-9 of each of its terms at most. A loss that is off is no matter of sums.) */
+bool are_rounded_sums(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	double most = 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *x = &c->of[s->wrong[k]];
+		if (x->cause >= 0)
+			continue;
+		if (!(x->gradient.value >= 3e-4 && x->gradient.value <= 4e-3))
+			return false;
+		most = fmax(most, x->gradient.value);
+	}
+	snprintf(s->detail, sizeof(s->detail), "%.1g", most);
+	return c->o.precision == RUN_FP32 && (c->loss_right || isnan(c->o.loss));
 }
 
 double least_cosine(const struct cause_search *s)

@@ -63,10 +63,15 @@ static bool seems_tied(const struct step_check *c, int i)
 		       (size_t)tensor_size(t) * sizeof(float));
 }
 
+bool has_gradient(const struct step_check *c, int i)
+{
+	/* (the difference of two moments may be their rounding) */
+	return c->of[i].norm > 0 && (!c->of[i].dead || c->given.n);
+}
+
 bool has_no_gradient(struct cause_search *s)
 {
-	const float *seen = s->c->seen[s->tensor];
-	return products_of(seen, seen, s->c->of[s->tensor].n).aa <= 0;
+	return !has_gradient(s->c, s->tensor);
 }
 
 bool by_untying(struct cause_search *s)

@@ -85,8 +85,9 @@ struct tensor_check {
 	double stored[N_STORED]; /* rounding_of() */
 	bool decays; /* a decay can be told: the parameters are not too small */
 	bool nonfinite, unchanged;
-	bool dead;	/* neither moment gained anything */
-	int cause;	/* finding with the cause of a wrong gradient; -1: none yet */
+	bool dead;	   /* neither moment gained anything */
+	bool squares_lost; /* exp_avg_sq is the gradient's alone: before the step it was zero */
+	int cause;	   /* finding with the cause of a wrong gradient; -1: none yet */
 	uint64_t found; /* bit k: finding k is about it */
 };
 

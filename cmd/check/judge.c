@@ -338,7 +338,9 @@ static void judge_scale(
 		off = near(common, k, within) ? 1 : common;
 	else
 		off = common / (k * clip_factor(clip, k * norm));
-	say_times(c, k, times, sizeof(times));
+	/* (few digits of the norm tell a factor less exactly than the gradients do) */
+	say_times(c, clip == 0 && near(common, k, within) ? common : k, times,
+		sizeof(times));
 	if (k != 1 && clip > 0 && near(common, clip_factor(clip, logged), within) &&
 		!near(off, 1, within)) {
 		add_finding(c, FINDING_CLIP, NULL,
@@ -365,6 +367,15 @@ static void judge_scale(
 			"divided by is %.4g of its own, %s%s",
 			c->scale.seen_norm, clip, 1 / off, name ? "as if it were " : "",
 			name ? name : "which misses a part");
+	else if (clip > 0 && c->scale.clipped && !name && common > 0 &&
+		 near(off, clip_factor(clip, norm), within))
+		add_finding(c, FINDING_SCALE, NULL,
+			"scale: all gradients are %s: as if they were clipped twice",
+			times);
+	else if (clip > 0 && c->scale.clipped && !name)
+		add_finding(c, FINDING_SCALE, NULL,
+			"scale: all gradients are %s: as if clip were %.4g instead of %.4g",
+			times, c->scale.seen_norm, clip);
 	else
 		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s%s%s",
 			times,

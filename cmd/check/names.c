@@ -74,6 +74,8 @@ void add_count_names(
 		{n, n + b->n,
 			"targets/labels: as if first labels counted in the divisor"},
 		{n, n - b->n, "targets/divisor: it lacks a target of each sequence"},
+		{n - b->n, n,
+			"as if the divisor had a target more of each sequence than the sum"},
 		{n, all,
 			"targets/positions: the mean is over those that do not count, too"},
 		{all, n,

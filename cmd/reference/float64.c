@@ -71,11 +71,19 @@ static void linear_dw(const struct sequence_work *w, const struct tensor *weight
 
 /* ---- norms ------------------------------------------------------------------------- */
 
+/* Does a norm subtract the mean? */
+static bool is_centered(const struct sequence_work *w, const struct tensor *gamma)
+{
+	const char *other = w->f->function.other_norm;
+	return (w->m->arch->norm == NORM_LAYER) != (other && strstr(gamma->name, other));
+}
+
 /* Sets h to the normalised row; returns 1 / the standard deviation. */
-static double normalize(const struct sequence_work *w, double *h, const double *x)
+static double normalize(
+	const struct sequence_work *w, double *h, const double *x, bool centered)
 {
 	double mean = 0, square = 0, n = (double)w->dim;
-	for (int64_t j = 0; j < w->dim && w->m->arch->norm == NORM_LAYER; j++)
+	for (int64_t j = 0; j < w->dim && centered; j++)
 		mean += x[j] / n;
 	for (int64_t j = 0; j < w->dim; j++)
 		square += (x[j] - mean) * (x[j] - mean) / n;
@@ -100,7 +108,7 @@ static void norm(const struct sequence_work *w, const struct tensor *gamma,
 		memcpy(y, x, (size_t)(w->n * w->dim) * sizeof(*y));
 	for (int64_t i = 0; i < w->n && g; i++) {
 		double *row = y + i * w->dim;
-		normalize(w, row, x + i * w->dim);
+		normalize(w, row, x + i * w->dim, is_centered(w, gamma));
 		for (int64_t j = 0; j < w->dim; j++)
 			row[j] = row[j] * (g[j] + one(w)) + (b ? b[j] : 0);
 	}
@@ -114,12 +122,13 @@ static void norm_backward(const struct sequence_work *w, const struct tensor *ga
 {
 	const double *g = weight(w, gamma);
 	double *dg = gradient(w, gamma), *db = gradient(w, beta), *h = doubles(w->dim);
-	double n = (double)w->dim, centre = w->m->arch->norm == NORM_LAYER ? 1 : 0;
+	double n = (double)w->dim, centre = g && is_centered(w, gamma);
 	if (!g)
 		add_scaled(dx, 1, dy, w->n * w->dim);
 	for (int64_t i = 0; i < w->n && g; i++) {
 		const double *up = dy + i * w->dim, *mine = for_weights + i * w->dim;
-		double rstd = normalize(w, h, x + i * w->dim), mean = 0, along = 0;
+		double rstd = normalize(w, h, x + i * w->dim, centre > 0);
+		double mean = 0, along = 0;
 		for (int64_t j = 0; j < w->dim; j++) {
 			mean += centre * up[j] * (g[j] + one(w)) / n;
 			along += up[j] * (g[j] + one(w)) * h[j] / n;
@@ -209,6 +218,19 @@ static void acts_free64(struct float64_acts *a)
 		free(all[i]);
 }
 
+/* Rotates queries, keys or values in place; sign -1: the transposed rotation. */
+static void rotate(
+	const struct sequence_work *w, const struct float64_acts *a, double sign)
+{
+	const enum turned which = w->f->function.turned;
+	if (which != TURN_KEYS)
+		float64_rotate(w, a->q, w->q, sign);
+	if (which != TURN_QUERIES)
+		float64_rotate(w, a->k, w->kv, sign);
+	if (which == TURN_ALL)
+		float64_rotate(w, a->v, w->kv, sign);
+}
+
 /* What the layers behind a norm make of x; returns the input of the row-parallel layer. */
 static double *attention(const struct sequence_work *w, const struct sublayer_tensors *t,
 	struct float64_acts *a, const double *x)
@@ -223,8 +245,7 @@ static double *attention(const struct sequence_work *w, const struct sublayer_te
 		head_norm(w, t->in_norm[0], a->q, a->q0, w->q);
 		head_norm(w, t->in_norm[1], a->k, a->k0, w->kv);
 	}
-	float64_rotate(w, a->q, w->q, 1);
-	float64_rotate(w, a->k, w->kv, 1);
+	rotate(w, a, 1);
 	float64_attend(w, a);
 	keep_own(w, a->o, w->q);
 	return a->o;
@@ -284,8 +305,7 @@ static void attention_backward64(const struct sequence_work *w,
 		(struct range){0, w->dim});
 	keep_own(w, d.o, w->q);
 	float64_attend_backward(w, a, &d);
-	float64_rotate(w, d.q, w->q, -1);
-	float64_rotate(w, d.k, w->kv, -1);
+	rotate(w, &d, -1);
 	if (w->m->c.qk_norm) {
 		head_norm_backward(w, t->in_norm[0], d.q, a->q0, w->q);
 		head_norm_backward(w, t->in_norm[1], d.k, a->k0, w->kv);
@@ -374,42 +394,6 @@ static void embed_backward64(const struct sequence_work *w, const double *dx)
 	}
 }
 
-static double log_sum_exp(const double *x, int64_t n)
-{
-	double top = x[0], sum = 0;
-	for (int64_t j = 1; j < n; j++)
-		top = fmax(top, x[j]);
-	for (int64_t j = 0; j < n; j++)
-		sum += exp(x[j] - top);
-	return top + log1p(sum - 1);
-}
-
-/* Of one position: the loss; the logits become their gradients. slope[vocab] is scratch. */
-static double loss_of(const struct sequence_work *w, double *logits, double *slope,
-	int32_t target, double scale)
-{
-	const struct function *f = &w->f->function;
-	const int64_t vocab = w->m->c.vocab;
-	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
-	double cap = either_factor(f->logit_cap, w->m->c.logit_cap);
-	by *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
-	for (int64_t j = 0; j < vocab; j++) {
-		sum += logits[j] = capped(by * logits[j], cap, &slope[j]);
-		slope[j] *= by;
-	}
-	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
-	for (int64_t j = 0; j < vocab; j++) {
-		double p = exp(logits[j] - lse), wanted = j == target;
-		if (f->loss == LOSS_UNIFORM)
-			wanted = 1 / (double)vocab;
-		logits[j] =
-			scale * slope[j] * (f->loss == LOSS_Z ? 2 * lse * p : p - wanted);
-	}
-	return f->loss == LOSS_Z	 ? lse * lse
-	       : f->loss == LOSS_UNIFORM ? lse - sum / (double)vocab
-					 : loss;
-}
-
 /* ---- ranks ---------------------------------------------------------------------------- */
 
 /* A tensor-parallel rank, or the only one. */
@@ -420,7 +404,8 @@ struct rank {
 	double *sum;	/* the sum over ranks, */
 	double *dy;	/* and its gradient */
 	double *dx;	/* of x */
-	double *beside; /* of the input of attention, by an FFN that has it, too */
+	double *beside; /* added to the gradient of the layer's input: of an FFN that has this input, too; or minus the
+			 * gradient of a residual around the layer */
 	double *dh;	/* of the output of a norm, */
 	double *mine;	/* through which its weights' gradients are computed; else dh */
 	struct float64_acts a;
@@ -442,15 +427,25 @@ static bool is_cut(const struct pass *p, int64_t k, bool backward)
 	       of->sublayer == k % 2 && (of->layer < 0 || of->layer == k / 2);
 }
 
-static bool is_parallel(const struct pass *p)
+/* Does the FFN of the layer of sublayer k have the input of attention? */
+static bool is_parallel(const struct pass *p, int64_t k)
 {
-	return p->of->w.f->function.path.kind == PATH_PARALLEL;
+	const struct path *of = &p->of->w.f->function.path;
+	return of->kind == PATH_PARALLEL && (of->layer < 0 || of->layer == k / 2);
+}
+
+/* Is the residual around the whole layer of sublayer k detached? */
+static bool is_cut_around(const struct pass *p, int64_t k)
+{
+	const struct path *of = &p->of->w.f->function.path;
+	return of->kind == PATH_DETACHED && of->sublayer == SUBLAYERS &&
+	       (of->layer < 0 || of->layer == k / 2);
 }
 
 /* Returns the index in x of the input of sublayer k, or with p->last of the final norm. */
 static int64_t input_of(const struct pass *p, int64_t k)
 {
-	return k - (is_parallel(p) && k < p->last && k % 2 == FFN);
+	return k - (is_parallel(p, k) && k < p->last && k % 2 == FFN);
 }
 
 static double often(double times)
@@ -590,6 +585,8 @@ static void backward(const struct pass *p)
 		leave_backward64(p, k);
 		for (int r = 0; r < p->n; r++) {
 			struct rank *me = &p->of[r];
+			if (is_cut_around(p, k) && k % 2 == FFN)
+				add_scaled(me->beside, -1, me->dx, p->size);
 			(k % 2 == ATTENTION ? attention_backward64
 					    : feed_forward_backward)(
 				&me->w, t, &me->a, me->dy, me->dh, me->mine);
@@ -597,7 +594,8 @@ static void backward(const struct pass *p)
 				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
-		for (int r = 0; r < p->n && is_parallel(p) && k % 2 == ATTENTION; r++) {
+		const bool adds = is_parallel(p, k) || is_cut_around(p, k);
+		for (int r = 0; r < p->n && adds && k % 2 == ATTENTION; r++) {
 			add_scaled(p->of[r].dx, 1, p->of[r].beside, p->size);
 			memset(p->of[r].beside, 0, (size_t)p->size * sizeof(double));
 		}
@@ -651,7 +649,8 @@ static double weighted_loss(
 		memset(logits, 0, (size_t)w->m->c.vocab * sizeof(*logits));
 		return 0;
 	}
-	const double loss = loss_of(w, logits, slope, s->targets[i], weight * w->scale);
+	const double loss =
+		float64_loss(w, logits, slope, s->targets[i], weight * w->scale);
 	if (s->rows && s->rows->loss)
 		s->rows->loss[i] = loss;
 	if (s->size)

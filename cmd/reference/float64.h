@@ -71,15 +71,16 @@ enum path_kind {
 	PATH,
 	PATH_NO_RESIDUAL,
 	PATH_DETACHED,
-	PATH_PARALLEL, /* the FFN has the input of attention */
+	PATH_PARALLEL, /* the FFN of the layer (-1: of all) has the input of attention */
 	PATH_SKIPPED,
 	PATH_TWICE,
 	PATH_SWAPPED
 };
 struct path {
 	enum path_kind kind;
-	int layer, sublayer; /* ATTENTION, FFN */
-	int other;	     /* PATH_SWAPPED: the layer that is computed in its place */
+	int layer,
+		sublayer; /* ATTENTION, FFN; SUBLAYERS, detached: around both of them */
+	int other;	  /* PATH_SWAPPED: the layer that is computed in its place */
 };
 
 /* Another function than the model's options say, such as a bug makes; zeros: none. */
@@ -90,7 +91,19 @@ struct function {
 	bool heads_in_turn; /* query head h has key head h mod their number, not h by group */
 	bool values_exchanged; /* values have the other of these two orders than keys */
 	int64_t rotated; /* so many first channels of a head are rotated, in halves; 0: all */
-	bool alibi;	 /* scores fall with the distance (Press et al. 2022) */
+	int64_t kept_angles; /* only so many first angles are not 0; 0: all */
+	enum turned {
+		TURN_QUERIES_AND_KEYS,
+		TURN_QUERIES,
+		TURN_KEYS,
+		TURN_ALL	 /* values, too */
+	} turned;		 /* what is rotated */
+	int64_t unrotated_layer; /* 1 + the layer that has no rotation; 0: none */
+	bool masked_score_zero; /* the score of a key that is not seen is 0, not minus infinity */
+	const char *
+		other_norm; /* norms whose names contain this are LayerNorm without biases
+				  * instead of RMSNorm, or the reverse; NULL: none */
+	bool alibi;	    /* scores fall with the distance (Press et al. 2022) */
 	bool softmax_plus_one; /* the sum that softmax divides by has 1 more */
 	int64_t window_layer,
 		layer_window; /* tokens that this layer alone sees; 0: no window */
@@ -100,12 +113,14 @@ struct function {
 	bool gate_exchanged; /* SwiGLU's activation is of the other product */
 	struct path path;
 	double logit_scale; /* of logits; 0: 1 */
+	double zero_logits; /* number of additional tokens whose logit is 0 */
 	double score_cap,
 		logit_cap; /* x becomes cap tanh(x / cap), of scaled scores and of logits; 0: x */
 	enum loss {
 		LOSS,
 		LOSS_UNIFORM, /* cross entropy with all tokens alike as the target */
-		LOSS_Z	      /* the square of the logarithm of the sum of exp(logits) */
+		LOSS_Z,	      /* the square of the logarithm of the sum of exp(logits) */
+		LOSS_ENTROPY  /* the sum of p log p over all tokens */
 	} loss;
 };
 
@@ -115,6 +130,7 @@ enum {
 	ACT_RELU = ACT_OF_BUG,
 	ACT_PLAIN_GELU,
 	ACT_TANH_GELU,
+	ACT_QUICK_GELU,
 	ACT_SILU
 };
 

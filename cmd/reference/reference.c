@@ -76,7 +76,10 @@ static double scale_of(const struct tensor *t, const struct variant *how)
 	for (size_t i = 0; i < ARRAY_LEN(how->zeroed) && how->zeroed[i]; i++)
 		if (strstr(t->name, how->zeroed[i]))
 			return 0;
-	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
+	for (size_t i = 0; i < ARRAY_LEN(how->scaled) && how->scaled[i]; i++)
+		if (strstr(t->name, how->scaled[i]))
+			return how->scale;
+	return 1;
 }
 
 /* A number from -1 to 1 for element j of tensor i. */
@@ -103,6 +106,25 @@ static double **widen(
 				    offset;
 	}
 	return all;
+}
+
+/* Exchanges the values of two layers that have the same shapes. */
+static void exchange_layers(const struct model *m, double **values, const int layers[2])
+{
+	int of[2][64], n[2] = {0};
+	for (int i = 0; i < m->n_tensors && layers[0] != layers[1]; i++)
+		for (int k = 0; k < 2; k++)
+			if (m->tensors[i].unit == layers[k] + 1 && n[k] < 64)
+				of[k][n[k]++] = i;
+	bool same = n[0] == n[1];
+	for (int j = 0; j < n[0] && same; j++)
+		same = !memcmp(m->tensors[of[0][j]].dims, m->tensors[of[1][j]].dims,
+			sizeof(m->tensors->dims));
+	for (int j = 0; j < n[0] && same; j++) {
+		double *x = values[of[0][j]];
+		values[of[0][j]] = values[of[1][j]];
+		values[of[1][j]] = x;
+	}
 }
 
 /* Frees the sums. how: NULL, or the variant that they are of. */
@@ -296,7 +318,11 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 		out[t] = t < from		      ? -1
 			 : from			      ? targets[t]
 			 : which == TARGETS_UNSHIFTED ? tokens[t]
-			 : which == TARGETS_UNMASKED  ? next
+			 : which == TARGETS_UNSHIFTED_IF_COUNTED
+				 ? (targets[t] < 0 ? -1 : tokens[t])
+			 : which == TARGETS_ALL_MASKED_ARE_ZERO
+				 ? (targets[t] < 0 ? 0 : targets[t])
+			 : which == TARGETS_UNMASKED ? next
 			 : which == TARGETS_MASKED_ARE_ZERO
 				 ? (targets[t] < 0 && t < end ? 0 : targets[t])
 			 : t + 1 == n			 ? -1
@@ -306,10 +332,11 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 	s->targets = out;
 }
 
-/* Positions run on over documents, or begin again in each of some chunks. */
-static void set_positions(struct sequence *s, int32_t *pos, const struct variant *how)
+/* Positions run on over documents, begin again in each of some chunks, or are changed otherwise. rows: of their table. */
+static void set_positions(
+	struct sequence *s, int32_t *pos, const struct variant *how, int64_t rows)
 {
-	if (!how->run_on && !how->restart && !how->shift)
+	if (!how->run_on && !how->restart && !how->shift && !how->reversed && !how->still)
 		return;
 	for (int64_t t = 0; t < s->n; t++) {
 		int64_t first = how->restart ? max64(chunk_begin(t, s->n, how->restart),
@@ -317,6 +344,9 @@ static void set_positions(struct sequence *s, int32_t *pos, const struct variant
 					     : 0;
 		int32_t from = how->restart ? s->pos[first] : 0;
 		pos[t] = (how->run_on ? (int32_t)t : s->pos[t] - from) + how->shift;
+		if (how->reversed)
+			pos[t] = (int32_t)s->n - 1 - pos[t];
+		pos[t] = how->still ? 0 : (int32_t)min64(pos[t], rows - 1);
 	}
 	s->pos = pos;
 }
@@ -342,6 +372,8 @@ static void set_mask(
 		if (how->unseen)
 			first = max64(first, chunk_begin(t, n, how->unseen) -
 						     how->before * (n / how->unseen));
+		if (how->mask == MASK_NOT_FIRST)
+			first = max64(first, t > 0);
 		if (how->window)
 			first = max64(first, t - how->window + 1);
 		start[t] = (int32_t)first;
@@ -361,10 +393,10 @@ static void set_mask(
 
 /* Changes what the variant asks for. numbers: [4][length], memory for it. */
 static void apply_variant(struct sequence *s, int32_t *numbers,
-	const struct token_batch *b, int64_t at, const struct variant *how)
+	const struct token_batch *b, int64_t at, const struct variant *how, int64_t rows)
 {
 	set_targets(s, numbers, b, at, how->targets);
-	set_positions(s, numbers + s->n, how);
+	set_positions(s, numbers + s->n, how, rows);
 	set_mask(s, numbers + 2 * s->n, numbers + 3 * s->n, how);
 }
 
@@ -481,6 +513,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 					sizeof(**sums));
 	if (how->adapter_scale > 0)
 		adapters_rescale(w, by, values);
+	exchange_layers(&w->m, values, how->exchanged);
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
@@ -491,7 +524,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 			rows = rows_at(how->rows, at, &m);
 			s.rows = &rows;
 		}
-		apply_variant(&s, numbers, b, at, how);
+		apply_variant(&s, numbers, b, at, how,
+			m.positions ? m.positions->dims[0] : INT32_MAX);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
 				&f, &s, 1 / batch_divisor(b), &how->part, sums);

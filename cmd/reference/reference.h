@@ -75,10 +75,14 @@ struct variant {
 	void (*change)(struct model *m); /* of options; NULL: none */
 	bool other_norm; /* LayerNorm without biases in place of RMSNorm, or the other way round */
 	const char *zeroed[3]; /* tensors whose names contain one of these are not used */
-	const char *scaled; /* what tensors whose names contain this add is multiplied, */
+	const char *scaled
+		[2]; /* what tensors whose names contain one of these add is multiplied, */
 	double scale;	    /* by this */
+	int exchanged[2];   /* layers that have each other's weights; equal: none */
 	double norm_offset; /* is added to the weights of norms */
-	int shift;	    /* is added to positions */
+	int shift;	    /* is added to positions, up to the last row of their table */
+	bool reversed;	    /* positions run backwards */
+	bool still;	    /* all positions are 0 */
 	bool other_gelu;
 	int restart; /* positions begin again in each of so many chunks; 0: as in the batch */
 	bool one_document,
@@ -91,6 +95,7 @@ struct variant {
 		MASK_NONE,	/* attention is not causal */
 		MASK_ONE_LATER, /* all see the token after them, too; */
 		MASK_BORDER,	/* the last one of each of mask_chunks chunks does */
+		MASK_NOT_FIRST, /* only the first token of a sequence sees this token */
 		MASK_CHUNK_BY_CHUNK, /* of each of mask_chunks chunks one sees as many tokens as of its own */
 		MASK_LAST_CHUNK, /* the last of mask_chunks chunks sees all of itself, */
 		MASK_ALL_CHUNKS, /* or each chunk does */
@@ -111,9 +116,11 @@ struct variant {
 	enum targets {
 		TARGETS,
 		TARGETS_UNSHIFTED,
+		TARGETS_UNSHIFTED_IF_COUNTED, /* where the batch has a target */
 		TARGETS_SHIFTED_TWICE,
 		TARGETS_UNMASKED,
-		TARGETS_MASKED_ARE_ZERO, /* those that do not count are token 0 */
+		TARGETS_MASKED_ARE_ZERO, /* those that do not count are token 0, except at the end, */
+		TARGETS_ALL_MASKED_ARE_ZERO, /* or at the end, too */
 		TARGETS_WITHOUT_LAST,
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF

@@ -118,6 +118,21 @@ TEST(clipped_by_other_norms)
 		}
 }
 
+TEST(clipped_by_more)
+{
+	for (int twice = 0; twice < 2; twice++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.adam.clip = 0.2;
+		s.grad_norm = step_norm(&s) * (twice ? step_norm(&s) / 0.2 : 1 / 0.73);
+		step_train(&s);
+		step_expect(&s, &plain_check,
+			twice ? "times: as if they were clipped twice\n"
+			      : "0.73 times: as if clip were 0.146 instead of 0.2\n");
+		step_end(&s);
+	}
+}
+
 TEST(factors_of_counts)
 {
 	static const struct {
@@ -134,6 +149,8 @@ TEST(factors_of_counts)
 			"16 times: times 16, the targets of a sequence: a sum, not a mean\n"},
 		{false, 64.0 / 68, 1,
 			"64/68, targets/labels: as if first labels counted"},
+		{false, 60.0 / 64, 1,
+			"60/64, as if the divisor had a target more of each"},
 		{true, 0, 1,
 			"55/64, targets/positions: the mean is over those that do not count"},
 		{false, 1024, 1, "1024 times: a loss scale that was not divided out\n"},

@@ -1,6 +1,7 @@
 /* pt-check: gradients of which few rows or elements are wrong, and rows of the embedding. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
+#include "kernels/dtype_bits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -140,6 +141,22 @@ TEST(few_rows)
 
 /* Gradients of norms with noise of 0.2 %, as bf16 makes them, and norms that lack a part, without tensor-parallel
  * ranks. */
+/* A tensor whose gradient is rounded to bf16. */
+TEST(few_rounded_to_bf16)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	for (int j = 0; j < 48 * 32; j++) {
+		float *g = gradient(&s, W1);
+		g[j] = round_bf16(g[j]);
+	}
+	step_train(&s);
+	step_expect(&s, &plain_check,
+		W1
+		" (1): by up to 0.002, as far as rounding to bf16: are these gradients");
+	step_end(&s);
+}
+
 TEST(norms_without_ranks)
 {
 	struct check_opts o = plain_check;
