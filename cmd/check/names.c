@@ -29,11 +29,13 @@ struct named_factor {
 	const char *text;
 };
 
-/* Is this a loss scale, and nothing that the batch has? */
-static bool is_loss_scale(double factor)
+/* Is this a power of two, as loss scales are? (The factor is no more exact than the norm that was logged.) */
+static bool is_loss_scale(const struct step_check *c, double factor)
 {
-	double power = log2(factor);
-	return factor >= 128 && fabs(power - round(power)) < 1e-4;
+	double power = log2(factor), digits = 0;
+	if (c->o.grad_norm > 0)
+		digits = 2 * c->o.grad_norm_half / c->o.grad_norm;
+	return factor >= 128 && fabs(power - round(power)) < 1e-4 + fmin(digits, 1e-3);
 }
 
 /* Appends ": 368/370, ..." for the counts whose ratio the factor is. */
@@ -91,10 +93,10 @@ void add_count_names(
 			add_ratio(out, capacity, &f, tries[i].a, tries[i].b, named++);
 	}
 	size_t at = strlen(out);
-	if (is_loss_scale(factor))
+	if (is_loss_scale(c, factor))
 		snprintf(out + at, capacity - at,
 			"%s a loss scale that was not divided out", named ? ", or" : ":");
-	else if (is_loss_scale(1 / factor))
+	else if (is_loss_scale(c, 1 / factor))
 		snprintf(out + at, capacity - at,
 			"%s a loss scale that was divided out twice",
 			named ? ", or" : ":");

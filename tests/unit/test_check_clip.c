@@ -133,6 +133,21 @@ TEST(clipped_by_more)
 	}
 }
 
+/* Clipping hides the factor of the gradients: only the logged norm has it, in 4 digits. */
+TEST(loss_scale_of_the_norm)
+{
+	struct check_opts o = plain_check;
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.adam.clip = 0.2;
+	const double norm = 65536 * step_norm(&s), unit = pow(10, floor(log10(norm)) - 3);
+	o.grad_norm = (floor(norm / unit) + 0.9) * unit;
+	o.grad_norm_half = unit;
+	step_train(&s);
+	step_expect(&s, &o, "a loss scale that was not divided out\n");
+	step_end(&s);
+}
+
 TEST(factors_of_counts)
 {
 	static const struct {
