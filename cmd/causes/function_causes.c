@@ -1,4 +1,4 @@
-/* Functions that bugs have made of the model's; see causes.c. */
+/* Functions other than the model's, as bugs make them. See causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -19,7 +19,7 @@ bool is_nearer(const struct cause_search *s, const struct guess *t, double *near
 	return yes;
 }
 
-/* Appends n guesses; n_out: how many there are. */
+/* Appends n guesses. *n_out: the number of guesses so far. */
 static void add_guesses(struct guess *out, int *n_out, const struct guess *from, size_t n)
 {
 	BUG_ON((size_t)*n_out + n > MAX_TRIES);
@@ -27,12 +27,12 @@ static void add_guesses(struct guess *out, int *n_out, const struct guess *from,
 	*n_out += (int)n;
 }
 
-/* What attention sees: chunks, documents, masks. */
+/* Adds guesses of what attention sees: chunks, documents, masks. */
 static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
 	const struct tensor *positions = c->weights.m.positions;
-	const bool room = !positions || c->batch.length <= positions->dims[0];
+	const bool fits = !positions || c->batch.length <= positions->dims[0];
 	const struct guess tries[] = {
 		{{.restart = chunks},
 			"positions began again in each chunk (context parallelism)",
@@ -78,17 +78,17 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 		{{.one_document = true}, "attention saw all documents of a sequence",
 			c->batch.documents},
 		{{.run_on = true}, "positions did not begin again in each document",
-			c->batch.documents && room},
+			c->batch.documents && fits},
 		{{.one_document = true, .run_on = true},
 			"a sequence were one document, in attention and positions",
-			c->batch.documents && room},
+			c->batch.documents && fits},
 		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
 			!c->batch.documents},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* What is to be predicted. */
+/* Adds guesses of other targets. */
 static void add_targets(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const bool masked = c->batch.masked;
@@ -122,7 +122,7 @@ static void add_targets(const struct step_check *c, struct guess *out, int *n_ou
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Functions that bugs have made of the model's. */
+/* Adds guesses of other rotations, scales, norms and activations. */
 static void add_functions(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -191,8 +191,8 @@ static void leave_out_final_norm(struct model *m)
 	m->norm = m->norm_bias = NULL;
 }
 
-/* The table of positions has so many rows that the batch does not need. */
-static int64_t rows_to_spare(const struct step_check *c)
+/* Returns the number of rows of the table of positions that the batch does not need. */
+static int64_t count_spare_rows(const struct step_check *c)
 {
 	const struct token_batch *b = &c->batch;
 	int64_t last = 0;
@@ -201,12 +201,12 @@ static int64_t rows_to_spare(const struct step_check *c)
 	return c->weights.m.positions ? c->weights.m.positions->dims[0] - 1 - last : 0;
 }
 
-/* Rotations and positions. */
+/* Adds guesses of other rotations and positions. */
 static void add_positions(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
 	const bool rope = m->arch->rope, plain = rope && m->c.rope_scaling == ROPE_PLAIN;
-	const bool table = m->positions, spare = rows_to_spare(c) >= 2;
+	const bool table = m->positions, spare = count_spare_rows(c) >= 2;
 	const int64_t half = m->head_dim / 2;
 	const struct guess tries[] = {
 		{{.change = rotate_nothing}, "queries and keys were not rotated: no rope",
@@ -252,7 +252,7 @@ static void add_positions(const struct step_check *c, struct guess *out, int *n_
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Biases that are not added. */
+/* Adds guesses of biases that are left out or added twice. */
 static void add_biases(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -279,7 +279,7 @@ static void add_biases(const struct step_check *c, struct guess *out, int *n_out
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Norms and activation functions. */
+/* Adds guesses of other norms and activation functions. */
 static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -354,7 +354,7 @@ static void drop_amplitude(struct model *m)
 	m->c.rope_attention = 1;
 }
 
-/* Factors, limits and rotations that some families have. */
+/* Adds guesses that lack a factor, limit or rotation of the model's family. */
 static void add_families(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -387,7 +387,7 @@ static void add_families(const struct step_check *c, struct guess *out, int *n_o
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Outputs that all tensor-parallel ranks have, and that are summed over the ranks once more. */
+/* Adds guesses that sum over the tensor-parallel ranks what each rank already has. */
 static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -422,7 +422,8 @@ static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Leaves out of the detail an axis that the layout does not have, or asks for it where no layout was given. */
+/* Removes an axis that the layout does not have from the detail. Without a layout, the axis
+ * becomes a question. */
 static void name_axis(struct cause_search *s)
 {
 	static const char axis[] = " (context parallelism)";
@@ -435,7 +436,7 @@ static void name_axis(struct cause_search *s)
 	snprintf(s->detail, sizeof(s->detail), "%s", text.s);
 }
 
-/* Another function than the model's options say. */
+/* Returns whether a guess explains the gradients. */
 bool by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];

@@ -1,4 +1,4 @@
-/* Functions of single layers that bugs have made, and numbers of functions that are solved for. */
+/* Other functions of single layers, and functions with a number that is solved for. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -7,15 +7,16 @@
 
 /* ---- single layers ------------------------------------------------------------------------------ */
 
-enum { MOST_LAYERS = 12 };
+enum { MAX_LAYERS = 12 };
 
-/* Two layers that are computed in each other's place. */
+/* Returns whether two layers were computed in each other's place, or with each other's weights.
+ * */
 bool by_swapped_layers(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;
 	double nearest = s->near;
 	bool found = false;
-	for (int i = 0; i < layers && layers <= MOST_LAYERS; i++)
+	for (int i = 0; i < layers && layers <= MAX_LAYERS; i++)
 		for (int k = i + 1; k < layers; k++) {
 			const struct guess tries[] = {
 				{{.function = {.path = {PATH_SWAPPED, i, 0, k}}}, NULL,
@@ -36,7 +37,8 @@ static struct variant with_window(int64_t layer, int64_t window)
 		.function = {.window_layer = layer, .layer_window = window}};
 }
 
-/* Sets *window to the one that brings a layer's gradients nearest; returns how near. */
+/* Sets *window to the window of a layer whose gradients come nearest. Returns their distance.
+ * */
 static double nearest_window(const struct cause_search *s, int64_t layer, int64_t *window)
 {
 	const int64_t length = s->c->batch.length;
@@ -63,12 +65,12 @@ static double nearest_window(const struct cause_search *s, int64_t layer, int64_
 	return nearest;
 }
 
-/* One layer alone has a window, or alone has none. */
+/* Returns whether one layer alone has a window, or alone has none. */
 bool by_window_of_layer(struct cause_search *s)
 {
 	const struct model_config *m = &s->c->weights.m.c;
 	const int64_t length = s->c->batch.length;
-	for (int64_t layer = 0; layer < m->layers && m->layers <= MOST_LAYERS; layer++) {
+	for (int64_t layer = 0; layer < m->layers && m->layers <= MAX_LAYERS; layer++) {
 		int64_t window = length;
 		double far = layer_has_window(m, layer)
 				     ? distance_with(s, with_window(layer, length), false)
@@ -89,13 +91,13 @@ bool by_window_of_layer(struct cause_search *s)
 	return false;
 }
 
-/* Returns whether one layer alone has another function: %s stands for the layer in its text. */
+/* Returns whether one layer alone has another function. */
 bool by_layer(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	double nearest = s->near;
 	bool found = false;
-	for (int i = 0; i < (int)m->c.layers && m->c.layers <= MOST_LAYERS; i++) {
+	for (int i = 0; i < (int)m->c.layers && m->c.layers <= MAX_LAYERS; i++) {
 		const struct guess tries[] = {
 			{{.function = {.unrotated_layer = 1 + i}},
 				"queries and keys of layer %d were not rotated",
@@ -119,7 +121,7 @@ bool by_layer(struct cause_search *s)
 
 /* ---- numbers -------------------------------------------------------------------------------------- */
 
-/* What 1 + x multiplies, or divides. */
+/* A part of the model that is multiplied or divided by 1 + x. */
 struct stretch {
 	enum stretched {
 		NORM_EPS,
@@ -137,7 +139,7 @@ static double stretch_by(const struct stretch *how, double x)
 	return how->divides ? 1 / (1 + x) : 1 + x;
 }
 
-/* What the model multiplies rows of the embedding by. */
+/* Returns the factor of the rows of the embedding in the model. */
 static double embedding_scale(const struct model *m)
 {
 	return m->c.embedding_scale > 0	 ? m->c.embedding_scale
@@ -203,7 +205,7 @@ bool by_stretch(struct cause_search *s)
 bool by_stretch_of_layer(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;
-	for (int layer = 0; layer < layers && layers <= MOST_LAYERS; layer++)
+	for (int layer = 0; layer < layers && layers <= MAX_LAYERS; layer++)
 		for (int k = 2 * ATTENTION_OUTPUT; k < 2 * STRETCHED; k++) {
 			const struct stretch how = {
 				(enum stretched)(k / 2), k % 2, layer};

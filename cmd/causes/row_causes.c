@@ -1,4 +1,5 @@
-/* Which rows or elements of a gradient are wrong, where few are; rows of the embedding. See causes.c. */
+/* Gradients of which few rows, columns or elements are wrong, and rows of the embedding. See
+ * causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -28,7 +29,7 @@ static int64_t group_of(const struct few *f, int64_t element)
 				   : element % f->cols;
 }
 
-/* How many groups may be wrong for the rest to mean anything? */
+/* Returns the largest number of wrong groups that is accepted as few. */
 static int64_t most_wrong(const struct few *f)
 {
 	int64_t most = f->by == BY_ELEMENT ? MAX_FEW : max64(MAX_FEW, f->groups / 100);
@@ -40,7 +41,7 @@ static double wanted(const struct few *f, int64_t j)
 	return f->c->scale.common * (double)reference_of(f->c, f->tensor)[j];
 }
 
-/* Sets the errors; returns the square of the reference. */
+/* Sums the squared errors of each group. Returns the squared norm of the reference. */
 static double add_errors(struct few *f)
 {
 	double all = 0;
@@ -52,7 +53,8 @@ static double add_errors(struct few *f)
 	return all;
 }
 
-/* Leaves out the worst groups until the others are right. False: they are too many. */
+/* Removes the worst groups until the remaining ones are right. Returns false if too many are
+ * wrong. */
 static bool find_wrong(struct few *f)
 {
 	const double bound = f->c->of[f->tensor].gradient.bound;
@@ -82,7 +84,7 @@ static bool is_wrong_group(const struct few *f, int64_t group)
 	return false;
 }
 
-/* The factor of the wrong groups; NAN: they have none in common. */
+/* Returns the common factor of the wrong groups; NAN: they have none. */
 static double factor_of_wrong(const struct few *f)
 {
 	struct products p = {0};
@@ -132,7 +134,7 @@ static void describe_few(const struct few *f, char *text, size_t capacity)
 		snprintf(text + at, capacity - at, ": the others are right");
 }
 
-/* Sets *f to the wrong groups of a tensor. False: too many are wrong. */
+/* Sets *f to the wrong groups of a tensor. Returns false if too many are wrong. */
 static bool find_few(
 	struct few *f, const struct step_check *c, int tensor, enum grouping by)
 {
@@ -172,7 +174,7 @@ bool by_few(struct cause_search *s)
 
 /* ---- rows of the embedding -------------------------------------------------------------------- */
 
-/* What positions add to rows of the embedding. */
+/* Gradients of the embedding's rows, by position. */
 struct rows {
 	const struct step_check *c;
 	double *dx;    /* [positions of the batch][dim] */
@@ -214,7 +216,8 @@ static void rows_release(struct rows *r)
 
 enum row_bug { DIVIDED_BY_COUNT, LAST_WINS, FIRST_WINS, ROW_BUGS };
 
-/* Adds what the positions of one part of the batch give, from position `from` on. */
+/* Adds the gradients of one part of the batch, the positions from `from` to `to`, with the bug.
+ * */
 static void add_part(struct rows *r, enum row_bug bug, int64_t from, int64_t to)
 {
 	const int64_t vocab = r->c->weights.m.c.vocab, dim = r->c->weights.m.c.dim;
@@ -235,7 +238,7 @@ static void add_part(struct rows *r, enum row_bug bug, int64_t from, int64_t to)
 	free(seen);
 }
 
-/* What a bug leaves of the gradient, relative to it. */
+/* Returns the residual of the gradient with a bug, relative to the gradient. */
 static double left_with_bug(struct rows *r, enum row_bug bug, int tensor)
 {
 	const struct token_batch *b = &r->c->batch;
@@ -253,7 +256,8 @@ static double left_with_bug(struct rows *r, enum row_bug bug, int tensor)
 	return all > 0 ? sqrt(left / all) : INFINITY;
 }
 
-/* Rows of tokens that occur several times: each occurrence has too small a part, or only one has any. */
+/* Returns whether rows of tokens that occur several times are divided by their count, or have
+ * one occurrence only. */
 bool by_embedding_rows(struct cause_search *s)
 {
 	static const char *const texts[][2] = {
