@@ -81,7 +81,7 @@ static void add_product(const struct weights *w, const struct adapter *x, double
 			for (int64_t i = 0, at = r * columns; i < columns; i++, at++)
 				if (wide)
 					wide[x->part[p]][at] += by * sum[i];
-				else
+				else if (floats)
 					floats[x->part[p]][at] =
 						(float)((double)floats[x->part[p]][at] +
 							by * sum[i]);

@@ -324,7 +324,7 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 				 ? (targets[t] < 0 ? 0 : targets[t])
 			 : which == TARGETS_UNMASKED ? next
 			 : which == TARGETS_MASKED_ARE_ZERO
-				 ? (targets[t] < 0 && t < end ? 0 : targets[t])
+				 ? (t < end && targets[t] < 0 ? 0 : targets[t])
 			 : t + 1 == n			 ? -1
 			 : which == TARGETS_WITHOUT_LAST ? targets[t]
 							 : targets[t + 1];

@@ -35,7 +35,8 @@ static void read_layers(const struct torch_names *x, struct model_config *c)
 	for (c->layers = 0; of_layer(x, c->layers, "attention.wo.weight");)
 		c->layers++;
 	/* (Hugging Face's GPT-2 has [in, out], nanoGPT [out, in]) */
-	c->ffn_dim = rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
+	c->ffn_dim =
+		up && rows(up, 0) == c->dim && up->ndim == 2 ? up->dims[1] : rows(up, 0);
 	if (up &&
 		up == of_layer(x, 0, "feed_forward.w3.weight")) /* gate and up are one */
 		c->ffn_dim = rows(up, 0) / 2;

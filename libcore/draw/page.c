@@ -231,7 +231,7 @@ void page_put_all(
 	const char *s = page_frame;
 	for (const char *at; (at = strchr(s, '@'));) {
 		enum part part = 0;
-		while (part < N_PARTS &&
+		while (part < N_PARTS - 1 &&
 			strncmp(at, marks[part], strlen(marks[part])) != 0)
 			part++;
 		str_add(out, s, (size_t)(at - s));

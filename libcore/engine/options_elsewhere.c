@@ -26,13 +26,13 @@ const struct opt_answer train_answers[] = {
 		"train some --steps with each --lr, and compare the runs with pt-compare"},
 	{"tasks eval-tasks lm-eval hellaswag mmlu core-metric-every benchmark",
 		"benchmarks such as MMLU",
-		"pt-ckpt convert RUN -o DIRECTORY writes a model of Hugging Face, which evaluation "
+		"pt-ckpt convert RUN -o DIRECTORY writes a Hugging Face model, which evaluation "
 		"harnesses read"},
 	{"histograms log-histograms watch", "histograms of weights and gradients",
 		"checkpoints are HDF5 files, which h5py reads"},
 	{"load-in-4bit load-in-8bit quantize quantization gguf export-gguf onnx",
 		"quantized models and GGUF",
-		"pt-ckpt convert RUN -o DIRECTORY writes a model of Hugging Face, which llama.cpp "
+		"pt-ckpt convert RUN -o DIRECTORY writes a Hugging Face model, which llama.cpp "
 		"converts"},
 	{"parquet streaming", "Parquet files",
 		"pt-prepare reads text and JSON lines, as pandas writes with to_json(lines=True, "
@@ -78,8 +78,10 @@ void options_man_absent(FILE *f)
 	for (const struct opt_answer *a = train_answers; a->names; a++) {
 		if (!a->lacks)
 			continue;
-		fprintf(f, ".It\n%s:\n", a->lacks);
-		man_text(f, a->instead);
+		scoped_str item = {0};
+		str_printf(&item, "%s: %s", a->lacks, a->instead);
+		fputs(".It\n", f);
+		man_text(f, item.s);
 	}
 	fputs(".El\n", f);
 }

@@ -12,7 +12,7 @@ void opt_kinds(const struct program *p, struct strs *out)
  * line is long. */
 void man_text(FILE *f, const char *s)
 {
-	enum { LONG = 72 };
+	enum { LONG = 99 };
 	int at = 0;
 	for (char before = '\n'; *s; before = *s++) {
 		bool sentence = *s == ' ' && (before == '.' || before == '?');
@@ -27,6 +27,23 @@ void man_text(FILE *f, const char *s)
 		at = breaks ? 0 : at + 1;
 	}
 	putc('\n', f);
+}
+
+/* Writes " Pq default Cm 12 ; No needs --option" of an option, or a part of it. */
+static void man_remarks(const struct opt *t, FILE *f)
+{
+	scoped_str arg = {0};
+	opt_default(t, &arg);
+	if (opt_is_on(t))
+		str_puts(&arg, "on");
+	if (arg.len || t->needs)
+		fputs(" Pq ", f);
+	if (arg.len)
+		fputs("default Cm ", f);
+	for (const char *c = arg.s; *c; c++)
+		fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
+	if (t->needs)
+		fprintf(f, "%sneeds %s", arg.len ? " ; No " : "", t->needs);
 }
 
 static void man(const struct program *p, FILE *f)
@@ -54,22 +71,12 @@ static void man(const struct program *p, FILE *f)
 			fprintf(f, " Ar %s", arg.s);
 		if (opt_is_on(t))
 			fprintf(f, " , Fl -no-%s", t->name);
+		man_remarks(t, f);
 		putc('\n', f);
 		man_text(f, t->help);
-		if (opt_is_on(t))
-			fputs("On by default.\n", f);
 		if (t->was)
-			fprintf(f, "Its earlier name,\n.Fl -%s ,\nis read too.\n",
+			fprintf(f, ".No The earlier name Fl -%s No is still accepted .\n",
 				t->was);
-		if (t->needs)
-			fprintf(f, "It needs %s.\n", t->needs);
-		opt_default(t, &arg);
-		if (!arg.len)
-			continue;
-		fputs("The default is\n.Cm ", f);
-		for (const char *c = arg.s; *c; c++)
-			fputs(*c == '\\' ? "\\e" : (char[]){*c, '\0'}, f);
-		fputs(" .\n", f);
 	}
 	fputs(".El\n", f);
 }

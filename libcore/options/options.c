@@ -14,16 +14,16 @@ static const struct opt common_opts[] = {
 	{OPT_ACTION, 0, "print-config",
 		.help = "Print the options in force as a config file, and exit."},
 	{OPT_ACTION, 'q', "quiet",
-		.help = "Print no messages but warnings and errors; results are still printed."},
+		.help = "Print only warnings and errors; results are still printed."},
 	{OPT_ACTION, 'h', "help", .help = "Print this help, and exit."},
 	{OPT_ACTION, 'V', "version",
 		.help = "Print the versions of the program and its libraries, and exit."},
 	{OPT_ACTION, 0, "generate", "KIND",
-		.help = "Print what is made from the program's tables, and exit: man, for its manual "
-			"page, and more in some programs."},
+		.help = "Print text that is made from the tables of the program, and exit. man: for its "
+			"manual page. Some programs have more kinds."},
 	{OPT_ACTION, 0, "complete", "WORD...",
-		.help = "Print what may stand for the last one of a command line's words, for the "
-			"completions of shells, and exit. No word may be before this option."},
+		.help = "Print the completions of the last word of a command line, for shells, and exit. "
+			"No word may be before this option."},
 	{OPT_END},
 };
 

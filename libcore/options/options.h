@@ -69,7 +69,7 @@ struct opt {
 		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,             \
 			.help = "Copy at most this much of a pipe to a temporary " \
 				"file in TMPDIR, and never more than nine tenths " \
-				"of what is free there. 0: no other limit."        \
+				"of the free space (0: no other limit)."           \
 	}
 #define SPOOL_ADVICE                                        \
 	[ADVICE_SPOOL_LIMIT] = "--spool-limit allows more", \

@@ -20,17 +20,17 @@ const struct h5_field run_fields[] = {
 	{"command", H5_TEXT, F(command), true, "the command line"},
 	{"device", H5_TEXT, F(device), true, "the CPU or GPU that computes"},
 	{"libraries", H5_TEXT, F(libraries), true, "versions of libraries"},
-	{"layout", H5_TEXT, F(layout), true, "the parallel layout"},
+	{"layout", H5_TEXT, F(layout), true, "the axes of degree above 1"},
 	{"invocation", H5_TEXT, F(invocation), true,
 		"options that do not affect results, as a config file: data, readers, "
-		"threads, checkpoint"},
+		"threads, checkpoint and so on"},
 	{"environment", H5_TEXT, F(environment), true,
-		"environment variables of pt, MPI, threads, the scheduler"},
+		"environment variables of pt, MPI, threads and the scheduler"},
 	{"ranks", H5_I64, F(ranks), true, "number of ranks"},
 	{"hosts", H5_I64, F(hosts), true, "number of hosts"},
 	{"threads", H5_I64, F(threads), true, "threads per rank"},
 	{"arithmetic", H5_U64, F(arithmetic), true,
-		"hash of the dataset arithmetic: runs that differ in it can have "
+		"hash of the dataset arithmetic; runs with another hash can have "
 		"different bits"},
 	{0},
 };

@@ -233,7 +233,7 @@ offers() { # PROGRAM WORD...
 		zsh -f ./zshes "$@" | paste -sd ' '
 	}
 	[ "$(zshes pt-train --arch=gp)" = 'key -S word --arch=gpt2' ]
-	[[ $(zshes pt-train lay) = 'key layers=:Number of transformer layers. -S word compset -P 1 *= files -g *.h5(-.)' ]]
+	[[ $(zshes pt-train lay) = 'key layers=:Number of transformer layers (blocks). -S word compset -P 1 *= files -g *.h5(-.)' ]]
 	[ "$(zshes pt-train --out '')" = 'key -S word compset -P 1 *= files -/' ]
 	[ "$(zshes pt-train --config '')" = 'key -S word compset -P 1 *= files' ]
 	[ "$(zshes pt-ckpt ve)" = 'key -S word verify' ]

@@ -364,7 +364,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	names=$(sed -n 's/^\t{"\(.*\)", LAB_.*/\1/p' "$root/kernels/cuda/lab.cu")
 	[ "$(wc -l <<<"$names")" -ge 12 ]
 	for name in $names; do
-		grep -qx "\.Cm ${name//-/\\\\-}\( ,\)\?" "$root/man/pt-config.5" || { echo "not in the manual: $name"; false; }
+		grep -qE "^\.It Cm (.* )?${name//-/\\\\-}( |$)" "$root/man/pt-config.5" || { echo "not in the manual: $name"; false; }
 	done
 	for name in $(sed -n 's/^PT_LAB_OFF=\([a-z0-9-]*\) .*/\1/p' "$root/tests/bench/gpu_lab"); do
 		grep -qx "$name" <<<"$names" || { echo "no switch $name"; false; }

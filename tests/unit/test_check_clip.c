@@ -98,8 +98,8 @@ TEST(clipped_by_other_norms)
 {
 	static const char *const texts[] = {
 		"as if it were the largest element (norm_type inf)",
-		"as if the norm that they are clipped by were the sum of the sizes of all "
-		"elements (norm_type 1)",
+		("as if the norm that they are clipped by were the sum of the sizes of all "
+		 "elements (norm_type 1)"),
 		"as if the norm that they are clipped by were the square of the norm: its root",
 		"as if it were the largest norm of a tensor",
 		"as if it were the norm without the embedding"};

@@ -132,14 +132,17 @@ static double act_loss(struct bench *t)
 
 TEST(act)
 {
-	static const char *const names[] = {"GELU by tanh", "GELU", "SwiGLU, a"};
+	static const char *const names[] = {
+		"GELU by tanh", "GELU", "SwiGLU, a", "GEGLU, a"};
+	_Static_assert(ARRAY_LEN(names) == N_ACT_KINDS, "each has a name");
 	for (int kind = 0; kind < N_ACT_KINDS; kind++) {
 		struct bench *t = bench_new(1, 300, 0);
 		t->act = kind;
 		ref_act_bwd(kind, t->dx, t->dw, t->dy, t->x, t->w, 300);
 		check_slopes(names[kind], act_loss, t, t->x, t->dx, 300);
 		if (act_is_gated((enum act_kind)kind))
-			check_slopes("SwiGLU, b", act_loss, t, t->w, t->dw, 300);
+			check_slopes("the gate of a gated activation", act_loss, t, t->w,
+				t->dw, 300);
 		free(t);
 	}
 }
