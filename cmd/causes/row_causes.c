@@ -152,22 +152,43 @@ static bool find_few(
 	return find_wrong(f);
 }
 
-/* Explains each tensor of which few elements, rows or columns are wrong. */
-bool by_few(struct cause_search *s)
+/* Returns whether bf16 may hide most wrong elements of a norm or bias: a matrix is wrong, too, and has no cause. */
+static bool is_beside_matrix(const struct cause_search *s, int i)
+{
+	bool found = false;
+	if (s->c->o.precision == RUN_FP32 || tensor_of(s->c, i)->ndim > 1)
+		return false;
+	for (int k = 0; k < s->n_wrong; k++)
+		found |= tensor_of(s->c, s->wrong[k])->ndim > 1 &&
+			 s->c->of[s->wrong[k]].cause < 0;
+	return found;
+}
+
+/* Explains a tensor of which few elements, rows or columns are wrong. */
+static void explain_few(struct cause_search *s, int i)
 {
 	char text[FINDING_TEXT];
-	for (int k = 0; k < s->n_wrong; k++)
-		for (int by = 0; by < GROUPINGS; by++) {
-			struct few f = {0};
+	for (int by = 0; by < GROUPINGS; by++) {
+		struct few f = {0};
+		if (s->c->of[i].cause < 0 && ((s->has & IF_SURE) || !may_chance(s, i)) &&
+			find_few(&f, s->c, i, (enum grouping)by)) {
+			describe_few(&f, text, sizeof(text));
+			explain(s, i, text);
+		}
+		free(f.errors);
+		free(f.wrong);
+	}
+}
+
+/* Explains tensors of which few elements, rows or columns are wrong: first matrices, then vectors. */
+bool by_few(struct cause_search *s)
+{
+	for (int vectors = 0; vectors < 2; vectors++)
+		for (int k = 0; k < s->n_wrong; k++) {
 			int i = s->wrong[k];
-			if (s->c->of[i].cause < 0 &&
-				((s->has & IF_SURE) || !may_chance(s, i)) &&
-				find_few(&f, s->c, i, (enum grouping)by)) {
-				describe_few(&f, text, sizeof(text));
-				explain(s, i, text);
-			}
-			free(f.errors);
-			free(f.wrong);
+			if ((tensor_of(s->c, i)->ndim < 2) == vectors &&
+				!is_beside_matrix(s, i))
+				explain_few(s, i);
 		}
 	return false;
 }
