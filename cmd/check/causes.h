@@ -49,6 +49,8 @@ CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_smoothing, "as if labels were smoothed by %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_z_loss,
 	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
+CAUSE(TRY_STEP, IF_FUNCTION, by_entropy,
+	"as if the loss had another term: %s times the sum of p log p (the negative entropy)")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_missing_all_reduce,
 	"as if each tensor-parallel rank %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_old_parameters, "as if %s: gathered too early")
@@ -62,6 +64,11 @@ CAUSE(TRY_STEP, IF_FUNCTION, by_window,
 	"as if attention had a sliding window of %s tokens, the own one included")
 CAUSE(TRY_STEP, IF_FUNCTION, by_stretch, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_window_of_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_theta, "as if rope theta were %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_zero_logits,
+	"as if the vocabulary had %s more tokens, whose logits are 0: is it padded?")
+CAUSE(TRY_STEP, IF_FUNCTION, by_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_stretch_of_layer, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_swapped_layers, "as if layers %s were exchanged")
 CAUSE(TRY_STEP, IF_SEARCH, by_path, "as if %s")
 CAUSE(TRY_STEP, IF_SEARCH, by_sums, "")
@@ -80,6 +87,9 @@ CAUSE(TRY_STEP, 0, are_rounded_norms,
 CAUSE(TRY_STEP, 0, are_norms,
 	"all norms, and nothing else: with sequence parallelism each tensor-parallel rank "
 	"has a part of their gradients; is it not summed over the ranks?")
+CAUSE(TRY_STEP, IF_REFERENCE | IF_FEW, are_rounded_sums,
+	"by up to %s, as far as rounding to bf16: are these gradients computed or summed in "
+	"bf16?")
 CAUSE(TRY_STEP, IF_NO_REFERENCE, is_unexplained, "no known cause")
 CAUSE(TRY_STEP, IF_NO_SEARCH, is_unexplained,
 	"no cause is looked for in a model of this size: take fewer layers")

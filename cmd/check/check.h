@@ -85,9 +85,10 @@ struct tensor_check {
 	double stored[N_STORED]; /* relative rounding, see rounding_of() */
 	bool decays; /* decay is measurable: the parameters are large enough */
 	bool nonfinite, unchanged;
-	bool dead;	/* neither moment gained anything */
-	int cause;	/* index of the finding with its cause; -1: none yet */
-	uint64_t found; /* bit k is set if finding k is about this tensor */
+	bool dead;	   /* neither moment gained anything */
+	bool squares_lost; /* exp_avg_sq was zero before the step, whatever the file says */
+	int cause;	   /* index of the finding with its cause; -1: none yet */
+	uint64_t found;	   /* bit k is set if finding k is about this tensor */
 };
 
 struct finding {
