@@ -91,23 +91,23 @@ CAUSE(TRY_STEP, IF_REFERENCE | IF_FEW, are_rounded_sums,
 	"by up to %s, as far as rounding to bf16: are these gradients computed or summed in "
 	"bf16?")
 CAUSE(TRY_STEP, IF_NO_REFERENCE, is_unexplained, "no known cause")
-CAUSE(TRY_STEP, IF_NO_SEARCH, is_unexplained,
-	"no cause is looked for in a model of this size: take fewer layers")
-CAUSE(TRY_STEP, 0, is_rounded,
+CAUSE(TRY_STEP, IF_NO_CAUSE, is_rounded,
 	"farther than rounding in fp32, and not than in bf16: was a part of the run in bf16 "
 	"(--precision)?")
-CAUSE(TRY_STEP, 0, seems_rounded,
+CAUSE(TRY_STEP, IF_NO_CAUSE, seems_rounded,
 	"farther than rounding in fp32, and not than in bf16: was the run in bf16 (--precision), "
 	"or is it a function that differs by little?")
-CAUSE(TRY_STEP, 0, has_right_forward, "no known cause: %s?")
-CAUSE(TRY_STEP, 0, has_right_tensors, "no known cause")
-CAUSE(TRY_STEP, IF_MOST, by_cosines,
+CAUSE(TRY_STEP, IF_NO_SEARCH | IF_NO_CAUSE, is_unexplained,
+	"no cause is looked for in a model of this size: take fewer layers")
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_right_forward, "no known cause: %s?")
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_right_tensors, "no known cause")
+CAUSE(TRY_STEP, IF_MOST | IF_NO_CAUSE, by_cosines,
 	"no known cause: all gradients point about where they should (cosines of %s and "
 	"more): dropout that is on, or a function that differs by little?")
-CAUSE(TRY_STEP, 0, has_right_tokens,
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_right_tokens,
 	"no known cause: the embedding has gradients of the batch's tokens and of no others, "
 	"so the batch is that of this step: is it another function, or other targets?")
-CAUSE(TRY_STEP, 0, has_other_batch,
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_other_batch,
 	"no known cause: is the batch that of this step, of all ranks and micro-batches?%s")
 
 CAUSE(TRY_UPDATES, IF_ALSO, by_rule, "update: as if %s", FINDING_STEP)
