@@ -75,6 +75,11 @@ sanitized() {
 	nm "$BUILD/pt-train" | grep -q __asan_init
 }
 
+# Are the programs slower than they are built by make: with AddressSanitizer, or for coverage?
+instrumented() {
+	nm "$BUILD/pt-train" | grep -qE '__(asan|gcov)_init'
+}
+
 # For tests that limit memory, or measure it.
 plain_memory() {
 	! sanitized || skip 'the sanitizer needs memory of its own'

@@ -303,7 +303,7 @@ results() { # KEY FILE: "arguments value" of each result
 @test "Llama 405B on 4,096 ranks takes less than 5 seconds of a processor" {
 	local seconds TIMEFORMAT=%U
 	seconds=$({ time pt-plan -n 1 -H 512 llama3-405b dtype=bf16 batch=2048 >text; } 2>&1)
-	sanitized || awk -v s="$seconds" 'BEGIN { exit !(s < 5) }'
+	instrumented || awk -v s="$seconds" 'BEGIN { exit !(s < 5) }'
 	grep -q '^ .* fsdp=' text
 	grep -q '^# planned exactly: [1-9][0-9]*, [1-9][0-9]* with fewer layers' text
 	# the first one is planned whole, too
@@ -314,7 +314,7 @@ results() { # KEY FILE: "arguments value" of each result
 @test "405B on 8 GPUs, where little fits, takes less than 5 seconds of a processor" {
 	local seconds TIMEFORMAT=%U
 	seconds=$({ time pt-plan -n 1 llama3-405b dtype=bf16 >text; } 2>&1)
-	awk -v s="$seconds" 'BEGIN { exit !(s < 5) }'
+	instrumented || awk -v s="$seconds" 'BEGIN { exit !(s < 5) }'
 	grep -q ' offload=all$' text
 }
 
@@ -637,7 +637,7 @@ near() { # X PUBLISHED BOUND
 	local seconds trainer TIMEFORMAT=%U
 	for trainer in pt megatron; do
 		seconds=$({ time pt-plan -n 1 -H 2048 --trainer $trainer llama3-405b dtype=bf16 batch=2048 >text; } 2>&1)
-		sanitized || awk -v s="$seconds" 'BEGIN { print s; exit !(s < 5) }'
+		instrumented || awk -v s="$seconds" 'BEGIN { print s; exit !(s < 5) }'
 	done
 }
 
