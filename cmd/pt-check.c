@@ -245,22 +245,22 @@ int main(int argc, char **argv)
 	struct step_check c;
 	int n = opts_parse_or_die(&program, &o, argc, argv);
 	if (n != 2 && !(n == 1 && o.grads.n))
-		return err_say(count_operands(&o, n, &e));
+		return err_print(count_operands(&o, n, &e));
 	if (o.grads.n && o.two_runs)
-		return err_say(&(struct err){EX_USAGE,
+		return err_print(&(struct err){EX_USAGE,
 			"--two-runs compares two runs, but --grads is from one run; give "
 			"only one of them"});
 	if (n == 1 && !o.batch.n)
-		return err_say(&(struct err){EX_USAGE,
+		return err_print(&(struct err){EX_USAGE,
 			"--grads without AFTER needs the tokens of the step; give --batch"});
 	for (int64_t i = 0; i < o.reports.n; i++)
 		if (page_kind(o.reports.v[i], &e) < 0)
-			return err_say(&e);
+			return err_print(&e);
 	o.open.copies_may_differ = true;
 	o.open.optimizer = true;
 	o.open.freeze = &o.freeze;
 	if (o.two_runs && o.batch.n)
-		return err_say(&(struct err){EX_USAGE,
+		return err_print(&(struct err){EX_USAGE,
 			"--two-runs compares files after the same step, but --batch is "
 			"for a step between two files; give only one of them"});
 	o.check.loss = (double)NAN;
@@ -268,17 +268,17 @@ int main(int argc, char **argv)
 		take_facts(&o, argv[0], argv[1], &taken);
 	if (parse_norms(o.grad_norm, &o.check, &e) ||
 		parse_logged(o.loss, true, &o.check.loss, &o.check.loss_half, &e))
-		return err_say(&e);
+		return err_print(&e);
 	struct comm *world = comm_open();
 	struct device d; /* its threads also run the plain loops */
-	device_cpu(&d, (int)backend_threads(o.threads));
+	device_open_cpu(&d, (int)backend_threads(o.threads));
 	const struct check_job job = {argv[0], n > 1 ? argv[1] : NULL, &o.batch, o.how,
 		o.adam, o.two_runs, &o.freeze, &o.lr_scale_of, o.open, taken.s, &o.grads,
 		o.base};
 	int rc = step_check_run(&c, &o.check, &job, &e);
 	if (!rc && o.json)
 		step_check_json(&c, &text);
-	else if (!rc && log_speaks())
+	else if (!rc && log_is_enabled())
 		step_check_print(&c, &text);
 	else if (!rc)
 		step_check_print_verdict(&c, &text);
@@ -289,7 +289,7 @@ int main(int argc, char **argv)
 	device_close(&d);
 	comm_close(world);
 	if (rc)
-		return err_say(&e);
+		return err_print(&e);
 	stdout_close();
 	return code;
 }

@@ -549,7 +549,7 @@ int main(int argc, char **argv)
 	file_spool_limit(o.spool_limit);
 	int rc = run(n, argv, &o, &e);
 	if (rc)
-		err_say(&e);
+		err_print(&e);
 	stdout_close();
 	return rc ? e.code : 0;
 }

@@ -420,7 +420,7 @@ static int run(struct session *s)
 		 : s->o.from ? show_results(s, &e)
 			     : run_benchmark(s, &e);
 	if (rc < 0)
-		rc = s->world->rank ? e.code : err_say(&e);
+		rc = s->world->rank ? e.code : err_print(&e);
 	if (s->suite.table.n_wrong || s->n_slower > 0) /* takes precedence over errors */
 		rc = EX_FAILED;
 	free(s->peers);
@@ -444,7 +444,7 @@ int main(int argc, char **argv)
 	log_name(program.name);
 	advice_set(advice);
 	if (parse(&s, argc, argv, &e))
-		return launch_rank() ? e.code : err_say(&e);
+		return launch_rank() ? e.code : err_print(&e);
 	if (s.o.smoke)
 		smoke_watch(program.name);
 	s.world = comm_open();

@@ -363,16 +363,16 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	struct err e = {0};
 	scoped_str text = {0};
 	if (runs->n != 2)
-		return err_say(&(struct err){EX_USAGE, "locate: give two runs"});
+		return err_print(&(struct err){EX_USAGE, "locate: give two runs"});
 	int rc = locate(runs->v[0], runs->v[1], &l, &text, &e);
-	if (log_speaks())
+	if (log_is_enabled())
 		printf("%s\n%s\n", runs->v[0], runs->v[1]);
 	fputs(text.s ? text_printable(text.s) : "", stdout);
 	if (rc == 0)
 		puts("verdict: no tensor differs");
 	stdout_close();
 	if (rc < 0)
-		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
+		return err_print(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	return rc ? EX_FAILED : 0;
 }
 
@@ -435,7 +435,7 @@ static void print_outcome(const struct outcome *x, const struct outcome_opts *ho
 {
 	const struct runs *r = x->runs;
 	struct speed_diff d[MAX_SPEEDS];
-	if (log_speaks())
+	if (log_is_enabled())
 		outcome_print(x, how, out);
 	else if (!o->table && !o->draw.graph)
 		outcome_print_verdict(x, how, out);
@@ -524,7 +524,7 @@ static bool judge_rows(void *context, const struct run_log *logs, int n)
 		runs_shorten(f->runs->logs, n);
 	outcomes_make(f->runs, &f->opts, &all);
 	for (int i = 0; i < all.n; i++) {
-		if (all.v[i].verdict != f->reported[i] && log_speaks())
+		if (all.v[i].verdict != f->reported[i] && log_is_enabled())
 			print_change(&all.v[i], &f->opts);
 		f->reported[i] = all.v[i].verdict;
 	}
@@ -675,13 +675,13 @@ int main(int argc, char **argv)
 	if (!e.code && !check_exports(&o, &e))
 		open_formats(&o, &column, &sense, &reading, &e);
 	if (e.code)
-		return err_say(&e);
+		return err_print(&e);
 	bool pair = names.n == 2;
 	if (o.locate || (pair && !o.exports.n &&
 				locate_are_checkpoints(names.v[0], names.v[1], &e)))
 		return locate_and_print(&names, &o);
 	if (e.code)
-		return err_say(&e), EX_TROUBLE;
+		return err_print(&e), EX_TROUBLE;
 	file_spool_limit(o.spool_limit);
 	struct outcome_opts how =
 		make_outcome_opts(&o, column ? column : columns[COL_LOSS].name);
@@ -691,17 +691,17 @@ int main(int argc, char **argv)
 	if (o.follow ? follow(&r, &names, &o, &reading, &how, &e)
 		     : log_read_all(
 			       r.logs, (const char *const *)names.v, r.n, &reading, &e))
-		return err_say(&e), EX_TROUBLE;
+		return err_print(&e), EX_TROUBLE;
 	runs_shorten(r.logs, r.n);
 	if (o.exports.n ? export_all(&r, &o, &reading, &e)
 			: find_column(&r, &reading, &column, &e))
-		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
+		return err_print(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	if (o.exports.n)
 		return 0;
 	warn_lacking(&r, column);
 	how.column = how.exact.column = column;
 	if (o.require == REQUIRE_NOT_WORSE && !how.judge.sense && !column_sense(column))
-		return err_say(&(struct err){EX_USAGE,
+		return err_print(&(struct err){EX_USAGE,
 			"require: not-worse needs to know whether lower or higher values of "
 			"the column are better; give --column NAME:min or NAME:max"});
 	struct report_run *reports = no_reports(&r);
@@ -714,7 +714,7 @@ int main(int argc, char **argv)
 	free_runs(&r);
 	log_how_close(&reading);
 	if (rc)
-		return err_say(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
+		return err_print(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	stdout_close();
 	return code;
 }

@@ -130,7 +130,7 @@ static int check_settings(const struct train_opts *o, struct err *e)
 			"batch-per-rank: the layouts of a plan differ in data-parallel "
 			"ranks, but not in the batch; give batch=N"},
 	};
-	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
 /* Returns false if the shell would split or expand `word` in the output of $(pt-plan --best ...).
@@ -438,7 +438,7 @@ static int check_options(const struct opts *o, struct err *e)
 		{o->json && (o->explain || o->timeline),
 			"--json prints no text, and excludes --explain and --timeline"},
 	};
-	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
 static int print_found(const struct opts *o, const struct request *r,
@@ -474,7 +474,7 @@ static int plan(
 	t.micro_batch = 1;
 	if (options_check(&t, e) || check_offload(&r, e) ||
 		options_model_init(&t, &m, 0, e)) {
-		opts_blame(&train_program, &t, e);
+		opts_add_origins(&train_program, &t, e);
 		return -1;
 	}
 	comm_plan_hosts(r.hosts > 1 ? r.cluster.links.host_ranks : 0,
@@ -500,10 +500,10 @@ int main(int argc, char **argv)
 	else if (o.target == BY_PT && o.best)
 		o.target = o.trainer;
 	if (n < 1)
-		return err_say(
+		return err_print(
 			&(struct err){EX_USAGE, "give a model: a preset of pt-train, "
 						"or a config file"});
 	int rc = check_options(&o, &e) || plan(&o, argv, n, &given, &e) ? -1 : 0;
 	stdout_close();
-	return rc ? err_say(&e) : 0;
+	return rc ? err_print(&e) : 0;
 }

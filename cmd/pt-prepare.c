@@ -430,7 +430,7 @@ static int prepare(
 		return -1;
 	struct token_convert c = {&p, formats[o->format], to_words[o->to], &o->val_files,
 		&o->mask_files, o->vocab_from, o->vocab, o->end_token};
-	int tokens = token_convert_takes(&c, texts, e);
+	int tokens = token_convert_accepts(&c, texts, e);
 	bool simple = !tokens && !o->to && !o->val_files.n && !o->mask_files.n &&
 		      (!o->vocab || p.ids_vocab) && !o->vocab_from;
 	if (tokens >= 0 && !simple && world->size > 1)
@@ -515,7 +515,7 @@ static int train(
 static int check(const struct opts *o, int64_t n_operands, struct err *e)
 {
 	int looks = o->info + o->verify + (o->decode != 0) + (o->show > 0);
-	if (looks && launch_many())
+	if (looks && launch_size_variable())
 		return err_set(e, EX_USAGE,
 			"--info, --verify, --decode and --show run on one rank");
 	if (looks > 1)
@@ -543,7 +543,7 @@ static const char *const advice[N_ADVICE] = {
 	SPOOL_ADVICE,
 	[ADVICE_EMPTY_SPLIT] =
 		"use --split tail, another --val-fraction or another --seed",
-	[ADVICE_WORK_FOLDER] = "give --work",
+	[ADVICE_WORK_DIRECTORY] = "give --work",
 	[ADVICE_DOCUMENTS] = "use a smaller --shard-size",
 };
 
@@ -567,7 +567,7 @@ int main(int argc, char **argv)
 	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n < 0 || check(&o, n, &e))
-		return err_say(&e);
+		return err_print(&e);
 	file_spool_limit(o.spool_limit);
 	struct comm *world = comm_open();
 	log_rank(world->rank, world->size, false);
@@ -582,7 +582,7 @@ int main(int argc, char **argv)
 		 : o.train_bpe ? train(&o, &operands, world, &e)
 			       : prepare(&o, &operands, world, &e);
 	if (rc) /* the same error on all ranks */
-		rc = world->rank ? e.code : err_say(&e);
+		rc = world->rank ? e.code : err_print(&e);
 	else
 		stdout_close();
 	comm_close(world);

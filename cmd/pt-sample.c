@@ -134,13 +134,13 @@ static int open_ckpt(struct session *s, const char *name, struct err *e)
 {
 	scoped_str path = {0};
 	if (s->world->size == 1)
-		return convert_open_speaker(&s->ckpt, name, e);
+		return convert_open_for_sampling(&s->ckpt, name, e);
 	if (s->world->rank == 0) {
 		scoped_ptr char *file = ckpt_find_file(name);
 		str_puts(&path, file);
 	}
 	comm_bcast_str(s->world, &path, 0);
-	return convert_open_speaker(&s->ckpt, path.s, e);
+	return convert_open_for_sampling(&s->ckpt, path.s, e);
 }
 
 /* Opens the chat template, and sets what ends a text. */
@@ -165,11 +165,11 @@ static int open_model(
 		return err_prefix(e, "%s: ", path);
 	if (open_texts(s, e))
 		return -1;
-	if (options_model(config, s->ckpt->config.s, e)) {
+	if (options_parse_model(config, s->ckpt->config.s, e)) {
 		e->code = EX_DATAERR;
 		return err_prefix(e, "%s: ", path);
 	}
-	if (state_shapes(s->ckpt, config, true, e))
+	if (state_check_shapes(s->ckpt, config, true, e))
 		return -1;
 	if (model_init(&s->x.model, config, s->ckpt->tokenizer.vocab.n, e)) {
 		e->code = EX_DATAERR; /* the options are from the checkpoint */
@@ -459,7 +459,7 @@ int main(int argc, char **argv)
 				   : "",
 			&e);
 	if (rc)
-		rc = s.world->rank ? e.code : err_say(&e);
+		rc = s.world->rank ? e.code : err_print(&e);
 	else
 		stdout_close();
 	comm_close(s.world);

@@ -127,8 +127,8 @@ int main(int argc, char **argv)
 	log_rank(world->rank, world->size, o.log_all_ranks);
 	int rc;
 	if (agreed || comm_agree(world, &e)) {
-		opts_blame(&train_program, &o, &e);
-		rc = world->rank ? e.code : err_say(&e);
+		opts_add_origins(&train_program, &o, &e);
+		rc = world->rank ? e.code : err_print(&e);
 	} else {
 		comm_watchdog(world, o.watchdog);
 		o.threads = backend_threads(o.threads);

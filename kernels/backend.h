@@ -39,7 +39,7 @@ struct device_ops {
 	void (*graph_launch)(struct device *);
 	void (*graph_drop)(struct device *);
 	void (*algorithms)(struct device *, struct str *out);
-	int (*take_algorithms)(struct device *, const char *text, struct err *e);
+	int (*set_algorithms)(struct device *, const char *text, struct err *e);
 	void (*forget_algorithms)(struct device *);
 	uint64_t (*stamp)(struct device *);
 	double (*stamp_time)(struct device *, uint64_t stamp);
@@ -75,7 +75,7 @@ static inline void device_init(struct device *d, enum device_kind kind,
 
 /* pt-cuda.so exports three symbols. `pt_cuda_open` is a device_opener; it returns 1 if the host has
  * no GPU, or none for this rank alone, which is reported only if a GPU was requested. `pt_cuda_gpu`
- * implements device_gpu(). `pt_cuda_abi` must equal the program's device_abi(), a hash of the
+ * implements device_gpu_id(). `pt_cuda_abi` must equal the program's device_abi(), a hash of the
  * prototypes of all kernels and of the sizes of structs. */
 typedef int device_opener(
 	struct device *d, const struct device_options *o, struct err *e);

@@ -104,13 +104,13 @@ static bool has_driver(void)
 }
 
 /* Errors are ignored: device_open() reports them. */
-uint64_t device_gpu(int rank)
+uint64_t device_gpu_id(int rank)
 {
 	struct cuda_plugin h;
 	return !has_driver() || open_plugin(&h, &(struct err){0}) ? 0 : h.gpu(rank);
 }
 
-uint64_t device_build(void)
+uint64_t device_plugin_hash(void)
 {
 	enum { PIECE = 1 << 20 };
 	scoped_str path = {0};
@@ -149,7 +149,7 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 		if (rc < 0)
 			info("no GPU is used: %s", why.msg);
 	}
-	device_cpu(d, o->threads);
+	device_open_cpu(d, o->threads);
 	return 0;
 }
 
@@ -231,7 +231,7 @@ CALL(graph_refill, (struct device *d), d)
 CALL(graph_launch, (struct device *d), d)
 CALL(graph_drop, (struct device *d), d)
 CALL(algorithms, (struct device *d, struct str *out), d, out)
-CALL_VALUE(int, take_algorithms, (struct device *d, const char *text, struct err *e), d, text, e)
+CALL_VALUE(int, set_algorithms, (struct device *d, const char *text, struct err *e), d, text, e)
 CALL(forget_algorithms, (struct device *d), d)
 CALL(timer_start, (struct device *d, enum device_timer what), d, what)
 CALL(timer_read, (struct device *d, double seconds[N_DEVICE_TIMERS]), d, seconds)

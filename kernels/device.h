@@ -1,7 +1,5 @@
-/*
- * A device: the CPU, a GPU, or the planning device; its memory, copies, graphs and timers.
- * kernels.h declares its kernels, backend.h its other functions. No call is collective.
- */
+/* A device: the CPU, a GPU, or the planning device; its memory, copies, graphs and timers.
+ * kernels.h declares its kernels, backend.h its other functions. No call is collective. */
 #pragma once
 
 #include "kernels/dtype.h"
@@ -79,16 +77,16 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 void device_close(struct device *d);
 /* Opens the CPU, with the widest instruction set that both it and $PT_ISA (sse2, avx2, avx512,
  * avx512_bf16, amx_bf16) allow. threads 0: all that this process may use. */
-void device_cpu(struct device *d, int threads);
+void device_open_cpu(struct device *d, int threads);
 /* Opens the planning device: it counts FLOPs and touches no memory, so pointers may be invalid.
  * `as`: the kind of device that is planned for. */
-void device_plan(struct device *d, enum device_kind as);
+void device_open_plan(struct device *d, enum device_kind as);
 
 /* Returns an identifier, unique among all hosts, of the GPU that would be assigned to rank `rank`
  * of this host; 0: none. Opens no device. */
-uint64_t device_gpu(int rank);
+uint64_t device_gpu_id(int rank);
 /* Returns a hash of the CUDA plugin, pt-cuda.so; 0: not found. */
-uint64_t device_build(void);
+uint64_t device_plugin_hash(void);
 
 const char *device_isa(void); /* the instruction set of the CPU's kernels: "avx512" */
 int cpu_count(void);	      /* CPUs that this process may use */
@@ -124,35 +122,31 @@ void device_shared_free(struct device *d, void *p);
 void device_put(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get(struct device *d, void *to, const void *from, size_t n_bytes);
 /* A `get` in two calls: end waits for the copy, but not for work enqueued after begin. At most one
- * is in flight, of up to GET_MOST bytes. Each launch of a graph repeats it with the same `to`. */
-enum { GET_MOST = 256 };
+ * is in flight, of up to MAX_GET_BYTES bytes. Each launch of a graph repeats it with the same `to`. */
+enum { MAX_GET_BYTES = 256 };
 void device_get_begin(struct device *d, void *to, const void *from, size_t n_bytes);
 void device_get_end(struct device *d);
 /* Waits until all enqueued kernels and copies are complete. */
 void device_wait(struct device *d);
 
-/*
- * Starts a copy that is concurrent with kernels, between device memory and device_shared()
+/* Starts a copy that is concurrent with kernels, between device memory and device_shared()
  * memory; `out`: from the device. The copy waits for all work enqueued before it in the current
  * stream, for the earlier copies in its direction, and for the copy with the ticket `after`, but
  * for no other copy in the opposite direction. Returns a ticket for device_stream_wait() or
- * device_host_wait(). A CPU copies synchronously.
- */
+ * device_host_wait(). A CPU copies synchronously. */
 uint64_t device_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
 
 /* ---- streams ----------------------------------------------------------------------- */
 
-/*
- * Kernels, puts and gets are enqueued in the current stream: initially the device's own, number
+/* Kernels, puts and gets are enqueued in the current stream: initially the device's own, number
  * 0. Other streams run concurrently, for the operations of a communication library and for
  * kernels between them. Temporary memory (d->scratch, workspaces) belongs to the device's own
  * stream, except for a few hundred kilobytes of workspace per stream.
  *
  * A mark is a position in a stream, after all work that has been enqueued there. Its ticket is
  * never 0, so 0 means no mark. Without streams (a CPU) work is complete when it is enqueued: all
- * stream numbers and tickets are 0.
- */
+ * stream numbers and tickets are 0. */
 /* Opens another stream; urgent: the GPU starts its work before the work of other streams. */
 int device_stream_open(struct device *d, bool urgent);
 /* Returns the cudaStream_t, for a library. */
@@ -171,8 +165,7 @@ void device_host_wait(struct device *d, uint64_t ticket);
 
 /* ---- graphs ------------------------------------------------------------------------ */
 
-/*
- * A graph (as in CUDA): work that is captured once, and then launched repeatedly with the same
+/* A graph (as in CUDA): work that is captured once, and then launched repeatedly with the same
  * arguments. Work enqueued between begin and end is not executed; calls that wait for the device,
  * or that allocate or free its memory, are not allowed there. begin returns false if the device has
  * no graphs or cannot capture now: then work is executed as usual. end returns false if something
@@ -180,8 +173,7 @@ void device_host_wait(struct device *d, uint64_t ticket);
  *
  * Between refill and launch nothing is executed either: the captured puts must be repeated in the
  * same order, with the same sizes and destinations; launch executes the graph with their new
- * data. A new graph replaces the last. drop frees the graph after its launches.
- */
+ * data. A new graph replaces the last. drop frees the graph after its launches. */
 bool device_graph_begin(struct device *d);
 bool device_graph_end(struct device *d);
 void device_graph_refill(struct device *d);
@@ -195,26 +187,22 @@ void device_graph_drop(struct device *d);
  * the same shape, the first one counts. Lines of another GPU model or cuBLASLt version are
  * ignored with a warning. -1: the text is malformed. */
 void device_algorithms(struct device *d, struct str *out);
-int device_take_algorithms(struct device *d, const char *text, struct err *e);
+int device_set_algorithms(struct device *d, const char *text, struct err *e);
 /* Forgets the chosen algorithms and stops benchmarking: shapes without an algorithm in a text
  * then use cuBLASLt's first choice, which is the same on every rank. */
 void device_forget_algorithms(struct device *d);
 
 /* ---- times ------------------------------------------------------------------------- */
 
-/*
- * start: attributes the time of work that is enqueued from now on to the phase `what`. read:
+/* start: attributes the time of work that is enqueued from now on to the phase `what`. read:
  * returns the seconds of each phase up to the last device_timer_start(), which a GPU must have
- * reached, and resets them to 0; with NULL it only resets them. Graphs are not timed.
- */
+ * reached, and resets them to 0; with NULL it only resets them. Graphs are not timed. */
 void device_timer_start(struct device *d, enum device_timer what);
 void device_timer_read(struct device *d, double seconds[N_DEVICE_TIMERS]);
 
-/*
- * Puts a time stamp into the current stream, not in a graph; 0: the device has none (a CPU).
+/* Puts a time stamp into the current stream, not in a graph; 0: the device has none (a CPU).
  * stamp_time: returns the clock_seconds() at which the device passed the stamp, which it must have
- * done. clear: forgets all stamps; the next device_stamp() then waits for the device.
- */
+ * done. clear: forgets all stamps; the next device_stamp() then waits for the device. */
 uint64_t device_stamp(struct device *d);
 double device_stamp_time(struct device *d, uint64_t stamp);
 void device_stamps_clear(struct device *d);

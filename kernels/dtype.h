@@ -1,11 +1,9 @@
-/*
- * Number formats: bfloat16, IEEE 754 binary16, and the two fp8 formats of Micikevicius et al.
+/* Number formats: bfloat16, IEEE 754 binary16, and the two fp8 formats of Micikevicius et al.
  * 2022, e4m3 without infinity. The table has the properties of each format.
  *
  * A number is stored in the bits of its format. Kernels widen their inputs, compute in fp32, and
  * round their outputs to nearest, ties to even. In a kernel's comment, "any" marks matrices that
- * may have a 16-bit type, each independently; all others are fp32. 8-bit types: matmuls only.
- */
+ * may have a 16-bit type, each independently; all others are fp32. 8-bit types: matmuls only. */
 #pragma once
 
 #include "base/base.h"

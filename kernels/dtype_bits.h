@@ -1,7 +1,5 @@
-/*
- * Rounding of one number to the formats of dtype.h, and their bits, on a CPU: branch-free integer
- * code, so that the compiler vectorizes loops. Hardware conversions give the same bits.
- */
+/* Rounding of one number to the formats of dtype.h, and their bits, on a CPU: branch-free integer
+ * code, so that the compiler vectorizes loops. Hardware conversions give the same bits. */
 #pragma once
 
 #include "kernels/dtype.h"

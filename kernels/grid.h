@@ -1,9 +1,7 @@
-/*
- * Exact sums of gradients. A leaf, the gradient of one micro-batch, is rounded once, ties to
+/* Exact sums of gradients. A leaf, the gradient of one micro-batch, is rounded once, ties to
  * even, to a multiple of 2^-exponent; sums are int64 counts of such multiples. Integers add to
  * the same bits in any order, even where they wrap, so the order, the ranks and the library do
- * not matter. kernels.h explains KERNEL.
- */
+ * not matter. kernels.h explains KERNEL. */
 #ifndef KERNELS_GRID_H
 #define KERNELS_GRID_H
 
@@ -11,12 +9,12 @@
 
 /* In device memory, so that a graph can be launched again with another exponent. */
 struct grid {
-	int64_t exponent; /* GRID_LEAST to GRID_MOST: 2^exponent is a float */
+	int64_t exponent; /* GRID_MIN_EXPONENT to GRID_MAX_EXPONENT: 2^exponent is a float */
 	/* Elements of leaves counted as 0: too large; NaN or infinite. */
 	uint64_t beyond, not_finite;
 };
 
-enum { GRID_EXPONENT = 50, GRID_LEAST = -126, GRID_MOST = 127 };
+enum { GRID_EXPONENT = 50, GRID_MIN_EXPONENT = -126, GRID_MAX_EXPONENT = 127 };
 
 /* Exactly one of the two is not NULL; [n]. */
 struct grid_part {

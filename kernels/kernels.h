@@ -1,5 +1,4 @@
-/*
- * kernels: the arithmetic of training and inference, and a table of kernels for each device.
+/* kernels: the arithmetic of training and inference, and a table of kernels for each device.
  *
  * A kernel is a pure function of its arguments: no state, no communication, no
  * parallelism strategy. Its result does not depend on the number of threads. The order of
@@ -20,8 +19,7 @@
  *
  * Code for all kernels (the devices' tables and prototypes, the planning device, the self-test,
  * tests) defines KERNEL and includes list.h. Each device implements each kernel: the C type of
- * kernel X is kern_X, and d->k->X(d, ...) calls it on device d.
- */
+ * kernel X is kern_X, and d->k->X(d, ...) calls it on device d. */
 #pragma once
 
 #include "kernels/device.h"

@@ -30,12 +30,10 @@ static inline bool act_is_gated(enum act_kind kind)
  * d->threads * ATTN_ROW_QUERIES * round_up(first + rows, 16) floats of scratch memory. */
 enum { ATTN_ROW_QUERIES = 4 };
 
-/*
- * Additions to the loss lse - x[t] of a row with the logits x, their log-sum-exp lse and the
+/* Additions to the loss lse - x[t] of a row with the logits x, their log-sum-exp lse and the
  * target t. Label smoothing (Szegedy et al. 2016), as in PyTorch, makes it (1 - e)(lse - x[t]) +
  * e (lse - mean of x); z-loss (Chowdhery et al. 2022), as in OLMo, adds z lse^2. So the gradient
- * of x[j] is (1 + 2 z lse) softmax[j] - e / vocab - (1 - e) [j = t].
- */
+ * of x[j] is (1 + 2 z lse) softmax[j] - e / vocab - (1 - e) [j = t]. */
 struct xent_terms {
 	float smoothing, z; /* e and z above; 0: off */
 };
@@ -45,13 +43,11 @@ struct xent_stats {
 	float *max, *sum, *target; /* [row], or [slice][row] */
 };
 
-/*
- * One application of dropout. The mask at (sample, position, channel) is a function of these three,
+/* One application of dropout. The mask at (sample, position, channel) is a function of these three,
  * the step and the key alone; rows are [sequence][position]. An element is dropped if a uniform
  * number is below p: word i % 4 of Philox at (head << 20 | i / 4, position, sample, step),
  * where i is the channel and head is 0. For attention, i is the position of the key, `position` the
- * position of the query, and head its index in the whole model.
- */
+ * position of the query, and head its index in the whole model. */
 struct dropout {
 	struct philox_key key;
 	float p; /* probability of dropping; 0: off */
@@ -65,13 +61,11 @@ struct dropout {
 	int64_t first_col;    /* index of the matrix's first column in the whole matrix */
 };
 
-/*
- * One block of causal attention: the queries of a chunk against the keys and values of a chunk.
+/* One block of causal attention: the queries of a chunk against the keys and values of a chunk.
  * A chunk of a sequence is two runs of consecutive positions of equal length (zigzag).
  * q, o: [batch * q_rows, heads * dim]; k, v: [batch * k_rows, kv_heads * dim]; max and
  * sum, the state of the running softmax: [batch, heads, q_rows]. Query head h reads
- * key/value head h / (heads / kv_heads).
- */
+ * key/value head h / (heads / kv_heads). */
 struct attn {
 	int64_t batch, heads, kv_heads, dim;
 	int64_t q_rows, k_rows;
@@ -141,11 +135,9 @@ KERNEL(void, bias_fwd, struct device *d, struct mat y, struct mat bias)
 /* db[1,out] = the sum of dy (any) over its rows, in an order that depends only on the shape */
 KERNEL(void, bias_bwd, struct device *d, struct mat db, struct mat dy)
 
-/*
- * LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) rstd gamma + beta.
+/* LayerNorm (Ba, Kiros, Hinton 2016): y = (x - mean) rstd gamma + beta.
  * RMSNorm (Zhang, Sennrich 2019): y = x rstd gamma, rstd = 1/sqrt(mean(x^2) + eps).
- * beta.p may be NULL. stats[2, n] keeps mean and rstd for the backward. y and dy: any.
- */
+ * beta.p may be NULL. stats[2, n] keeps mean and rstd for the backward. y and dy: any. */
 KERNEL(void, norm_fwd, struct device *d, enum norm_kind kind, struct mat y,
 	struct mat stats, struct mat x, struct mat gamma, struct mat beta, float eps)
 /* dx += the gradient of x */
@@ -179,14 +171,12 @@ KERNEL(void, head_norm_bwd_w, struct device *d, struct mat dgamma, struct mat dy
 KERNEL(void, rope, struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 
-/*
- * Blocked online-softmax attention (Dao et al. 2022; Milakov, Gimelshein 2018), called once for
+/* Blocked online-softmax attention (Dao et al. 2022; Milakov, Gimelshein 2018), called once for
  * each key/value chunk of ring attention: `begin` with the first chunk, `end` with the last, after
  * which o is the output and max the log-sum-exp. Key blocks are processed in ascending order.
  *
  * q, k, v and dout are of one type; o, dq, dk and dv are each of that type or fp32, and fp32 unless
- * one call has both `begin` and `end`.
- */
+ * one call has both `begin` and `end`. */
 KERNEL(void, attn_fwd, struct device *d, const struct attn *attn, struct mat o,
 	float *max, float *sum, struct mat q, struct mat k, struct mat v, bool begin,
 	bool end)
@@ -219,13 +209,11 @@ KERNEL(void, residual, struct device *d, struct mat y, struct mat x, struct mat 
 KERNEL(void, residual_norm, struct device *d, struct mat y, struct mat x, struct mat sum,
 	struct mat bias, const struct dropout *drop, const struct norm *norm)
 
-/*
- * Cross-entropy over one slice of the vocabulary, columns [first, first + cols); columns from
+/* Cross-entropy over one slice of the vocabulary, columns [first, first + cols); columns from
  * `vocab` on are padding. The statistics have one float per row: the largest logit, the sum of
  * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any.
  * With smoothing, target is the slice's addend of (1 - e) x[t] + e (mean of x). A row with a
- * negative target has no weight: loss and gradient are 0, the statistics 0, 1 and infinity.
- */
+ * negative target has no weight: loss and gradient are 0, the statistics 0, 1 and infinity. */
 KERNEL(void, xent_stats, struct device *d, struct xent_stats to, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
 /* Reduces the statistics of n_slices slices, [slice][row] each, by the canonical tree: lse[row],

@@ -91,7 +91,7 @@ static inline int64_t mat_bytes(struct mat m)
 	return mat_size(m) * dtype_bytes(m.type);
 }
 
-static inline struct mat mat_take(
+static inline struct mat mat_alloc(
 	struct arena *a, int64_t rows, int64_t cols, enum dtype type)
 {
 	struct mat m = mat_typed(NULL, rows, cols, type);

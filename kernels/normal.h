@@ -1,13 +1,11 @@
-/*
- * Normally distributed numbers for initial weights: the Box-Muller transform (1958) of Philox
+/* Normally distributed numbers for initial weights: the Box-Muller transform (1958) of Philox
  * output, with polynomials for logarithm, sine and cosine. It uses only operations that
  * IEEE 754 rounds correctly (addition, multiplication, square root, conversion) and fuses none:
  * every instruction set and every GPU gives the same bits.
  *
  * Numbers are computed in tiles of 256, which vector code stores without shuffles: number i uses
  * word i / 64 % 4 of Philox block i / 256 * 64 + i % 64. Words 0 and 1 of a block give one pair of
- * numbers, words 2 and 3 another.
- */
+ * numbers, words 2 and 3 another. */
 #pragma once
 
 #include "base/philox.h"

@@ -1,15 +1,13 @@
-/*
- * The planning device: its kernels touch no memory, count the FLOPs of matmuls, record their
+/* The planning device: its kernels touch no memory, count the FLOPs of matmuls, record their
  * calls, and add up the time that they would take. The training step itself, run on this device
  * with arenas that only measure, gives the memory and the FLOPs of a step.
  *
  * list.h generates the kernels; NOTE_X is what kernel X counts and records, in terms of its
- * declared parameters. The file does not compile if a kernel has no NOTE_.
- */
+ * declared parameters. The file does not compile if a kernel has no NOTE_. */
 #include "kernels/backend.h"
 #include "kernels/selftest.h"
 
-void device_plan_notes(struct device *d, struct kernel_calls *calls)
+void device_plan_record(struct device *d, struct kernel_calls *calls)
 {
 	d->impl = calls;
 }
@@ -83,7 +81,7 @@ static void record_call(struct device *d, const struct kernel_call *c)
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
 		BUG_ON(c->m[i].stride && !takes_columns(c->kernel));
 	if (d->impl)
-		kernel_note(d->impl, c);
+		kernel_calls_add(d->impl, c);
 	if (d->speed)
 		add_time(d, c);
 }
@@ -238,7 +236,7 @@ static void plan_move(struct device *d, void *to, const void *from, size_t n_byt
 #pragma GCC diagnostic pop
 
 /* The CPU's function table, except for the functions that access device memory. */
-void device_plan(struct device *d, enum device_kind kind)
+void device_open_plan(struct device *d, enum device_kind kind)
 {
 	static const struct kernels kernels = {
 		.name = "plan",

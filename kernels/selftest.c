@@ -54,7 +54,7 @@ void call_text(struct str *out, const struct kernel_call *c)
 		str_printf(out, " dropout %g", (double)c->p);
 }
 
-void kernel_note(struct kernel_calls *x, const struct kernel_call *c)
+void kernel_calls_add(struct kernel_calls *x, const struct kernel_call *c)
 {
 	struct str text = {0};
 	call_text(&text, c);
@@ -207,7 +207,7 @@ void selftest_measure(const struct kernel_calls *calls, struct selftest_work *w)
 	struct selftest ignored = {0};
 	struct trial t = {.measures = true, .e = &(struct err){0}};
 	for (enum side s = GPU; s < SIDES; s++) {
-		device_plan(&plan[s], DEVICE_CUDA);
+		device_open_plan(&plan[s], DEVICE_CUDA);
 		arena_measure(&memory[s], "self-test");
 		t.memory[s] = &memory[s];
 		t.d[s] = &plan[s];
@@ -231,7 +231,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	double begin = clock_seconds();
 	*r = (struct selftest){.n_calls = calls->n};
 	selftest_measure(calls, &work);
-	device_cpu(&cpu, threads);
+	device_open_cpu(&cpu, threads);
 	arena_init(&scratch, "scratch", SCRATCH);
 	cpu.scratch = &scratch;
 	device_arena(d, &memory[GPU], "the self-test", work.gpu_bytes);

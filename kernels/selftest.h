@@ -1,11 +1,9 @@
-/*
- * The self-test: compares the kernels that a run will call on a GPU, at the shapes of the run, with
+/* The self-test: compares the kernels that a run will call on a GPU, at the shapes of the run, with
  * the CPU's on random numbers.
  *
  * The planning device records the kernel calls while the training code runs on it, so no call of
  * a step can be forgotten. Calls outside of steps (synchronization of workers, generating
- * samples) are recorded by the code that makes them. No call is collective.
- */
+ * samples) are recorded by the code that makes them. No call is collective. */
 #pragma once
 
 #include "kernels/kernels.h"
@@ -34,12 +32,12 @@ struct kernel_calls {
 	int64_t n;
 };
 
-void kernel_note(struct kernel_calls *, const struct kernel_call *);
+void kernel_calls_add(struct kernel_calls *, const struct kernel_call *);
 void kernel_calls_text(const struct kernel_calls *, struct str *out);
 void kernel_calls_remove(struct kernel_calls *, int64_t i);
 void kernel_calls_free(struct kernel_calls *);
 /* Makes a planning device record its calls in a set from now on. */
-void device_plan_notes(struct device *d, struct kernel_calls *);
+void device_plan_record(struct device *d, struct kernel_calls *);
 
 struct selftest {
 	int64_t n_calls;

@@ -1,9 +1,7 @@
-/*
- * The self-test of attention: with the head size, formats and chunks of the run, but fewer
+/* The self-test of attention: with the head size, formats and chunks of the run, but fewer
  * sequences and heads, and fewer rows of long chunks. There are still several tiles, sequences
  * and groups of heads, since a kernel may be right only for the first of them. The GPU repeats
- * the CPU's sequences, so that each of its blocks processes several tiles.
- */
+ * the CPU's sequences, so that each of its blocks processes several tiles. */
 #include "kernels/selftest_trial.h"
 
 #include <math.h>

@@ -22,13 +22,11 @@ void try_embed_bwd(struct trial *t)
 
 /* ---- matmuls ----------------------------------------------------------------------- */
 
-/*
- * The algorithm of a matmul depends on its shape, so it is tested with all rows and columns. But
+/* The algorithm of a matmul depends on its shape, so it is tested with all rows and columns. But
  * the GPU's weight [out, in] repeats the few rows of the CPU's weight, and rows of other operands
  * repeat too, so each row and column of a result equals one of the CPU's result. The CPU
  * multiplies rows by their repetitions for a sum over rows, and adds equal columns for one over
- * `out`.
- */
+ * `out`. */
 struct period {
 	int64_t out, rows; /* rows of the weight, and of the other operands */
 };
@@ -63,9 +61,9 @@ static void add_transposed(struct trial *t, struct mat like, struct trial_pair *
 	const float max = dtype_table[like.type].largest;
 	struct device *d = t->d[GPU];
 	struct trial_pair wide = *x, amax = pair_bytes(t, &max, sizeof(max));
-	wide.m[GPU] = mat_take(t->memory[GPU], like.rows, like.cols, DT_BF16);
+	wide.m[GPU] = mat_alloc(t->memory[GPU], like.rows, like.cols, DT_BF16);
 	x->m[GPU].transposed =
-		mat_take(t->memory[GPU], like.cols, like.rows, like.type).p;
+		mat_alloc(t->memory[GPU], like.cols, like.rows, like.type).p;
 	pair_send(t, wide);
 	d->k->round_scaled(d, x->m[GPU], arena_floats(t->memory[GPU], 1), wide.m[GPU],
 		like.type, amax.m[GPU].p);
@@ -123,7 +121,7 @@ static void forward_operands(struct trial *t, int w_at)
 /* Returns the CPU's matrix with the sums of the columns that belong to equal rows of w. */
 static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
 {
-	struct mat sum = mat_take(t->memory[CPU], x.rows, cols, DT_F32);
+	struct mat sum = mat_alloc(t->memory[CPU], x.rows, cols, DT_F32);
 	float *to = sum.p;
 	const float *from = x.p;
 	sum.scale = x.scale;

@@ -100,7 +100,7 @@ static struct trial_pair pair_make(
 	if (!like.p)
 		return x;
 	x.m[GPU] = fenced(t, like);
-	x.m[CPU] = mat_take(t->memory[CPU], cpu_rows, cpu_cols, DT_F32);
+	x.m[CPU] = mat_alloc(t->memory[CPU], cpu_rows, cpu_cols, DT_F32);
 	t->numbers += (double)(cpu_rows * cpu_cols);
 	if (like.amax && finds_amax(t->c->kernel)) {
 		x.m[GPU].amax = arena_floats(t->memory[GPU], 1);

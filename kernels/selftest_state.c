@@ -390,11 +390,9 @@ TRIAL(normal, "x!", M(0),
 
 /* ---- the tables --------------------------------------------------------------------- */
 
-/*
- * The tolerances of tests/unit/test_kernels_*.c, enlarged for longer sums: stopping a run without
+/* The tolerances of tests/unit/test_kernels_*.c, enlarged for longer sums: stopping a run without
  * cause would be worse than missing an error of a few roundings, and a real fault is a thousand
- * times as large. The results of unlisted kernels must have the CPU's bits.
- */
+ * times as large. The results of unlisted kernels must have the CPU's bits. */
 const struct tolerance tolerances[N_KERNELS] = {
 	[KERNEL_embed_fwd] = {1e-6, 2},
 	[KERNEL_embed_bwd] = {1e-5, 2},

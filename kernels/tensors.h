@@ -29,16 +29,14 @@ struct normal {
 
 #ifdef KERNEL
 
-/*
- * y = cast(x scale), to the nearest number of the format, ties to even; y may be x. bf16 and
+/* y = cast(x scale), to the nearest number of the format, ties to even; y may be x. bf16 and
  * fp16 overflow to infinity; e4m3 and e5m2 saturate at 448 and 57344, and so does infinity.
  * Subnormal numbers are kept, NaN stays NaN. With DT_F32, y = x scale.
  * x: any; y: fp32, or stored in the format of the cast.
  *
  * A mixed-precision matmul is defined as matrix units compute it: the operands are cast, each
  * with its scale; their products are summed in fp32; the sum is divided by both scales, and cast
- * to the format of the result.
- */
+ * to the format of the result. */
 KERNEL(void, round, struct device *d, struct mat y, struct mat x, enum dtype type,
 	float scale)
 /* Casts to the 16 bits of bf16 or fp16, and back: widen(narrow(x)) has the bits of round(x, 1). */

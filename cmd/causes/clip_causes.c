@@ -124,7 +124,7 @@ bool by_clipped_shards(struct cause_search *s)
 			continue;
 		for (int i = n - 1; i >= 0; i--)
 			f[i] /= f[0];
-		put_factors(c, list, sizeof(list), f, n);
+		append_factors(c, list, sizeof(list), f, n);
 		snprintf(s->detail, sizeof(s->detail), "%d: %s times as much", n, list);
 		return true;
 	}

@@ -11,9 +11,9 @@ enum { MAX_TRIES = 150 };
 
 bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest)
 {
-	if (!t->applies || distance_with(s, t->v, false) > 2 * *nearest)
+	if (!t->applies || variant_distance(s, t->v, false) > 2 * *nearest)
 		return false;
-	double far = distance_with(s, t->v, true);
+	double far = variant_distance(s, t->v, true);
 	bool yes = far <= *nearest;
 	*nearest = yes ? far : *nearest;
 	return yes;

@@ -44,16 +44,16 @@ static double nearest_window(const struct cause_search *s, int64_t layer, int64_
 	const int64_t length = s->c->batch.length;
 	double nearest = INFINITY;
 	for (int64_t w = 1; w < length; w *= 2) {
-		double far = distance_with(s, with_window(layer, w), false);
+		double far = variant_distance(s, with_window(layer, w), false);
 		*window = far < nearest ? w : *window;
 		nearest = fmin(nearest, far);
 	}
-	if (!(nearest < 0.9 * farthest_from(s, &s->c->reference)))
+	if (!(nearest < 0.9 * largest_residual(s, &s->c->reference)))
 		return INFINITY;
 	for (int64_t step = *window / 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1; side += 2) {
 			int64_t w = *window + side * step;
-			double far = w < length ? distance_with(
+			double far = w < length ? variant_distance(
 							  s, with_window(layer, w), false)
 						: INFINITY;
 			if (far < nearest) {
@@ -72,11 +72,12 @@ bool by_window_of_layer(struct cause_search *s)
 	const int64_t length = s->c->batch.length;
 	for (int64_t layer = 0; layer < m->layers && m->layers <= MAX_LAYERS; layer++) {
 		int64_t window = length;
-		double far = layer_has_window(m, layer)
-				     ? distance_with(s, with_window(layer, length), false)
-				     : nearest_window(s, layer, &window);
+		double far =
+			layer_has_window(m, layer)
+				? variant_distance(s, with_window(layer, length), false)
+				: nearest_window(s, layer, &window);
 		if (far > s->near ||
-			distance_with(s, with_window(layer, window), true) > s->near)
+			variant_distance(s, with_window(layer, window), true) > s->near)
 			continue;
 		if (window == length)
 			snprintf(s->detail, sizeof(s->detail),
@@ -219,14 +220,15 @@ bool by_stretch_of_layer(struct cause_search *s)
 
 static double far_with_theta(const struct cause_search *s, double log_theta, bool all)
 {
-	return distance_with(s, (struct variant){.rope_theta = pow(10, log_theta)}, all);
+	return variant_distance(
+		s, (struct variant){.rope_theta = pow(10, log_theta)}, all);
 }
 
 /* Searches a grid of powers of ten, then the interval around the nearest one by golden section. */
 bool by_theta(struct cause_search *s)
 {
 	const double ratio = (sqrt(5) - 1) / 2, step = 0.5;
-	const double without = farthest_from(s, &s->c->reference);
+	const double without = largest_residual(s, &s->c->reference);
 	double best = 0, nearest = INFINITY;
 	if (!s->c->weights.m.arch->rope)
 		return false;

@@ -170,7 +170,8 @@ static void explain_few(struct cause_search *s, int i)
 	char text[FINDING_TEXT];
 	for (int by = 0; by < GROUPINGS; by++) {
 		struct few f = {0};
-		if (s->c->of[i].cause < 0 && ((s->has & IF_SURE) || !may_chance(s, i)) &&
+		if (s->c->of[i].cause < 0 &&
+			((s->has & IF_SURE) || !may_fit_by_chance(s, i)) &&
 			find_few(&f, s->c, i, (enum grouping)by)) {
 			describe_few(&f, text, sizeof(text));
 			explain(s, i, text);

@@ -10,7 +10,7 @@
 
 static double far_with_window(const struct cause_search *s, int64_t window, bool all)
 {
-	return distance_with(s, (struct variant){.window = window}, all);
+	return variant_distance(s, (struct variant){.window = window}, all);
 }
 
 bool by_no_window(struct cause_search *s)
@@ -67,7 +67,7 @@ double solve_number(const struct cause_search *s, gradients_with *compute,
 			for (int64_t j = 0; was.g[t] && j < tensor_size(&m->tensors[t]);
 				j++)
 				was.g[t][j] = of[0].g[t][j] - was.g[t][j];
-		double far = farthest_from(s, &of[0]);
+		double far = largest_residual(s, &of[0]);
 		bool better = far < nearest, fits = fit(s, of, 2, weights);
 		nearest = better ? far : nearest;
 		best = better ? x : best;
@@ -83,7 +83,7 @@ double solve_number(const struct cause_search *s, gradients_with *compute,
 	if (!(nearest <= s->near))
 		return 0;
 	compute(s, with, best, true, &was);
-	nearest = farthest_from(s, &was);
+	nearest = largest_residual(s, &was);
 	gradients_free(&was);
 	return nearest <= s->near ? best : 0;
 }
@@ -135,7 +135,7 @@ static double first_cap(const struct cause_search *s, enum squashing how)
 		struct gradients g;
 		double x = 1 / (caps[k] * caps[k]);
 		with_squashing(s, &how, x, false, &g);
-		double far = farthest_from(s, &g);
+		double far = largest_residual(s, &g);
 		first = far < nearest ? x : first;
 		nearest = fmin(nearest, far);
 		gradients_free(&g);

@@ -17,7 +17,7 @@ static double far_of_tensor(const struct step_check *c, int i, const struct prod
 									      : 0;
 }
 
-double farthest_from(const struct cause_search *s, const struct gradients *g)
+double largest_residual(const struct cause_search *s, const struct gradients *g)
 {
 	const struct step_check *c = s->c;
 	struct products *p = xcalloc((size_t)c->n, sizeof(*p)), all = {0};
@@ -63,18 +63,18 @@ void gradients_of(
 	reference_float64(&s->c->weights, &s->c->batch, &v, g);
 }
 
-double distance_with(const struct cause_search *s, struct variant v, bool all)
+double variant_distance(const struct cause_search *s, struct variant v, bool all)
 {
 	struct gradients g = {0};
 	gradients_of(s, v, all, &g);
-	double far = farthest_from(s, &g);
+	double far = largest_residual(s, &g);
 	gradients_free(&g);
 	return far;
 }
 
-void need_near(struct cause_search *s)
+void set_required_distance(struct cause_search *s)
 {
-	s->near = fmin(1, 0.5 * farthest_from(s, &s->c->reference));
+	s->near = fmin(1, 0.5 * largest_residual(s, &s->c->reference));
 }
 
 /* Gets one tensor of n gradients. Returns false if one of them lacks it. */
@@ -195,7 +195,7 @@ static void describe_sequences(
 		snprintf(text, size, "%s of %d count %.3g times, and the others once",
 			list, n, shown(c, times));
 	else {
-		put_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
+		append_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
 		snprintf(text, size, "have weights %s", list);
 	}
 }
@@ -263,7 +263,7 @@ static bool are_by_chance(const struct cause_search *s)
 {
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].cause < 0 &&
-			((s->has & IF_SURE) || !may_chance(s, s->wrong[k])))
+			((s->has & IF_SURE) || !may_fit_by_chance(s, s->wrong[k])))
 			return false;
 	return true;
 }
@@ -365,7 +365,7 @@ static bool misses(const struct cause_search *s, int n, enum missing which, bool
 		if (full || s->screen[c->of[s->wrong[k]].in_model])
 			all.g[c->of[s->wrong[k]].in_model] =
 				assemble(s, s->wrong[k], of, n);
-	bool yes = farthest_from(s, &all) <= s->near;
+	bool yes = largest_residual(s, &all) <= s->near;
 	for (int rank = 0; rank < n; rank++)
 		gradients_free(&of[rank]);
 	free(of);
@@ -420,7 +420,7 @@ static bool fit_term(const struct cause_search *s, enum loss term, bool all, dou
 			of[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
 			of[0].g[k][j] = (float)(x[0] * (double)of[0].g[k][j] +
 						x[1] * (double)of[1].g[k][j]);
-	fits = fits && farthest_from(s, &of[0]) <= s->near;
+	fits = fits && largest_residual(s, &of[0]) <= s->near;
 	gradients_free(&of[0]);
 	return fits;
 }
@@ -460,8 +460,8 @@ bool by_entropy(struct cause_search *s)
 bool by_unit_weights(struct cause_search *s)
 {
 	const struct variant v = {.unweighted = true};
-	return s->c->batch.weights && distance_with(s, v, false) <= s->near &&
-	       distance_with(s, v, true) <= s->near;
+	return s->c->batch.weights && variant_distance(s, v, false) <= s->near &&
+	       variant_distance(s, v, true) <= s->near;
 }
 
 /* ---- layers and residuals ---------------------------------------------------------------------- */
@@ -574,7 +574,7 @@ bool are_rounded_sums(struct cause_search *s)
 	return c->o.precision == RUN_FP32 && (c->loss_right || isnan(c->o.loss));
 }
 
-double least_cosine(const struct cause_search *s)
+double smallest_cosine(const struct cause_search *s)
 {
 	double least = 1;
 	for (int k = 0; k < s->n_wrong; k++) {

@@ -1,8 +1,6 @@
-/*
- * Weights of single targets: a mask of the loss, a mean of means, a focal loss. Where the forward
+/* Weights of single targets: a mask of the loss, a mean of means, a focal loss. Where the forward
  * pass is right, the gradient of the last block's w2 is the sum over the positions t of
- * w[t] dy[t] x[t]^T, and least squares give each weight without another backward pass.
- */
+ * w[t] dy[t] x[t]^T, and least squares give each weight without another backward pass. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -195,7 +193,7 @@ static bool explain_wrong(const struct cause_search *s, const struct target_fit 
 	double *each = xcalloc((size_t)(b->n * b->length), sizeof(*each));
 	for (int64_t i = 0; i < t->n; i++)
 		each[t->at[i]] = w[i];
-	double far = distance_with(s, (struct variant){.weights = each}, all);
+	double far = variant_distance(s, (struct variant){.weights = each}, all);
 	free(each);
 	return far <= s->near;
 }

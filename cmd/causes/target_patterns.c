@@ -384,7 +384,7 @@ bool by_chunks(const struct target_fit *t, double *w, char *text, size_t capacit
 		struct groups g;
 		group_chunks(&g, t, n, false);
 		solve_groups(&g, t, w);
-		put_factors(t->c, list, sizeof(list), g.mean, (int)n);
+		append_factors(t->c, list, sizeof(list), g.mean, (int)n);
 		groups_release(&g);
 		snprintf(text, capacity,
 			"targets of %lld chunks of the positions had the weights %s",
@@ -402,7 +402,7 @@ bool by_positions(const struct target_fit *t, double *w, char *text, size_t capa
 	group_positions(&g, t);
 	bool tells = 2 * count_used(&g) <= t->n;
 	solve_groups(&g, t, w);
-	put_factors(t->c, list, sizeof(list), g.mean, (int)min64(g.n, 10));
+	append_factors(t->c, list, sizeof(list), g.mean, (int)min64(g.n, 10));
 	snprintf(text, capacity, "the weight of a target depended on its position: %s%s",
 		list, g.n > 10 ? " ..." : "");
 	groups_release(&g);
@@ -439,7 +439,7 @@ bool by_any_weights(const struct target_fit *t, double *w, char *text, size_t ca
 		least = fmin(least, w[i]);
 		most = fmax(most, w[i]);
 	}
-	put_factors(t->c, list, sizeof(list), w, (int)min64(t->n, 8));
+	append_factors(t->c, list, sizeof(list), w, (int)min64(t->n, 8));
 	snprintf(text, capacity,
 		"each target had a weight of its own, from %.3g to %.3g: %s%s",
 		shown(t->c, least), shown(t->c, most), list, t->n > 8 ? " ..." : "");

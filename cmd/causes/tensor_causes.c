@@ -28,7 +28,7 @@ double shown(const struct step_check *c, double f)
 }
 
 /* "1 2" */
-void put_factors(
+void append_factors(
 	const struct step_check *c, char *out, size_t capacity, const double *f, int n)
 {
 	size_t at = 0;
@@ -39,7 +39,7 @@ void put_factors(
 
 /* ---- one tensor by itself ------------------------------------------------------------------ */
 
-bool may_chance(const struct cause_search *s, int i)
+bool may_fit_by_chance(const struct cause_search *s, int i)
 {
 	const struct step_check *c = s->c;
 	return c->has_reference && c->o.precision != RUN_FP32 &&
@@ -126,7 +126,7 @@ static bool slices_of_dim(struct cause_search *s, int dim, int n)
 		f[k] /= c->scale.common;
 	if (!within(c, i, left) || are_equal(f, n, alike(c)))
 		return false;
-	put_factors(c, list, sizeof(list), f, n);
+	append_factors(c, list, sizeof(list), f, n);
 	snprintf(s->detail, sizeof(s->detail), "%d in %d slices: %s", dim, n, list);
 	return true;
 }
@@ -411,7 +411,7 @@ static void describe_parts(const struct step_check *c, char *text, size_t capaci
 		zeros += fabs(x[k]) < 0.01;
 		last = one ? k : last;
 	}
-	put_factors(c, list, sizeof(list), x, p->n);
+	append_factors(c, list, sizeof(list), x, p->n);
 	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
 		snprintf(text, capacity,
 			"the part of slice %d of %d %s: not summed over the ranks%s",
@@ -429,7 +429,7 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 	double a[MAX_PARTS * MAX_PARTS] = {0}, x[MAX_PARTS] = {0};
 	int k = c->of[i].in_model;
 	/* (as many weights as elements explain anything) */
-	if (c->of[i].n < 4 * p->n || (may_chance(s, i) && !(s->has & IF_SURE)))
+	if (c->of[i].n < 4 * p->n || (may_fit_by_chance(s, i) && !(s->has & IF_SURE)))
 		return false;
 	for (int j = 0; j < p->n; j++)
 		part[j] = p->of[j].g[k];

@@ -13,8 +13,8 @@ bool by_adapter_scale(struct cause_search *s)
 		const struct variant v = {.adapter_scale = tries[i]};
 		const char *text = lora_wrong_scale(l, tries[i]);
 		if (!text || fabs(tries[i] - 1) < 1e-6 ||
-			distance_with(s, v, false) > s->near ||
-			distance_with(s, v, true) > s->near)
+			variant_distance(s, v, false) > s->near ||
+			variant_distance(s, v, true) > s->near)
 			continue;
 		snprintf(s->detail, sizeof(s->detail), "%s", text);
 		return true;

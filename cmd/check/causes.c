@@ -1,8 +1,6 @@
-/*
- * Tries the known bugs, a table, to explain what is wrong. A cause of a wrong gradient is
+/* Tries the known bugs, a table, to explain what is wrong. A cause of a wrong gradient is
  * reported only if it leaves no more unexplained than rounding does. cmd/causes has the
- * tests of gradients; update.c, rates.c and storage.c have the tests of updates.
- */
+ * tests of gradients; update.c, rates.c and storage.c have the tests of updates. */
 #include "check/search.h"
 
 #include "stats/stats.h"
@@ -171,7 +169,7 @@ bool has_right_tensors(struct cause_search *s)
 
 bool by_cosines(struct cause_search *s)
 {
-	double cosine = least_cosine(s);
+	double cosine = smallest_cosine(s);
 	snprintf(s->detail, sizeof(s->detail), "%.2f", floor(100 * cosine) / 100);
 	return cosine > 0.5;
 }
@@ -307,7 +305,8 @@ static void try_each(struct cause_search *s, bool chance)
 {
 	for (int k = 0; k < s->n_wrong; k++) {
 		s->tensor = s->wrong[k];
-		if (s->c->of[s->tensor].cause < 0 && may_chance(s, s->tensor) == chance)
+		if (s->c->of[s->tensor].cause < 0 &&
+			may_fit_by_chance(s, s->tensor) == chance)
 			try_causes(s, TRY_TENSOR);
 	}
 }
@@ -319,7 +318,7 @@ static void try_tensors(struct cause_search *s)
 	s->has |= IF_SURE;
 	try_each(s, false);
 	for (int k = 0; k < s->n_wrong; k++) {
-		bool other = !may_chance(s, s->wrong[k]);
+		bool other = !may_fit_by_chance(s, s->wrong[k]);
 		others += other;
 		known += other && s->c->of[s->wrong[k]].cause >= 0;
 	}
@@ -347,7 +346,7 @@ int find_causes(struct step_check *c, struct err *e)
 	if (!rc)
 		try_tensors(&s);
 	if (c->has_reference && !rc)
-		need_near(&s);
+		set_required_distance(&s);
 	if (!rc)
 		try_causes(&s, TRY_STEP);
 	free(s.wrong);

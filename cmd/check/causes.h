@@ -1,8 +1,6 @@
-/*
- * The table of all causes, in the order in which they are tried (an X-macro). Define CAUSE(scope,
+/* The table of all causes, in the order in which they are tried (an X-macro). Define CAUSE(scope,
  * needs, test, text, kind) before including this file; gradients leave out the kind. See struct
- * cause in search.h. To add a cause, add a row here and write its test.
- */
+ * cause in search.h. To add a cause, add a row here and write its test. */
 #include "check/search.h"
 
 #ifdef CAUSE

@@ -1,8 +1,6 @@
-/*
- * check: checks a step of another trainer. Compares the gradient that its optimizer saw
+/* check: checks a step of another trainer. Compares the gradient that its optimizer saw
  * (step_files.h) with a gradient computed here (reference.h), its moments with each other, and its
- * update with AdamW's. Compares what is wrong with what known bugs would produce.
- */
+ * update with AdamW's. Compares what is wrong with what known bugs would produce. */
 #pragma once
 
 #include "reference/reference.h"

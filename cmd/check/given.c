@@ -17,7 +17,7 @@ static int open_one(struct given_gradients *g, const char *path, const struct lo
 {
 	const struct container *c = text_ends(path, ".safetensors")
 					    ? &container_safetensors
-					    : container_of(path);
+					    : find_container(path);
 	const int64_t k = g->n;
 	if (!c)
 		return err_set(e, file_exists(path) ? EX_DATAERR : EX_IOERR,

@@ -1,7 +1,5 @@
-/*
- * given: gradients that the other run saved before its optimizer's step (--grads), by
- * parameter name. Functions that return int return 0, or -1 with *e set.
- */
+/* given: gradients that the other run saved before its optimizer's step (--grads), by
+ * parameter name. Functions that return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "foreign/foreign.h"

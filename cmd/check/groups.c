@@ -24,7 +24,7 @@ static int set_tensor_groups(
 	struct model m;
 	if (convert_model(v, &m, e))
 		return -1;
-	if (options_groups(o, &m, e)) {
+	if (options_set_groups(o, &m, e)) {
 		model_free(&m);
 		return -1;
 	}

@@ -16,7 +16,7 @@ static int64_t read_pad_token(const char *path)
 	scoped_str text = {0};
 	struct err e = {0};
 	json_error_t why;
-	path = file_is_folder(path) ? inside : path;
+	path = file_is_directory(path) ? inside : path;
 	if (!file_exists(path) || file_check_regular(path, &e) ||
 		file_read(path, MAX_CONFIG, &text, &e))
 		return -1;

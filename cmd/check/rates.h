@@ -1,7 +1,5 @@
-/*
- * rates: learning rates that explain the updates. Finds the common rate of most tensors, and
- * tensors with another rate, which the optimizer's groups in the files, or --lr, may explain.
- */
+/* rates: learning rates that explain the updates. Finds the common rate of most tensors, and
+ * tensors with another rate, which the optimizer's groups in the files, or --lr, may explain. */
 #pragma once
 
 #include "check/check.h"

@@ -1,6 +1,4 @@
-/*
- * report: the content of a report, in any format. Names of tensors and files are foreign text.
- */
+/* report: the content of a report, in any format. Names of tensors and files are foreign text. */
 #pragma once
 
 #include "draw/draw.h"

@@ -68,7 +68,7 @@ static double read_rate(const char *dir)
 		str_printf(&name, "param_groups.%d.lr", g);
 		if (!(item = torch_find(&f, name.s)))
 			break;
-		if (torch_numbers(&f, item, 1, &x, &n, &e) || !n || (g && x != lr)) {
+		if (torch_read_numbers(&f, item, 1, &x, &n, &e) || !n || (g && x != lr)) {
 			lr = -1;
 			break;
 		}
@@ -140,7 +140,8 @@ static void read_arguments(struct run_facts *x, const char *dir)
 		int64_t n = 0;
 		v[i] = -1;
 		if (f.n != 1 ||
-			torch_numbers_in(&f, &f.items[0], keys[i], 1, &v[i], &n, &e) ||
+			torch_read_numbers_at(
+				&f, &f.items[0], keys[i], 1, &v[i], &n, &e) ||
 			!n || !(v[i] >= 0 && v[i] <= 1e30))
 			v[i] = -1;
 	}
@@ -168,7 +169,7 @@ static void read_type(struct run_facts *x, const char *dir)
 void run_facts_read(struct run_facts *x, const char *before, const char *after)
 {
 	*x = (struct run_facts){.lr = -1, .clip = -1, .precision = -1};
-	if (!file_is_folder(after) || !container_has(after, "trainer_state.json"))
+	if (!file_is_directory(after) || !directory_has_file(after, "trainer_state.json"))
 		return;
 	read_state(x, before, after);
 	read_arguments(x, after);

@@ -1,7 +1,5 @@
-/*
- * run_facts: what Hugging Face's Trainer writes next to its checkpoints about a step:
- * trainer_state.json, training_args.bin, config.json, and the rate in the optimizer's file.
- */
+/* run_facts: what Hugging Face's Trainer writes next to its checkpoints about a step:
+ * trainer_state.json, training_args.bin, config.json, and the rate in the optimizer's file. */
 #pragma once
 
 #include "base/base.h"

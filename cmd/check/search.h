@@ -1,6 +1,4 @@
-/*
- * search: the search for causes of wrong gradients and updates.
- */
+/* search: the search for causes of wrong gradients and updates. */
 #pragma once
 
 #include "check/check.h"
@@ -10,7 +8,7 @@ enum { MAX_PARTS = 64 };
 struct cause_search {
 	struct step_check *c;
 	int *wrong, n_wrong; /* indices of tensors, in backward order */
-	double near; /* maximum of farthest_from() at which a cause explains all wrong tensors */
+	double near; /* maximum of largest_residual() at which a cause explains all wrong tensors */
 	/* [tensors of the model]: the unexplained tensors in the last layer that has any. Their
 	 * gradients are the cheapest; a cause that is far from these explains nothing. */
 	bool *screen;
@@ -102,14 +100,14 @@ int unexplained(const struct cause_search *s, bool *wanted);
 
 /* Returns true if a residual is within rounding and much smaller than without the cause. */
 bool within(const struct step_check *c, int i, double residual);
-/* Rounds a factor to the digits that the run's precision allows; put_factors() appends several. */
+/* Rounds a factor to the digits that the run's precision allows; append_factors() appends several. */
 double shown(const struct step_check *c, double f);
-void put_factors(
+void append_factors(
 	const struct step_check *c, char *out, size_t capacity, const double *f, int n);
 
 /* Returns true if a few values may fit this tensor by chance. Within the bounds of bf16,
  * a norm or a bias may, if most tensors are wrong, or if it is wrong by little. */
-bool may_chance(const struct cause_search *s, int i);
+bool may_fit_by_chance(const struct cause_search *s, int i);
 
 /* Tries two degrees of the layout, and other numbers, as numbers of slices of each
  * dimension of s->tensor. */
@@ -120,16 +118,16 @@ bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 
 /* Sets s->screen. Returns false if all tensors have a cause. */
 bool set_screen(struct cause_search *s);
-/* Computes a variant's gradients, of all tensors or the screen; distance_with(): how far
+/* Computes a variant's gradients, of all tensors or the screen; variant_distance(): how far
  * they are. */
 void gradients_of(
 	const struct cause_search *s, struct variant v, bool all, struct gradients *g);
-double distance_with(const struct cause_search *s, struct variant v, bool all);
+double variant_distance(const struct cause_search *s, struct variant v, bool all);
 /* Returns how far the wrong tensors are from these gradients, after a common factor: the
  * largest residual relative to its bound. */
-double farthest_from(const struct cause_search *s, const struct gradients *g);
+double largest_residual(const struct cause_search *s, const struct gradients *g);
 /* Sets s->near: a cause must explain all wrong tensors within their bounds, and at least halve the
  * distance. In bf16, a function that hardly differs from the model's is near in any case. */
-void need_near(struct cause_search *s);
+void set_required_distance(struct cause_search *s);
 /* Returns the smallest cosine of a wrong tensor and the reference: high if only noise differs. */
-double least_cosine(const struct cause_search *s);
+double smallest_cosine(const struct cause_search *s);

@@ -1,8 +1,6 @@
-/*
- * step_files: two checkpoints of one step, with AdamW's moments. They determine the gradient that
+/* step_files: two checkpoints of one step, with AdamW's moments. They determine the gradient that
  * the optimizer saw: exp_avg is a mean to which the step added (1 - beta1) times the clipped
- * gradient (Kingma, Ba 2015). Functions that return int return 0, or -1 with *e set.
- */
+ * gradient (Kingma, Ba 2015). Functions that return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "foreign/foreign.h"

@@ -77,7 +77,7 @@ static json_t *tensor_json(const struct ckpt *c, int i, struct hashing *h, struc
 	h->t = t;
 	for (int g = 0; g < (t->stateless ? 1 : c->groups.n) && !e->code; g++) {
 		h->sum = 0;
-		ckpt_each(c, g, i, add_block, h, e);
+		ckpt_for_each_block(c, g, i, add_block, h, e);
 		if (!e->code)
 			add_value(hashes, c->groups.v[g], hash_json(h->sum), e);
 	}
@@ -88,7 +88,7 @@ static json_t *tensors_json(const struct ckpt *c, const int *order, struct err *
 {
 	json_t *list = json_array();
 	struct hashing h = {.sum = 0};
-	device_cpu(&h.d, 0);
+	device_open_cpu(&h.d, 0);
 	for (int i = 0; i < c->n_tensors && !e->code; i++)
 		json_array_append_new(list, tensor_json(c, order ? order[i] : i, &h, e));
 	return list;

@@ -141,7 +141,7 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 		const struct ckpt_tensor *t = &c->tensors[i];
 		struct stats s = {0};
 		char shape[NUM_TEXT], name[NAME_TEXT];
-		if (ckpt_each(c, CKPT_MODEL, i, add_stats, &s, e))
+		if (ckpt_for_each_block(c, CKPT_MODEL, i, add_stats, &s, e))
 			return -1;
 		if (t->ndim == 1)
 			snprintf(shape, sizeof(shape), "[%lld]", (long long)t->dims[0]);
@@ -212,7 +212,7 @@ static void diff_vocabulary(
 	const struct tokenizer *x, const struct tokenizer *y, struct str *out)
 {
 	bool both = x->kind && y->kind;
-	if (both ? !tokenizer_same(x, y) : x->kind != y->kind)
+	if (both ? !tokenizer_equal(x, y) : x->kind != y->kind)
 		str_printf(out, "  vocabulary %lld %s, %lld %s\n", (long long)x->vocab.n,
 			x->kind ? x->kind->name : "none", (long long)y->vocab.n,
 			y->kind ? y->kind->name : "none");
@@ -244,7 +244,7 @@ int64_t ckpt_print_other_differences(
 
 int ckpt_copy_to_stdout(const struct ckpt *c, struct err *e)
 {
-	if (lseek(c->fd, 0, SEEK_SET) || copy_most(c->fd, STDOUT_FILENO, INT64_MAX))
+	if (lseek(c->fd, 0, SEEK_SET) || copy_up_to(c->fd, STDOUT_FILENO, INT64_MAX))
 		return err_set(e, EX_IOERR, "%s to standard output: %s", c->path,
 			strerror(errno));
 	return 0;

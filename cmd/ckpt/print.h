@@ -1,7 +1,5 @@
-/*
- * The parts of pt-ckpt: prints checkpoints as text and JSON, and removes them. Functions that
- * return int return 0, or -1 with *e set.
- */
+/* The parts of pt-ckpt: prints checkpoints as text and JSON, and removes them. Functions that
+ * return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "ckpt/ckpt.h"

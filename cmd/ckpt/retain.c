@@ -90,7 +90,7 @@ int ckpt_remove(const char *directory, int64_t step, struct err *e)
 	ckpt_name(&first, full, step);
 	for (int64_t worker = 0; !rc; worker++) {
 		str_clear(&path);
-		ckpt_of_worker(&path, first.s, worker);
+		ckpt_worker_path(&path, first.s, worker);
 		if (worker && (!strcmp(path.s, first.s) || access(path.s, F_OK)))
 			break;
 		if (unlink(path.s))

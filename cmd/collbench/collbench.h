@@ -1,20 +1,16 @@
-/*
- * collbench: measures and checks collectives, for pt-collbench.
+/* collbench: measures and checks collectives, for pt-collbench.
  *   collbench.h  a case: its buffers, its times, the check of its results; the smoke test
  *   table.h      the table of results, the HDF5 file, comparison, pictures
  *   suite.h      the cases of a run, and the groups that they run in
- *   fit.h        latency and bandwidth, fitted to the times
- */
+ *   fit.h        latency and bandwidth, fitted to the times */
 #pragma once
 
 #include "comm/collective.h"
 #include "kernels/device.h"
 
-/*
- * A case measures a collective (enum coll), or one of these operations made of messages
+/* A case measures a collective (enum coll), or one of these operations made of messages
  * (messages.c). The first three run between pairs of ranks: of n ranks, rank r < n/2 and rank r +
- * n/2, all pairs at once, as in OSU's micro-benchmarks osu_latency, osu_bw and osu_bibw.
- */
+ * n/2, all pairs at once, as in OSU's micro-benchmarks osu_latency, osu_bw and osu_bibw. */
 enum {
 	BENCH_LATENCY = N_COLL, /* half a round trip */
 	BENCH_BANDWIDTH,	/* a window of messages one way */

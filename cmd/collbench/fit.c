@@ -13,11 +13,9 @@ static double median_deviation(
 	return median(off, n);
 }
 
-/*
- * Minimizes the squares of (alpha + beta s) / T - 1, that is, of alpha u + beta v - 1 with u = 1
+/* Minimizes the squares of (alpha + beta s) / T - 1, that is, of alpha u + beta v - 1 with u = 1
  * / T and v = s / T. If the unconstrained solution has a negative parameter, it becomes 0 and the
- * other is fitted alone, since the sum of squares is convex.
- */
+ * other is fitted alone, since the sum of squares is convex. */
 bool bench_fit_times(
 	const double *size, const double *time, int64_t n, struct bench_fit *f)
 {

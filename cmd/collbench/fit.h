@@ -1,9 +1,7 @@
-/*
- * Latency and bandwidth, T = alpha + beta size, fitted to measured times of one collective in
+/* Latency and bandwidth, T = alpha + beta size, fitted to measured times of one collective in
  * groups of one kind (Hockney, "The communication challenge for MPP", 1994). Small and large
  * sizes count equally: the relative deviations are squared. Each axis of a mesh has its own fits,
- * without its name; the fits of a collective are in the order in which the axes were measured.
- */
+ * without its name; the fits of a collective are in the order in which the axes were measured. */
 #pragma once
 
 #include "base/base.h"

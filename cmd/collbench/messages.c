@@ -1,8 +1,6 @@
-/*
- * Operations made of messages: between pairs of ranks, and two exchanges of all ranks that are
+/* Operations made of messages: between pairs of ranks, and two exchanges of all ranks that are
  * not a single function of both MPI and NCCL: an all-to-all with unequal blocks, and an
- * all-gather along the edges of a hypercube.
- */
+ * all-gather along the edges of a hypercube. */
 #include "collbench/bench_internal.h"
 
 #include "kernels/kernels.h"

@@ -1,12 +1,10 @@
-/*
- * Overlap of communication and computation, as in OSU's micro-benchmarks of nonblocking
+/* Overlap of communication and computation, as in OSU's micro-benchmarks of nonblocking
  * collectives: a rank starts a collective, computes for as long as the collective takes alone,
  * and then waits for it.
  *
  * A CPU computes for that time, and calls comm_test() `polls` times, as pt-train does between
  * layers; these calls do not count as computation. A GPU adds vectors in the current stream,
- * while NCCL has its own stream.
- */
+ * while NCCL has its own stream. */
 #include "collbench/bench_internal.h"
 
 #include "kernels/kernels.h"

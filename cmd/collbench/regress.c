@@ -34,12 +34,10 @@ static const char *const verdict_names[N_VERDICTS] = {[VERDICT_UNCHANGED] = "unc
 
 /* ---- judging ------------------------------------------------------------------------------ */
 
-/*
- * Two launches of one program differ by more than the parts of a launch do. The standard
+/* Two launches of one program differ by more than the parts of a launch do. The standard
  * deviation of a launch is 3 % of the time, plus 0.1 us for one cache line more or less that
  * moves between processors. (Measured by tests/bench/repeat over 66 launches of 42 cases on a
- * machine with two busy processors.)
- */
+ * machine with two busy processors.) */
 static const double launch_ratio = 0.03, launch_us = 0.1;
 /* Probability that any time of an unchanged network is called slower. */
 static const double level = 0.05;

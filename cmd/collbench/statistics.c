@@ -37,11 +37,9 @@ static int64_t select_parts(
 	return n;
 }
 
-/*
- * Sets the median over parts of the run, and its standard error. Neighboring iterations share
+/* Sets the median over parts of the run, and its standard error. Neighboring iterations share
  * their disturbances, so the error is estimated from the parts, by the standard deviation of
- * their logarithms; a single outlier makes it large.
- */
+ * their logarithms; a single outlier makes it large. */
 static void set_typical(const struct bench_samples *s, struct bench_result *r)
 {
 	scoped_ptr double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v));

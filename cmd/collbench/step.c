@@ -1,10 +1,8 @@
-/*
- * A training step of a tiny net, for the smoke test: the gradient of all ranks, an exact sum,
+/* A training step of a tiny net, for the smoke test: the gradient of all ranks, an exact sum,
  * must equal the gradient of one rank, bit for bit.
  *
  * The net has two linear layers with a GELU between them, and a cross-entropy loss. A leaf of the
- * sum is the gradient of a micro-batch; ranks have two or three leaves.
- */
+ * sum is the gradient of a micro-batch; ranks have two or three leaves. */
 #include "collbench/collbench.h"
 #include "comm/sum.h"
 #include "comm/tree.h"
@@ -94,7 +92,7 @@ static void add_with_ranks(struct comm *c, struct net *m)
 		.wants = wants,
 		.levels = tree_levels(first_leaf(c->size, c->size)),
 		.queue = &queue};
-	sum_share(&plan);
+	sum_plan_init(&plan);
 	add_leaves(m, first_leaf(c->size, c->rank), first_leaf(c->size, c->rank + 1),
 		plan.levels, NULL);
 	for (int i = 0; i < SUM_BUFFERS; i++)
@@ -104,14 +102,14 @@ static void add_with_ranks(struct comm *c, struct net *m)
 		.plan = &plan, .grid = &m->grid, .own = m->local, .result = m->result}));
 	for (int i = 0; i < SUM_BUFFERS; i++)
 		free(queue.buffer[i]);
-	sum_unshare(&plan);
+	sum_plan_release(&plan);
 }
 
 int64_t step_count_wrong(struct comm *c, const struct bench_fault *fault)
 {
 	int64_t leaves = first_leaf(c->size, c->size), wrong = 0;
 	scoped_ptr struct net *m = xcalloc(1, sizeof(*m));
-	device_cpu(&m->d, 1);
+	device_open_cpu(&m->d, 1);
 	m->grid.exponent = GRID_EXPONENT;
 	fill_values(m->weights, FLOATS, 1);
 	add_with_ranks(c, m);

@@ -44,11 +44,9 @@ struct bench_groups {
 	int n_meshes;
 };
 
-/*
- * Opens the groups of splits such as "tp=2,fsdp=4", with the axes of pt-train, or of "world". If
+/* Opens the groups of splits such as "tp=2,fsdp=4", with the axes of pt-train, or of "world". If
  * dp is not named, it gets the remaining ranks. Without splits, opens the world. comm[] has the
- * world of each library, or NULL. Returns -1 with the same error on all ranks. Collective.
- */
+ * world of each library, or NULL. Returns -1 with the same error on all ranks. Collective. */
 int groups_open(struct bench_groups *g, const struct strs *splits,
 	enum group_choice which, struct comm *const comm[N_LIBRARIES],
 	const struct peer *peers, struct err *e);

@@ -1,5 +1,4 @@
-/*
- * Inputs with known results, and the check of a result.
+/* Inputs with known results, and the check of a result.
  *
  * The result of a reduction is independent of its order only if nothing is rounded. So an input is
  * a hash of (rank, index, iteration), restricted to values for which the operation is exact:
@@ -10,8 +9,7 @@
  *   floating product   powers of two, and one rank's full mantissa; no product overflows
  *   floating min, max  finite numbers other than 0
  * Collectives without an operation move arbitrary bits. Expected results are computed chunk by
- * chunk and compared as bytes.
- */
+ * chunk and compared as bytes. */
 #include "collbench/bench_internal.h"
 
 #include "comm/tree.h"

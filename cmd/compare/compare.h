@@ -1,5 +1,4 @@
-/*
- * compare: compares the logs of runs for pt-compare: differences, verdicts, plots, reports.
+/* compare: compares the logs of runs for pt-compare: differences, verdicts, plots, reports.
  *   compare.h  rows of several runs, and the exact comparison of two, column by column
  *   verdict.h  a statistical verdict on curves that need not be equal
  *   outcome.h  both comparisons as one verdict, in text or JSON
@@ -12,8 +11,7 @@
  *
  * Curves are compared value by value, as floats, or as doubles if both values have more digits
  * than a float. The results are the first and the largest difference, the latter also in units in
- * the last place (ULP). There is no mean, in which differences of opposite sign would cancel.
- */
+ * the last place (ULP). There is no mean, in which differences of opposite sign would cancel. */
 #pragma once
 
 #include "base/base.h"

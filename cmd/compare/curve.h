@@ -1,8 +1,6 @@
-/*
- * Curves: a column of a log over steps, tokens, time or bytes; pictures and tables of them.
+/* Curves: a column of a log over steps, tokens, time or bytes; pictures and tables of them.
  * A column is given by its name, because a log of another program may have columns that are not in
- * the table of columns.
- */
+ * the table of columns. */
 #pragma once
 
 #include "draw/draw.h"

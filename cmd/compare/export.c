@@ -18,7 +18,7 @@ const char *const export_names[] = {"auto", "csv", "jsonl", "events", NULL};
 int export_format(const char *path, int format, struct err *e)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	bool events = strstr(name, "tfevents") || !*name || file_is_folder(path) ||
+	bool events = strstr(name, "tfevents") || !*name || file_is_directory(path) ||
 		      !strchr(name, '.');
 	if (!format)
 		format = !strcmp(path, "-") || text_ends(path, ".csv") ? CSV
@@ -343,7 +343,7 @@ static int write_events(struct exporting *x, const char *path, struct err *e)
 {
 	scoped_strs directories = {0};
 	const char *slash = strrchr(path, '/');
-	bool file = strstr(slash ? slash : path, "tfevents") && !file_is_folder(path);
+	bool file = strstr(slash ? slash : path, "tfevents") && !file_is_directory(path);
 	int rc = 0;
 	if (file && x->n > 1)
 		return err_set(e, EX_USAGE,

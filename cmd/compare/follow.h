@@ -1,12 +1,10 @@
-/*
- * Follows runs that are training: reads their logs as they grow.
+/* Follows runs that are training: reads their logs as they grow.
  *
  * The journal of a run's directory, a file, or a directory of event files is read as a whole
  * whenever it has changed. A pipe or standard input is copied to a temporary file, which is read
  * the same way. A log that is one JSON object is rejected through a pipe, since it is valid only at
  * its end. A file that does not exist yet is waited for. Files are polled twice a second, because
- * notifications do not cross network file systems.
- */
+ * notifications do not cross network file systems. */
 #pragma once
 
 #include "base/base.h"

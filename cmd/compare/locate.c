@@ -318,7 +318,7 @@ static void compare_logs(struct locating *x)
 static void checkpoint_directory(const char *run, struct str *out)
 {
 	const char *slash = strrchr(run, '/');
-	if (file_is_folder(run))
+	if (file_is_directory(run))
 		str_puts(out, run);
 	else if (slash)
 		str_add(out, run, (size_t)(slash - run));

@@ -1,10 +1,8 @@
-/*
- * locate: finds the first tensor that differs between two runs. Both are computed again up to the
+/* locate: finds the first tensor that differs between two runs. Both are computed again up to the
  * first step that differs, from the nearest checkpoint that both have, with hashes of all tensors
  * of that step (pt-train --hash-tensors). The lists are compared in the order of computation.
  *
- * Functions that return int return -1 with *e set on an error.
- */
+ * Functions that return int return -1 with *e set on an error. */
 #pragma once
 
 #include "run/run.h"

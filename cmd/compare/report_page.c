@@ -493,7 +493,7 @@ void report_put(const struct report *r, enum page_kind kind, struct str *out)
 {
 	struct view v;
 	view_init(&v, r);
-	page_put_all(&page, &v, kind, out);
+	page_print(&page, &v, kind, out);
 	figures_free(&v.figures);
 }
 

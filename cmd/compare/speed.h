@@ -1,5 +1,4 @@
-/*
- * Speed and memory of runs, with their noise.
+/* Speed and memory of runs, with their noise.
  * A measurement per step (time, tokens per second, MFU) is the median without the first steps: a
  * tenth of the rows, at least 2 and at most 100, in which memory is touched for the first time,
  * kernels are compiled and algorithms chosen. Statistics are computed from logarithms, so that a
@@ -8,8 +7,7 @@
  * times their median absolute deviation, times 1.2533 (the efficiency of a median), over the root
  * of ten. Memory is measured by its peak, which has no noise within a run. Several runs of a side
  * are combined by the geometric mean. If the standard error between them is larger, it is used,
- * also for a single run of the other side.
- */
+ * also for a single run of the other side. */
 #pragma once
 
 #include "base/base.h"

@@ -1,10 +1,8 @@
-/*
- * compare/verdict: judges the curves of a set of tests by a set of controls: one verdict, and why.
+/* compare/verdict: judges the curves of a set of tests by a set of controls: one verdict, and why.
  *
  * A verdict is about one column. The statistics depend on which runs read the same batches at the
  * same steps: the noise of the batches then cancels in their difference; see enum design. Error
- * rates are stated with each test, and measured by tests/bench/calibrate. No call is collective.
- */
+ * rates are stated with each test, and measured by tests/bench/calibrate. No call is collective. */
 #pragma once
 
 #include "base/base.h"

@@ -95,7 +95,7 @@ static bool is_value(const struct series *s, double v)
 {
 	if (s->column < 0)
 		return true;
-	if (s->column == COL_STEP || !column_fits(s->column, v))
+	if (s->column == COL_STEP || !column_accepts(s->column, v))
 		return false;
 	return columns[s->column].kind == COLUMN_EXACT || isfinite(v);
 }
@@ -123,7 +123,7 @@ static struct series *series_of(struct build *b, int64_t step, struct known_name
 		known->series =
 			find_series(b, name_of_column(b->how, name, &known->scale));
 	}
-	if (!known || known->series < 0 || !column_fits(COL_STEP, (double)step))
+	if (!known || known->series < 0 || !column_accepts(COL_STEP, (double)step))
 		return NULL;
 	struct series *s = &b->series[known->series];
 	if (known->given && !s->given) {
@@ -179,13 +179,13 @@ bool build_unread(struct build *b, int64_t step, struct span name, struct span t
 		push_value(b, s, step, unread_value());
 	else if (c != COL_STEP)
 		return false;
-	unread_note(&b->unread, column, step, text.p, text.n);
+	unread_add(&b->unread, column, step, text.p, text.n);
 	return true;
 }
 
 void build_lost_row(struct build *b, struct span text)
 {
-	unread_note(&b->unread, NULL, 0, text.p, text.n);
+	unread_add(&b->unread, NULL, 0, text.p, text.n);
 }
 
 void build_set_known(struct build *b, int64_t step, struct known_name *known, double v)

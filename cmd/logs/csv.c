@@ -217,7 +217,7 @@ static bool parse_headless(struct table *t, struct span line)
 		double v;
 		struct span f = next_field(&line, t->delimiter);
 		snprintf(name, sizeof(name), "column%lld", (long long)t->names.n + 1);
-		if (!is_number(f, &v) || (!t->names.n && !column_fits(COL_STEP, v)))
+		if (!is_number(f, &v) || (!t->names.n && !column_accepts(COL_STEP, v)))
 			return false;
 		strs_add(&t->names, t->names.n == 0   ? ""
 				    : t->names.n == 1 ? "loss"
@@ -360,7 +360,7 @@ static bool read_step(struct build *b, struct span line, int64_t *step)
 		struct span f = next_field(&line, t->delimiter);
 		if (i < t->step)
 			continue;
-		if (!is_number(f, &v) || !column_fits(COL_STEP, v)) {
+		if (!is_number(f, &v) || !column_accepts(COL_STEP, v)) {
 			if (begins_as_number(f.p, f.p + f.n))
 				build_lost_row(b, f);
 			return false;

@@ -250,7 +250,7 @@ static int64_t count_rows(
 static bool is_pt(const struct log_how *how, struct span sample)
 {
 	const char *end = sample.p + sample.n;
-	if (h5_begins(sample.p, sample.n) || span_begins(sample, "# meta ") ||
+	if (h5_has_signature(sample.p, sample.n) || span_begins(sample, "# meta ") ||
 		span_find(sample, "\n# meta "))
 		return true;
 	if (how->formats->regex || how->formats->n_given)

@@ -155,7 +155,7 @@ int hint_unknown(
 {
 	scoped_strs names = {0};
 	scoped_str pattern = {0};
-	if (file_refuse_foreign(name, sample.p, sample.n, FOREIGN_LOG, e))
+	if (file_reject_foreign(name, sample.p, sample.n, FOREIGN_LOG, e))
 		return -1;
 	if (how && csv_is_runs(sample))
 		return err_set(e, EX_DATAERR,

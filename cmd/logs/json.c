@@ -228,7 +228,7 @@ static void parse_history(struct build *b, json_t *row)
 	json_t *v;
 	double step, x;
 	json_t *at = json_object_get(row, "step");
-	if (!get_number(at, &step) || !column_fits(COL_STEP, step)) {
+	if (!get_number(at, &step) || !column_accepts(COL_STEP, step)) {
 		lose_row(b, at);
 		return;
 	}
@@ -277,7 +277,7 @@ static bool get_step(const json_t *j, double *v)
 	int64_t step;
 	const char *p = s && strchr(s, '/') ? scan_step(span_of(s), &step) : NULL;
 	if (!p || *p != '/')
-		return get_number(j, v) && column_fits(COL_STEP, *v);
+		return get_number(j, v) && column_accepts(COL_STEP, *v);
 	*v = (double)step;
 	return true;
 }
@@ -434,13 +434,13 @@ static void parse_triple(struct build *b, const json_t *row)
 	double step = -1, v, time;
 	const json_t *at = json_array_get(row, 1), *value = json_array_get(row, 2);
 	struct span name = value_of_export(b->how, SPAN("Value"));
-	if (!get_number(at, &step) || !column_fits(COL_STEP, step))
+	if (!get_number(at, &step) || !column_accepts(COL_STEP, step))
 		lose_row(b, at);
 	else if (get_number(value, &v))
 		build_set(b, (int64_t)step, name, v);
 	else
 		note_unread_value(b, (int64_t)step, name, value);
-	if (column_fits(COL_STEP, step) && get_number(json_array_get(row, 0), &time))
+	if (column_accepts(COL_STEP, step) && get_number(json_array_get(row, 0), &time))
 		build_clock(b, (int64_t)step, time);
 }
 

@@ -1,12 +1,10 @@
-/*
- * logs: reads the logs of other trainers into a struct run_log, for pt-compare.
+/* logs: reads the logs of other trainers into a struct run_log, for pt-compare.
  * A format is a few lines of share/logs/trainers, which is built in, or a small parser in C. Values
  * are converted to the columns of run.h where the meaning is the same (units: seconds, bytes,
  * fractions); all other values become columns with their own name. Settings in a log become lines
  * `key = value` of its config, with the names of pt-train's options where the meaning is the same,
  * and `tokens-per-step`.
- * No input is trusted. No call is collective.
- */
+ * No input is trusted. No call is collective. */
 #pragma once
 
 #include "run/run.h"

@@ -66,7 +66,7 @@ struct span name_of_column(const struct log_how *how, struct span name, double *
 		*scale = found->scale;
 		return span_of(found->ours);
 	}
-	int c = column_of_tag(name.p, name.n);
+	int c = column_find_tag(name.p, name.n);
 	return c < 0 ? name : span_of(columns[c].name);
 }
 

@@ -136,7 +136,7 @@ static int open_contents(int fd, const char *name, struct err *e)
 		return fd;
 	int64_t size = fstat(fd, &st) ? 0 : (int64_t)st.st_size;
 	int to = file_unpack(fd, name, min64(MAX_TEXT, ALLOWED + MAX_GROWTH * size), e);
-	int h5 = to < 0 ? 0 : h5_is(to, name, e);
+	int h5 = to < 0 ? 0 : h5_file_is_hdf5(to, name, e);
 	if (!h5)
 		return to;
 	close(to);
@@ -154,7 +154,7 @@ static int read_contents(void *to, int fd, const char *path, struct err *e)
 	if (!f)
 		return -1;
 	r->is_own = format_is_pt(f);
-	int h5 = r->is_own && r->growing ? h5_is(fd, l->name, e) : 1;
+	int h5 = r->is_own && r->growing ? h5_file_is_hdf5(fd, l->name, e) : 1;
 	if (r->is_own)
 		return h5 < 0 ? -1
 		       : h5   ? run_log_read_file(l, fd, path, e)
@@ -183,7 +183,7 @@ static int read_file(void *to, int fd, const char *path, struct err *e)
 /* Rejects a stream of unknown binary data; *max: the number of bytes to copy. */
 static int check_stream(void *to, const struct stream *s, int64_t *max, struct err *e)
 {
-	bool h5 = h5_begins(s->first, s->n);
+	bool h5 = h5_has_signature(s->first, s->n);
 	(void)to;
 	*max = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && !is_tensorboard((struct span){s->first, s->n}) &&
@@ -224,7 +224,7 @@ static int is_metric(const struct dirent *d)
 
 static bool is_directory(const char *path)
 {
-	return strcmp(path, "-") != 0 && file_is_folder(path);
+	return strcmp(path, "-") != 0 && file_is_directory(path);
 }
 
 /* Lists event files (depth 0) in the order of their times, or metrics of MLflow, with
@@ -439,7 +439,7 @@ static bool is_text_file(const char *path)
 	if (!strcmp(path, "-") || stat(path, &st) || !S_ISREG(st.st_mode))
 		return false;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	bool text = fd >= 0 && h5_is(fd, path, &e) == 0;
+	bool text = fd >= 0 && h5_file_is_hdf5(fd, path, &e) == 0;
 	if (fd >= 0)
 		close(fd);
 	return text;

@@ -34,9 +34,9 @@ static char *find_config(const char *path)
 static bool is_adapter(const char *path)
 {
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	if (file_is_folder(path))
-		return container_has(path, "adapter_model.safetensors") ||
-		       container_has(path, "adapter_model.bin");
+	if (file_is_directory(path))
+		return directory_has_file(path, "adapter_model.safetensors") ||
+		       directory_has_file(path, "adapter_model.bin");
 	return !strncmp(name, "adapter_model.", 14);
 }
 

@@ -265,7 +265,7 @@ static int check_groups(const struct lora_files *x, struct torch_file *f, struct
 		if (!strstr(f->items[i].name, "param_groups.") ||
 			!text_ends(f->items[i].name, ".params"))
 			continue;
-		if (torch_numbers(f, &f->items[i], max_ids, ids, &n, e))
+		if (torch_read_numbers(f, &f->items[i], max_ids, ids, &n, e))
 			return -1;
 		groups += n > 0;
 	}
@@ -328,7 +328,7 @@ static int add_option(struct torch_file *f, const char *key, const char *const n
 		if (!strstr(f->items[i].name, "param_groups.") ||
 			!text_ends(f->items[i].name, end))
 			continue;
-		if (torch_numbers(f, &f->items[i], 2, v, &n, e))
+		if (torch_read_numbers(f, &f->items[i], 2, v, &n, e))
 			return -1;
 		agree &= !n_first || (n == n_first && !memcmp(v, first, sizeof(v)));
 		n_first = n;
@@ -355,7 +355,7 @@ static int read_options(struct lora_files *x, const struct torch_item *mean,
 		add_option(f, "eps", (const char *const[]){"eps", NULL}, &v->config, e) ||
 		add_option(f, "weight_decay", (const char *const[]){"weight-decay", NULL},
 			&v->config, e) ||
-		(step && torch_numbers(f, step, 1, &steps, &n, e)))
+		(step && torch_read_numbers(f, step, 1, &steps, &n, e)))
 		return -1;
 	if (!n || !(steps >= 0 && steps < 0x1p53))
 		return err_set(
@@ -405,8 +405,8 @@ static int open_file(struct torch_file *f, const char *path, struct err *e)
 /* Returns the path of the first of these files in a directory, allocated; NULL: none. */
 static char *find_file(const char *path, const char *const *names, size_t n)
 {
-	for (size_t i = 0; i < n && file_is_folder(path); i++)
-		if (container_has(path, names[i]))
+	for (size_t i = 0; i < n && file_is_directory(path); i++)
+		if (directory_has_file(path, names[i]))
 			return text_printf("%s/%s", path, names[i]);
 	return NULL;
 }

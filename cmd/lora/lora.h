@@ -1,8 +1,6 @@
-/*
- * lora: training steps of PEFT's low-rank adapters (LoRA). The files have only the
+/* lora: training steps of PEFT's low-rank adapters (LoRA). The files have only the
  * adapters: A and B of each target module, and their moments. The base model's matrices W
- * become W + scale B A. Functions that return int return 0, or -1 with *e set.
- */
+ * become W + scale B A. Functions that return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "dialect/dialect.h"

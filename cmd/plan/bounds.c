@@ -1,10 +1,8 @@
-/*
- * Lower bounds of the memory and the step time of pt's layouts, so that a search need not plan
+/* Lower bounds of the memory and the step time of pt's layouts, so that a search need not plan
  * layouts that are bound to be slower than the ones it has found. The parts that many layouts
  * share, blocks on ranks that divide tensors and sequences, are planned once by the code that
  * trains (exact_part()). The bounds follow by counting: shards of state, activations in flight,
- * the work of the busiest stage and the bubble, and bytes over the bandwidths of links.
- */
+ * the work of the busiest stage and the bubble, and bytes over the bandwidths of links. */
 #include "plan/planner.h"
 
 #include <math.h>
@@ -376,7 +374,7 @@ static void leave_out_frozen(const struct model *m, struct choice *c)
 		trained += t->frozen ? 0 : n;
 	}
 	double share = trained / all,
-	       forward_only = (double)model_lowest_trained(m) / m->n_units;
+	       forward_only = (double)model_first_trained_unit(m) / m->n_units;
 	c->memory.total -= (1 - share) * (c->memory.grads + c->memory.optimizer) +
 			   forward_only * c->memory.activations;
 	c->times.step *= (1 - forward_only) * (2 + share) / 3 + forward_only / 4;

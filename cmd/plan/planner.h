@@ -1,8 +1,6 @@
-/*
- * planner: finds the parallel layout that trains a model fastest on a cluster. All layouts are
+/* planner: finds the parallel layout that trains a model fastest on a cluster. All layouts are
  * enumerated. pt's layouts are planned by the code that trains (plan/plan.h), unless lower bounds
- * exclude them. Layouts of other trainers are estimated by formulas. No call is collective.
- */
+ * exclude them. Layouts of other trainers are estimated by formulas. No call is collective. */
 #pragma once
 
 #include "engine/options.h"

@@ -1,8 +1,6 @@
-/*
- * A step of all ranks with stragglers. Pipelines that gather parameters or sum gradients in each
+/* A step of all ranks with stragglers. Pipelines that gather parameters or sum gradients in each
  * micro-batch wait for each other, so a stage is as slow as its slowest rank in any of them. Other
- * pipelines wait only at the end of the step.
- */
+ * pipelines wait only at the end of the step. */
 #include "plan/planner.h"
 
 #include "base/philox.h"

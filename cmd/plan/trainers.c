@@ -1,7 +1,5 @@
-/*
- * How other trainers compute and store, which layouts they support, how precisely their times are
- * known, and how their options are named.
- */
+/* How other trainers compute and store, which layouts they support, how precisely their times are
+ * known, and how their options are named. */
 #include "plan/planner.h"
 
 #include <math.h>
@@ -28,11 +26,9 @@ static const struct kept kept_eager[] = {
 	[RECOMPUTE_FULL] = {.dim = 1},
 };
 
-/*
- * For Megatron and torchtitan, one rate of matmuls and one of float8 are fitted to few published
+/* For Megatron and torchtitan, one rate of matmuls and one of float8 are fitted to few published
  * times. nanotron's memory is fitted to its Ultra-Scale Playbook. tests/bench/validate_plan has
- * the errors.
- */
+ * the errors. */
 static const struct practice practices[N_TRAINERS] = {
 	/* bf16 parameters and gradients, fp32 masters and moments, sharded */
 	[BY_MEGATRON] = {.param_bytes = 2,

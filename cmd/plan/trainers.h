@@ -15,10 +15,8 @@ struct kept {
 	double dim, kv, gated, plain, heads, whole, scores;
 };
 
-/*
- * How a trainer computes and stores. Bytes are per parameter or per element; 0: there is none.
- * The values in trainers.c are fitted to published measurements.
- */
+/* How a trainer computes and stores. Bytes are per parameter or per element; 0: there is none.
+ * The values in trainers.c are fitted to published measurements. */
 struct practice {
 	double param_bytes, grad_bytes, optimizer_bytes, gather_bytes;
 	double fixed_bytes; /* per rank, for its kernels and messages */

@@ -1,8 +1,6 @@
-/*
- * Pieces to shards. Tokens are counted first, so that the files are created with their final sizes.
+/* Pieces to shards. Tokens are counted first, so that the files are created with their final sizes.
  * Documents are written in lanes: one lane for a split by tail, else one per split. A lane takes
- * documents from one stream, or from one stream per source by weight.
- */
+ * documents from one stream, or from one stream per source by weight. */
 #include "prepare/assembly.h"
 #include "prepare/shard_writer.h"
 

@@ -1,10 +1,8 @@
-/*
- * From the pieces of all batches to shards: which documents are written, and in which order. For
+/* From the pieces of all batches to shards: which documents are written, and in which order. For
  * prepare.c; pipeline.h makes the pieces.
  *
  * Data that would exceed the memory for a large corpus is kept in temporary files. Functions that
- * return int return 0, or -1 with *e set.
- */
+ * return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "base/progress.h"

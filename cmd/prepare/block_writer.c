@@ -48,7 +48,7 @@ static int read_all(const struct out_block *b, struct err *e)
 			    (size_t)r->n_bytes, r->from.at, e))
 			return -1;
 		if (r->from.drop)
-			pieces_drop(r->from.drop, r->from.fd, r->n_bytes);
+			pieces_release(r->from.drop, r->from.fd, r->n_bytes);
 	}
 	return 0;
 }

@@ -1,8 +1,6 @@
-/*
- * Blocks of tokens, on their way from work files to shards. One thread defines the contents of the
+/* Blocks of tokens, on their way from work files to shards. One thread defines the contents of the
  * blocks, in order. Several threads read, hash and write the blocks, in any order. Only the hash of
- * a whole dataset is computed in the order of its blocks.
- */
+ * a whole dataset is computed in the order of its blocks. */
 #pragma once
 
 #include "data/data.h"

@@ -1,7 +1,5 @@
-/*
- * Batches to pieces. Each thread takes its rank's next batch, and encodes it if the batch belongs
- * to the rank. So all ranks read all text, which takes much less time than encoding it.
- */
+/* Batches to pieces. Each thread takes its rank's next batch, and encodes it if the batch belongs
+ * to the rank. So all ranks read all text, which takes much less time than encoding it. */
 #include "base/progress.h"
 #include "prepare/pipeline.h"
 #include "prepare/shard_writer.h"
@@ -122,7 +120,7 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 	for (int64_t slice = SLICE; at < n;) {
 		int64_t here = min64(slice, n + n_more - at), n_out;
 		bool final = last && at + here == n;
-		int64_t capacity = tokenizer_room(t, here);
+		int64_t capacity = tokenizer_max_tokens(t, here);
 		if (capacity > w->n_ids) {
 			w->n_ids = capacity;
 			w->ids = xrealloc(w->ids, (size_t)capacity * sizeof(*w->ids));
@@ -169,7 +167,8 @@ static int64_t count_changed(struct worker *w, struct err *e)
 	c->n = 0;
 	for (int64_t i = 0; i <= m->n_tokens; i++) {
 		int64_t end = i < m->n_tokens ? m->tokens[i].at.begin : all;
-		if (tokenizer_changes(w->s->x->t, m->text.s + at, end - at, at, c, e))
+		if (tokenizer_find_changes(
+			    w->s->x->t, m->text.s + at, end - at, at, c, e))
 			return -1;
 		at = i < m->n_tokens ? m->tokens[i].at.end : all;
 	}
@@ -293,7 +292,7 @@ static bool has_too_many_marks(
 	enum { FEW = 1 << 22 };
 	w->changes.n = 0;
 	return n > FEW && !w->document.marked.n_ids &&
-	       tokenizer_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
+	       tokenizer_find_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
 }
 
 static int process_document(struct worker *w, const struct document_part *part,
@@ -347,7 +346,7 @@ static uint64_t hash_options(const struct encoding *x)
 		(long long)p->min_bytes, (long long)p->max_bytes, p->tokenizer.special,
 		p->strict, p->format, p->field ? p->field : "");
 	str_putc(&all, '\0');
-	str_puts(&all, x->records ? records_source(x->records) : "");
+	str_puts(&all, x->records ? records_options(x->records) : "");
 	str_putc(&all, '\0');
 	str_puts(&all, p->separator ? p->separator : "");
 	for (int64_t i = 0; i < p->keep.n; i++)

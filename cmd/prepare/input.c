@@ -22,9 +22,9 @@ static int check_format(const struct input *in, const struct input_file *f, stru
 {
 	size_t n;
 	const char *first = unpacked_first(in->bytes, &n);
-	if (!f->given && h5_begins(first, n))
+	if (!f->given && h5_has_signature(first, n))
 		return reject_shard(f->name, e);
-	return !f->any_bytes && file_refuse_foreign(f->name, first, n, FOREIGN_TEXT, e)
+	return !f->any_bytes && file_reject_foreign(f->name, first, n, FOREIGN_TEXT, e)
 		       ? -1
 		       : 0;
 }

@@ -90,7 +90,7 @@ static int add_path(
 	bool is_stdin = !strcmp(path, "-");
 	if (is_stdin ? fstat(STDIN_FILENO, &st) : stat(path, &st)) {
 		const int why = errno;
-		return file_refuse_url(path, e)
+		return file_reject_url(path, e)
 			       ? -1
 			       : err_set(e, EX_IOERR, "%s: %s", path, strerror(why));
 	}

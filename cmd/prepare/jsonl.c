@@ -1,8 +1,6 @@
-/*
- * The text of a line of JSONL. Most lines are flat objects of strings, numbers and words. They are
+/* The text of a line of JSONL. Most lines are flat objects of strings, numbers and words. They are
  * parsed here: with jansson alone, preparing 120 MB of lines of 3 kB takes 2.4 (gpt2) to 3.4 (byte)
- * times as much processor time. jansson parses all other lines, also invalid JSON.
- */
+ * times as much processor time. jansson parses all other lines, also invalid JSON. */
 #include "base/json.h"
 #include "prepare/pipeline.h"
 

@@ -1,10 +1,8 @@
-/*
- * Work files: concatenated pieces, in the order in which they were completed. If the program was
+/* Work files: concatenated pieces, in the order in which they were completed. If the program was
  * killed while it wrote a file, the file is truncated after its last complete piece.
  *
  * Temporary pieces are in several files. Each is truncated once it has been read, which frees page
- * cache and disk space for the shards.
- */
+ * cache and disk space for the shards. */
 #include "prepare/pipeline.h"
 
 #include <errno.h>
@@ -326,7 +324,7 @@ int pieces_add(struct pieces *w, struct piece *p, struct err *e)
 	return rc;
 }
 
-void pieces_drop(struct pieces *w, int fd, int64_t n_bytes)
+void pieces_release(struct pieces *w, int fd, int64_t n_bytes)
 {
 	pthread_mutex_lock(&w->adding);
 	for (int64_t i = 0; i < w->n_files; i++)

@@ -1,12 +1,10 @@
-/*
- * From files to tokens of documents, for prepare.c.
+/* From files to tokens of documents, for prepare.c.
  *
  * A reader cuts the text of the inputs into batches of documents. The number and contents of the
  * batches depend on the inputs only. Workers (threads of one or more ranks) filter and encode
  * batches in any order; each batch becomes one piece of a work file. When all pieces are complete,
  * they are assembled into shards. So shards do not depend on threads and ranks, and a killed
- * program resumes with the pieces that it finds.
- */
+ * program resumes with the pieces that it finds. */
 #pragma once
 
 #include "base/progress.h"
@@ -212,7 +210,7 @@ bool pieces_contain(struct pieces *w, int64_t number, struct hash128 key);
 int pieces_add(struct pieces *w, struct piece *p, struct err *e);
 /* Notes that n_bytes of a temporary file have been read for the last time. A file with no bytes
  * left to read is truncated. Thread-safe. */
-void pieces_drop(struct pieces *w, int fd, int64_t n_bytes);
+void pieces_release(struct pieces *w, int fd, int64_t n_bytes);
 struct piece_place {
 	int fd;
 	int64_t at; /* of its head */

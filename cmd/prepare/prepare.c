@@ -40,7 +40,7 @@ static int check_ranks(const struct job *j, struct err *e)
 		return 0;
 	if (!j->p->work)
 		return err_set(e, EX_USAGE, "several ranks need a work directory%s",
-			advice_on(ADVICE_WORK_FOLDER));
+			advice_on(ADVICE_WORK_DIRECTORY));
 	for (int64_t i = 0; i < j->inputs.n; i++)
 		if (j->inputs.files[i].stream || j->inputs.files[i].fd >= 0)
 			return err_set(e, EX_USAGE,
@@ -52,7 +52,7 @@ static int check_ranks(const struct job *j, struct err *e)
 static int open_tokenizer(struct job *j, struct err *e)
 {
 	const struct prepare *p = j->p;
-	if (p->ids_vocab ? tokenizer_of_ids(&j->t, p->ids_vocab, e)
+	if (p->ids_vocab ? tokenizer_init_ids(&j->t, p->ids_vocab, e)
 			 : tokenizer_make(&j->t, &p->tokenizer, e))
 		return -1;
 	if (p->record == RECORD_TEXT)

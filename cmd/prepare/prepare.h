@@ -1,5 +1,4 @@
-/*
- * prepare: converts text and token files of other programs to shards, and trains vocabularies.
+/* prepare: converts text and token files of other programs to shards, and trains vocabularies.
  *   prepare.h       text to shards
  *   record.h        lines of JSONL that mark which tokens count as targets of the loss
  *   pipeline.h      first half: files to batches of documents, and batches to pieces of tokens
@@ -9,8 +8,7 @@
  *   token_file.h    token files of other programs, read and written
  *   train_vocab.h   training of a vocabulary on texts, with vocab/vocab.h
  *
- * Input files are not trusted. Functions that return int return 0, or -1 with *e set.
- */
+ * Input files are not trusted. Functions that return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "chat/chat.h"

@@ -1,7 +1,5 @@
-/*
- * Batches of documents from the text of the inputs. A document that does not fit into a batch is
- * divided where the tokenizer can restart. These places depend only on the document.
- */
+/* Batches of documents from the text of the inputs. A document that does not fit into a batch is
+ * divided where the tokenizer can restart. These places depend only on the document. */
 #include "prepare/pipeline.h"
 
 enum {

@@ -13,7 +13,7 @@ struct records {
 	struct chat_template *chat; /* NULL: none */
 	char *field[N_FIELDS];	    /* the second may be NULL */
 	const struct tokenizer *t;  /* NULL: a vocabulary is trained */
-	struct str source;	    /* records_source() */
+	struct str source;	    /* records_options() */
 };
 
 /* ---- fields --------------------------------------------------------------------------------- */
@@ -117,7 +117,7 @@ const char *records_template(const struct records *r)
 	return r->chat ? chat_template_kept(r->chat) : NULL;
 }
 
-const char *records_source(const struct records *r)
+const char *records_options(const struct records *r)
 {
 	return r->source.s;
 }

@@ -1,7 +1,5 @@
-/*
- * Lines of JSONL in which some tokens count as targets of the loss and the rest is context: prompts
- * and completions, conversations, texts with spans, tokens with labels.
- */
+/* Lines of JSONL in which some tokens count as targets of the loss and the rest is context: prompts
+ * and completions, conversations, texts with spans, tokens with labels. */
 #pragma once
 
 #include "chat/chat.h"
@@ -18,7 +16,7 @@ struct records *records_open(
 void records_close(struct records *r);
 /* Returns true if records contain their own end, so that no end-of-text token is added. */
 bool records_contain_end(const struct records *r);
-const char *records_source(
+const char *records_options(
 	const struct records *r); /* a text for a hash of the options */
 /* Returns the chat template to be stored with the tokenizer; NULL: none. */
 const char *records_template(const struct records *r);

@@ -1,9 +1,7 @@
-/*
- * Writing of shards. First the files are created, with the final shapes and without tokens. Each
+/* Writing of shards. First the files are created, with the final shapes and without tokens. Each
  * split has a cursor that divides its tokens into blocks, and the two cursors may be in different
  * files. block_writer.c writes the blocks. Then checksums are added, and the files are renamed. A
- * pipe or a device gets a copy of the complete file.
- */
+ * pipe or a device gets a copy of the complete file. */
 #include "prepare/shard_writer.h"
 #include "base/file.h"
 
@@ -142,7 +140,7 @@ static int make_files(
 		return err_set(e, EX_USAGE,
 			"shards of %lld bytes would be %lld files, more than %d",
 			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
-	if (!is_special(w->p->out) && file_room(w->p->out, total * bytes, e))
+	if (!is_special(w->p->out) && file_check_space(w->p->out, total * bytes, e))
 		return -1;
 	w->files = xcalloc((size_t)w->n_files, sizeof(*w->files));
 	for (int64_t i = 0; i < w->n_files; i++) {
@@ -394,7 +392,7 @@ static int finish_file(const struct shard_writer *w, struct out_file *f, struct 
 static int send_image(struct shard_writer *w, struct err *e)
 {
 	cleanup_remove(w->files[0].path); /* early, because a pipe may be slow */
-	int rc = lseek(w->image, 0, SEEK_SET) || copy_most(w->image, w->to, INT64_MAX) ||
+	int rc = lseek(w->image, 0, SEEK_SET) || copy_up_to(w->image, w->to, INT64_MAX) ||
 		 close(w->to);
 	w->to = -1;
 	return rc ? err_errno(e, special_name(w)) : 0;

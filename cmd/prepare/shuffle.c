@@ -72,7 +72,7 @@ static int64_t read_tokens(struct document_stream *s, struct token_buffer *b, in
 	}
 	*p = b->data + (x.at - b->from);
 	if (x.drop)
-		pieces_drop(x.drop, x.fd, n * row);
+		pieces_release(x.drop, x.fd, n * row);
 	return n;
 }
 

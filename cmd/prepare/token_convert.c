@@ -1,7 +1,5 @@
-/*
- * Conversion between shards and token files of other programs. Files of other programs are read
- * twice: first to find the largest token and the number of documents, then to copy.
- */
+/* Conversion between shards and token files of other programs. Files of other programs are read
+ * twice: first to find the largest token and the number of documents, then to copy. */
 #include "base/progress.h"
 #include "data/offsets.h"
 #include "prepare/shard_writer.h"
@@ -45,7 +43,7 @@ static bool is_shard_file(const char *path)
 {
 	char first[8];
 	int64_t n = file_sniff(path, first, sizeof(first));
-	return n > 0 && h5_begins(first, (size_t)n);
+	return n > 0 && h5_has_signature(first, (size_t)n);
 }
 
 bool is_token_file(const char *path)
@@ -74,7 +72,7 @@ static int report_not_tokens(const struct token_convert *c, const struct strs *i
 	return err_set(e, EX_USAGE, "%s", otherwise);
 }
 
-int token_convert_takes(
+int token_convert_accepts(
 	const struct token_convert *c, const struct strs *inputs, struct err *e)
 {
 	int64_t n = 0;
@@ -145,7 +143,7 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 		return -1;
 	j->info = *corpus_info(j->corpus, 0);
 	j->info.window_tokens = corpus_window(j->corpus);
-	j->counted = corpus_counted(j->corpus);
+	j->counted = corpus_has_spans(j->corpus);
 	j->tokenizer = corpus_tokenizer(j->corpus);
 	j->parts = xcalloc(N_SPLITS, sizeof(*j->parts));
 	for (int s = 0; s < N_SPLITS; s++) {
@@ -349,7 +347,7 @@ static int find_tokenizer(struct job *j, struct err *e)
 		return tokenizer_make(&j->ids, files, e);
 	}
 	if (!j->c->vocab_from) {
-		if (j->c->vocab && tokenizer_of_ids(&j->ids, j->c->vocab, e))
+		if (j->c->vocab && tokenizer_init_ids(&j->ids, j->c->vocab, e))
 			return -1;
 		j->tokenizer = j->c->vocab ? &j->ids : NULL;
 		return 0;
@@ -376,7 +374,7 @@ static int find_totals(struct job *j, struct err *e)
 	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
 		return err_set(e, EX_DATAERR, "%s: no tokens",
 			j->n_parts == 1 ? j->parts[0].file.path : "all files");
-	if (!j->tokenizer && tokenizer_of_ids(&j->ids, (int64_t)j->largest + 1, e))
+	if (!j->tokenizer && tokenizer_init_ids(&j->ids, (int64_t)j->largest + 1, e))
 		return -1;
 	j->tokenizer = &j->ids;
 	if (j->c->val->n)
@@ -473,7 +471,7 @@ static int convert_text(const struct token_convert *c, const struct strs *inputs
 int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 	struct prepared *out, struct err *e)
 {
-	int tokens = token_convert_takes(c, inputs, e);
+	int tokens = token_convert_accepts(c, inputs, e);
 	if (tokens < 0)
 		return -1;
 	if (!tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))

@@ -105,7 +105,7 @@ struct token_convert {
 /* Returns true for a shard or a token file of another program, by its name and first bytes. */
 bool is_token_file(const char *path);
 /* Returns 1 if all inputs are tokens, 0 if all are text, and -1 with *e set if they are mixed. */
-int token_convert_takes(
+int token_convert_accepts(
 	const struct token_convert *c, const struct strs *inputs, struct err *e);
 /* Converts the inputs. Text is first converted to a shard in a temporary file. */
 int token_convert_run(const struct token_convert *c, const struct strs *inputs,

@@ -1,7 +1,5 @@
-/*
- * Training of a vocabulary. Each thread takes the next batch of documents and counts its words in
- * its own table. The sum of the tables does not depend on which thread had which batch.
- */
+/* Training of a vocabulary. Each thread takes the next batch of documents and counts its words in
+ * its own table. The sum of the tables does not depend on which thread had which batch. */
 #include "base/progress.h"
 #include "prepare/train_vocab.h"
 #include "prepare/pipeline.h"

@@ -40,7 +40,7 @@ static int next_piece(struct walk *w, struct err *e)
 	if (w->batch + 1 == w->a->of->n_batches)
 		return 0;
 	if (w->drops && w->batch >= 0)
-		pieces_drop(w->a->of->pieces, w->view.fd,
+		pieces_release(w->a->of->pieces, w->view.fd,
 			(int64_t)sizeof(w->view.head) +
 				w->n * (int64_t)sizeof(*w->documents) +
 				w->view.head.n_spans * (int64_t)sizeof(*w->spans) +

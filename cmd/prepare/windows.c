@@ -1,10 +1,8 @@
-/*
- * Documents laid out in windows of N tokens, so that none crosses two windows. Documents are
+/* Documents laid out in windows of N tokens, so that none crosses two windows. Documents are
  * collected in a pool. The longest are placed first, each into the window with the least remaining
  * space that it fits into: best-fit decreasing (Johnson 1973; for documents of language models,
  * Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The rest of a window is
- * padding, which does not count. Windows are written in the order of their first documents.
- */
+ * padding, which does not count. Windows are written in the order of their first documents. */
 #include "prepare/assembly.h"
 #include "prepare/shard_writer.h"
 
@@ -78,7 +76,7 @@ static int read_tokens(
 		if (now < 0)
 			return -1;
 		size_t n_bytes = (size_t)(now * l->row_bytes);
-		str_room(&l->tokens, n_bytes);
+		str_reserve(&l->tokens, n_bytes);
 		char *to = l->tokens.s + l->tokens.len;
 		if (from.memory)
 			memcpy(to, from.memory + from.at, n_bytes);

@@ -285,7 +285,7 @@ int arrays_read(struct int_arrays *a, const char *path, const char *shape, struc
 	*a = (struct int_arrays){.left = min64(ELEMENTS_ANYWAY + size, MAX_ELEMENTS)};
 	if (text_ends(path, ".safetensors"))
 		return read_safetensors(a, path, e);
-	const struct container *c = container_of(path);
+	const struct container *c = find_container(path);
 	if (c)
 		return read_torch(a, c, path, e);
 	int rc = file_read(path, MAX_BYTES, &s, e);

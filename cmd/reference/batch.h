@@ -1,13 +1,11 @@
-/*
- * batch: the tokens of another program's step, as its user saved them: NumPy's .npy,
+/* batch: the tokens of another program's step, as its user saved them: NumPy's .npy,
  * PyTorch's .pt, safetensors, or plain integers (.u16, .u32, .i32, .i64; with a shape).
  *
  * A file has windows [sequences][length + 1], or inputs and labels [sequences][length],
  * and optionally positions and a loss mask, by their names or in this order. Labels are
  * shifted as in torchtitan and Megatron (labels[t] = inputs[t + 1]), or equal to the
  * inputs as in Hugging Face. A label below 0 does not count. An array of weights has one
- * float per label. Files are not trusted.
- */
+ * float per label. Files are not trusted. */
 #pragma once
 
 #include "base/base.h"

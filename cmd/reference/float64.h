@@ -1,10 +1,8 @@
-/*
- * float64: loss and gradients of a model in double precision, in plain loops written from the
+/* float64: loss and gradients of a model in double precision, in plain loops written from the
  * papers. Shares no code with kernels/, so that it can judge them as well as other programs.
  *
  * Matrices are row-major, weights [out, in]. Not collective. Cannot fail, except that running out
- * of memory ends the program. Has no dropout.
- */
+ * of memory ends the program. Has no dropout. */
 #pragma once
 
 #include "model/model.h"
@@ -23,21 +21,17 @@ struct sequence {
 	const struct target_rows *rows;
 };
 
-/*
- * Rows that a pass stores; NULL: not stored. They show each position's part of the
+/* Rows that a pass stores; NULL: not stored. They show each position's part of the
  * gradient of the last block's w2, the sum over positions of dy x^T. dy depends on the
- * position's own target alone, because no attention follows.
- */
+ * position's own target alone, because no attention follows. */
 struct target_rows {
 	double *dy, *x; /* [n][dim], [n][ffn_dim] */
 	double *loss;	/* [n]; 0 without a target */
 	double *dx;	/* [n][dim], gradient of the embedding's rows */
 };
 
-/*
- * The part of each gradient to compute, such as another program's rank has before an
- * all-reduce. Gradients of activations are complete, except with PART_RANKS.
- */
+/* The part of each gradient to compute, such as another program's rank has before an
+ * all-reduce. Gradients of activations are complete, except with PART_RANKS. */
 enum part_kind {
 	PART_WHOLE,
 	PART_CHUNK, /* positions of chunk i of n (context and sequence parallelism) */

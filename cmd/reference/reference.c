@@ -153,7 +153,7 @@ bool reference_can_train(
 	*why = b->weights ? "targets have weights" : NULL;
 	if (w->padding && w->m.output == w->m.tokens)
 		*why = "pad_token_id has no gradient in a table that is also the output layer";
-	if (model_lacks_kernels(&w->m))
+	if (model_unsupported_part(&w->m))
 		*why = "pt-train has no kernels for this model";
 	if (w->m.positions && b->length > w->m.c.context)
 		*why = "the sequences are longer than the table of positions";
@@ -231,7 +231,7 @@ static int32_t *windows_of(const struct token_batch *b)
 static void store_weights(struct trainer *t, const struct weights *w)
 {
 	for (int i = 0; i < own_tensors(w); i++)
-		store_put(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0],
+		store_write_rows(t->store, STORE_PARAM, i, 0, t->model.tensors[i].dims[0],
 			w->w[i]);
 	store_updated(t->store, false);
 }

@@ -1,8 +1,6 @@
-/*
- * reference: loss and gradients of a batch, computed here: in float64 by float64.h, or by
+/* reference: loss and gradients of a batch, computed here: in float64 by float64.h, or by
  * the trainer's kernels in fp32 or another precision. Functions return -1 with *e set on
- * failure.
- */
+ * failure. */
 #pragma once
 
 #include "reference/batch.h"

@@ -59,7 +59,7 @@ int64_t prompt_ask(const struct chat_template *chat, const struct tokenizer *t,
 {
 	struct marked m = {0};
 	*ids = NULL;
-	int64_t n_ids = chat_template_ask(chat, text, n, &m, e)
+	int64_t n_ids = chat_template_apply_question(chat, text, n, &m, e)
 				? -1
 				: encode_marked(t, &m, ids, e);
 	if (n_ids < 0)

@@ -1,9 +1,7 @@
-/*
- * sample: prompts, conversations, and what ends a text, for pt-sample.
+/* sample: prompts, conversations, and what ends a text, for pt-sample.
  *
  * Checkpoints are not trusted. No call is collective. Functions that return int return 0, or -1
- * with *e set.
- */
+ * with *e set. */
 #pragma once
 
 #include "ckpt/ckpt.h"

@@ -43,7 +43,7 @@ int stops_find(struct stops *s, const struct ckpt *c, const char *how,
 	*s = (struct stops){0};
 	if (how && !strcmp(how, "none"))
 		return 0;
-	s->n = hf_origin_ends(&c->origin, &s->ids);
+	s->n = hf_origin_end_tokens(&c->origin, &s->ids);
 	if (!s->n && end >= 0)
 		add_stop(s, end);
 	if (chat)

@@ -1,9 +1,7 @@
-/*
- * Hashes of the tensors of some steps (--hash-tensors): parameters, activations, gradients,
+/* Hashes of the tensors of some steps (--hash-tensors): parameters, activations, gradients,
  * optimizer state. They do not depend on the layout, so two runs with the same arithmetic have
  * the same file. Every rank hashes its own elements by their indices in the whole tensor, and
- * rank 0 adds the hashes. The index in an activation is (sample of the step, position, column).
- */
+ * rank 0 adds the hashes. The index in an activation is (sample of the step, position, column). */
 #include "train/train_internal.h"
 
 #include "base/file.h"
@@ -78,7 +76,7 @@ static void name_result(const struct model *m, const struct result *x, struct re
 {
 	char *name = to->of.name;
 	size_t size = sizeof(to->of.name);
-	if (x->extent == OF_TENSOR)
+	if (x->extent == EXTENT_LEAF)
 		snprintf(name, size, "%s%s", x->name, x->use ? ":output" : "");
 	else if (x->at.layer >= 0 && x->at.layer < m->c.layers)
 		snprintf(name, size, "layers.%lld.%s", (long long)x->at.layer, x->name);
@@ -90,7 +88,7 @@ static void name_result(const struct model *m, const struct result *x, struct re
 static void hash_rows(struct run *r, const struct result *x, struct record *to)
 {
 	const struct pass *p = &r->t.pass;
-	bool slice = x->extent == OF_SLICE;
+	bool slice = x->extent == EXTENT_SLICE;
 	int64_t seq_rows = p->rows / p->c.batch;
 	int64_t width = x->x.cols * (slice ? p->tp.n : 1);
 	int64_t col = slice ? (p->tp.first + x->at.slice) * x->x.cols : 0;
@@ -128,7 +126,7 @@ static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 
 static int64_t layer_of(const struct model *m, const struct result *x)
 {
-	if (x->extent != OF_TENSOR)
+	if (x->extent != EXTENT_LEAF)
 		return x->at.layer;
 	return x->use ? m->c.layers : x->tensor->unit - 1;
 }
@@ -141,7 +139,7 @@ static void hash_result(void *with, const struct result *x)
 		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, layer_of(p->m, x));
 	to->of.micro = p->micro.number;
 	name_result(p->m, x, to);
-	if (x->extent != OF_TENSOR) {
+	if (x->extent != EXTENT_LEAF) {
 		hash_rows(r, x, to);
 		return;
 	}
@@ -383,7 +381,7 @@ int hashes_end_step(struct run *r, const struct step_result *s)
 	if (!write_step(r, &e))
 		return 0;
 	if (run_is_first(r))
-		err_say(&e);
+		err_print(&e);
 	return EX_IOERR;
 }
 

@@ -1,11 +1,9 @@
-/*
- * local_sgd: workers that take local steps and then synchronize (Post-Local SGD, DiLoCo, EDiT,
+/* local_sgd: workers that take local steps and then synchronize (Post-Local SGD, DiLoCo, EDiT,
  * A-EDiT). This is the schedule of synchronizations, and their part in the run and its
  * checkpoints; edit/ has the arithmetic. In the warm-up, all workers average their gradients in
  * every step. Without workers, every function does nothing.
  *
- * "Collective" is over the ranks of all workers.
- */
+ * "Collective" is over the ranks of all workers. */
 #pragma once
 
 #include "train/notify.h"

@@ -360,7 +360,7 @@ static int save_step(struct run *r, struct err *e)
 	ckpt_name(&path, r->dir.ckpt_path, t->step);
 	int rc = writes ? state_save(t, path.s, e) : 0;
 	if (!rc && writes && run_is_first(r))
-		ckpt_mark(r->dir.ckpt_path, "latest.h5", t->step, e);
+		ckpt_set_link(r->dir.ckpt_path, "latest.h5", t->step, e);
 	if (comm_agree(r->all, e)) {
 		r->error_agreed = true;
 		return -1;
@@ -379,7 +379,8 @@ int local_sgd_settle(struct run *r, struct err *e)
 		return -1;
 	/* Later checkpoints are no longer part of this run, like later rows of the journal. */
 	if (run_is_first(r))
-		ckpt_drop(r->dir.ckpt_path, t->step, t->o.ckpt ? -1 : t->loaded_step);
+		ckpt_remove_after(
+			r->dir.ckpt_path, t->step, t->o.ckpt ? -1 : t->loaded_step);
 	return 0;
 }
 

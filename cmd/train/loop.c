@@ -1,7 +1,5 @@
-/*
- * The training loop: step, synchronize, log, evaluate, save, until the last step or a signal.
- * Conditions that may differ between ranks (signals, the clock) are votes in the step.
- */
+/* The training loop: step, synchronize, log, evaluate, save, until the last step or a signal.
+ * Conditions that may differ between ranks (signals, the clock) are votes in the step. */
 #include "base/launch.h"
 #include "base/utf8.h"
 #include "train/train_internal.h"
@@ -181,7 +179,7 @@ static void end_sample(struct run *r, struct sample *x)
 {
 	decoder_close(x->g);
 	info("a sample after step %lld:", (long long)r->t.step);
-	if (log_speaks())
+	if (log_is_enabled())
 		fprintf(stderr, "%s\n", x->text.s ? text_printable(x->text.s) : "");
 	str_free(&x->text);
 }
@@ -322,7 +320,7 @@ static int agree_on_gemm_algorithms(struct run *r)
 	struct err e = {0};
 	int rc = r->t.step < r->t.o.steps ? gemm_algorithms_agree(&r->t, r->all, &e) : 0;
 	if (rc)
-		err_say(&e);
+		err_print(&e);
 	return rc;
 }
 
@@ -361,7 +359,7 @@ static int fail_step(struct run *r, struct step_result *s)
 	struct err e = {0};
 	err_set(&e, EX_FAILED, "%s", s->why.s);
 	if (run_is_first(r))
-		err_say(&e);
+		err_print(&e);
 	report_publish_now(r);
 	str_free(&s->why);
 	return EX_FAILED;
@@ -525,7 +523,7 @@ int loop_run(struct run *r)
 	report_publish_now(r);
 	if (r->report.journal_incomplete)
 		warn("%s/journal.txt: %lld lines could not be written", r->dir.path,
-			(long long)journal_kept(&r->report.journal));
+			(long long)journal_n_unwritten(&r->report.journal));
 	bool log_failed = r->report.journal_incomplete || r->report.publish_failed ||
 			  r->tensorboard.failed;
 	if (rc || !(log_failed || r->trace.failed))

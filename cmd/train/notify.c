@@ -31,7 +31,8 @@ void comm_notify_send(struct comm_notify *b, int64_t round)
 bool comm_notify_received(struct comm_notify *b, int64_t round)
 {
 	int64_t n;
-	while (b->c && b->c->size > 1 && comm_try_take(b->c, &n, sizeof(n), TAG_NOTIFY))
+	while (b->c && b->c->size > 1 &&
+		comm_try_recv_any(b->c, &n, sizeof(n), TAG_NOTIFY))
 		b->received = max64(b->received, n);
 	return b->received >= round;
 }
@@ -43,7 +44,7 @@ void comm_notify_close(struct comm_notify *b)
 		return;
 	comm_notify_send(b, INT64_MAX); /* each rank's last message */
 	for (int left = b->c->size - 1; left > 0; left -= n == INT64_MAX)
-		comm_take(b->c, &n, sizeof(n), TAG_NOTIFY);
+		comm_recv_any(b->c, &n, sizeof(n), TAG_NOTIFY);
 	for (int r = 0; r < b->c->size; r++) {
 		comm_wait(&b->requests[r]);
 		comm_requests_free(&b->requests[r]);

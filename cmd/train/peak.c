@@ -4,11 +4,11 @@
 static struct mat make_operand(
 	struct device *d, struct arena *a, int64_t n, enum dtype type)
 {
-	struct mat x = mat_take(a, n, n, type);
+	struct mat x = mat_alloc(a, n, n, type);
 	scoped_ptr float *some = xmalloc((size_t)(n * n) * sizeof(*some));
 	for (int64_t i = 0; i < n * n; i++)
 		some[i] = (float)(i % 7);
-	struct mat from = mat_take(a, n, n, DT_F32);
+	struct mat from = mat_alloc(a, n, n, DT_F32);
 	device_put(d, from.p, some, (size_t)mat_bytes(from));
 	d->k->round(d, x, from, type, 1);
 	return x;
@@ -27,7 +27,7 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 	int64_t peak_bytes = d->peak_bytes; /* the run's, without this measurement */
 	device_arena(d, &a, "a matmul", (size_t)gemm_bytes(n));
 	struct mat x = make_operand(d, &a, n, type), w = make_operand(d, &a, n, type);
-	struct mat y = mat_take(&a, n, n, type);
+	struct mat y = mat_alloc(&a, n, n, type);
 	/* (in seconds: other programs may disturb a few GEMMs) */
 	const double long_enough = 0.1, since = clock_seconds();
 	for (int i = 0; i < 4 || clock_seconds() - since < long_enough; i++) {

@@ -109,7 +109,7 @@ struct meter report_meter(const struct run *r)
 	const struct local_sgd *x = &r->local;
 	return (struct meter){.seconds = clock_seconds(),
 		.waited = comm_waited(),
-		.sent = mesh_sent(&r->t.mesh) +
+		.sent = mesh_bytes_sent(&r->t.mesh) +
 			(x->sync ? x->sync->sent + x->control->sent : 0),
 		.read = r->t.store->read,
 		.written = r->t.store->written};

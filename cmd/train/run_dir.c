@@ -78,7 +78,7 @@ static void remove_old(const char *dir)
 {
 	scoped_ptr char *mark = text_printf("%s/latest.h5", dir);
 	unlink(mark);
-	ckpt_drop(dir, -1, -1);
+	ckpt_remove_after(dir, -1, -1);
 }
 
 /* Removes the checkpoints of workers from this one on: the earlier run had more of them. */
@@ -103,7 +103,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	int64_t *steps;
 	if (r->base->lock) {
 		r->dir.lock = r->base->lock - 1;
-		ckpt_drop_torn(r->dir.ckpt_path);
+		ckpt_remove_unfinished(r->dir.ckpt_path);
 		return 0;
 	}
 	str_printf(&path, "%s/journal.txt", r->dir.path);
@@ -117,7 +117,7 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
 	free(steps);
 	if (!may_begin(r, r->dir.path, o, &(struct err){0}))
-		ckpt_drop_torn(r->dir.ckpt_path);
+		ckpt_remove_unfinished(r->dir.ckpt_path);
 	if (r->base->start_over && n > 0 && o->resolved.worker > 0)
 		remove_old(
 			r->dir.ckpt_path); /* the first worker has none to resume from */
@@ -232,7 +232,7 @@ bool run_dir_begun(const struct ckpt *c)
 	bool none = false;
 	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !none; w++) {
 		str_clear(&path);
-		ckpt_of_worker(&path, c->path, w);
+		ckpt_worker_path(&path, c->path, w);
 		char *slash = strrchr(path.s, '/');
 		if (!slash || !strcmp(path.s, c->path))
 			break;
@@ -253,8 +253,9 @@ void run_dir_record(const struct run *r)
 
 int run_dir_keep_log(const struct run *r, struct err *e)
 {
-	return r->base->start_over && has_rows(r->dir.path) ? journal_keep(r->dir.path, e)
-							    : 0;
+	return r->base->start_over && has_rows(r->dir.path)
+		       ? journal_archive(r->dir.path, e)
+		       : 0;
 }
 
 void run_dir_undo(struct run *r)

@@ -40,8 +40,8 @@ static void begin_prune(struct run *r)
 static int update_links_and_prune(struct run *r, struct err *e)
 {
 	const struct saving *s = &r->saver.now;
-	if (ckpt_mark(r->dir.ckpt_path, "latest.h5", s->step, e) ||
-		(s->best && ckpt_mark(r->dir.ckpt_path, "best.h5", s->step, e)))
+	if (ckpt_set_link(r->dir.ckpt_path, "latest.h5", s->step, e) ||
+		(s->best && ckpt_set_link(r->dir.ckpt_path, "best.h5", s->step, e)))
 		return -1;
 	begin_prune(r);
 	return 0;

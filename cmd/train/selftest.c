@@ -69,8 +69,8 @@ static void note_other_calls(
 	static float x;
 	struct device d;
 	const struct model_config *c = &m->c;
-	device_plan(&d, DEVICE_CUDA);
-	device_plan_notes(&d, calls);
+	device_open_plan(&d, DEVICE_CUDA);
+	device_plan_record(&d, calls);
 	for (int i = 0; i < m->n_tensors; i++)
 		init_rows(&d, &m->tensors[i], o->seed, 0, mat(&x, ROWS, c->dim));
 	if (o->edit.workers)
@@ -82,7 +82,7 @@ static void note_other_calls(
 void selftest_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
-	plan_calls(o, m, rank, calls);
+	plan_kernel_calls(o, m, rank, calls);
 	note_other_calls(o, m, calls);
 }
 
@@ -130,7 +130,7 @@ static void describe_test(
 	const char *attention = getenv("PT_ATTENTION"), *off = getenv("PT_LAB_OFF");
 	device_algorithms((struct device *)&t->d, &algorithms);
 	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION, t->d.name,
-		(unsigned long long)device_build());
+		(unsigned long long)device_plugin_hash());
 	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s, off %s\n",
 		t->o.numerics == NUMERICS_FAST ? "fast" : "exact",
 		(unsigned long long)hash_bytes(
@@ -141,10 +141,8 @@ static void describe_test(
 
 /* ---- testing ----------------------------------------------------------------------- */
 
-/*
- * Collective over `all`. Removes calls that another rank tests: on a shared GPU, the first rank
- * that has a call tests it. All ranks read earlier results before any writes new ones.
- */
+/* Collective over `all`. Removes calls that another rank tests: on a shared GPU, the first rank
+ * that has a call tests it. All ranks read earlier results before any writes new ones. */
 static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
 {
 	size_t n = (size_t)comm_max_i64(all, calls->n) + 1;
@@ -194,7 +192,7 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 	describe_test(t, &calls, &what);
 	uint64_t key = hash_bytes(what.s, what.len, 0);
 	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);
-	divide_calls(all, device_gpu(comm_place()->local_rank), &calls);
+	divide_calls(all, device_gpu_id(comm_place()->local_rank), &calls);
 	bool due = !passed && calls.n;
 	if (due)
 		run_test(t, &calls, &r, e);

@@ -68,7 +68,7 @@ static void state_arithmetic(const struct run *r, const char *layout, struct str
 	if (comm_has_stream(r->world) &&
 		r->t.o.numerics == NUMERICS_FAST) /* their order is NCCL's */
 		str_printf(&sums, ", %s, %s", comm_device_library(), layout);
-	options_arithmetic(&r->t.o, &r->t.model, sums.s, r->data.hash, out);
+	options_print_arithmetic(&r->t.o, &r->t.model, sums.s, r->data.hash, out);
 }
 
 static void list_libraries(const struct run *r, struct str *out)
@@ -180,7 +180,7 @@ static int read_config(
 		rc = err_set(e, EX_DATAERR, "%s: %lld layers, but %d tensors", path,
 			(long long)saved.model.layers, c->n_tensors);
 	if (!rc && !gives_model(o))
-		rc = state_shapes(c, &saved.model, true, e);
+		rc = state_check_shapes(c, &saved.model, true, e);
 	if (!rc && all)
 		str_add(&b->options, c->config.s, c->config.len);
 	else if (!rc)
@@ -269,7 +269,7 @@ static void warn_of_space(const struct run *r)
 		return;
 	scoped_str path = {0};
 	ckpt_name(&path, r->dir.ckpt_path, r->t.o.steps);
-	if (file_room(path.s, state_file_bytes(&r->t), &e))
+	if (file_check_space(path.s, state_file_bytes(&r->t), &e))
 		warn("%s", e.msg);
 }
 
@@ -293,7 +293,7 @@ static int load_checkpoint(
 	scoped_str path = {0};
 	if (r->local.sync && !o->init_from) {
 		char *first = ckpt_find_file(from);
-		ckpt_of_worker(&path, first,
+		ckpt_worker_path(&path, first,
 			o->resolved.worker % max64(1, o->resolved.from_workers));
 		free(first);
 	} else {
@@ -574,9 +574,9 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 		rc = -1;
 	if (rc) {
 		/* All ranks have agreed on it: rank 0 prints it, and all return. */
-		opts_blame(&train_program, o, &e);
+		opts_add_origins(&train_program, o, &e);
 		if (world->rank == 0)
-			err_say(&e);
+			err_print(&e);
 		return e.code;
 	}
 	if (o->dry_run) {

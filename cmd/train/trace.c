@@ -61,7 +61,7 @@ static void print_rank(const struct run *r, struct str *out)
 {
 	scoped_str mesh = {0};
 	int at[N_AXES];
-	mesh_place(r->t.mesh.degree, r->world->rank, at);
+	mesh_coordinates(r->t.mesh.degree, r->world->rank, at);
 	for (int a = 0; a < N_AXES; a++)
 		if (r->t.mesh.degree[a] > 1)
 			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);

@@ -1,11 +1,9 @@
-/*
- * train: a run around the engine, from its options to its exit code. The other headers:
+/* train: a run around the engine, from its options to its exit code. The other headers:
  *   local_sgd.h       workers that synchronize, in the loop and in checkpoints
  *   faults.h          injected delays and corrupt data
  *   notify.h          notifications between ranks, for which no rank waits
  *   selftest.h        checks a GPU's kernels against a CPU's
- *   train_internal.h  start, loop, log, checkpoints, run directory; for this directory only
- */
+ *   train_internal.h  start, loop, log, checkpoints, run directory; for this directory only */
 #pragma once
 
 #include "ckpt/ckpt.h"

@@ -1,10 +1,8 @@
-/*
- * Merging pairs. Each pair of tokens has its count and a list of words in which it has occurred. A
+/* Merging pairs. Each pair of tokens has its count and a list of words in which it has occurred. A
  * priority queue orders the pairs by the counts that they had when they were queued. Counts can
  * only fall, so the first pair whose count is still the queued one is the most frequent pair. A
  * merge visits the words of its pair, and changes the counts of the pairs with neighboring tokens.
- * These changes are summed by neighbor and applied once.
- */
+ * These changes are summed by neighbor and applied once. */
 #include "vocab/vocab.h"
 
 enum { MAX_TOKENS = 1 << 24 };

@@ -1,7 +1,5 @@
-/*
- * vocab: training of byte-pair encoding: count the words of texts, merge the most frequent pair of
- * tokens repeatedly, write the vocabulary in the formats of other programs.
- */
+/* vocab: training of byte-pair encoding: count the words of texts, merge the most frequent pair of
+ * tokens repeatedly, write the vocabulary in the formats of other programs. */
 #pragma once
 
 #include "base/progress.h"
@@ -45,11 +43,9 @@ struct train_config {
 	struct progress *bar;	 /* counts merges; NULL: none */
 };
 
-/*
- * Trains by the textbook algorithm: the most frequent pair of adjacent tokens becomes a token, from
+/* Trains by the textbook algorithm: the most frequent pair of adjacent tokens becomes a token, from
  * left to right in each word. In a tie, the smaller left token wins, then the smaller right token.
- * The bytes are tokens 0 to 255 in GPT-2's order. There may be fewer than c->vocab tokens.
- */
+ * The bytes are tokens 0 to 255 in GPT-2's order. There may be fewer than c->vocab tokens. */
 int train_bpe(const struct train_words *words, const struct train_config *c,
 	struct vocab *v, struct bpe_rules *r, struct err *e);
 

@@ -1,9 +1,7 @@
-/*
- * Attention, a block of queries against a block of keys at a time, so that no T x T matrix
+/* Attention, a block of queries against a block of keys at a time, so that no T x T matrix
  * is stored (FlashAttention: Dao et al. 2022; the backward recomputes the probabilities from
  * the log-sum-exp). A task is a block of queries of one head (backward: one key/value head) of
- * one sequence; tasks share no results, so the bits do not depend on the number of threads.
- */
+ * one sequence; tasks share no results, so the bits do not depend on the number of threads. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"
 
@@ -375,10 +373,8 @@ static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *
 	}
 }
 
-/*
- * With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
- * dv += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q.
- */
+/* With p = exp(s - lse), m the dropout mask and dp = dout v^T m:
+ * dv += (p m)^T dout; ds = p (dp - delta); dq += scale ds k; dk += scale ds^T q. */
 static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	struct run kb, int64_t b, int64_t h)
 {

@@ -1,11 +1,9 @@
-/*
- * Shared by the CPU kernels. Each file of kernels is compiled once for every instruction
+/* Shared by the CPU kernels. Each file of kernels is compiled once for every instruction
  * set (ISA is sse2, avx2 or avx512); K(name) is the name of that copy.
  *
  * Kernels give the same bits on every x86-64: reductions use v16, sixteen lanes on every
  * instruction set; the compiler does not contract a*b+c to an FMA; matmuls have one order of sums
- * (gemm.h).
- */
+ * (gemm.h). */
 #pragma once
 
 #include "kernels/kernels.h"
@@ -187,11 +185,9 @@ static inline float sigmoid_f(float x)
 	return 1.0f / (1.0f + exp_f(-x));
 }
 
-/*
- * Returns the normal distribution function, erfc(-x / sqrt 2) / 2, as e^(-x^2 / 2) times a
+/* Returns the normal distribution function, erfc(-x / sqrt 2) / 2, as e^(-x^2 / 2) times a
  * polynomial in 1 / (|x| + 1.65). The exponential would magnify the rounding error of x^2,
- * so that error is computed too (Dekker's product). 0 below -13.2.
- */
+ * so that error is computed too (Dekker's product). 0 below -13.2. */
 static inline float normal_cdf_f(float x)
 {
 	float a = x < 0 ? -x : x;

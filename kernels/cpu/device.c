@@ -76,7 +76,7 @@ const struct device_ops cpu_device_ops = {
 	.timer_read = timer_read,
 };
 
-void device_cpu(struct device *d, int threads)
+void device_open_cpu(struct device *d, int threads)
 {
 	static const struct kernels *const tables[] = {
 		&cpu_sse2_kernels,

@@ -1,12 +1,10 @@
-/*
- * Matrix multiplication with one order of sums: an element of the result depends only on its row of
+/* Matrix multiplication with one order of sums: an element of the result depends only on its row of
  * the left operand, its column of the right operand and the number of terms. It does not depend on
  * the other dimensions, the number of threads, or the processor.
  *
  * The structure is from GotoBLAS and BLIS (Goto, van de Geijn 2008; Van Zee, van de Geijn 2015):
  * both operands are copied into panels, and a small kernel keeps a tile of the result in
- * registers. A unit is such a kernel with its panels, for given formats of the operands.
- */
+ * registers. A unit is such a kernel with its panels, for given formats of the operands. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"

@@ -1,12 +1,10 @@
-/*
- * The unit of bf16 by AMX, Intel's instructions on tiles: registers of SIDE rows of 64 bytes. A
+/* The unit of bf16 by AMX, Intel's instructions on tiles: registers of SIDE rows of 64 bytes. A
  * TDPBF16PS multiplies a GROUP of terms of SIDE rows and of SIDE columns in 16 cycles, in the order
  * of gemm_bf16.c, with subnormal numbers as 0.
  *
  * Four tiles of sums, two tiles of rows and two of columns use all eight registers. So four
  * tiles, 8 cycles each from the L1 cache, are loaded for four instructions. The panel of columns
- * stays in the L1 cache, the panels of rows come from the L2 cache.
- */
+ * stays in the L1 cache, the panels of rows come from the L2 cache. */
 #include "kernels/cpu/gemm_unit.h"
 
 #if defined(__AVX512F__)

@@ -1,5 +1,4 @@
-/*
- * The units of bf16, and of the 8-bit formats, which are widened to bf16.
+/* The units of bf16, and of the 8-bit formats, which are widened to bf16.
  *
  * The order of sums is defined by the AMX instruction TDPBF16PS (Intel's manual of instruction
  * extensions). In each GROUP of 32 terms, the terms with even indices form one chain of fused
@@ -9,8 +8,7 @@
  * AVX-512's VDPBF16PS adds the products of two pairs to one element, one after the other, the odd
  * pair first. So operands are packed such that one instruction has two terms of the same chain.
  * Processors with neither compute the chains in fp32. The bits are the same, which test_gemm.c
- * checks for the units that the processor has. The unit for AMX itself is in gemm_amx.c.
- */
+ * checks for the units that the processor has. The unit for AMX itself is in gemm_amx.c. */
 #include "kernels/cpu/gemm_unit.h"
 
 #include <stdatomic.h>

@@ -1,10 +1,8 @@
-/*
- * The unit of fp32, and of fp16, which is widened.
+/* The unit of fp32, and of fp16, which is widened.
  *
  * An element is a sum of chains of fused multiply-adds. Each chain begins with 0 and has at most
  * FP32_DEPTH consecutive terms; the chains are added in order. The vectors hold columns of the
- * result, so the order does not depend on their width.
- */
+ * result, so the order does not depend on their width. */
 #include "kernels/cpu/gemm_unit.h"
 
 enum { PANEL = ROWS * FP32_STRIDE };

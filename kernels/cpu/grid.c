@@ -173,7 +173,7 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 	const double unit = power_of_2(-grid->exponent);
 	BUG_ON(!s->sum && (s->add || s->n_parts > GRID_PARTS));
 	BUG_ON(s->levels < 0 || s->levels > 62);
-	BUG_ON(grid->exponent < GRID_LEAST || grid->exponent > GRID_MOST);
+	BUG_ON(grid->exponent < GRID_MIN_EXPONENT || grid->exponent > GRID_MAX_EXPONENT);
 #pragma omp parallel for if (s->n > PARALLEL_FROM)
 	for (int64_t at = 0; at < s->n; at += PIECE) {
 		uint64_t buf[PIECE];

@@ -83,10 +83,8 @@ static void bwd_sums(struct mat dy, int64_t i, const float *x, float mean, float
 	*total_eh = v16_sum(sum_eh);
 }
 
-/*
- * With h = (x - mean) rstd and e = dy gamma:
- * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm omits mean(e).
- */
+/* With h = (x - mean) rstd and e = dy gamma:
+ * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm omits mean(e). */
 static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat x,
 	struct mat stats, struct mat gamma, int64_t first, int64_t rows)
 {

@@ -1,8 +1,6 @@
-/*
- * Matrices of any type. A kernel computes with floats, in pieces of a row that stay in the L1
+/* Matrices of any type. A kernel computes with floats, in pieces of a row that stay in the L1
  * cache. A piece of an fp32 matrix is used in place; a piece of a narrower matrix is widened into
- * a buffer, and rounded when it is stored.
- */
+ * a buffer, and rounded when it is stored. */
 #pragma once
 
 #include "kernels/cpu/cpu.h"

@@ -1,7 +1,5 @@
-/*
- * Inference, a row at a time: the result of a row does not depend on the other rows, so
- * decoding with a KV cache gives the same bits as decoding without.
- */
+/* Inference, a row at a time: the result of a row does not depend on the other rows, so
+ * decoding with a KV cache gives the same bits as decoding without. */
 #include "kernels/cpu/cpu.h"
 
 #include <omp.h>

@@ -1,5 +1,4 @@
-/*
- * A thread pool that replaces libgomp: the few functions that GCC calls for
+/* A thread pool that replaces libgomp: the few functions that GCC calls for
  * `#pragma omp parallel for` (libgomp's manual, "The libgomp ABI").
  *
  * libgomp's threads spin for milliseconds when they wait, which only environment variables
@@ -7,8 +6,7 @@
  * are not scheduled: 12 times slower with one busy process on two cores. The threads of this
  * pool spin for some microseconds and then sleep.
  *
- * One thread at a time starts parallel regions. A region within another has one thread.
- */
+ * One thread at a time starts parallel regions. A region within another has one thread. */
 #include "kernels/cpu/cpu.h"
 
 #include <linux/futex.h>

@@ -1,13 +1,11 @@
-/*
- * Shared by the forward and the backward of attention. A block keeps one tile of its own side
+/* Shared by the forward and the backward of attention. A block keeps one tile of its own side
  * (queries or keys) and loops over the tiles of the other side, which are copied to shared
  * memory while the previous tile is computed. A warp has 16 or 32 of the block's rows with all
  * columns of every matmul, in the layout of mma(). So one warp has a whole row, and computed
  * probabilities are an operand of the next matmul without leaving their registers.
  *
  * 16-bit types use tensor cores and 2^x; fp32 uses fmaf and expf. The kernels are the same: a
- * lane has the same elements of a matrix.
- */
+ * lane has the same elements of a matrix. */
 #pragma once
 
 #include "kernels/cuda/attn_matmul.h"
@@ -106,12 +104,10 @@ static inline struct drop drop_of(const struct attn *a)
 		(uint32_t)a->first_head, below, 1 / (1 - a->drop.p)};
 }
 
-/*
- * Computes keep[] of the four elements that a lane has in 16 x 8 scores. `row` and `col` are the
+/* Computes keep[] of the four elements that a lane has in 16 x 8 scores. `row` and `col` are the
  * positions of the first row and column; rows are keys if KEYS, else queries. A Philox block is
  * for one query and four consecutive keys: lanes that need words of the same blocks compute
- * one block each and exchange words.
- */
+ * one block each and exchange words. */
 template <bool KEYS>
 static __device__ inline void drop_places(
 	float keep[4], const struct drop &d, int batch, int head, int row, int col)

@@ -1,12 +1,10 @@
-/*
- * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p m)^T
+/* Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p m)^T
  * dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
  *
  * One kernel does both halves: a block has a tile of keys and loops over the queries that attend to
  * them (`KEYS`), or has a tile of queries and loops over keys. So each gradient is in the registers
  * of one warp and its terms are added in a fixed order. Scores and dp are computed twice, seven
- * matmuls instead of five, but this needs neither atomics nor stored partial sums.
- */
+ * matmuls instead of five, but this needs neither atomics nor stored partial sums. */
 #include "kernels/cuda/attn_bwd.h"
 #include "kernels/cuda/attn_hopper.h"
 #include "kernels/cuda/pack.h"

@@ -9,7 +9,8 @@ struct bwd_args {
 	float *delta;
 	struct tile_runs q_runs, k_runs;
 	int n_heads, group;
-	float scale, score; /* factor of gradients; factor from q k^T to units of scores */
+	float scale,
+		score; /* factor of gradients; factor from q k^T to units of scores */
 	struct drop drop;
 	bool begin;
 	struct starts starts;

@@ -1,8 +1,6 @@
-/*
- * Attention, forward: a block has a tile of queries of one head and loops over the keys and
+/* Attention, forward: a block has a tile of queries of one head and loops over the keys and
  * values that they attend to, with an online softmax (FlashAttention-2: Dao 2023). The state
- * between calls is in the units of attn.h; o is fp32 and not yet divided by the sum.
- */
+ * between calls is in the units of attn.h; o is fp32 and not yet divided by the sum. */
 #include "kernels/cuda/attn_fwd.h"
 #include "kernels/cuda/attn_hopper.h"
 
@@ -59,7 +57,8 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 	if (!all) {
 #pragma unroll
 		for (int i = 0; i < MT * 2; i++) {
-			struct tile_span cols = attended_rows<false>(keys, pos + 8 * i + g);
+			struct tile_span cols =
+				attended_rows<false>(keys, pos + 8 * i + g);
 			if (STARTS)
 				cols.from = max(cols.from,
 					start_at(x.starts, batch, mine, row + 8 * i + g) -

@@ -38,14 +38,12 @@ CUtensorMap tile_map(
 
 /* ---- the blocks of a grid ------------------------------------------------------------- */
 
-/*
- * A work item is one tile of rows of one head. The longest items are first, within a section
+/* A work item is one tile of rows of one head. The longest items are first, within a section
  * of heads: as many heads as fit into the L2 cache with the rows that their blocks read.
  *
  * There is one block for each multiprocessor. Block i begins with item i and then takes the
  * next free item, so that the first tiles of an item are copied while the item before it
- * ends. The bits of an item do not depend on the block that computes it.
- */
+ * ends. The bits of an item do not depend on the block that computes it. */
 struct hopper_order {
 	int tiles, groups, section; /* per head; key heads: in all, of a section */
 	int heads, kv_heads;	    /* heads that have items; key heads */
@@ -165,7 +163,7 @@ static constexpr int hopper_bytes(int tiles, int other)
 	return PANEL_ALIGN + tiles + other;
 }
 
-static __device__ inline unsigned char *hopper_room(unsigned char *shared)
+static __device__ inline unsigned char *align_tiles(unsigned char *shared)
 {
 	return shared +
 	       (PANEL_ALIGN - shared_address(shared) % PANEL_ALIGN) % PANEL_ALIGN;
@@ -243,8 +241,8 @@ static __device__ inline void rows_store(T *buf, const CUtensorMap *map,
 	if (lane_id() == 0) {
 #pragma unroll
 		for (int i = 0; i < D / PANEL; i++)
-			tile_store(map, buf + i * WARP_ROWS * PANEL, i * PANEL, head,
-				row, batch);
+			tile_store(map, buf + i * WARP_ROWS * PANEL, i * PANEL, head, row,
+				batch);
 		stores_commit();
 	}
 }

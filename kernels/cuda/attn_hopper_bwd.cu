@@ -1,25 +1,21 @@
-/*
- * Attention, backward, for sm_90: the formulas and the two halves of attn_bwd.cu. A block has
+/* Attention, backward, for sm_90: the formulas and the two halves of attn_bwd.cu. A block has
  * keys and loops over the queries that attend to them, for dk and dv, or has queries and loops
  * over keys, for dq. Scores and the gradients of probabilities are computed in both halves,
  * seven matmuls instead of five. With dq in the first half, many blocks would add to the same
  * rows, in no fixed order or one after another; and probabilities, which are register
  * operands here, would also be needed transposed, through shared memory.
  *
- * In the first half scores are transposed: one row for each key.
- */
+ * In the first half scores are transposed: one row for each key. */
 #include "kernels/cuda/attn_hopper.h"
 
-/*
- * ROWS: rows of the block's tile, half for each warpgroup; COLS: rows of the other side's tile.
+/* ROWS: rows of the block's tile, half for each warpgroup; COLS: rows of the other side's tile.
  * HELD: a warpgroup's rows are in registers, which dk and dv of large heads do not allow. A matmul
  * of 64 columns takes 32 cycles, in which shared memory delivers just the 4 KB of both operands.
  *
  * OVERLAP: tensor cores are not idle between two tiles. LATE: the matmul for dk or dq of a tile is
  * enqueued after the next tile's scores, and overlaps with that tile's probabilities. AHEAD: the
  * next tile's scores are enqueued as soon as this tile's probabilities are computed; large heads
- * leave no registers for them. dk, dv and dq receive the same matmuls in the same order.
- */
+ * leave no registers for them. dk, dv and dq receive the same matmuls in the same order. */
 template <typename NUMBER, int HEAD, bool OF_KEYS, bool WITH_WINDOW, bool OVERLAP>
 struct hopper_bwd_shape {
 	using T = NUMBER;
@@ -60,7 +56,7 @@ template <class S> struct hopper_bwd_memory {
 
 	__device__ inline explicit hopper_bwd_memory(unsigned char *shared)
 	{
-		my_x = (T *)hopper_room(shared);
+		my_x = (T *)align_tiles(shared);
 		my_y = my_x + S::ROWS * S::D;
 		their_x = my_y + S::ROWS * S::D;
 		their_y = their_x + S::STAGES * S::TILE;
@@ -288,8 +284,8 @@ static __device__ inline void store_gradient(struct heads to, bool by_tma,
 {
 	const float factor[2] = {scale, scale};
 	if (by_tma) {
-		rows_store<T, D>(buffers + row * D, map, c[0], factor, begin + row, at.head,
-			at.batch);
+		rows_store<T, D>(buffers + row * D, map, c[0], factor, begin + row,
+			at.head, at.batch);
 		return;
 	}
 	enum { ROWS = 64 * CONSUMERS };
@@ -377,7 +373,8 @@ template <int K> static __device__ inline uint32_t magnitudes(const uint32_t (&x
 
 /* With AHEAD, computes the scores of an item's first tile, at use i of the ring. */
 template <class S, class PART>
-static __device__ inline void ahead(PART &part, const struct hopper_bwd_memory<S> &s, int i)
+static __device__ inline void ahead(
+	PART &part, const struct hopper_bwd_memory<S> &s, int i)
 {
 	if constexpr (S::AHEAD) {
 		s.wait(i);
@@ -389,7 +386,8 @@ static __device__ inline void ahead(PART &part, const struct hopper_bwd_memory<S
 
 /* Releases tiles [at, end) of the ring, which only the other warpgroup needs. */
 template <class S>
-static __device__ inline void skip_tiles(const struct hopper_bwd_memory<S> &s, int at, int end)
+static __device__ inline void skip_tiles(
+	const struct hopper_bwd_memory<S> &s, int at, int end)
 {
 	for (; at < end; at++) {
 		s.wait(at);
@@ -416,8 +414,8 @@ template <class S> struct keys_part {
 
 	/* Adds the queries from `query` on, at use i of the ring. */
 	template <int WHAT>
-	__device__ inline void add(const struct hopper_bwd_memory<S> &s, int i, float score,
-		int key, int query)
+	__device__ inline void add(const struct hopper_bwd_memory<S> &s, int i,
+		float score, int key, int query)
 	{
 		constexpr bool NEXT = S::AHEAD && !(WHAT & LAST);
 		constexpr bool BEFORE = S::LATE && !(WHAT & FIRST);
@@ -568,7 +566,8 @@ template <class S> struct queries_part {
 
 	/* Loads lse and delta of this lane's rows from `query` on; `state` is the index of
 	 * their head. */
-	__device__ inline void load_stats(const struct bwd_args &x, int64_t state, int query)
+	__device__ inline void load_stats(
+		const struct bwd_args &x, int64_t state, int query)
 	{
 		for (int i = 0; i < 2; i++) {
 			int row = query + lane_id() / 4 + 8 * i;
@@ -582,8 +581,8 @@ template <class S> struct queries_part {
 
 	/* Adds the keys from `key` on, at use i of the ring. */
 	template <int WHAT>
-	__device__ inline void add(const struct hopper_bwd_memory<S> &s, int i, float score,
-		int query, int key)
+	__device__ inline void add(const struct hopper_bwd_memory<S> &s, int i,
+		float score, int query, int key)
 	{
 		constexpr bool NEXT = S::AHEAD && !(WHAT & LAST);
 		constexpr bool BEFORE = S::LATE && !(WHAT & FIRST);

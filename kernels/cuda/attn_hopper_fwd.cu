@@ -1,9 +1,7 @@
-/*
- * Attention, forward, for sm_90. A block has queries of a head, 64 for each of its consumer
+/* Attention, forward, for sm_90. A block has queries of a head, 64 for each of its consumer
  * warpgroups. Warpgroups take turns at enqueuing matmuls: while one computes its softmax, the
  * tensor cores compute the matmuls of the others. Within a warpgroup, the softmax of a tile
- * overlaps with the matmul of the probabilities and values of the previous tile.
- */
+ * overlaps with the matmul of the probabilities and values of the previous tile. */
 #include "kernels/cuda/attn_hopper.h"
 
 /* Shared memory: tiles of q, o, and of k and v for each stage. N: consumer warpgroups; registers
@@ -46,7 +44,7 @@ template <class S> struct hopper_fwd_memory {
 
 	__device__ inline explicit hopper_fwd_memory(unsigned char *shared)
 	{
-		q = (T *)hopper_room(shared);
+		q = (T *)align_tiles(shared);
 		k = q + S::QUERIES * S::D;
 		v = k + S::STAGES * S::KEYS * S::D;
 		o = v + S::STAGES * S::KEYS * S::D;
@@ -183,8 +181,8 @@ static __device__ inline void enqueue_scores(
 
 /* Enqueues the matmul of probabilities and the values at use i of the ring. */
 template <class S, int NT, int K>
-static __device__ inline void enqueue_values(
-	float (&o)[NT][4], uint32_t (&p)[K][4], const struct hopper_fwd_memory<S> &s, int i)
+static __device__ inline void enqueue_values(float (&o)[NT][4], uint32_t (&p)[K][4],
+	const struct hopper_fwd_memory<S> &s, int i)
 {
 	wgmma_hold(o);
 	wgmma_hold(p);

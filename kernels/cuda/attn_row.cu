@@ -1,8 +1,6 @@
-/*
- * Attention of single rows, for decoding: a block has one row and one head. A group of eight
+/* Attention of single rows, for decoding: a block has one row and one head. A group of eight
  * lanes computes a key; the keys of a group and the order in which the groups' results are
- * combined depend only on the row's position.
- */
+ * combined depend only on the row's position. */
 #include "kernels/cuda/attn.h"
 
 enum { ROW_THREADS = 256, SHARERS = 8, GROUPS = ROW_THREADS / SHARERS };

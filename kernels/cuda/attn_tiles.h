@@ -6,11 +6,9 @@
 
 #include <limits.h>
 
-/*
- * A chunk of a sequence: runs of consecutive positions, of equal length. Tiles begin at
+/* A chunk of a sequence: runs of consecutive positions, of equal length. Tiles begin at
  * positions that are multiples of 4, like the Philox blocks of dropout, so the first tile of
- * a run may begin before the run.
- */
+ * a run may begin before the run. */
 struct tile_runs {
 	int n, len, pos[2];
 };
@@ -186,11 +184,9 @@ static __device__ inline T *head_at(struct heads m, int batch, int head)
 
 /* ---- tiles ------------------------------------------------------------------------ */
 
-/*
- * Returns piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted
+/* Returns piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted
  * by the row's index (a swizzle), so that ldmatrix, which reads one piece of each of 8 rows,
- * has no bank conflicts.
- */
+ * has no bank conflicts. */
 template <int D, typename T> static __device__ inline T *piece(T *tile, int row, int c)
 {
 	constexpr int N = 16 / sizeof(T), PIECES = D / N;

@@ -1,9 +1,7 @@
-/*
- * Sums over rows: the gradients of biases and of the weights of norms.
+/* Sums over rows: the gradients of biases and of the weights of norms.
  *
  * A block adds a run of rows, each of its 8 warps every eighth row; a second kernel adds the
- * partial sums, one block per 32 columns. The number of runs depends only on the shape.
- */
+ * partial sums, one block per 32 columns. The number of runs depends only on the shape. */
 #include "kernels/cuda/columns.h"
 
 enum { MAX_RUNS = 256 };

@@ -1,5 +1,4 @@
-/*
- * Shared by the files of the CUDA plugin: the device, launches, and helper functions of
+/* Shared by the files of the CUDA plugin: the device, launches, and helper functions of
  * kernels. Kernels are `static __global__` functions next to the function of kernels.h that
  * launches them; C++ is used only for templates over number types and head sizes.
  *
@@ -12,8 +11,7 @@
  * runtime, where a thread of a block is a coroutine. For this, the headers that the emulator
  * replaces (inline assembly and the runtime, gpu_*.h) are in the directory ptx, which is an
  * include path only of the real build; shared memory is declared with SHARED(); and all lanes
- * of a warp take part in shuffles.
- */
+ * of a warp take part in shuffles. */
 #pragma once
 
 #include <cuda_bf16.h>

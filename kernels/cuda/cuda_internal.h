@@ -29,7 +29,7 @@ struct cuda_stage {
 
 /* An asynchronous copy to the host, through pinned memory. */
 struct async_readback {
-	char *from; /* [GET_MOST] */
+	char *from; /* [MAX_GET_BYTES] */
 	void *to;
 	size_t n_bytes; /* 0: none in progress */
 	cudaEvent_t done;
@@ -212,4 +212,4 @@ void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
 
 void cuda_algorithms(struct device *d, struct str *out);
-int cuda_take_algorithms(struct device *d, const char *text, struct err *e);
+int cuda_set_algorithms(struct device *d, const char *text, struct err *e);

@@ -1,8 +1,6 @@
-/*
- * The GPU as a device: opening it, its memory, and copies in both directions. These operations
+/* The GPU as a device: opening it, its memory, and copies in both directions. These operations
  * are enqueued in the current stream and complete in order; streams.cu has the copies that
- * overlap with it.
- */
+ * overlap with it. */
 #include "kernels/cuda/cuda_internal.h"
 
 extern "C" {
@@ -215,7 +213,7 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 	struct cuda_device *c = cuda_of(d);
 	struct async_readback *l = &c->readback;
 	bool capturing = cuda_graph_capturing(d);
-	BUG_ON(n_bytes > GET_MOST);
+	BUG_ON(n_bytes > MAX_GET_BYTES);
 	struct cuda_launch launch = cuda_copy_of("get", to, from, n_bytes);
 	cuda_before(d, &launch);
 	l->to = to;
@@ -252,7 +250,7 @@ static void stage_open(struct device *d)
 	struct async_readback *l = &cuda_of(d)->readback;
 	s->put = cuda_pinned(d, (size_t)STAGE_SLOTS * STAGE_BYTES);
 	s->get = cuda_pinned(d, (size_t)2 * STAGE_BYTES);
-	l->from = cuda_pinned(d, GET_MOST);
+	l->from = cuda_pinned(d, MAX_GET_BYTES);
 	l->done = cuda_event(d);
 	for (cudaEvent_t &e : s->put_done)
 		e = cuda_event(d);
@@ -295,7 +293,7 @@ static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_a
 	cuda_stream_handle, cuda_stream_current, cuda_stream_use, cuda_stream_mark,
 	cuda_stream_wait, cuda_stream_reached, cuda_host_wait, cuda_wait,
 	cuda_graph_begin, cuda_graph_end, cuda_graph_refill, cuda_graph_launch,
-	cuda_graph_free, cuda_algorithms, cuda_take_algorithms, cuda_forget_algorithms,
+	cuda_graph_free, cuda_algorithms, cuda_set_algorithms, cuda_forget_algorithms,
 	cuda_stamp, cuda_stamp_time, cuda_stamps_clear, cuda_profile_begin,
 	cuda_profile_end, cuda_range, cuda_range_end};
 

@@ -1,9 +1,7 @@
-/*
- * Embeddings. The backward sorts (token, row) pairs, so that the rows of a token are
+/* Embeddings. The backward sorts (token, row) pairs, so that the rows of a token are
  * contiguous and in order; no two pairs are equal, so the sorted order is unique. A token's
  * rows are added in pieces, so that no block takes long for a frequent token. Then the pieces
- * of a token are added in order.
- */
+ * of a token are added in order. */
 #include "kernels/cuda/vector.h"
 
 static __global__ void embed_fwd_kernel(float *y, const float *w, const int32_t *ids,

@@ -180,13 +180,11 @@ static bool cut_in_runs(struct device *d, const struct cuda_product *p)
 	return !p->a.scale;
 }
 
-/*
- * The gradient of a weight has few tiles and a long sum: with one block per tile, most
+/* The gradient of a weight has few tiles and a long sum: with one block per tile, most
  * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum (split-k).
  * Their number depends only on the shape and the type: enough to use all multiprocessors, and twice
  * as many for float8, because cuBLASLt has no algorithm without split-k for longer sums. A run has
- * a multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap.
- */
+ * a multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap. */
 static int64_t runs_of(struct device *d, const struct cuda_product *p)
 {
 	enum { SIDE = 128, LINES = 16, MIN_ROWS = 1024 };

@@ -300,7 +300,8 @@ float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 	cuda_check(d, cudaEventRecord(t->begin, stream), "measuring a matmul");
 	for (int i = 0; i < GEMM_TRIALS; i++) {
 		if (algo)
-			cuda_cublas_check(d, run_plan(d, p, x, t->to, algo), "cublasLtMatmul");
+			cuda_cublas_check(
+				d, run_plan(d, p, x, t->to, algo), "cublasLtMatmul");
 		else
 			x->unfused(d, x);
 	}
@@ -377,7 +378,9 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 	p->possible = n > 0;
 	if (!n)
 		return;
-	int best = measures && (n > 1 || x->unfused) ? fastest_algorithm(d, p, x, found, n) : 0;
+	int best = measures && (n > 1 || x->unfused)
+			   ? fastest_algorithm(d, p, x, found, n)
+			   : 0;
 	p->unfused = best < 0;
 	p->possible = best >= 0;
 	if (p->possible)

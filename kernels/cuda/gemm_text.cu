@@ -129,7 +129,8 @@ static int read_line(const char *line, struct gemm_plan *p)
 	return p->unfused ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
 }
 
-static int accept_plan_line(struct device *d, const char *line, int64_t number, struct err *e)
+static int accept_plan_line(
+	struct device *d, const char *line, int64_t number, struct err *e)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct gemm_plan read;
@@ -148,7 +149,7 @@ static int accept_plan_line(struct device *d, const char *line, int64_t number, 
 	return 0;
 }
 
-int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
+int cuda_set_algorithms(struct device *d, const char *text, struct err *e)
 {
 	struct str here = {}, line = {};
 	int rc = 0;

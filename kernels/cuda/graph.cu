@@ -1,9 +1,7 @@
-/*
- * CUDA graphs: a sequence of operations is captured once and launched again by one call. The
+/* CUDA graphs: a sequence of operations is captured once and launched again by one call. The
  * stream is captured, so that each kernel and copy is a node of the graph with its arguments.
  * device_put() writes to pinned memory that the graph owns and its copies read; a refill
- * writes new data to this memory.
- */
+ * writes new data to this memory. */
 #include "kernels/cuda/cuda_internal.h"
 
 enum { LINE = 64 };

@@ -1,13 +1,11 @@
-/*
- * Features of sm_90: TMA copies of tiles to shared memory by one thread, mbarriers that count
+/* Features of sm_90: TMA copies of tiles to shared memory by one thread, mbarriers that count
  * bytes, and matmuls of a warpgroup (128 threads) with operands in shared memory (PTX ISA:
  * "mbarrier", "cp.async.bulk.tensor", "wgmma.mma_async"). They need sm_90a: kernels test `if
  * constexpr (HOPPER)`.
  *
  * A tile in shared memory consists of panels with 64 16-bit elements per row, in the 128-byte
  * swizzle of TMA and wgmma, the same as piece<64>() in attn_tiles.h. A panel begins at a
- * multiple of 1024 bytes.
- */
+ * multiple of 1024 bytes. */
 #pragma once
 
 #include "kernels/cuda/cuda.h"

@@ -310,10 +310,8 @@ void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat
 
 /* ---- backward ------------------------------------------------------------------------ */
 
-/*
- * With h = (x - mean) rstd and e = dy gamma:
- * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm has no mean(e).
- */
+/* With h = (x - mean) rstd and e = dy gamma:
+ * LayerNorm dx = rstd (e - mean(e) - h mean(e h)); RMSNorm has no mean(e). */
 template <int WARPS, int PACKS, typename T>
 static __device__ inline void fetch_row(float (&h)[PACKS][N], packed<T, N> (&up)[PACKS],
 	const float *x, const T *dy, int cols, bool whole)
@@ -481,14 +479,12 @@ static __device__ inline void bwd_x_of(enum norm_kind kind, float (&to)[PACKS][N
 	}
 }
 
-/*
- * A block has a run of rows, as in norm_bwd_w, each of its warps every eighth row; a warp
+/* A block has a run of rows, as in norm_bwd_w, each of its warps every eighth row; a warp
  * also adds the values that it has in registers for dx to its sums. So the sums have the bits
  * of norm_bwd_w, and the sums of the copy have the bits of bias_bwd. They are in shared memory,
  * which moves 6 KB for a sum and a row of 768, while device memory moves 12 KB at a twentieth
  * of the speed; with sums in registers only one block fits a multiprocessor.
- * part[run][n_sums][cols]: gamma, beta if BETA, and the copy if n_sums has one more.
- */
+ * part[run][n_sums][cols]: gamma, beta if BETA, and the copy if n_sums has one more. */
 template <int PACKS, bool BETA, typename T, typename C>
 static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_kernel(
 	enum norm_kind kind, float *dx, C *copy, float *part, const T *dy, const float *x,

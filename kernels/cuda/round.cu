@@ -180,7 +180,8 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 	store_bits(y + i, to, left, whole);
 	if (!amax)
 		return;
-	const float most[1] = {__uint_as_float(row_max<WARPS_PER_BLOCK>(amax_bits(v, 0)))};
+	const float most[1] = {
+		__uint_as_float(row_max<WARPS_PER_BLOCK>(amax_bits(v, 0)))};
 	pack<float, 1> stored; /* rounding is monotonic */
 	cast(stored, most, type);
 	if (threadIdx.x == 0)

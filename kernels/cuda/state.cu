@@ -134,8 +134,8 @@ static void update(struct device *d, const char *name, const struct update_part 
 			BUG_ON(from->copy.type != x->copy.type);
 			all.part[i] = *from;
 			all.whole[i] = is_whole(from);
-			all.first_block[i + 1] =
-				all.first_block[i] + (uint32_t)ceil_div(from->n, PER_BLOCK);
+			all.first_block[i + 1] = all.first_block[i] +
+						 (uint32_t)ceil_div(from->n, PER_BLOCK);
 		}
 		by_type(x->copy.type, [&](auto type) {
 			typedef decltype(type) T;

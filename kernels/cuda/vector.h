@@ -1,10 +1,8 @@
-/*
- * Shared by memory-bound kernels: loads of 16 bytes (pack.h), a warp or a block per row,
+/* Shared by memory-bound kernels: loads of 16 bytes (pack.h), a warp or a block per row,
  * and sums and maxima over a block.
  *
  * The thread of element j of a row depends only on j: an unaligned address costs time but
- * does not change the order of additions.
- */
+ * does not change the order of additions. */
 #pragma once
 
 #include "kernels/cuda/pack.h"

@@ -1,11 +1,9 @@
-/*
- * Softmax cross-entropy over slices of the vocabulary.
+/* Softmax cross-entropy over slices of the vocabulary.
  *
  * A block has one row, or a warp has one if rows are short. Each thread has the same packs of a
  * row in all of these kernels, so that the fused kernel has the bits of the separate ones. A
  * multiprocessor works on only two or three rows at a time: a row's second read, backwards from
- * its last packs, hits the caches.
- */
+ * its last packs, hits the caches. */
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/vector.h"
 
@@ -79,7 +77,8 @@ template <typename T> static __device__ inline float share(float x, float max)
 
 /* Adds a pack to the online softmax; elements from `left` on do not count. */
 template <typename T, int N>
-static __device__ inline void add_to_softmax(struct softmax_state &s, float (&x)[N], int left)
+static __device__ inline void add_to_softmax(
+	struct softmax_state &s, float (&x)[N], int left)
 {
 	float most = s.max;
 	if (left < N) {
@@ -100,7 +99,8 @@ static __device__ inline void add_to_softmax(struct softmax_state &s, float (&x)
 
 /* Computes the statistics of a row, by all its threads. */
 template <int WARPS, typename T>
-static __device__ inline struct softmax_state softmax_row(const T *row, const struct slice &s)
+static __device__ inline struct softmax_state softmax_row(
+	const T *row, const struct slice &s)
 {
 	enum { N = PER_PACK<T> };
 	struct softmax_state seen = {-INFINITY, 0};

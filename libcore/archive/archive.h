@@ -1,5 +1,4 @@
-/*
- * archive: reads containers of tensors that other programs write: files of torch.save() (.pt, .pth,
+/* archive: reads containers of tensors that other programs write: files of torch.save() (.pt, .pth,
  * .bin); directories of torch.distributed.checkpoint (DCP), which FSDP, torchtitan and Megatron-LM
  * write; safetensors files; DeepSpeed's ZeRO and its universal format; nanotron. Each becomes a
  * list of named items, which are tensors or other values.
@@ -7,8 +6,7 @@
  * The files are not trusted, and nothing in them is executed (pickle.h). Readers verify the
  * checksums of torch.save() archives, and that the chunks of a tensor cover each element exactly
  * once. No call is collective. Functions that return int return 0, or -1 with *e set: EX_DATAERR
- * for damage, EX_UNAVAILABLE for an intact file that is not supported, EX_IOERR.
- */
+ * for damage, EX_UNAVAILABLE for an intact file that is not supported, EX_IOERR. */
 #pragma once
 
 #include "base/base.h"
@@ -17,7 +15,7 @@ enum { TORCH_MAX_DIMS = 8 };
 
 enum torch_kind {
 	TORCH_TENSOR,
-	TORCH_VALUE, /* anything else: torch_numbers(), torch_read_strings() */
+	TORCH_VALUE, /* anything else: torch_read_numbers(), torch_read_strings() */
 };
 
 struct torch_item {
@@ -75,9 +73,9 @@ CONTAINERS(CONTAINER_ROW)
 extern const struct container container_trainer;
 
 /* Returns true if the directory has a file of this name. */
-bool container_has(const char *directory, const char *name);
+bool directory_has_file(const char *directory, const char *name);
 /* Returns the container that matches a path; NULL if none does. */
-const struct container *container_of(const char *path);
+const struct container *find_container(const char *path);
 int torch_open(struct torch_file *f, const char *path, struct err *e);
 /* Opens a path with a known container. */
 int torch_open_as(
@@ -110,12 +108,12 @@ int torch_compare(struct torch_file *f, const struct torch_item *a,
 	const struct torch_item *b, struct torch_difference *d, struct err *e);
 /* Reads a value that is a number, a tuple or list of at most `most` numbers, or a tensor of one
  * element. Sets *n to their number; 0 for anything else, such as None. */
-int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
+int torch_read_numbers(struct torch_file *f, const struct torch_item *x, int64_t most,
 	double *out, int64_t *n, struct err *e);
-/* Like torch_numbers() for a part of the value. The path joins keys, fields of objects and indices
+/* Like torch_read_numbers() for a part of the value. The path joins keys, fields of objects and indices
  * of lists by dots: 0.optimizer.lr. Sets *n to 0 if the part is missing. */
-int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
-	int64_t most, double *out, int64_t *n, struct err *e);
+int torch_read_numbers_at(struct torch_file *f, const struct torch_item *x,
+	const char *path, int64_t most, double *out, int64_t *n, struct err *e);
 /* Appends a description of a value, such as "a call of os.system". */
 void torch_describe(
 	const struct torch_file *f, const struct torch_item *x, struct str *out);

@@ -1,7 +1,5 @@
-/*
- * A Hugging Face model in several torch.save() files, pytorch_model-00001-of-00002.bin. The
- * weight_map of pytorch_model.bin.index.json names the file of each tensor.
- */
+/* A Hugging Face model in several torch.save() files, pytorch_model-00001-of-00002.bin. The
+ * weight_map of pytorch_model.bin.index.json names the file of each tensor. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
@@ -17,7 +15,7 @@ static void set_path(const char *directory, const char *name, struct str *out)
 /* Returns false if there are safetensors files too: they hold the same model. */
 static bool bins_are_in(const char *path)
 {
-	return container_has(path, index_file) && !container_has_safetensors(path);
+	return directory_has_file(path, index_file) && !container_has_safetensors(path);
 }
 
 /* Appends the tensors of a file. */
@@ -98,7 +96,7 @@ static const char one_file[] = "pytorch_model.bin";
 
 static bool one_bin_is_in(const char *path)
 {
-	return container_has(path, one_file) && !container_has_safetensors(path);
+	return directory_has_file(path, one_file) && !container_has_safetensors(path);
 }
 
 static int one_bin_open(struct torch_file *f, struct err *e)

@@ -6,7 +6,7 @@
 #define CONTAINER_POINTER(name) &container_##name,
 static const struct container *const containers[] = {CONTAINERS(CONTAINER_POINTER)};
 
-bool container_has(const char *directory, const char *name)
+bool directory_has_file(const char *directory, const char *name)
 {
 	scoped_ptr char *path = text_printf("%s/%s", directory, name);
 	return file_exists(path);
@@ -14,13 +14,13 @@ bool container_has(const char *directory, const char *name)
 
 bool container_has_safetensors(const char *directory)
 {
-	return container_has(directory, "model.safetensors") ||
-	       container_has(directory, "model.safetensors.index.json");
+	return directory_has_file(directory, "model.safetensors") ||
+	       directory_has_file(directory, "model.safetensors.index.json");
 }
 
-const struct container *container_of(const char *path)
+const struct container *find_container(const char *path)
 {
-	bool is_directory = file_is_folder(path);
+	bool is_directory = file_is_directory(path);
 	for (size_t i = 0; i < ARRAY_LEN(containers); i++)
 		if (containers[i]->is_file != is_directory && containers[i]->is_in(path))
 			return containers[i];
@@ -45,6 +45,6 @@ int torch_open_as(
 
 int torch_open(struct torch_file *f, const char *path, struct err *e)
 {
-	const struct container *c = container_of(path);
+	const struct container *c = find_container(path);
 	return torch_open_as(f, c ? c : &container_file, path, e);
 }

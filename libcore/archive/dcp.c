@@ -1,10 +1,8 @@
-/*
- * A directory of torch.distributed.checkpoint (DCP). Its .metadata is a pickle of one object that
+/* A directory of torch.distributed.checkpoint (DCP). Its .metadata is a pickle of one object that
  * lists the items, the boxes of each tensor (state_dict_metadata), and where each box is stored
  * (storage_data): a torch.save() archive, at a byte range of a file.
  *
- * A large run has millions of boxes, so a look-up takes logarithmic time.
- */
+ * A large run has millions of boxes, so a look-up takes logarithmic time. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"
@@ -381,7 +379,7 @@ static int parse(struct dcp *d, struct err *e)
 
 static bool dcp_is_in(const char *path)
 {
-	return container_has(path, ".metadata");
+	return directory_has_file(path, ".metadata");
 }
 
 /* Appends the items of a directory. *n_bytes: size of all .metadata files so far. */
@@ -417,7 +415,7 @@ static const char *const pair[] = {"pytorch_model_fsdp_0", "optimizer_0"};
 static bool dcp_pair_is_in(const char *path)
 {
 	scoped_ptr char *model = text_printf("%s/.metadata", pair[0]);
-	return container_has(path, model);
+	return directory_has_file(path, model);
 }
 
 static int dcp_pair_open(struct torch_file *f, struct err *e)
@@ -426,7 +424,7 @@ static int dcp_pair_open(struct torch_file *f, struct err *e)
 	int rc = 0;
 	for (size_t i = 0; i < ARRAY_LEN(pair) && !rc; i++) {
 		scoped_ptr char *dir = text_printf("%s/%s", f->path, pair[i]);
-		if (!i || container_has(dir, ".metadata"))
+		if (!i || directory_has_file(dir, ".metadata"))
 			rc = add_directory(f, dir, &n_bytes, e);
 	}
 	return rc;

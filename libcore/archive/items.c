@@ -122,13 +122,11 @@ void items_move_to_copies(struct torch_file *f, const char *owner, const char *o
 		(struct torch_copy){f->items[--f->n], xstrdup(owner), xstrdup(original)};
 }
 
-/*
- * Returns the sum over the corners of a box of a hash of the corner, with sign (-1)^(number of far
+/* Returns the sum over the corners of a box of a hash of the corner, with sign (-1)^(number of far
  * sides). Boxes cover a tensor exactly once if and only if their indicator functions sum to the
  * tensor's. This holds if and only if the mixed differences of both are equal, and the differences
  * of a box are nonzero only at its corners, with these signs. So the hashes of all boxes must sum
- * to the hash of the tensor.
- */
+ * to the hash of the tensor. */
 static uint64_t hash_corners(const int64_t *begin, const int64_t *sizes, int ndim)
 {
 	uint64_t sum = 0;

@@ -1,5 +1,4 @@
-/*
- * A nanotron checkpoint: a directory with
+/* A nanotron checkpoint: a directory with
  *
  *   model/PATH/model_NAME[_pp-rank-P-of-PP_tp-rank-T-of-TP].safetensors
  *              one tensor, or the part of a tensor-parallel rank; the metadata list its slices
@@ -8,8 +7,7 @@
  *
  * Optimizer tensors are sliced like their parameter. With ZeRO 1 (dp- in the file name) each is
  * flat and sharded over dp ranks. If a tensor is not sharded, all tp ranks save its state; if it is
- * tied, several pipeline stages do. The first one becomes the item, the rest become copies.
- */
+ * tied, several pipeline stages do. The first one becomes the item, the rest become copies. */
 #include "archive/nanotron.h"
 
 #include "base/file.h"
@@ -30,7 +28,8 @@ static bool nanotron_is_in(const char *path)
 {
 	scoped_str model = {0};
 	str_printf(&model, "%s/model", path);
-	return container_has(path, "checkpoint_metadata.json") && file_is_folder(model.s);
+	return directory_has_file(path, "checkpoint_metadata.json") &&
+	       file_is_directory(model.s);
 }
 
 static int by_name_and_rank(const void *a, const void *b)

@@ -129,7 +129,7 @@ int nanotron_list_parts(
 		const char *file = entry->d_name, *ranks = strstr(file, "_pp-rank-");
 		int64_t pp = 0, size = 1;
 		scoped_ptr char *path = text_printf("%s/%s", directory, file);
-		if (*file != '.' && file_is_folder(path)) {
+		if (*file != '.' && file_is_directory(path)) {
 			str_printf(&own, "%s%s.", name, file);
 			rc = depth < MAX_DEPTH
 				     ? nanotron_list_parts(t, path, own.s, depth + 1)

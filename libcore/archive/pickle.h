@@ -1,12 +1,10 @@
-/*
- * Parses Python pickles into trees. Nothing is executed: a class or function stays a name, stored
+/* Parses Python pickles into trees. Nothing is executed: a class or function stays a name, stored
  * next to its arguments. Only files of this directory include it.
  *
  * The bytes are not trusted. A node takes 16 bytes and equal texts are mostly stored once, so a
  * tree is at most a few times as large as its pickle. A tree may share nodes and, through the
  * pickle's memo, contain itself, so code that walks it must bound the depth and the number of
- * steps.
- */
+ * steps. */
 #pragma once
 
 #include "base/base.h"

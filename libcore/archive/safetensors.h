@@ -1,11 +1,9 @@
-/*
- * safetensors: files with a JSON header of names, types, shapes and offsets, followed by the data
+/* safetensors: files with a JSON header of names, types, shapes and offsets, followed by the data
  * (see the repository huggingface/safetensors).
  *
  * The format has no checksum. Files of pt-ckpt have a metadata entry xxh3: the XXH3 of the whole
  * file, in 16 hexadecimal digits, computed with zeros in their place. It is verified when the file
- * is opened.
- */
+ * is opened. */
 #pragma once
 
 #include "archive/archive.h"

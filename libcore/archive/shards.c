@@ -1,8 +1,6 @@
-/*
- * A directory of safetensors files, one per rank, as DCP's HuggingFaceStorageWriter writes them
+/* A directory of safetensors files, one per rank, as DCP's HuggingFaceStorageWriter writes them
  * before they are consolidated. Each tensor of a file is a box of a tensor; the file's metadata
- * have its begin. No file has the shape of the whole tensor: it ends where its last box ends.
- */
+ * have its begin. No file has the shape of the whole tensor: it ends where its last box ends. */
 #include "archive/archive_internal.h"
 #include "archive/safetensors.h"
 

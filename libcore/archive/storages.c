@@ -1,9 +1,7 @@
-/*
- * Tensors in the storages of several torch.save() archives. There may be thousands of archives, so
+/* Tensors in the storages of several torch.save() archives. There may be thousands of archives, so
  * only their zip directories stay in memory, not their trees. A storage may be a flat buffer with
  * parts of many tensors. A part may begin and end within a row, so it becomes several boxes. The
- * checksum of a storage is verified once, when its first element is read.
- */
+ * checksum of a storage is verified once, when its first element is read. */
 #include "archive/archive_internal.h"
 
 #include <sys/stat.h>

@@ -259,8 +259,8 @@ static int64_t read_numbers(
 	return it.left ? 0 : n; /* (0: too many, or not all are numbers) */
 }
 
-int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const char *path,
-	int64_t max, double *out, int64_t *n, struct err *e)
+int torch_read_numbers_at(struct torch_file *f, const struct torch_item *x,
+	const char *path, int64_t max, double *out, int64_t *n, struct err *e)
 {
 	struct value v;
 	*n = 0;
@@ -277,10 +277,10 @@ int torch_numbers_in(struct torch_file *f, const struct torch_item *x, const cha
 	return items_charge(f, *n * (int64_t)sizeof(*out), e);
 }
 
-int torch_numbers(struct torch_file *f, const struct torch_item *x, int64_t max,
+int torch_read_numbers(struct torch_file *f, const struct torch_item *x, int64_t max,
 	double *out, int64_t *n, struct err *e)
 {
-	return torch_numbers_in(f, x, "", max, out, n, e);
+	return torch_read_numbers_at(f, x, "", max, out, n, e);
 }
 
 void torch_describe(

@@ -17,7 +17,7 @@ static const char *const models[] = {"model.safetensors", "model.safetensors.ind
 static char *find_file(const char *directory, const char *const *names, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (container_has(directory, names[i]))
+		if (directory_has_file(directory, names[i]))
 			return text_printf("%s/%s", directory, names[i]);
 	return NULL;
 }

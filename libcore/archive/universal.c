@@ -1,9 +1,7 @@
-/*
- * DeepSpeed's universal format, which its ds_to_universal.py makes of a ZeRO checkpoint. Each
+/* DeepSpeed's universal format, which its ds_to_universal.py makes of a ZeRO checkpoint. Each
  * parameter has a directory zero/NAME with torch.save() files fp32.pt, exp_avg.pt, exp_avg_sq.pt
  * and step.pt. The first three are a dict with the tensor. zero/optimizer_state.pt has the options
- * of the optimizer.
- */
+ * of the optimizer. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"

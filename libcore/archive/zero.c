@@ -1,5 +1,4 @@
-/*
- * DeepSpeed's ZeRO 1, 2 and 3 checkpoints: a directory global_stepN with a model file (with ZeRO 3
+/* DeepSpeed's ZeRO 1, 2 and 3 checkpoints: a directory global_stepN with a model file (with ZeRO 3
  * one per rank) and an optimizer file per rank. An optimizer file has the rank's part of flat
  * buffers: fp32 parameters and moments, per parameter group. The model file lists the names and
  * shapes of the parameters in order (param_shapes).
@@ -9,8 +8,7 @@
  *   ZeRO 3:    each parameter is split into equal parts, the last one padded. A rank has its part
  *              of each parameter in turn, in one buffer or several.
  *
- * Parameters are reassembled as DeepSpeed's zero_to_fp32.py does.
- */
+ * Parameters are reassembled as DeepSpeed's zero_to_fp32.py does. */
 #include "archive/archive_internal.h"
 
 #include <unistd.h>

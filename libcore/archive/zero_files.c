@@ -1,13 +1,11 @@
-/*
- * Finds the files of a DeepSpeed ZeRO checkpoint by their names:
+/* Finds the files of a DeepSpeed ZeRO checkpoint by their names:
  *
  *   mp_rank_00_model_states.pt                         the model
  *   zero_pp_rank_R_mp_rank_00_model_states.pt          the model, with ZeRO 3: one file per rank
  *   [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   the optimizer, one file per rank
  *
  * They are in a directory global_stepN; the file `latest` next to it has its name. mp_rank_ is
- * followed by a tensor-parallel rank.
- */
+ * followed by a tensor-parallel rank. */
 #include "archive/archive_internal.h"
 
 #include "base/file.h"

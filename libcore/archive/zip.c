@@ -264,7 +264,7 @@ int zip_read(
 	int64_t at;
 	if (zip_data(z, x, &at, e))
 		return -1;
-	str_room(out, (size_t)x->n_bytes);
+	str_reserve(out, (size_t)x->n_bytes);
 	char *to = out->s + out->len;
 	if (file_read_at(z->fd, z->name, to, (size_t)x->n_bytes, at, e))
 		return -1;

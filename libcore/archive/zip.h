@@ -1,7 +1,5 @@
-/*
- * Zip archives as torch.save() writes them: not compressed, with sizes and checksums in the central
- * directory. Only files of this directory include it.
- */
+/* Zip archives as torch.save() writes them: not compressed, with sizes and checksums in the central
+ * directory. Only files of this directory include it. */
 #pragma once
 
 #include "base/base.h"

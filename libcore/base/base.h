@@ -1,10 +1,8 @@
-/*
- * base: errors and messages, memory, strings, numbers as text, clocks, hashes, random numbers,
+/* base: errors and messages, memory, strings, numbers as text, clocks, hashes, random numbers,
  * exact sums. Files are in base/file.h, options in options/options.h.
  *
  * It depends only on the C library, POSIX, xxHash, jansson (json.h), zlib and zstd (unpack.h),
- * and on no other floor. No call is collective.
- */
+ * and on no other floor. No call is collective. */
 #pragma once
 
 #include <stdarg.h>
@@ -93,23 +91,23 @@ enum advice_on {
 	ADVICE_GPU,	      /* no usable GPU */
 	ADVICE_RUN_IN_USE,
 	ADVICE_NO_CHECKPOINT,
-	ADVICE_FOREIGN_MODEL, /* instead of a checkpoint */
-	ADVICE_VOCABULARY,    /* unknown size of the vocabulary */
-	ADVICE_NO_DATA,	      /* no data files given */
-	ADVICE_NOT_A_SHARD,   /* a data file that may be text */
-	ADVICE_FILE_EXISTS,   /* a file that is not replaced */
-	ADVICE_NOT_UTF8,      /* text that is not UTF-8 */
-	ADVICE_TOKENS,	      /* instead of text */
-	ADVICE_PATTERN,	      /* unknown split pattern of a vocabulary file */
-	ADVICE_TOKENIZER,     /* unsupported kind of tokenizer */
-	ADVICE_VOCAB_FILES,   /* vocabulary files not given */
-	ADVICE_EMPTY_SPLIT,   /* a split without documents */
-	ADVICE_DOCUMENTS,     /* too many documents for one shard */
-	ADVICE_WORK_FOLDER,   /* work directory not given */
-	ADVICE_BENCH_MEMORY,  /* buffers of pt-collbench */
-	ADVICE_GNUPLOT,	      /* gnuplot does not start */
-	ADVICE_SPOOL_LIMIT,   /* a stream longer than the limit */
-	ADVICE_SPOOL_ROOM,    /* a stream longer than the free space */
+	ADVICE_FOREIGN_MODEL,  /* instead of a checkpoint */
+	ADVICE_VOCABULARY,     /* unknown size of the vocabulary */
+	ADVICE_NO_DATA,	       /* no data files given */
+	ADVICE_NOT_A_SHARD,    /* a data file that may be text */
+	ADVICE_FILE_EXISTS,    /* a file that is not replaced */
+	ADVICE_NOT_UTF8,       /* text that is not UTF-8 */
+	ADVICE_TOKENS,	       /* instead of text */
+	ADVICE_PATTERN,	       /* unknown split pattern of a vocabulary file */
+	ADVICE_TOKENIZER,      /* unsupported kind of tokenizer */
+	ADVICE_VOCAB_FILES,    /* vocabulary files not given */
+	ADVICE_EMPTY_SPLIT,    /* a split without documents */
+	ADVICE_DOCUMENTS,      /* too many documents for one shard */
+	ADVICE_WORK_DIRECTORY, /* work directory not given */
+	ADVICE_BENCH_MEMORY,   /* buffers of pt-collbench */
+	ADVICE_GNUPLOT,	       /* gnuplot does not start */
+	ADVICE_SPOOL_LIMIT,    /* a stream longer than the limit */
+	ADVICE_SPOOL_SPACE,    /* a stream longer than the free space */
 	N_ADVICE
 };
 void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */
@@ -120,8 +118,8 @@ const char *advice_on(enum advice_on what);
  * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
-void die_io(const struct err *e); /* dies if *e is EX_IOERR */
-int err_say(const struct err *e); /* prints it without exiting; returns its exit code */
+void die_io(const struct err *e);   /* dies if *e is EX_IOERR */
+int err_print(const struct err *e); /* prints it without exiting; returns its exit code */
 extern void (*die_hook)(int code);
 
 /* Stops output of a child process that shares its parent's streams; die() becomes _exit(code). */
@@ -135,7 +133,7 @@ void die_silently(int code);
 	} while (0)
 NORETURN void bug(const char *file, int line, const char *what);
 
-/* Print messages to stderr: warn() on every rank; info() only where log_speaks(); info_wait() also
+/* Print messages to stderr: warn() on every rank; info() only where log_is_enabled(); info_wait() also
  * with --quiet, as a warning. */
 void warn(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
@@ -143,7 +141,7 @@ void info_wait(const char *fmt, ...) PRINTF(1, 2);
 void log_name(const char *program);
 void log_rank(int rank, int size, bool all_ranks);
 void log_quiet(bool quiet);
-bool log_speaks(void);
+bool log_is_enabled(void);
 bool log_color(FILE *f); /* true for a terminal if NO_COLOR is not set */
 
 /* Flushes and closes stdout; a write error ends the program with EX_IOERR. */
@@ -219,7 +217,7 @@ void str_free(struct str *b);
 /* A struct str that is freed at the end of its scope. */
 #define scoped_str __attribute__((cleanup(str_free))) struct str
 void str_clear(struct str *b);
-void str_room(struct str *b, size_t n_bytes); /* reserves n_bytes more */
+void str_reserve(struct str *b, size_t n_bytes); /* reserves n_bytes more */
 void str_add(struct str *b, const void *p, size_t n_bytes);
 void str_puts(struct str *b, const char *s);
 void str_putc(struct str *b, char c);

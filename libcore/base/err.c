@@ -99,7 +99,7 @@ void log_quiet(bool quiet)
 	log_is_quiet = quiet;
 }
 
-bool log_speaks(void)
+bool log_is_enabled(void)
 {
 	return !log_is_quiet && (log_rank_id == 0 || log_all);
 }
@@ -220,7 +220,7 @@ static void print_line(const char *grade, bool with_rank, const char *fmt, ...)
 	va_end(ap);
 }
 
-int err_say(const struct err *e)
+int err_print(const struct err *e)
 {
 	if (*e->msg)
 		print_line("", false, "%s", e->msg);
@@ -229,7 +229,7 @@ int err_say(const struct err *e)
 
 void err_keep_first(struct err *first, const struct err *e)
 {
-	err_say(e);
+	err_print(e);
 	if (!first->code)
 		first->code = e->code;
 }
@@ -256,7 +256,7 @@ void warn(const char *fmt, ...)
 
 void info(const char *fmt, ...)
 {
-	if (!log_speaks())
+	if (!log_is_enabled())
 		return;
 	va_list ap;
 	va_start(ap, fmt);

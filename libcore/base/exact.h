@@ -1,10 +1,8 @@
-/*
- * Exact sums (Kulisch): a sum of doubles as one long fixed-point integer. Limb i counts multiples
+/* Exact sums (Kulisch): a sum of doubles as one long fixed-point integer. Limb i counts multiples
  * of 2^(32 i - 1088), so every finite double fits in three limbs. A limb has 64 bits for a digit
  * of 32 bits, so carries can wait, and two sums add limb by limb (an MPI_SUM over int64): any
  * order and any number of ranks give the same integer. NaN and infinities are counted separately.
- * Both backends compile this header.
- */
+ * Both backends compile this header. */
 #pragma once
 
 #include <math.h>

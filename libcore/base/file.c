@@ -112,7 +112,7 @@ ssize_t read_some(int fd, void *p, size_t n_bytes)
 	return n;
 }
 
-int copy_most(int from, int to, int64_t max_bytes)
+int copy_up_to(int from, int to, int64_t max_bytes)
 {
 	enum { PIECE = 1 << 18 };
 	scoped_ptr char *piece = xmalloc(PIECE);
@@ -171,7 +171,7 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	ssize_t n;
 	int rc = 0;
 	do {
-		str_room(&text, PIECE);
+		str_reserve(&text, PIECE);
 		n = read_some(fd, text.s + text.len, PIECE);
 		if (n < 0)
 			rc = err_errno(e, name);
@@ -278,7 +278,7 @@ int file_check_link(const char *path, struct err *e)
 		path, (long)st.st_uid);
 }
 
-bool file_is_folder(const char *path)
+bool file_is_directory(const char *path)
 {
 	struct stat st;
 	int saved = errno;
@@ -297,7 +297,7 @@ int file_make_directory(const char *path, struct err *e)
 			continue;
 		*p = '\0';
 		if (mkdir(copy, 0777) &&
-			!(errno == EEXIST && (was || file_is_folder(copy))))
+			!(errno == EEXIST && (was || file_is_directory(copy))))
 			rc = err_set(e, EX_IOERR, "%s: %s", copy,
 				errno == EEXIST ? "is not a directory" : strerror(errno));
 		*p = was;
@@ -320,7 +320,7 @@ static char *directory_of(const char *path)
 	return xstrdup(".");
 }
 
-int file_room(const char *path, int64_t n_bytes, struct err *e)
+int file_check_space(const char *path, int64_t n_bytes, struct err *e)
 {
 	struct statvfs fs;
 	char need[NUM_TEXT], have[NUM_TEXT];

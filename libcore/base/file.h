@@ -1,7 +1,5 @@
-/*
- * Files: reading them, replacing them atomically and durably, and removing temporary ones when
- * the program ends. Functions return -1 with *e set on failure, except as noted.
- */
+/* Files: reading them, replacing them atomically and durably, and removing temporary ones when
+ * the program ends. Functions return -1 with *e set on failure, except as noted. */
 #pragma once
 
 #include "base/base.h"
@@ -38,7 +36,7 @@ void close_directory(DIR **d);
 bool file_is_fifo(const char *path);
 /* Fails if a file in an untrusted directory is a FIFO or device, which could block the reader. */
 int file_check_regular(const char *path, struct err *e);
-bool file_is_folder(const char *path); /* keeps errno */
+bool file_is_directory(const char *path); /* keeps errno */
 /* Fails if `path` is a symbolic link that neither this user nor root made: it could make the program
  * remove files elsewhere. (This user may have linked a directory to a larger disk.) */
 int file_check_link(const char *path, struct err *e);
@@ -63,11 +61,11 @@ int64_t file_sniff(const char *path, void *p, size_t n_bytes);
 /* Calls read(), again after a signal. */
 ssize_t read_some(int fd, void *p, size_t n_bytes);
 /* Copies the rest of `from`; -1 with errno set; 1: it has more than max_bytes. */
-int copy_most(int from, int to, int64_t max_bytes);
+int copy_up_to(int from, int to, int64_t max_bytes);
 /* Replaces `path` by a symbolic link, atomically and durably. */
 int file_link(const char *target, const char *path, struct err *e);
 /* Returns -1 if the file system of `path` has less than n_bytes free; 0 also if that is unknown. */
-int file_room(const char *path, int64_t n_bytes, struct err *e);
+int file_check_space(const char *path, int64_t n_bytes, struct err *e);
 /* Locks a file for writing, against other processes (and hosts, if the file system supports it),
  * until *fd is closed. Returns 0 or an errno value: EAGAIN when another process has the lock.
  * `make`: create the file if needed. */
@@ -132,21 +130,21 @@ enum foreign_use { FOREIGN_TEXT, FOREIGN_LOG, N_FOREIGN_USES };
 enum { FOREIGN_BYTES = 16 }; /* bytes at the start of a file that identify its kind */
 /* Sets an error with the kind of an unsupported file and a command that converts it, and returns
  * -1; 0: the kind is unknown or supported. */
-int file_refuse_foreign(const char *name, const char *first, size_t n,
+int file_reject_foreign(const char *name, const char *first, size_t n,
 	enum foreign_use use, struct err *e);
-int file_refuse_url(const char *name, struct err *e); /* 0: not a URL */
+int file_reject_url(const char *name, struct err *e); /* 0: not a URL */
 
 /* ---- spool.c: streams whose contents must be seekable ------------------------------ */
 
 /* A stream and its first bytes, which a reader inspects before the stream is copied to a file. */
-enum { STREAM_LOOKS_AT = 512 };
+enum { STREAM_FIRST_BYTES = 512 };
 struct stream {
 	int fd;
 	const char *name; /* in messages */
 	size_t n;	  /* bytes in `first`: all, unless the stream is shorter */
-	char first[STREAM_LOOKS_AT];
+	char first[STREAM_FIRST_BYTES];
 };
-int stream_look(struct stream *s, int fd, const char *name, struct err *e);
+int stream_read_first(struct stream *s, int fd, const char *name, struct err *e);
 /* Copies a stream to a temporary file, and returns its descriptor. Limits: max_bytes,
  * file_spool_limit(), and nine tenths of the free space, in bytes. */
 int file_spool(const struct stream *s, int64_t max_bytes, char path[AT_LEAST(4096)],

@@ -70,7 +70,7 @@ static void name_parts(const char *path, struct str *name, struct str *bare)
 		str_puts(bare, ".out");
 }
 
-int file_refuse_foreign(const char *name, const char *first, size_t n,
+int file_reject_foreign(const char *name, const char *first, size_t n,
 	enum foreign_use use, struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
@@ -91,7 +91,7 @@ int file_refuse_foreign(const char *name, const char *first, size_t n,
 	return 0;
 }
 
-int file_refuse_url(const char *name, struct err *e)
+int file_reject_url(const char *name, struct err *e)
 {
 	static const struct {
 		const char *begin, *with;

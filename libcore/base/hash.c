@@ -3,11 +3,9 @@
 
 #include <xxhash.h>
 
-/*
- * The library's functions for the CPU's vector units, as declared by xxh_x86dispatch.h: three to
+/* The library's functions for the CPU's vector units, as declared by xxh_x86dispatch.h: three to
  * ten times as fast as the SSE2 functions, with the same hashes. A library may lack them. (The
- * header itself would replace the other functions even then.)
- */
+ * header itself would replace the other functions even then.) */
 #define WEAK __attribute__((weak))
 XXH64_hash_t XXH3_64bits_withSeed_dispatch(const void *, size_t, XXH64_hash_t) WEAK;
 XXH128_hash_t XXH3_128bits_withSeed_dispatch(const void *, size_t, XXH64_hash_t) WEAK;

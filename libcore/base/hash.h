@@ -1,8 +1,6 @@
-/*
- * hash: XXH3 of bytes (Collet), 64 and 128 bits, and a mixing function of 64 bits.
+/* hash: XXH3 of bytes (Collet), 64 and 128 bits, and a mixing function of 64 bits.
  *
- * base.h includes this header, and defines ON_BOTH first.
- */
+ * base.h includes this header, and defines ON_BOTH first. */
 #pragma once
 
 #include "base/base.h"

@@ -11,15 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/*
- * The first of these variables that is set belongs to the innermost launcher: mpiexec may run in
+/* The first of these variables that is set belongs to the innermost launcher: mpiexec may run in
  * a Slurm step, and starts its helpers as tasks of a step. Only variables count that a launcher
  * sets for the processes it starts. SLURM_NTASKS is set in every batch script and every shell of
  * salloc, where a program of one rank is legitimate; SLURM_STEP_NUM_TASKS is missing there, or 1
  * in an interactive step. A PMIx launcher does not set a size, but a rank above 0 means several.
- * PT_MPI=no disables all of this.
- */
-const char *launch_many(void)
+ * PT_MPI=no disables all of this. */
+const char *launch_size_variable(void)
 {
 	static const struct {
 		const char *name;
@@ -59,7 +57,7 @@ static bool launcher_is_gone(const char *socket)
 static pid_t launcher;
 static volatile sig_atomic_t stops; /* launch_stops() */
 
-bool launch_over(void)
+bool launch_has_ended(void)
 {
 	return launcher && getppid() != launcher;
 }
@@ -69,11 +67,11 @@ static void on_end(int sig)
 {
 	int saved = errno;
 	(void)sig;
-	if (launch_over() && !stops) {
+	if (launch_has_ended() && !stops) {
 		cleanup_run();
 		_exit(EX_FAILED);
 	}
-	if (launch_over())
+	if (launch_has_ended())
 		kill(getpid(), SIGTERM);
 	errno = saved;
 }
@@ -99,7 +97,7 @@ void launch_bind(void)
 }
 
 /* Notifies hydra by its protocol, PMI 1, that this rank ends regularly, as MPI_Finalize() does. */
-bool launch_leave(void)
+bool launch_finalize(void)
 {
 	static const char leaves[] = "cmd=finalize\n";
 	const char *socket = getenv("PMI_FD");

@@ -1,12 +1,10 @@
-/*
- * Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
+/* Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
  * 3; SC'11): a keyed bijection of 128-bit counters. A random number is a function of its
  * purpose and index, so every rank can compute its own part, and nothing has to be sent,
  * stored or skipped.
  *
  * The key comes from (seed, purpose, tensor), the counter is the index of the element.
- * Both backends compile this header.
- */
+ * Both backends compile this header. */
 #pragma once
 
 #include <stdint.h>

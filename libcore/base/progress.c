@@ -10,7 +10,7 @@ enum { WIDTH = 32 };
 void progress_begin(struct progress *p, const char *title, double total)
 {
 	*p = (struct progress){.title = title, .total = total, .start = clock_seconds()};
-	p->shown = isatty(STDERR_FILENO) && log_speaks();
+	p->shown = isatty(STDERR_FILENO) && log_is_enabled();
 }
 
 double progress_left(const struct progress *p, double done)

@@ -6,7 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-int stream_look(struct stream *s, int fd, const char *name, struct err *e)
+int stream_read_first(struct stream *s, int fd, const char *name, struct err *e)
 {
 	*s = (struct stream){.fd = fd, .name = name};
 	while (s->n < sizeof(s->first)) {
@@ -43,7 +43,7 @@ static int copy_stream(const struct stream *s, int to, int64_t max_bytes, struct
 	int64_t space = spool_space(to),
 		limit = min64(max_bytes, min64(spool_limit, space));
 	int rc = (int64_t)s->n > limit ? 1 : write_all(to, s->first, s->n);
-	rc = rc ? rc : copy_most(s->fd, to, limit - (int64_t)s->n);
+	rc = rc ? rc : copy_up_to(s->fd, to, limit - (int64_t)s->n);
 	if (rc < 0)
 		return err_set(e, EX_IOERR, "%s, copied to a file in %s: %s", s->name,
 			directory, strerror(errno));
@@ -57,8 +57,8 @@ static int copy_stream(const struct stream *s, int to, int64_t max_bytes, struct
 			s->name, directory, text_bytes(text, (double)limit),
 			(long long)limit,
 			limit == space ? ", nine tenths of the free space" : "",
-			advice_on(
-				limit == space ? ADVICE_SPOOL_ROOM : ADVICE_SPOOL_LIMIT));
+			advice_on(limit == space ? ADVICE_SPOOL_SPACE
+						 : ADVICE_SPOOL_LIMIT));
 	return 0;
 }
 
@@ -79,7 +79,8 @@ int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e)
 {
 	char path[4096];
 	struct stream s;
-	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, max_bytes, path, e);
+	int to = stream_read_first(&s, fd, name, e) ? -1
+						    : file_spool(&s, max_bytes, path, e);
 	if (to >= 0)
 		cleanup_remove(path);
 	return to;
@@ -92,7 +93,7 @@ static int read_stream(
 	char kept[4096];
 	struct stream s;
 	int64_t max_bytes;
-	if (stream_look(&s, from, name, e) || how->look(how->to, &s, &max_bytes, e))
+	if (stream_read_first(&s, from, name, e) || how->look(how->to, &s, &max_bytes, e))
 		return -1;
 	int fd = file_spool(&s, max_bytes, kept, e);
 	if (fd < 0)

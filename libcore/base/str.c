@@ -18,7 +18,7 @@ void str_clear(struct str *b)
 		b->s[0] = '\0';
 }
 
-void str_room(struct str *b, size_t more)
+void str_reserve(struct str *b, size_t more)
 {
 	if (b->len + more + 1 <= b->cap)
 		return;
@@ -28,7 +28,7 @@ void str_room(struct str *b, size_t more)
 
 void str_add(struct str *b, const void *p, size_t n_bytes)
 {
-	str_room(b, n_bytes);
+	str_reserve(b, n_bytes);
 	if (n_bytes)
 		memcpy(b->s + b->len, p, n_bytes);
 	b->len += n_bytes;
@@ -51,7 +51,7 @@ static void append_format(struct str *b, const char *fmt, va_list ap)
 	va_copy(again, ap);
 	int n = vsnprintf(NULL, 0, fmt, ap);
 	BUG_ON(n < 0);
-	str_room(b, (size_t)n);
+	str_reserve(b, (size_t)n);
 	vsnprintf(b->s + b->len, (size_t)n + 1, fmt, again);
 	va_end(again);
 	b->len += (size_t)n;

@@ -1,12 +1,10 @@
-/*
- * A timeline of this rank (--trace), in Chrome's trace event format, which Perfetto opens: spans
+/* A timeline of this rank (--trace), in Chrome's trace event format, which Perfetto opens: spans
  * of the main thread, which nest, and operations that overlap with them, such as messages. A call
  * costs a test of a flag while nothing is recorded. Only the main thread may call these
  * functions. No call is collective.
  *
  * With a GPU, a span has two pairs of times: on the host, which only enqueues work, and on the
- * GPU, between two stamps.
- */
+ * GPU, between two stamps. */
 #pragma once
 
 #include "base/base.h"

@@ -5,10 +5,8 @@
 
 enum { CODE_POINTS = 0x110000 };
 
-/*
- * Returns the length of the character at text[0..n), n > 0, and sets its code point; 0 if it is
- * incomplete, -1 if it is not UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
- */
+/* Returns the length of the character at text[0..n), n > 0, and sets its code point; 0 if it is
+ * incomplete, -1 if it is not UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF). */
 int utf8_decode(const char *text, int64_t n, uint32_t *code);
 /* Encodes a character, and returns its length. */
 int utf8_encode(uint32_t code, uint8_t out[AT_LEAST(4)]);

@@ -477,8 +477,8 @@ int chat_template_apply(
 	return rc ? -1 : 0;
 }
 
-int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
-	struct marked *out, struct err *e)
+int chat_template_apply_question(const struct chat_template *c, const char *text,
+	size_t n, struct marked *out, struct err *e)
 {
 	static const char user[] = "user";
 	const int64_t role = sizeof(user) - 1;

@@ -1,9 +1,7 @@
-/*
- * chat: conversations laid out as text by a template, with the tokens of its markers and the parts
+/* chat: conversations laid out as text by a template, with the tokens of its markers and the parts
  * that count as targets of the loss. template.h has the template itself.
  *
- * Files are not trusted. Functions that return int return 0, or -1 with *e set.
- */
+ * Files are not trusted. Functions that return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "token/tokenizer.h"
@@ -82,5 +80,5 @@ bool chat_template_is_safe(const struct chat_template *c);
 int chat_template_apply(
 	const struct chat_template *c, int count, struct marked *out, struct err *e);
 /* Lays out a conversation of one user turn, text[0..n), up to the assistant's answer. */
-int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
-	struct marked *out, struct err *e);
+int chat_template_apply_question(const struct chat_template *c, const char *text,
+	size_t n, struct marked *out, struct err *e);

@@ -141,13 +141,13 @@ static int find_file(const char *path, struct str *file, struct err *e)
 	static const char *const names[] = {
 		"chat_template.jinja", "tokenizer_config.json"};
 	str_puts(file, path);
-	for (size_t i = 0; i < ARRAY_LEN(names) && file_is_folder(path); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(names) && file_is_directory(path); i++) {
 		str_clear(file);
 		str_printf(file, "%s/%s", path, names[i]);
 		if (file_exists(file->s))
 			return 0;
 	}
-	return file_is_folder(path)
+	return file_is_directory(path)
 		       ? err_set(e, EX_DATAERR,
 				 "%s: has no chat_template.jinja and no tokenizer_config.json",
 				 path)

@@ -1,11 +1,9 @@
-/*
- * ckpt: checkpoints. Each tensor is one dataset in its unsharded shape, so any layout can read it.
+/* ckpt: checkpoints. Each tensor is one dataset in its unsharded shape, so any layout can read it.
  * Each block of rows has a checksum, and a file gets its name only when it is complete.
  *
  * The bytes of a checkpoint depend on the run and the step only, not on layout, host or time, so
  * equal runs write files that are equal to cmp. Functions that return int return 0, or -1 with *e
- * set.
- */
+ * set. */
 #pragma once
 
 #include "base/base.h"
@@ -142,7 +140,7 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	float *out, struct err *e);
 /* Calls fn with each block of a tensor, until it returns nonzero. Returns its last result, or -1
  * with *e set if the file cannot be read. */
-int ckpt_each(const struct ckpt *c, int group, int tensor,
+int ckpt_for_each_block(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e);
 /* Adds elements [first, first + n) of a tensor to a hash, initially 0. Over all parameters this is
@@ -166,22 +164,23 @@ int64_t ckpt_step(const char *name); /* of such a name without directory; else -
  * number, 0 if the directory does not exist, -1 if it cannot be read. */
 int64_t ckpt_list(const char *directory, int64_t **steps, struct err *e);
 /* Atomically points the link DIRECTORY/NAME (latest.h5, best.h5) to a step. */
-int ckpt_mark(const char *directory, const char *name, int64_t step, struct err *e);
+int ckpt_set_link(const char *directory, const char *name, int64_t step, struct err *e);
 /* Returns the step that a link points to, or -1. */
 int64_t ckpt_get_link(const char *directory, const char *name);
 /* Removes checkpoints before step `from`, except the last `keep` and the best. keep = 0: none. */
 void ckpt_prune(const char *directory, int64_t keep, int64_t from);
 /* For a run that resumes from step `after`: removes checkpoints of later steps, except step
  * `except`, and unfinished files of killed runs. */
-void ckpt_drop(const char *directory, int64_t after, int64_t except);
-void ckpt_drop_torn(const char *directory); /* removes only the unfinished files */
+void ckpt_remove_after(const char *directory, int64_t after, int64_t except);
+void ckpt_remove_unfinished(
+	const char *directory); /* removes only the unfinished files */
 /* Resolves a file, a run, or a directory of checkpoints (the latest one) to a path without links,
  * for free(). If there is no such file, returns the name itself. */
 char *ckpt_find_file(const char *name);
 bool ckpt_is_empty_directory(const char *name); /* a directory without latest.h5 */
 /* Appends the path of worker K's checkpoint for the first worker's: RUN/worker-K/checkpoints/NAME
  * for RUN/checkpoints/NAME. */
-void ckpt_of_worker(struct str *out, const char *path, int64_t worker);
+void ckpt_worker_path(struct str *out, const char *path, int64_t worker);
 /* Returns 0 if a run can use the checkpoint, or -1 with the reason in *e. */
 typedef int ckpt_usable(void *with, const struct ckpt *c, struct err *e);
 /* Returns true if the run was killed while its workers wrote their first checkpoint, this one. */

@@ -84,7 +84,7 @@ int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *views, int 
 		c->at[c->n] = xcalloc((size_t)last->n_tensors, sizeof(int));
 		rc = match_tensors(last, views[c->n], c->at[c->n], e);
 	}
-	ckpt_view_like(v, last);
+	ckpt_view_copy(v, last);
 	v->read = read_sum;
 	v->close = close_sum;
 	v->with = c;

@@ -49,7 +49,7 @@ int64_t ckpt_list(const char *directory, int64_t **steps, struct err *e)
 	return n;
 }
 
-int ckpt_mark(const char *directory, const char *name, int64_t step, struct err *e)
+int ckpt_set_link(const char *directory, const char *name, int64_t step, struct err *e)
 {
 	scoped_ptr char *link = text_printf("%s/%s", directory, name);
 	scoped_ptr char *target = text_printf("step-%08lld.h5", (long long)step);
@@ -97,7 +97,7 @@ static bool is_torn(const char *file)
 			    ckpt_step(name.s) >= 0);
 }
 
-void ckpt_drop_torn(const char *directory)
+void ckpt_remove_unfinished(const char *directory)
 {
 	scoped_str path = {0};
 	scoped_dir *d = opendir(directory);
@@ -110,7 +110,7 @@ void ckpt_drop_torn(const char *directory)
 	}
 }
 
-void ckpt_drop(const char *directory, int64_t after, int64_t except)
+void ckpt_remove_after(const char *directory, int64_t after, int64_t except)
 {
 	struct err e = {0};
 	int64_t *steps, n = ckpt_list(directory, &steps, &e);
@@ -122,10 +122,10 @@ void ckpt_drop(const char *directory, int64_t after, int64_t except)
 	if (best > after && best != except)
 		unlink(mark);
 	free(steps);
-	ckpt_drop_torn(directory);
+	ckpt_remove_unfinished(directory);
 }
 
-void ckpt_of_worker(struct str *out, const char *path, int64_t worker)
+void ckpt_worker_path(struct str *out, const char *path, int64_t worker)
 {
 	const char *last = "/checkpoints", *name = strrchr(path, '/');
 	size_t directory = name ? (size_t)(name - path) : 0, n = strlen(last);
@@ -163,7 +163,7 @@ static int check_workers(const struct ckpt *c, struct err *e)
 	int rc = 0;
 	for (int64_t w = 1; w < c->info.workers && !c->info.worker && !rc; w++) {
 		str_clear(&path);
-		ckpt_of_worker(&path, c->path, w);
+		ckpt_worker_path(&path, c->path, w);
 		if (stat(path.s, &st) && errno == ENOENT)
 			rc = err_set(e, EX_DATAERR,
 				"%s: worker %lld has no checkpoint of this step", c->path,

@@ -169,7 +169,7 @@ static char *resolve(const char *name)
 bool ckpt_is_empty_directory(const char *name)
 {
 	scoped_ptr char *path = resolve(name);
-	return file_is_folder(path);
+	return file_is_directory(path);
 }
 
 char *ckpt_find_file(const char *name)
@@ -254,7 +254,7 @@ int ckpt_reject_adapter(const char *path, struct err *e)
 	static const char *const models[] = {"/model.safetensors",
 		"/model.safetensors.index.json", "/pytorch_model.bin",
 		"/pytorch_model.bin.index.json"};
-	bool is_directory = file_is_folder(path);
+	bool is_directory = file_is_directory(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	size_t n = is_directory ? strlen(path) : slash ? (size_t)(slash - path) : 0;
 	const char *directory = is_directory || slash ? path : ".";
@@ -296,7 +296,7 @@ static int reject_empty(const char *name, struct err *e)
 	scoped_str newest = {0};
 	struct err none = {0};
 	scoped_ptr char *below = text_printf("%s/checkpoints", name);
-	const char *directory = file_is_folder(below) ? below : name;
+	const char *directory = file_is_directory(below) ? below : name;
 	int64_t *steps, n = ckpt_list(directory, &steps, &none);
 	if (n > 0)
 		ckpt_name(&newest, directory, steps[n - 1]);
@@ -347,9 +347,9 @@ int ckpt_open_stream(struct ckpt **out, const char *name, struct err *e)
 	struct stream s;
 	if (strcmp(name, "-"))
 		return ckpt_open(out, name, e);
-	if (stream_look(&s, STDIN_FILENO, from, e))
+	if (stream_read_first(&s, STDIN_FILENO, from, e))
 		return -1;
-	if (!h5_begins(s.first, s.n))
+	if (!h5_has_signature(s.first, s.n))
 		return err_set(e, EX_DATAERR, "%s: %s", from,
 			foreign_file(s.first, s.n) ? foreign_file(s.first, s.n)
 						   : "not an HDF5 file, or damaged");
@@ -463,7 +463,7 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	return rc;
 }
 
-int ckpt_each(const struct ckpt *c, int group, int tensor,
+int ckpt_for_each_block(const struct ckpt *c, int group, int tensor,
 	int (*fn)(void *with, int64_t first, const float *x, int64_t n), void *with,
 	struct err *e)
 {

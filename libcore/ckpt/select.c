@@ -20,7 +20,7 @@ static int round_rows(struct mat x, enum dtype type, const char *name,
 	const float *p = x.p;
 	scoped_ptr float *rounded = xmalloc((size_t)(x.rows * x.cols) * sizeof(*rounded));
 	int rc = 0;
-	device_cpu(&d, 0);
+	device_open_cpu(&d, 0);
 	d.k->round(&d, mat(rounded, x.rows, x.cols), x, type, 1);
 	for (int64_t i = 0; i < x.rows * x.cols && !rc; i++)
 		if (isinf(rounded[i]) && isfinite(p[i]))
@@ -185,7 +185,7 @@ int ckpt_select(struct ckpt_view *v, const struct ckpt_view *source,
 	if (check_patterns(how->tensors, source, e))
 		return -1;
 	struct selected *s = xcalloc(1, sizeof(*s));
-	ckpt_view_like(v, source);
+	ckpt_view_copy(v, source);
 	*s = (struct selected){.source = source, .round_to = how->round_to};
 	s->at = xcalloc((size_t)source->n_tensors, sizeof(*s->at));
 	v->n_tensors = 0;

@@ -80,7 +80,7 @@ static int verify(const struct ckpt *c, uint64_t *hash, struct err *e)
 	struct verifying v = {.c = c};
 	int n = c->n_tensors * (int)c->groups.n, rc = 0;
 	if (hash) /* (without a hash, the program has chosen the threads) */
-		device_cpu(&v.d, 0);
+		device_open_cpu(&v.d, 0);
 	v.capacity = (int64_t)omp_get_max_threads() * BLOCKS_PER_THREAD;
 	for (int i = 0; i < n; i++) /* the first block is the largest */
 		v.block_bytes = max64(v.block_bytes, h5_block_bytes(&c->blocks[i], 0));

@@ -20,7 +20,7 @@ static void copy_names(struct strs *to, const struct strs *from)
 		strs_add(to, from->v[i]);
 }
 
-void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c)
+void ckpt_view_from(struct ckpt_view *v, const struct ckpt *c)
 {
 	*v = (struct ckpt_view){.name = c->path,
 		.info = c->info,
@@ -35,7 +35,7 @@ void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c)
 	copy_names(&v->groups, &c->groups);
 }
 
-void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of)
+void ckpt_view_copy(struct ckpt_view *v, const struct ckpt_view *of)
 {
 	*v = *of;
 	v->config = v->origin = v->other_state = (struct str){0};
@@ -104,7 +104,7 @@ static int read_tensor(const struct ckpt_view *v, int group, int tensor, uint64_
 	int64_t width = ckpt_row_size(t);
 	int64_t rows = max64(1, 4 * H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)));
 	struct device d;
-	device_cpu(&d, 0);
+	device_open_cpu(&d, 0);
 	*block = xrealloc(*block, (size_t)(rows * width) * sizeof(float));
 	for (int64_t r = 0; r < t->dims[0]; r += rows) {
 		const struct ckpt_rows part = {

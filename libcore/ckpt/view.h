@@ -1,9 +1,7 @@
-/*
- * Views: checkpoints that are computed as they are read, from other checkpoints or foreign files. A
+/* Views: checkpoints that are computed as they are read, from other checkpoints or foreign files. A
  * view has the tensors of a checkpoint and a function that reads rows of them; averages, selections
  * and casts are views of views. No call is collective. Functions that return int return 0, or -1
- * with *e set.
- */
+ * with *e set. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -67,9 +65,9 @@ struct ckpt_view {
 /* ---- view.c ---------------------------------------------------------------------- */
 
 /* Initializes a view of a checkpoint, which the caller keeps open. */
-void ckpt_view_of(struct ckpt_view *v, const struct ckpt *c);
+void ckpt_view_from(struct ckpt_view *v, const struct ckpt *c);
 /* Initializes a view with the attributes and tensors of another one. Borrows its tokenizer. */
-void ckpt_view_like(struct ckpt_view *v, const struct ckpt_view *of);
+void ckpt_view_copy(struct ckpt_view *v, const struct ckpt_view *of);
 /* Removes everything but the parameters, of one worker. */
 void ckpt_view_parameters(struct ckpt_view *v);
 void ckpt_view_close(struct ckpt_view *v);

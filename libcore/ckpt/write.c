@@ -1,9 +1,7 @@
-/*
- * Writes checkpoints: rank 0 creates the file with the final shapes through HDF5, then all ranks
+/* Writes checkpoints: rank 0 creates the file with the final shapes through HDF5, then all ranks
  * write their blocks at their offsets, then rank 0 adds the checksums and renames the file. Only
  * the second part takes long. It needs neither HDF5 nor MPI, so a thread can do it from a copy of
- * the blocks while the program continues.
- */
+ * the blocks while the program continues. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 
@@ -435,7 +433,7 @@ int ckpt_write_begin(
 	bool first = w->comm->rank == 0;
 	struct err mine = {0};
 	if (first)
-		file_room(w->path, ckpt_bytes(w), &mine);
+		file_check_space(w->path, ckpt_bytes(w), &mine);
 	if (comm_agree(w->comm, &mine)) {
 		*e = mine;
 		return -1;

@@ -95,7 +95,7 @@ void comm_bcast_str(struct comm *c, struct str *s, int root)
 {
 	int64_t len = (int64_t)s->len;
 	comm_bcast(c, &len, sizeof(len), root);
-	str_room(s, (size_t)len);
+	str_reserve(s, (size_t)len);
 	s->len = (size_t)len;
 	s->s[len] = '\0';
 	comm_bcast(c, s->s, len, root);

@@ -24,11 +24,9 @@ enum comm_type {
 enum comm_op { COMM_SUM, COMM_PROD, COMM_MIN, COMM_MAX };
 enum { N_COMM_TYPES = COMM_E5M2 + 1, N_COMM_OPS = COMM_MAX + 1 };
 
-/*
- * MPI has no 16- or 8-bit floating-point types, so mpi_ops.c implements their reductions: each
+/* MPI has no 16- or 8-bit floating-point types, so mpi_ops.c implements their reductions: each
  * step widens two values to fp32, reduces them, and rounds the result to the type (to nearest,
- * ties to even). fp8 sums and products that overflow become the largest finite value.
- */
+ * ties to even). fp8 sums and products that overflow become the largest finite value. */
 struct comm_type_info {
 	int bytes;
 	bool is_floating, is_signed;
@@ -54,11 +52,9 @@ enum coll {
 /* Separate input and result buffers, or one buffer for both. */
 enum coll_place { COLL_OUT_OF_PLACE, COLL_IN_PLACE, N_COLL_PLACES };
 
-/*
- * The properties of a collective: `send_parts` and `recv_parts` are the number of blocks of
+/* The properties of a collective: `send_parts` and `recv_parts` are the number of blocks of
  * `count` elements in a rank's buffers (0: one block for each rank). Bus bandwidth is
- * coll_bytes() over the time, times bus(n) (nccl-tests doc/PERFORMANCE.md).
- */
+ * coll_bytes() over the time, times bus(n) (nccl-tests doc/PERFORMANCE.md). */
 struct coll_info {
 	const char *name;
 	int send_parts, recv_parts;
@@ -78,11 +74,9 @@ int coll_blocks(const struct coll_info *i, int ranks);
 /* Bytes of the larger buffer ("size" in nccl-tests). */
 int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t);
 
-/*
- * In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. In an
+/* In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. In an
  * allgather, gather or scatter, block r belongs to rank r, before and after. A reducescatter
- * writes its result to block 0 and leaves the other blocks undefined, as MPI does.
- */
+ * writes its result to block 0 and leaves the other blocks undefined, as MPI does. */
 struct coll_args {
 	const void *send; /* NULL: in place */
 	void *recv;
@@ -96,11 +90,9 @@ struct coll_args {
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
 /* Returns false with *e set if the library that transfers this group's buffers lacks the type. */
 bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e);
-/*
- * Collective. Calls MPI's blocking function, such as MPI_Allreduce, for measurements: it does
+/* Collective. Calls MPI's blocking function, such as MPI_Allreduce, for measurements: it does
  * not yield the processor while it waits, and bypasses the watchdog and the flight record. Host
- * memory only. comm_call_send() and comm_call_recv() are MPI_Send and MPI_Recv of bytes.
- */
+ * memory only. comm_call_send() and comm_call_recv() are MPI_Send and MPI_Recv of bytes. */
 void comm_call(struct comm *c, enum coll what, const struct coll_args *a);
 void comm_call_send(struct comm *c, const void *p, int64_t n_bytes, int peer, int tag);
 void comm_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, int tag);

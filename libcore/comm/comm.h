@@ -1,5 +1,4 @@
-/*
- * comm: the only directory that calls MPI and NCCL. This header declares groups of ranks
+/* comm: the only directory that calls MPI and NCCL. This header declares groups of ranks
  * (communicators) and the calls that every directory needs. The other headers:
  *   mesh.h        named axes, and the groups along them
  *   collective.h  collectives: their table, types and operations
@@ -13,8 +12,7 @@
  *
  * A group of one rank does not call MPI; that is the only place where "degree 1" is a special case.
  * Calls marked *collective* must be made by every rank of the group, in the same order. A failing
- * MPI call ends the program with a message that names the group, the operation and the bytes.
- */
+ * MPI call ends the program with a message that names the group, the operation and the bytes. */
 #pragma once
 
 #include "base/base.h"
@@ -80,17 +78,15 @@ int64_t comm_max_i64(struct comm *c, int64_t v);
 int64_t comm_min_i64(struct comm *c, int64_t v);
 /* all[rank] = each rank's n_bytes */
 void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes);
-/*
- * Error agreement: if any rank failed, every rank gets the error of the lowest rank that
+/* Error agreement: if any rank failed, every rank gets the error of the lowest rank that
  * failed, prefixed with that rank's number unless all ranks have the same error, and -1.
- * Required before the next collective after any operation that may fail on one rank only.
- */
+ * Required before the next collective after any operation that may fail on one rank only. */
 int comm_agree(struct comm *c, struct err *e);
 
 /* ---- requests.c: progress ----------------------------------------------------------- */
 
 /* Adds background work: a function that all waits and comm_poll() call until it is removed. */
-void comm_background(void (*poll)(void *), void *with);
+void comm_background_begin(void (*poll)(void *), void *with);
 void comm_background_end(void (*poll)(void *), void *with);
 /* Makes progress on background communication; never waits. */
 void comm_poll(void);
@@ -109,11 +105,9 @@ double comm_waited(void);
 enum comm_library { COMM_AUTO, COMM_NCCL, COMM_MPI };
 #define COMM_LIBRARY_WORDS "auto", "nccl", "mpi"
 
-/*
- * Collective. Allows buffers in this device's arenas (device_arena()), in this group and in groups
+/* Collective. Allows buffers in this device's arenas (device_arena()), in this group and in groups
  * split from it. Shared memory is always host memory. Returns -1 with *e set, on all ranks, if
- * NCCL was requested but does not start.
- */
+ * NCCL was requested but does not start. */
 int comm_device_open(
 	struct comm *c, struct device *d, enum comm_library which, struct err *e);
 /* Collective over `from`. Gives NCCL to `part`, split from it earlier; NULL: in no part. */

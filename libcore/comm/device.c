@@ -1,8 +1,6 @@
-/*
- * Device memory, transferred by NCCL or MPI. MPI cannot access it, so its messages use host
+/* Device memory, transferred by NCCL or MPI. MPI cannot access it, so its messages use host
  * buffers (staging). Data to be sent are copied to the host when the request starts. Received data
- * are copied to the device when a test finds the request complete.
- */
+ * are copied to the device when a test finds the request complete. */
 #include "comm/comm_internal.h"
 #include "comm/nccl.h"
 #include "kernels/kernels.h"
@@ -83,7 +81,7 @@ void comm_device_close(void)
 
 int comm_gpu_sharers(struct comm *c)
 {
-	uint64_t mine = device_gpu(comm_here.local_rank);
+	uint64_t mine = device_gpu_id(comm_here.local_rank);
 	scoped_ptr uint64_t *each = xcalloc((size_t)c->size, sizeof(*each));
 	int sharers = 0;
 	comm_allgather(c, &mine, each, sizeof(mine));

@@ -1,7 +1,5 @@
-/*
- * The flight record: the last operations of this rank in a text file. It is mapped into memory, so
- * it is up to date even if the watchdog ends the job, or a rank hangs or is killed.
- */
+/* The flight record: the last operations of this rank in a text file. It is mapped into memory, so
+ * it is up to date even if the watchdog ends the job, or a rank hangs or is killed. */
 #include "base/file.h"
 #include "base/trace.h"
 #include "comm/comm_internal.h"

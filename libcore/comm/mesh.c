@@ -67,7 +67,7 @@ int mesh_rank(const int degree[N_AXES], const int at[N_AXES])
 	return rank;
 }
 
-void mesh_place(const int degree[N_AXES], int rank, int at[N_AXES])
+void mesh_coordinates(const int degree[N_AXES], int rank, int at[N_AXES])
 {
 	for (int a = N_AXES - 1; a >= 0; a--) {
 		at[a] = rank % degree[a];
@@ -96,7 +96,7 @@ static int first_of_link(int degree, int links, int at)
 static int color_ignoring_hosts(const struct mesh *m, struct mesh_part part, int rank)
 {
 	int at[N_AXES], color = 0;
-	mesh_place(m->degree, rank, at);
+	mesh_coordinates(m->degree, rank, at);
 	for (int a = 0; a < N_AXES; a++) {
 		bool in = part.axes & AXIS_BIT(a);
 		int where = in ? 0 : at[a];
@@ -128,7 +128,7 @@ static int place_in_host(const struct mesh *m, struct mesh_part part, int rank, 
 	return place;
 }
 
-int mesh_host_run(const struct mesh *m, struct mesh_part part)
+int mesh_ranks_per_host(const struct mesh *m, struct mesh_part part)
 {
 	int run = 0, all = 0, ranks = mesh_ranks(m->degree);
 	if (!m->host_ranks)
@@ -280,7 +280,7 @@ static void find_hosts(struct mesh *m)
 static void make_axes(struct mesh *m)
 {
 	find_hosts(m);
-	mesh_place(m->degree, m->world->rank, m->at);
+	mesh_coordinates(m->degree, m->world->rank, m->at);
 	for (int a = 0; a < N_AXES; a++)
 		m->axis[a] = mesh_group(m, (struct mesh_part){.axes = AXIS_BIT(a)});
 }
@@ -317,7 +317,7 @@ void mesh_close(struct mesh *m)
 	*m = (struct mesh){.n_groups = 0};
 }
 
-int64_t mesh_sent(const struct mesh *m)
+int64_t mesh_bytes_sent(const struct mesh *m)
 {
 	int64_t sent = m->world->sent + m->repeated;
 	for (int i = 0; i < m->n_groups; i++)
@@ -325,7 +325,7 @@ int64_t mesh_sent(const struct mesh *m)
 	return sent;
 }
 
-const struct comm *mesh_group_number(const struct mesh *m, int i)
+const struct comm *mesh_group_at(const struct mesh *m, int i)
 {
 	return i < m->n_groups ? m->groups[i].c : i == m->n_groups ? m->world : NULL;
 }
@@ -357,8 +357,8 @@ static void draw_line(const int degree[N_AXES], int r, int n, struct str *out)
 {
 	int first[N_AXES], last[N_AXES];
 	char text[32];
-	mesh_place(degree, r, first);
-	mesh_place(degree, r + n - 1, last);
+	mesh_coordinates(degree, r, first);
+	mesh_coordinates(degree, r + n - 1, last);
 	for (int a = AXIS_PP; a <= AXIS_FSDP; a++)
 		str_printf(out, "%s %-3s%s", axis_names[a],
 			print_range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");

@@ -41,15 +41,13 @@ void mesh_alone(struct mesh *m);
 void mesh_close(struct mesh *m);
 int mesh_ranks(const int degree[N_AXES]); /* product of the degrees */
 int mesh_rank(const int degree[N_AXES], const int at[N_AXES]);
-void mesh_place(const int degree[N_AXES], int rank, int at[N_AXES]);
-/*
- * Collective over the world. Returns the group of the ranks that differ from this one only along
+void mesh_coordinates(const int degree[N_AXES], int rank, int at[N_AXES]);
+/* Collective over the world. Returns the group of the ranks that differ from this one only along
  * `axes` (bits), in the order of the world. tp_run: along tp only runs of that many consecutive
  * ranks (0: all). pp_ends: along pp only the first and the last stage; ranks of other stages are
  * grouped with their own stage. pp_links: along pp only pairs of neighbors, see mesh_link().
  * hosts: only the ranks on this rank's host, or one rank per host, with the same position among
- * the group's ranks on its host. The mesh owns the groups and creates each once.
- */
+ * the group's ranks on its host. The mesh owns the groups and creates each once. */
 enum mesh_hosts { HOSTS_ALL, HOSTS_THIS, HOSTS_ACROSS };
 struct mesh_part {
 	unsigned axes;
@@ -61,14 +59,12 @@ struct mesh_part {
 struct comm *mesh_group(struct mesh *m, struct mesh_part part);
 /* Number of consecutive ranks of such a group on each host, if it is the same for all groups
  * and hosts. 0: it differs, or is 1, or the group is on one host. */
-int mesh_host_run(const struct mesh *m, struct mesh_part part);
-/*
- * Returns the pp_links value for the pair of neighbors along pp that begins at position
+int mesh_ranks_per_host(const struct mesh *m, struct mesh_part part);
+/* Returns the pp_links value for the pair of neighbors along pp that begins at position
  * `first`; the last position's neighbor is position 0. Disjoint pairs form a set, so that there
  * are two sets, or three with an odd degree: set i and way `way` have the value 1 +
  * MESH_LINK_WAYS i + way. The groups of all ways have the same ranks, but messages of one way
- * do not wait for messages of another.
- */
+ * do not wait for messages of another. */
 enum { MESH_LINK_WAYS = 4 };
 int mesh_link(int degree, int first, int way);
 /* Allocates *ranks, the world ranks of such a group in its order, and returns their number. */
@@ -76,10 +72,10 @@ int mesh_members(const struct mesh *m, struct mesh_part part, int **ranks);
 /* Number of ranks in such a group. */
 int mesh_size(const struct mesh *m, struct mesh_part part);
 /* Returns group i of those created so far, then the world; NULL at the end. */
-const struct comm *mesh_group_number(const struct mesh *m, int i);
+const struct comm *mesh_group_at(const struct mesh *m, int i);
 /* Appends "dp=2 tp=2": the axes with a degree above 1, or "dp=1". */
 void mesh_name(const int degree[N_AXES], struct str *out);
 /* Appends a diagram of the mesh. */
 void mesh_draw(const int degree[N_AXES], struct str *out);
 /* Bytes that this rank has sent in all groups. */
-int64_t mesh_sent(const struct mesh *m);
+int64_t mesh_bytes_sent(const struct mesh *m);

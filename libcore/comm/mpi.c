@@ -271,17 +271,15 @@ void mpi_progress(struct comm *world)
 		"probe", 0);
 }
 
-/*
- * Finalizes MPI. MPICH's MPI_Finalize closes all connections, then waits in a barrier of the
+/* Finalizes MPI. MPICH's MPI_Finalize closes all connections, then waits in a barrier of the
  * launcher. Before 4.2 it makes no progress there, so a rank that closes its connections later
  * waits forever (pmodels/mpich#6596; with UCX over TCP in one of twenty runs, and in three of
  * seven on a busy machine). So on several hosts a rank only notifies its launcher. If that is not
- * hydra, a pause makes all ranks begin at about the same time, so that each still answers.
- */
+ * hydra, a pause makes all ranks begin at about the same time, so that each still answers. */
 static void finalize(void)
 {
 	if (comm_here.n_hosts > 1) {
-		if (launch_leave())
+		if (launch_finalize())
 			return;
 		clock_sleep(0.05);
 	}
@@ -298,7 +296,7 @@ static void mpi_close(struct comm *world)
 	die_hook = NULL;
 	mpi_ops_free();
 	launch_stops(false);
-	if (!launch_over()) /* else MPI would wait for ranks that were killed */
+	if (!launch_has_ended()) /* else MPI would wait for ranks that were killed */
 		finalize();
 }
 

@@ -17,10 +17,8 @@ MPI_Datatype mpi_type(enum comm_type t)
 
 /* ---- unsigned integers ----------------------------------------------------------- */
 
-/*
- * MPICH compares unsigned integers as if they were signed (4.0.2: pmodels/mpich#6083; one type
- * again in 2025: #7507), so their minimum and maximum are user-defined operations.
- */
+/* MPICH compares unsigned integers as if they were signed (4.0.2: pmodels/mpich#6083; one type
+ * again in 2025: #7507), so their minimum and maximum are user-defined operations. */
 static MPI_Op unsigned_min, unsigned_max;
 
 #define FOLD(type)                                                     \

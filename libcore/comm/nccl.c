@@ -1,5 +1,4 @@
-/*
- * NCCL: collectives and messages between GPU memories. MPI remains the launcher and the control
+/* NCCL: collectives and messages between GPU memories. MPI remains the launcher and the control
  * plane: ranks find each other, agree, and send host memory by MPI.
  *
  * Each group of ranks has its own communicator and stream. The requests of a set that are in
@@ -8,8 +7,7 @@
  * only until NCCL has enqueued transfers, which takes until the other rank connects at the first
  * use. NCCL matches calls by their order, the same on all ranks.
  *
- * See NVIDIA's guide: "Communicator Fault Tolerance", "Group Calls", "In-place Operations".
- */
+ * See NVIDIA's guide: "Communicator Fault Tolerance", "Group Calls", "In-place Operations". */
 #include "comm/nccl_internal.h"
 
 #include <dlfcn.h>
@@ -108,11 +106,9 @@ void nccl_settle(struct nccl_group *g, const char *name)
 	nccl_check(g, name, try_settle(g, name));
 }
 
-/*
- * Returns the configuration. blocking=0: a call that waits for other ranks, e.g. to connect to
+/* Returns the configuration. blocking=0: a call that waits for other ranks, e.g. to connect to
  * them, returns, so that the watchdog detects a missing rank. NCCL then uses a thread per group of
- * calls. PT_NCCL_BLOCKING=yes: calls return when they have taken effect.
- */
+ * calls. PT_NCCL_BLOCKING=yes: calls return when they have taken effect. */
 static struct nccl_config default_config(void)
 {
 	return (struct nccl_config){.size = sizeof(struct nccl_config),

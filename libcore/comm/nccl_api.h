@@ -1,10 +1,8 @@
-/*
- * The part of NCCL's interface that is used, as in its nccl.h (2.19 and later). The library is
+/* The part of NCCL's interface that is used, as in its nccl.h (2.19 and later). The library is
  * opened at run time, so that programs build and run without it. tests/emu/nccl.cc implements
  * the same functions for tests, and compares this header with nccl.h if that is installed.
  *
- * NVIDIA Collective Communications Library, user guide, "NCCL API".
- */
+ * NVIDIA Collective Communications Library, user guide, "NCCL API". */
 #pragma once
 
 #include <stddef.h>

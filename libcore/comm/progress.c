@@ -1,11 +1,9 @@
-/*
- * The progress thread. MPICH makes progress only inside its calls: between hosts, a message of many
+/* The progress thread. MPICH makes progress only inside its calls: between hosts, a message of many
  * segments stalls until the next call. So while requests are in flight, a thread calls MPI
  * periodically, and communication overlaps with computation.
  *
  * With the thread, each MPI call holds a lock (MPI_THREAD_SERIALIZED). Ranks on one host need
- * no such thread: there the receiver copies, which costs the same at any time.
- */
+ * no such thread: there the receiver copies, which costs the same at any time. */
 #include "comm/mpi_internal.h"
 
 #include <pthread.h>

@@ -14,7 +14,7 @@ static struct background {
 } * background;
 static int n_background;
 
-void comm_background(void (*poll)(void *), void *arg)
+void comm_background_begin(void (*poll)(void *), void *arg)
 {
 	background = xgrow(background, n_background, sizeof(*background));
 	background[n_background++] = (struct background){poll, arg};
@@ -410,12 +410,12 @@ static bool has_arrived(void *arg)
 	return x->c->ops->take(x->c, x->p, x->n_bytes, x->tag, &peer);
 }
 
-bool comm_try_take(struct comm *c, void *p, int64_t n_bytes, int tag)
+bool comm_try_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag)
 {
 	return has_arrived(&(struct expected){c, p, n_bytes, tag});
 }
 
-void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag)
+void comm_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag)
 {
 	const struct comm_what what = {"message from any rank", n_bytes, c->seq};
 	comm_wait_for(c, has_arrived, &(struct expected){c, p, n_bytes, tag}, &what);

@@ -1,5 +1,4 @@
-/*
- * Requests: collectives and messages that are enqueued and completed later.
+/* Requests: collectives and messages that are enqueued and completed later.
  *
  * A set of requests belongs to one group. They are added, started together, and completed
  * together:
@@ -19,8 +18,7 @@
  * the host does not wait. comm_test() is true only if the current stream is the group's. NCCL has
  * no tags: the messages between two ranks of a group match in the order of their starts, and a
  * started request delays all later requests of the group until the other ranks have started
- * theirs. So ranks that exchange messages start both directions together, see comm_post().
- */
+ * theirs. So ranks that exchange messages start both directions together, see comm_post(). */
 #pragma once
 
 #include "comm/collective.h"
@@ -71,25 +69,21 @@ struct comm_requests {
 	struct comm_operation operation;
 };
 
-/*
- * Adds a message to or from rank `peer`; 0 bytes are ignored. Do not use the buffer until the
+/* Adds a message to or from rank `peer`; 0 bytes are ignored. Do not use the buffer until the
  * request is complete.
  *
  * Ranks that exchange large messages must add the send first: UCX asks before it sends a large
  * message, and the answer queues after other messages on the same TCP connection. If the later of
- * the two ranks started with the receive, the two messages would be sent one after the other.
- */
+ * the two ranks started with the receive, the two messages would be sent one after the other. */
 void comm_send(
 	struct comm_requests *r, const void *p, int64_t n_bytes, int peer, int tag);
 void comm_recv(struct comm_requests *r, void *p, int64_t n_bytes, int peer, int tag);
 /* Collective. */
 void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_args *a);
-/*
- * Collective. Adds an all-gather of blocks of different lengths: block[rank] of this rank is
+/* Collective. Adds an all-gather of blocks of different lengths: block[rank] of this rank is
  * sent to all other ranks, and the other blocks are received. MPI uses messages with this tag.
  * NCCL uses broadcasts, which cross a network between hosts once, or one all-gather if
- * `contiguous`: then all blocks have one length and are adjacent in memory, on all ranks.
- */
+ * `contiguous`: then all blocks have one length and are adjacent in memory, on all ranks. */
 struct comm_block {
 	void *p;
 	int64_t n_bytes;
@@ -98,10 +92,8 @@ void comm_gather_blocks(struct comm_requests *r, const struct comm_block *block,
 	bool contiguous, int tag);
 /* Starts the requests that were added since the last start, in the order of addition. */
 void comm_start(struct comm_requests *r);
-/*
- * Starts the receives of a set before sends are added, if MPI transfers them. With NCCL, both
- * start together, since a receive would delay sends that other ranks wait for.
- */
+/* Starts the receives of a set before sends are added, if MPI transfers them. With NCCL, both
+ * start together, since a receive would delay sends that other ranks wait for. */
 void comm_post(struct comm_requests *r);
 /* Returns true if all requests are complete; the set is then empty again. Never waits. */
 bool comm_test(struct comm_requests *r);
@@ -113,13 +105,11 @@ void comm_wait_received(struct comm_requests *r);
 /* Waits until done(arg), which other ranks make true by taking part in `what`. */
 void comm_wait_for(
 	struct comm *c, bool (*done)(void *), void *arg, const struct comm_what *what);
-/*
- * The stream of a group with NCCL (nccl.c). comm_stream_begin() makes it the device's current
+/* The stream of a group with NCCL (nccl.c). comm_stream_begin() makes it the device's current
  * stream, until comm_stream_end(). Work that is enqueued in between follows the group's requests
  * and the earlier work of the previous stream, and overlaps with later work in other streams.
  * _begin returns the number of the previous stream, which _end takes. _end returns the ticket of a
- * mark; comm_stream_wait() makes later work in the current stream begin after that mark.
- */
+ * mark; comm_stream_wait() makes later work in the current stream begin after that mark. */
 bool comm_has_stream(const struct comm *c);
 int comm_stream_begin(struct comm *c);
 uint64_t comm_stream_end(struct comm *c, int before);
@@ -128,6 +118,6 @@ void comm_stream_wait(struct comm *c, uint64_t ticket);
 void comm_requests_free(struct comm_requests *r);
 
 /* Waits for a message with this tag from any rank, of at most n_bytes, into host memory. */
-void comm_take(struct comm *c, void *p, int64_t n_bytes, int tag);
+void comm_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag);
 /* Receives such a message if it has arrived; returns false if none has. Never waits. */
-bool comm_try_take(struct comm *c, void *p, int64_t n_bytes, int tag);
+bool comm_try_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag);

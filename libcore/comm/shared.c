@@ -1,8 +1,6 @@
-/*
- * Shared memory of the ranks on a host: each creates a memfd, which the other ranks open
+/* Shared memory of the ranks on a host: each creates a memfd, which the other ranks open
  * through /proc. MPI's shared windows are not used: they are in /dev/shm, which is small in
- * containers, and a killed job may leave files there.
- */
+ * containers, and a killed job may leave files there. */
 #include "base/file.h"
 #include "comm/shared.h"
 

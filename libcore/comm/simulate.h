@@ -1,5 +1,4 @@
-/*
- * Simulated time of planned groups (comm_planned()), whose operations send nothing: how long they
+/* Simulated time of planned groups (comm_planned()), whose operations send nothing: how long they
  * would take on given links, and how much of that time is exposed, i.e. not hidden by computation.
  *
  * There is one timeline, for one rank. Computation advances it by the growth of *computed
@@ -14,8 +13,7 @@
  * complete when the data sent are. Pipeline stages do not act alike, so transfers between them
  * are only counted; schedule_time() simulates them.
  *
- * If comm_overlaps() is false, computation waits for all transfers. No call is collective.
- */
+ * If comm_overlaps() is false, computation waits for all transfers. No call is collective. */
 #pragma once
 
 #include "comm/requests.h"

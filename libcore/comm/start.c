@@ -1,10 +1,8 @@
-/*
- * The start and the end of MPI when all ranks are on one host. MPICH waits nine times there and
+/* The start and the end of MPI when all ranks are on one host. MPICH waits nine times there and
  * never yields the processor: with more ranks than processors, each wait takes a time slice
  * from a rank that is waited for. It also makes hwloc read the registers of all PCI devices to
  * choose a network card, which takes milliseconds per device in a virtual machine. Both
- * together tripled the time of eight ranks on two processors.
- */
+ * together tripled the time of eight ranks on two processors. */
 #include "comm/comm_internal.h"
 #include "kernels/device.h"
 

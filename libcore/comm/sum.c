@@ -1,10 +1,8 @@
-/*
- * Exact sums over a group. Each rank adds its piece, for all ranks that receive it.
+/* Exact sums over a group. Each rank adds its piece, for all ranks that receive it.
  *
  * Ranks that share memory read each other's contributions in place and write the sum to its
  * destinations: each byte is moved once, and nothing is packed. Other ranks use messages: the
- * contributions to a piece are sent to its rank (exchange), which sends the sum back (gather).
- */
+ * contributions to a piece are sent to its rank (exchange), which sends the sum back (gather). */
 #include "comm/sum.h"
 
 #include "comm/comm_internal.h"
@@ -37,7 +35,7 @@ struct sum {
 
 /* ---- pieces ---------------------------------------------------------------------- */
 
-void sum_share(struct sum_plan *p)
+void sum_plan_init(struct sum_plan *p)
 {
 	p->sharers = xcalloc((size_t)p->n_shards, sizeof(*p->sharers));
 	p->before = xcalloc((size_t)p->c->size, sizeof(*p->before));
@@ -53,7 +51,7 @@ void sum_share(struct sum_plan *p)
 	p->n_segments = (int)ceil_div(longest, p->segment);
 }
 
-void sum_unshare(struct sum_plan *p)
+void sum_plan_release(struct sum_plan *p)
 {
 	free(p->sharers);
 	free(p->before);
@@ -499,7 +497,7 @@ static void start_in_background(struct sum *s)
 		s->c->sent += n_bytes;
 		operation_begin(&s->operation, s->c, "sum", s->seq, n_bytes);
 	}
-	comm_background(poll_sum, s);
+	comm_background_begin(poll_sum, s);
 	poll_sum(s);
 	if (!comm_overlaps())
 		wait_for(s);

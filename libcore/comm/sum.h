@@ -1,12 +1,10 @@
-/*
- * Exact sums over a group (kernels/grid.h): a reduce-scatter, or an all-reduce with one shard.
+/* Exact sums over a group (kernels/grid.h): a reduce-scatter, or an all-reduce with one shard.
  *
  * Every rank of a group contributes a vector of n elements: a leaf, or a sum of leaves. The vector
  * is divided into shards; each rank receives one, and the ranks that receive the same shard divide
  * it into pieces, one each. All contributions to a piece are sent to its rank, which adds them,
  * rounds the sum, and sends it to the ranks that receive it. The bytes sent equal those in a ring
- * reduce-scatter or all-reduce of the same elements; rounded results are sent as floats.
- */
+ * reduce-scatter or all-reduce of the same elements; rounded results are sent as floats. */
 #pragma once
 
 #include "comm/shared.h"
@@ -27,10 +25,8 @@ struct sum_shard {
  * element's size in floats. */
 enum sum_form { SUM_NONE, SUM_LEAF, SUM_INT64 };
 
-/*
- * Messages carry one segment of the piece at a time. The sums of a group put their segments in one
- * queue and share its buffers: while one segment is added, the next one is in flight.
- */
+/* Messages carry one segment of the piece at a time. The sums of a group put their segments in one
+ * queue and share its buffers: while one segment is added, the next one is in flight. */
 enum { SUM_BUFFERS = 2 };
 
 struct sum_queue {
@@ -47,7 +43,7 @@ struct sum_plan {
 	int n_shards;
 	const int *wants;	 /* [size]: the shard that each rank receives */
 	int levels;		 /* log2 of the leaves per element, see kernels/grid.h */
-	int64_t segment;	 /* elements; 0: sum_share() chooses */
+	int64_t segment;	 /* elements; 0: sum_plan_init() chooses */
 	struct sum_queue *queue; /* of the group, for messages */
 	/* Shared memory instead of messages, only with one shard. In each rank's segment,
 	 * offsets in floats: its leaf, later its result, is at leaf_at; an int64 sum is at
@@ -55,15 +51,15 @@ struct sum_plan {
 	const struct comm_shared *shared;
 	int64_t leaf_at, sum_at;
 	int slot;
-	/* Set by sum_share(): */
+	/* Set by sum_plan_init(): */
 	int n_segments; /* of the longest piece */
 	int *sharers;	/* [n_shards]: the number of ranks that receive the shard */
 	int *before;	/* [size]: the number of preceding ranks with the same shard */
 };
 
-/* Completes the plan for all its sums; sum_unshare() frees the memory. */
-void sum_share(struct sum_plan *p);
-void sum_unshare(struct sum_plan *p);
+/* Completes the plan for all its sums; sum_plan_release() frees the memory. */
+void sum_plan_init(struct sum_plan *p);
+void sum_plan_release(struct sum_plan *p);
 
 /* The number of elements in a rank's piece, and its offset *first in the packed shard. */
 int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first);

@@ -1,9 +1,7 @@
-/*
- * The message tags of all directories. Messages with one tag between two ranks of a group
+/* The message tags of all directories. Messages with one tag between two ranks of a group
  * arrive in the order in which they were sent; messages with different tags are independent. So
  * each kind of message that may be in flight together with another kind has its own tags. A
- * kind with several tags numbers them: COMM_TAG(PIPELINE, i).
- */
+ * kind with several tags numbers them: COMM_TAG(PIPELINE, i). */
 #pragma once
 
 #include "base/base.h"

@@ -1,11 +1,9 @@
-/*
- * The canonical tree of sums of activations over virtual slices. (For gradients see sum.h.)
+/* The canonical tree of sums of activations over virtual slices. (For gradients see sum.h.)
  *
  * A sum over n leaves is one binary tree over their indices: node (level, i) is the sum of leaves
  * [i 2^level, (i+1) 2^level) that exist, as its left half plus its right half; a half that does
  * not exist adds nothing. The tree depends only on n, so the bits do not depend on which rank
- * holds which leaves.
- */
+ * holds which leaves. */
 #pragma once
 
 #include "base/base.h"

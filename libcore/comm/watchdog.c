@@ -1,11 +1,9 @@
-/*
- * The watchdog: a rank that waits long asks all other ranks for their state. Waiting ranks answer
+/* The watchdog: a rank that waits long asks all other ranks for their state. Waiting ranks answer
  * with their operation, computing ranks at their next poll. A rank that does not answer is
  * stopped, stuck or dead, and is reported. While any rank makes progress, none is missing.
  *
  * Time in which this process itself was stopped (with its job, or with its machine) does not count:
- * then all ranks continue late, and none is missing.
- */
+ * then all ranks continue late, and none is missing. */
 #include "comm/comm_internal.h"
 
 enum kind { ASK, ANSWER };

@@ -119,7 +119,7 @@ static bool can_share(struct comm *world)
 static void check_launcher(const struct comm *world)
 {
 	enum { MOMENT_SECS = 1 };
-	const char *name = launch_many();
+	const char *name = launch_size_variable();
 	if (!name || world->size > 1)
 		return;
 	die_hook = NULL; /* MPI has no other rank to abort */

@@ -88,7 +88,7 @@ static bool may_be_h5(int fd)
 	char first[8];
 	if (pread_all(fd, first, sizeof(first), 0))
 		return errno != 0;
-	return h5_begins(first, sizeof(first));
+	return h5_has_signature(first, sizeof(first));
 }
 
 /* Opens the file at `path`, which differs from f->path for a stream. */
@@ -109,7 +109,7 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 	if (!rc && !c->t.kind) {
 		c->t = t;
 		t = (struct tokenizer){0};
-	} else if (!rc && !tokenizer_same(&c->t, &t)) {
+	} else if (!rc && !tokenizer_equal(&c->t, &t)) {
 		rc = err_set(e, EX_DATAERR,
 			"%s: its tokenizer differs from the tokenizer of %s", f->path,
 			c->files[0].path);
@@ -177,11 +177,11 @@ bool corpus_is_stream(const char *path)
 static int spool_shard(int fd, const char *name, char kept[AT_LEAST(4096)], struct err *e)
 {
 	struct stream s;
-	if (stream_look(&s, fd, name, e))
+	if (stream_read_first(&s, fd, name, e))
 		return -1;
 	if (!s.n)
 		return err_set(e, EX_DATAERR, "%s is empty", name);
-	if (!h5_begins(s.first, s.n))
+	if (!h5_has_signature(s.first, s.n))
 		return not_a_shard(name, e);
 	return file_spool(&s, INT64_MAX, kept, e);
 }
@@ -364,7 +364,7 @@ uint64_t corpus_hash(const struct corpus *c)
 	return h;
 }
 
-bool corpus_counted(const struct corpus *c)
+bool corpus_has_spans(const struct corpus *c)
 {
 	for (int64_t i = 0; i < c->n_files; i++)
 		if (c->files[i].counted)

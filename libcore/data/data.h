@@ -1,9 +1,7 @@
-/*
- * data: shards, the order of samples, and the data loader.
+/* data: shards, the order of samples, and the data loader.
  *
  * Only the loader's calls are collective. Files are not trusted. Functions that return int return
- * 0, or -1 with *e set.
- */
+ * 0, or -1 with *e set. */
 #pragma once
 
 #include "base/base.h"
@@ -74,7 +72,7 @@ const struct tokenizer *corpus_tokenizer(const struct corpus *c);
 int64_t corpus_tokens(const struct corpus *c, enum split split);
 /* Returns a hash of the vocabulary, all tokens, documents if read, spans and windows. */
 uint64_t corpus_hash(const struct corpus *c);
-bool corpus_counted(const struct corpus *c); /* returns true if a file has spans */
+bool corpus_has_spans(const struct corpus *c); /* returns true if a file has spans */
 /* Returns the length of the windows of all files, in tokens; 0: no windows, or different ones. */
 int64_t corpus_window(const struct corpus *c);
 const struct shard_info *corpus_info(const struct corpus *c, int64_t file);

@@ -1,7 +1,5 @@
-/*
- * Prefetching of samples by a thread. Each rank reads its own samples, or some ranks read for all
- * ranks and send the samples. Only the main thread sends, from a background function of comm.
- */
+/* Prefetching of samples by a thread. Each rank reads its own samples, or some ranks read for all
+ * ranks and send the samples. Only the main thread sends, from a background function of comm. */
 #include "data/data.h"
 
 #include "comm/requests.h"
@@ -144,7 +142,7 @@ static void begin_reading(struct fetch *f)
 	if (!f->threaded)
 		read_windows(f);
 	if (!alone)
-		comm_background(poll_fetch, f);
+		comm_background_begin(poll_fetch, f);
 }
 
 struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,

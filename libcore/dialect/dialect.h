@@ -1,8 +1,6 @@
-/*
- * dialect: maps the tensor names of other programs to ours. Finds each tensor of a model in a list
+/* dialect: maps the tensor names of other programs to ours. Finds each tensor of a model in a list
  * of named items (archive.h), and derives the model from their shapes. A dialect is a source file
- * and a row of DIALECTS.
- */
+ * and a row of DIALECTS. */
 #pragma once
 
 #include "archive/archive.h"
@@ -125,7 +123,7 @@ int report_wrong_shape(
 /* ---- shapes.c: the model that shapes determine ----------------------------------------------- */
 
 /* Sets the fields of the configuration that shapes determine. */
-void names_shapes(const struct torch_names *x, struct model_config *c);
+void set_config_from_shapes(const struct torch_names *x, struct model_config *c);
 /* Returns the number of key rows of a layer; 0: missing. */
 int64_t count_key_rows(const struct torch_names *x, const struct model_config *c);
 /* Sets qk_norm and the head size, from the size of the query norm; 0: no norms. */
@@ -202,7 +200,7 @@ struct fused_names {
 		const struct torch_names *x, const char *group, const char *name);
 };
 
-/* names_shapes(), count_key_rows() and dialect.find for dialects with fused names. */
+/* set_config_from_shapes(), count_key_rows() and dialect.find for dialects with fused names. */
 void fused_set_config(const struct torch_names *x, struct model_config *c);
 int64_t fused_count_key_rows(const struct torch_names *x, const struct model_config *c);
 int fused_find(struct placement *x, int group, struct err *e);

@@ -1,7 +1,5 @@
-/*
- * Hugging Face's GPT2LMHeadModel, which stores matrices as [in, out] (Conv1D) and queries, keys and
- * values in one; and nanoGPT, which stores matrices as [out, in].
- */
+/* Hugging Face's GPT2LMHeadModel, which stores matrices as [in, out] (Conv1D) and queries, keys and
+ * values in one; and nanoGPT, which stores matrices as [out, in]. */
 #include "dialect/dialect.h"
 
 static const char *const modules[] = {"transformer.wte", "transformer.wpe", ".ln_1",

@@ -22,7 +22,7 @@ static int read_number(
 {
 	int64_t n = 0;
 	double v = 0;
-	int rc = x ? torch_numbers(f, x, 1, &v, &n, e) : 0;
+	int rc = x ? torch_read_numbers(f, x, 1, &v, &n, e) : 0;
 	if (!rc && n == 1)
 		*out = v;
 	return rc;
@@ -45,7 +45,7 @@ static int read_group(struct members *m, struct torch_file *f,
 	scoped_ptr double *ids = xcalloc((size_t)n_tensors + 1, sizeof(*ids));
 	int64_t n = 0;
 	int rc = torch_read_strings(f, params, &names, e) ||
-		 (!names.n && torch_numbers(f, params, n_tensors, ids, &n, e));
+		 (!names.n && torch_read_numbers(f, params, n_tensors, ids, &n, e));
 	for (int64_t i = 0; i < names.n && !rc; i++)
 		add_member(m, names.v[i], 0, settings);
 	for (int64_t i = 0; i < n && !rc; i++)

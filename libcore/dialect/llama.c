@@ -1,8 +1,6 @@
-/*
- * Hugging Face's LlamaForCausalLM, and classes with the same names. The rotary embedding rotates
+/* Hugging Face's LlamaForCausalLM, and classes with the same names. The rotary embedding rotates
  * channel j of a head with channel j + width / 2, as ours does, so the rows of wq and wk keep their
- * order.
- */
+ * order. */
 #include "dialect/dialect.h"
 
 /* The order of modules in all classes with these names. (Phi-3 registers o_proj first.) */

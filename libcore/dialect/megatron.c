@@ -1,9 +1,7 @@
-/*
- * Megatron-LM's GPTModel, in checkpoints of its format torch_dist, which is DCP. Layers are either
+/* Megatron-LM's GPTModel, in checkpoints of its format torch_dist, which is DCP. Layers are either
  * stacked in one tensor, as its first dimension, or numbered. QKV rows are grouped by key heads.
  * The optimizer has fp32 parameters and moments under the name of the parameter. Scalars common to
- * all ranks are in one value.
- */
+ * all ranks are in one value. */
 #include "dialect/dialect.h"
 
 static const struct fused_row rows[] = {
@@ -68,7 +66,7 @@ static int read_numbers(struct torch_file *f, const struct torch_names *x,
 	*n = 0;
 	for (int64_t i = 0; i < x->n && !*n; i++)
 		if (!strncmp(x->v[i].text, common, strlen(common)) &&
-			torch_numbers_in(f, x->v[i].item, below, most, out, n, e))
+			torch_read_numbers_at(f, x->v[i].item, below, most, out, n, e))
 			return -1;
 	return 0;
 }

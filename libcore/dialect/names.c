@@ -1,8 +1,6 @@
-/*
- * Names in PyTorch checkpoints. The optimizer identifies a parameter by its name in the model, or
+/* Names in PyTorch checkpoints. The optimizer identifies a parameter by its name in the model, or
  * by a number. Wrappers (DistributedDataParallel, torch.compile, FSDP) add parts to names, and
- * programs save models and optimizers under keys of their own.
- */
+ * programs save models and optimizers under keys of their own. */
 #include "dialect/dialect.h"
 
 /* ---- names without wrappers ------------------------------------------------------------ */

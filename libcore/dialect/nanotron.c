@@ -1,7 +1,5 @@
-/*
- * nanotron's Llama. Queries, keys and values are one tensor: all queries, then all keys, then all
- * values. The optimizer state has the names of the parameters.
- */
+/* nanotron's Llama. Queries, keys and values are one tensor: all queries, then all keys, then all
+ * values. The optimizer state has the names of the parameters. */
 #include "dialect/dialect.h"
 
 static const struct fused_row rows[] = {

@@ -1,9 +1,7 @@
-/*
- * Optimizers that number their parameters, as AdamW.state_dict() does: group after group, each in
+/* Optimizers that number their parameters, as AdamW.state_dict() does: group after group, each in
  * the order in which its parameters were passed. param_names, if saved, assigns numbers to
  * parameters. Otherwise each group must be a subsequence of the model's parameters, and exactly one
- * assignment must fit the shapes of the moments.
- */
+ * assignment must fit the shapes of the moments. */
 #include "dialect/dialect.h"
 
 #include <ctype.h>
@@ -28,7 +26,7 @@ static int add_group(
 	struct numbering *w, const struct torch_item *params, double *ids, struct err *e)
 {
 	int64_t n = 0;
-	if (torch_numbers(w->f, params, w->n + 1, ids, &n, e))
+	if (torch_read_numbers(w->f, params, w->n + 1, ids, &n, e))
 		return -1;
 	for (int64_t i = 0; i < n; i++)
 		if (!(ids[i] >= 0) || (int64_t)ids[i] != w->n_numbers + i)

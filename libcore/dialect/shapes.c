@@ -51,7 +51,7 @@ static void read_layers(const struct torch_names *x, struct model_config *c)
 	c->context = count_rows(stems_item(x, "pos_embeddings.weight"), 0);
 }
 
-void names_shapes(const struct torch_names *x, struct model_config *c)
+void set_config_from_shapes(const struct torch_names *x, struct model_config *c)
 {
 	c->arch = x->dialect->arch;
 	c->vocab = x->table->dims[0];

@@ -1,8 +1,6 @@
-/*
- * Graphs of series of points: as text for a terminal, and as a picture by gnuplot.
+/* Graphs of series of points: as text for a terminal, and as a picture by gnuplot.
  *
- * Points that are not finite, or not positive on a logarithmic axis, are ignored.
- */
+ * Points that are not finite, or not positive on a logarithmic axis, are ignored. */
 #pragma once
 
 #include "options/options.h"

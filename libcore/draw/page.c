@@ -221,7 +221,7 @@ static void put_part(
 	}
 }
 
-void page_put_all(
+void page_print(
 	const struct page *p, const void *report, enum page_kind kind, struct str *out)
 {
 	struct doc d = {.kind = kind, .out = out};
@@ -248,7 +248,7 @@ int page_write(const struct page *p, const void *report, const char *path, struc
 	int kind = page_kind(path, e);
 	if (kind < 0)
 		return -1;
-	page_put_all(p, report, (enum page_kind)kind, &text);
+	page_print(p, report, (enum page_kind)kind, &text);
 	return file_replace(path, &text, e);
 }
 

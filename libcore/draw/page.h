@@ -1,7 +1,5 @@
-/*
- * page: reports as a page for a browser or as Markdown. The page is one self-contained file.
- * Texts come from untrusted files, and are escaped.
- */
+/* page: reports as a page for a browser or as Markdown. The page is one self-contained file.
+ * Texts come from untrusted files, and are escaped. */
 #pragma once
 
 #include "base/base.h"
@@ -38,7 +36,7 @@ struct page {
 	void (*data)(const void *report, struct str *out); /* for the script, as JSON */
 };
 /* Appends the report. */
-void page_put_all(
+void page_print(
 	const struct page *p, const void *report, enum page_kind kind, struct str *out);
 /* Writes a file of the kind for its suffix. 0, or -1 with *e set. */
 int page_write(const struct page *p, const void *report, const char *path, struct err *e);

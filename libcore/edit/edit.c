@@ -128,7 +128,7 @@ static void find_holders(struct edit *x)
 		return;
 	struct comm *own = mesh_group(s->mesh, (struct mesh_part){.axes = stage}),
 		    *ends = own;
-	if (!s->ends_meet)
+	if (!s->has_both_ends)
 		ends = mesh_group(
 			s->mesh, (struct mesh_part){.axes = stage | AXIS_BIT(AXIS_PP),
 					 .pp_ends = true});
@@ -319,7 +319,7 @@ static void update_groups(struct edit *x, struct selection c)
 		outer_step(x, c);
 	}
 	for (int n = edit_blocks(x, c, &b); n > 0; n--, b++)
-		store_copy(x->s, b->at, b->n);
+		store_refresh_copies(x->s, b->at, b->n);
 	for (int g = 0; g < x->n_groups; g++)
 		x->group[g].arrived |= edit_selects(x, c, g);
 }

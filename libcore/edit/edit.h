@@ -1,5 +1,4 @@
-/*
- * edit: local SGD with EDiT (Cheng et al. 2024, arXiv:2412.07210), and its special cases
+/* edit: local SGD with EDiT (Cheng et al. 2024, arXiv:2412.07210), and its special cases
  * Post-Local-SGD (Lin et al. 2018) and DiLoCo (Douillard et al. 2023).
  *
  * A worker is a mesh of ranks that holds a whole model. The ranks at the same position of all
@@ -11,8 +10,7 @@
  * Seide et al. 2014; Karimireddy et al. 2019).
  *
  * The reduction is element by element, in the canonical tree over workers; norms and weights
- * belong to whole units of the model. So the bits do not depend on the layout of a worker.
- */
+ * belong to whole units of the model. So the bits do not depend on the layout of a worker. */
 #pragma once
 
 #include "comm/comm.h"

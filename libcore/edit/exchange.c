@@ -1,12 +1,10 @@
-/*
- * A block is divided into one piece per worker. In the reduce-scatter, every worker sends each
+/* A block is divided into one piece per worker. In the reduce-scatter, every worker sends each
  * piece to its worker, which reduces it; in the all-gather, the reduced pieces are sent to all
  * workers. Sparse rows are sent whole to all workers, which reduce all of them: their sum is not
  * sparse.
  *
  * The reduce-scatter of a block overlaps the all-gather of the previous block. The messages of
- * a phase are sent in the order of the blocks.
- */
+ * a phase are sent in the order of the blocks. */
 #include "edit/exchange_internal.h"
 
 #include "comm/requests.h"
@@ -377,7 +375,7 @@ void flight_begin(struct flight *f)
 	if (comm_has_stream(f->x->sync)) {
 		enqueue_all_blocks(f);
 	} else {
-		comm_background(make_progress, f);
+		comm_background_begin(make_progress, f);
 		make_progress(f);
 	}
 	if (!comm_overlaps())

@@ -1,9 +1,7 @@
-/*
- * The exchange between workers: a reduce-scatter of blocks of floats, and an all-gather of the
+/* The exchange between workers: a reduce-scatter of blocks of floats, and an all-gather of the
  * results, both in a wire format: fp32, bf16, int8 or sparse rows. The formats encode whole
  * rows of a virtual slice, and blocks and pieces end at row ends, so the bits do not depend on
- * where the vector is cut. Vectors are sent as fp32, since they are small.
- */
+ * where the vector is cut. Vectors are sent as fp32, since they are small. */
 #pragma once
 
 #include "edit/edit.h"

@@ -1,8 +1,6 @@
-/*
- * Sparsification over whole tensors: finds the k-th largest magnitude of a tensor that is sharded
+/* Sparsification over whole tensors: finds the k-th largest magnitude of a tensor that is sharded
  * over ranks, by a radix search on the bits of its elements, from the highest digit to the lowest.
- * The counts of a digit are integers, so the threshold does not depend on the layout.
- */
+ * The counts of a digit are integers, so the threshold does not depend on the layout. */
 #include "edit/edit_internal.h"
 
 enum { DIGIT_BITS = 8, FIRST_SHIFT = 32 - DIGIT_BITS };

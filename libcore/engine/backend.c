@@ -14,7 +14,7 @@ static int check_gpu(const struct train_opts *o, struct err *e)
 		{m->dim > MAX_DIM,
 			"a --dim of more than 32768 is supported on CPUs only"},
 	};
-	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
 static int check_cpu(const struct train_opts *o, struct err *e)
@@ -34,7 +34,7 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 		{o->algorithms,
 			"--gemm-algorithms needs a GPU: a CPU has only one algorithm"},
 	};
-	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
 static int check_graph(const struct train_opts *o, struct err *e)
@@ -47,7 +47,7 @@ static int check_graph(const struct train_opts *o, struct err *e)
 			"--cuda-graph cannot be used with --edit-sync-delay: a graph repeats "
 			"the same step, but fragments are synchronized in some steps only"},
 	};
-	return o->graph ? options_refuse(mistakes, ARRAY_LEN(mistakes), e) : 0;
+	return o->graph ? options_reject(mistakes, ARRAY_LEN(mistakes), e) : 0;
 }
 
 int backend_choose(const struct train_opts *o, enum device_kind *kind, struct err *e)
@@ -111,7 +111,7 @@ int backend_agree(
 	if (all || !d->discrete)
 		return 0;
 	device_close(d);
-	device_cpu(d, (int)o->threads);
+	device_open_cpu(d, (int)o->threads);
 	o->device = DEVICE_CPU;
 	return backend_choose(o, &kind, e);
 }

@@ -127,7 +127,7 @@ int dataset_open(
 		dataset_close(d);
 		return -1;
 	}
-	d->counted = comm_max_i64(world, d->corpus && corpus_counted(d->corpus));
+	d->counted = comm_max_i64(world, d->corpus && corpus_has_spans(d->corpus));
 	int64_t window = d->corpus ? corpus_window(d->corpus) : 0;
 	d->window = comm_max_i64(world, window);
 	if (comm_min_i64(world, d->corpus ? window : d->window) != d->window)

@@ -1,5 +1,4 @@
-/*
- * engine: computes a step. This header declares the trainer, a model in training on the ranks of
+/* engine: computes a step. This header declares the trainer, a model in training on the ranks of
  * one worker, which trainer.c builds. The other headers:
  *   options.h    the options of pt-train, and values resolved from them
  *   layout.h     the parts of the model and of the batch that each rank computes
@@ -10,8 +9,7 @@
  *   state.h      checkpoints of a trainer
  *   inference.h  a model without gradients
  *
- * The engine does not depend on the run around it: no log, no directory, no clock, no local SGD.
- */
+ * The engine does not depend on the run around it: no log, no directory, no clock, no local SGD. */
 #pragma once
 
 #include "ckpt/ckpt.h"
@@ -92,7 +90,7 @@ struct trainer {
 		/* `micro` and gradients, if they share memory; bytes shared. */
 		struct arena both;
 		int64_t shared;
-		void *gradients_at; /* NULL: the gradients have their own memory */
+		void *gradient_memory; /* NULL: the gradients have their own memory */
 		/* The destination of --offload. */
 		struct offload_backend *offload_backend;
 	} memory;
@@ -154,21 +152,19 @@ struct trainer {
 struct trainer_sizes {
 	int64_t run, micro, scratch; /* the arenas */
 	/* Bytes of the gradients, and their offset in `micro`; equal to `micro`: after it. */
-	int64_t gradients, gradients_at;
+	int64_t gradients, gradient_memory;
 	int64_t offloaded;
 	int64_t copy; /* this rank's copy of a checkpoint */
 	bool copies;  /* checkpoints are written in the background, from copies */
 };
 
-/*
- * A trainer is made in three parts, all collective. trainer_prepare() makes options, model and
+/* A trainer is made in three parts, all collective. trainer_prepare() makes options, model and
  * device; the caller owns `data`. trainer_connect() opens the library that transfers device
  * memory, collective over `all` ranks; `workers` is the group of ranks that local SGD
  * synchronizes, or NULL. trainer_build() allocates the memory, after the caller has planned the
  * sizes. If trainers of several workers share a GPU, all wait for each other after the first part
  * and query the free memory again, since nothing is allocated before the last part. Parameters are
- * initialized from the seed unless a checkpoint is loaded (--resume, --init-from).
- */
+ * initialized from the seed unless a checkpoint is loaded (--resume, --init-from). */
 int trainer_prepare(struct trainer *t, const struct train_opts *o, struct comm *world,
 	struct dataset *data, struct err *e);
 void trainer_query_free_memory(struct trainer *t);
@@ -184,12 +180,10 @@ void trainer_close(struct trainer *t);
 void trainer_build_state(struct trainer *t);
 void trainer_build_pipe(struct trainer *t);
 void trainer_dismantle(struct trainer *t);
-/*
- * Returns the offset in `micro` at which the gradients may begin, after the calls above. A
+/* Returns the offset in `micro` at which the gradients may begin, after the calls above. A
  * backward frees the activations layer by layer, from the last layer on, and writes gradients
  * in the same order. So in a step of one micro-batch, gradients overwrite activations whose
- * backward is over. trainer_shared_bytes() returns the bytes that this saves.
- */
+ * backward is over. trainer_shared_bytes() returns the bytes that this saves. */
 int64_t trainer_gradients_at(const struct trainer *t);
 int64_t trainer_shared_bytes(const struct trainer_sizes *s);
 /* Returns the peak of the memory that this rank has allocated for a step. */

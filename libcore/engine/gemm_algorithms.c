@@ -60,7 +60,7 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
 		return -1;
 	comm_bcast_str(all, &text, 0);
 	/* (only rank 0 has the path) */
-	if (text.len && device_take_algorithms(d, text.s, e) && path.len)
+	if (text.len && device_set_algorithms(d, text.s, e) && path.len)
 		err_prefix(e, "%s: ", path.s);
 	return comm_agree(all, e);
 }
@@ -81,7 +81,7 @@ int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 		if (r == all->rank)
 			str_add(&text, mine.s, mine.len);
 		comm_bcast_str(all, &text, r);
-		rc = rc ? rc : device_take_algorithms(&t->d, text.s, e);
+		rc = rc ? rc : device_set_algorithms(&t->d, text.s, e);
 	}
 	return comm_agree(all, e);
 }

@@ -57,7 +57,7 @@ static void set_lr_scale(struct tensor *t, double x)
 	t->lr_scale = (float)x;
 }
 
-int options_freeze(struct model *m, const struct strs *list, struct err *e)
+int options_mark_frozen(struct model *m, const struct strs *list, struct err *e)
 {
 	int n_trained = 0;
 	for (int64_t i = 0; i < list->n; i++)
@@ -93,9 +93,10 @@ static int set_lr_scales(struct model *m, const struct strs *list, struct err *e
 	return 0;
 }
 
-int options_groups(const struct train_opts *o, struct model *m, struct err *e)
+int options_set_groups(const struct train_opts *o, struct model *m, struct err *e)
 {
-	return options_freeze(m, &o->freeze, e) || set_lr_scales(m, &o->lr_scale_of, e)
+	return options_mark_frozen(m, &o->freeze, e) ||
+			       set_lr_scales(m, &o->lr_scale_of, e)
 		       ? -1
 		       : 0;
 }
@@ -105,7 +106,7 @@ int options_model_init(
 {
 	if (model_init(m, &o->model, vocab, e))
 		return -1;
-	if (!model_check_kernels(m, e) && !options_groups(o, m, e))
+	if (!model_check_kernels(m, e) && !options_set_groups(o, m, e))
 		return 0;
 	model_free(m);
 	return -1;

@@ -133,11 +133,11 @@ int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int f
 		piece = xrealloc(piece, (size_t)(rows * width) * sizeof(float));
 		for (int64_t r = 0; r < t->dims[0] && !rc; r += rows) {
 			int64_t n = min64(rows, t->dims[0] - r);
-			if (!send && !store_wants(s, i, r, n))
+			if (!send && !store_has_rows(s, i, r, n))
 				continue;
 			rc = read_piece(c, send, from, t, r, n, piece, e);
 			if (!rc)
-				store_put(s, to, i, r, n, piece);
+				store_write_rows(s, to, i, r, n, piece);
 		}
 	}
 	return rc;

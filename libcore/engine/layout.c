@@ -128,7 +128,7 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 {
 	int64_t tp = 0, cp = o->resolved.degree[AXIS_CP];
 	struct str text = {0};
-	if (model_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
+	if (model_parse_virtual(o->model.virtual_degrees, &tp, &cp, e) ||
 		resolve_pieces(o, &tp, e) || fit_virtual(o, AXIS_TP, &tp, e) ||
 		fit_virtual(o, AXIS_CP, &cp, e))
 		return -1;
@@ -155,9 +155,9 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	};
 	if (!o->tile)
 		return 0;
-	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
+	if (options_reject(mistakes, ARRAY_LEN(mistakes), e))
 		return -1;
-	model_virtual(
+	model_parse_virtual(
 		o->model.virtual_degrees, &tp, &cp, e); /* resolved, so it is valid */
 	if (tp == degree[AXIS_TP])
 		return reject_tile(o, "gives a rank only one piece of each weight",
@@ -245,7 +245,7 @@ int layout_data_ranks(const struct train_opts *o)
 int layout_data_rank(const int degree[N_AXES], int rank)
 {
 	int at[N_AXES];
-	mesh_place(degree, rank, at);
+	mesh_coordinates(degree, rank, at);
 	return microbatches_rank(degree, at);
 }
 

@@ -59,7 +59,7 @@ static void search_result(void *with, const struct result *r)
 		return;
 	p->found = true;
 	p->index = at;
-	if (r->extent == OF_TENSOR) {
+	if (r->extent == EXTENT_LEAF) {
 		p->index += tensor_index(r->tensor, r->slice, 0);
 		snprintf(p->where, sizeof(p->where), "gradient of %s", r->name);
 		return;

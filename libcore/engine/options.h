@@ -156,34 +156,34 @@ void options_give_advice(void);
 /* Appends the options that are saved with a run. */
 void options_print_saved(const struct train_opts *o, struct str *out);
 /* Appends the options that determine results. For DEVICE_CPU, both --kernels give the same text,
- * as they give the same bits. options_arithmetic() appends all that determines results. */
+ * as they give the same bits. options_print_arithmetic() appends all that determines results. */
 void options_print_result_options(
 	const struct train_opts *o, int device, struct str *out);
-void options_arithmetic(const struct train_opts *o, const struct model *m,
+void options_print_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config. */
-int options_model(struct model_config *m, const char *config, struct err *e);
+int options_parse_model(struct model_config *m, const char *config, struct err *e);
 
 /* ---- groups.c ----------------------------------------------------------------------- */
 
 /* Applies --freeze and --lr-scale-of to the tensors. */
-int options_groups(const struct train_opts *o, struct model *m, struct err *e);
-/* Makes a run's model: model_init(), a check that the kernels support it, options_groups(). */
+int options_set_groups(const struct train_opts *o, struct model *m, struct err *e);
+/* Makes a run's model: model_init(), a check that the kernels support it, options_set_groups(). */
 int options_model_init(
 	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e);
 /* Marks the tensors that --freeze names. */
-int options_freeze(struct model *m, const struct strs *list, struct err *e);
+int options_mark_frozen(struct model *m, const struct strs *list, struct err *e);
 
 /* ---- options_check.c ---------------------------------------------------------------- */
 
 /* Checks what the option table cannot express; sets defaults that depend on other options. */
 int options_check(struct train_opts *o, struct err *e);
-/* options_refuse() returns an error with the message of the first mistake that was made. */
+/* options_reject() returns an error with the message of the first mistake that was made. */
 struct mistake {
 	bool made;
 	const char *message;
 };
-int options_refuse(const struct mistake *list, size_t n, struct err *e);
+int options_reject(const struct mistake *list, size_t n, struct err *e);
 /* Is anything offloaded? */
 bool options_offload(const struct train_opts *o);
 /* Parses the steps of --profile or --trace-steps: FIRST:LAST or FIRST. */
@@ -192,4 +192,4 @@ int options_parse_steps(const struct train_opts *o, const char *option, const ch
 /* The type of GEMM operands, on a device that stores 16 bits. */
 enum dtype options_gemm_dtype(const struct train_opts *o);
 /* Sets the hyperparameters of the optimizer, with its defaults. */
-void options_optim(const struct train_opts *o, struct optim_config *c);
+void options_set_optim(const struct train_opts *o, struct optim_config *c);

@@ -2,7 +2,7 @@
 #include "engine/layout.h"
 #include "engine/options.h"
 
-int options_refuse(const struct mistake *list, size_t n, struct err *e)
+int options_reject(const struct mistake *list, size_t n, struct err *e)
 {
 	for (size_t i = 0; i < n; i++)
 		if (list[i].made)
@@ -34,7 +34,7 @@ static int check_edit(const struct train_opts *o, struct err *e)
 	};
 	if (!x->workers)
 		return 0;
-	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
+	if (options_reject(mistakes, ARRAY_LEN(mistakes), e))
 		return -1;
 	if (o->batch % x->workers)
 		return err_set(e, EX_USAGE,
@@ -93,7 +93,7 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"watchdog: less than a second is too short: give 1 or more, or 0 to turn "
 			"it off"},
 	};
-	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
+	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
 }
 
 /* By default, a batch has 8 or more micro-batches, so that up to 8 ranks give equal bits. */
@@ -165,7 +165,7 @@ enum dtype options_gemm_dtype(const struct train_opts *o)
 	return types[o->dtype];
 }
 
-void options_optim(const struct train_opts *o, struct optim_config *c)
+void options_set_optim(const struct train_opts *o, struct optim_config *c)
 {
 	bool muon = o->optimizer == OPTIMIZER_MUON;
 	*c = (struct optim_config){.kind = o->optimizer,

@@ -15,7 +15,7 @@ void options_print_result_options(const struct train_opts *o, int device, struct
 	opts_print(&train_program, &copy, OPT_ARITH, 0, out);
 }
 
-void options_arithmetic(const struct train_opts *o, const struct model *m,
+void options_print_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out)
 {
 	struct train_opts copy = *o;
@@ -32,7 +32,7 @@ void options_arithmetic(const struct train_opts *o, const struct model *m,
 	str_printf(out, "program = %s\n", PT_VERSION);
 }
 
-int options_model(struct model_config *m, const char *config, struct err *e)
+int options_parse_model(struct model_config *m, const char *config, struct err *e)
 {
 	struct train_opts o;
 	if (opts_from_text(&train_program, &o, config, true, e))

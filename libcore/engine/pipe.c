@@ -1,5 +1,4 @@
-/*
- * The pipeline: executes the actions of a schedule one after the other. Messages between stages are
+/* The pipeline: executes the actions of a schedule one after the other. Messages between stages are
  * received directly into the activations of a micro-batch: on each stage, micro-batch m uses slot
  * m % n_slots, and the peak of the schedule determines n_slots.
  *
@@ -14,8 +13,7 @@
  *
  * If the next stage is on the same rank, it copies its input when its forward begins: the
  * output stays in its slot until the backward. Gradients are copied as soon as they are
- * complete, since their slot may be used again before they are needed.
- */
+ * complete, since their slot may be used again before they are needed. */
 #include "engine/pipe.h"
 
 #include "base/trace.h"
@@ -240,7 +238,7 @@ static void begin_transfers(struct pipe *x, int64_t n)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
 			post_receive(x, &x->stages[v], i);
 	if (x->axis->size > 1)
-		comm_background(poll_transfers, x);
+		comm_background_begin(poll_transfers, x);
 }
 
 static void end_transfers(struct pipe *x)

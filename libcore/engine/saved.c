@@ -82,8 +82,8 @@ static int check_shape(const struct ckpt *c, const struct ckpt_tensor *f,
 		(long long)t->dims[0], (long long)(t->ndim == 1 ? 1 : t->dims[1]));
 }
 
-int state_shapes(const struct ckpt *c, const struct model_config *options, bool whole,
-	struct err *e)
+int state_check_shapes(const struct ckpt *c, const struct model_config *options,
+	bool whole, struct err *e)
 {
 	struct model m;
 	int64_t per_layer = 0, n_known = 0;
@@ -128,7 +128,7 @@ int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e)
 	 * samples is known; checkpoints of other programs have steps, but no samples) */
 	bool possible = !i->samples || (i->step > 0 && i->samples >= i->step);
 	if (possible && tokens_agree(c, saved)) {
-		if (!state_shapes(c, &saved->model, false, e))
+		if (!state_check_shapes(c, &saved->model, false, e))
 			return 0;
 		opts_free(&train_program, saved);
 		return -1;

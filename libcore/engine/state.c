@@ -189,7 +189,7 @@ void state_gather(struct trainer *t, struct inference *x)
 			int64_t n = min64(rows, tensor->dims[0] - r);
 			store_collect(t->store, STORE_PARAM, i, r, n, 0, piece);
 			if (x->store)
-				store_put(x->store, STORE_PARAM, i, r, n, piece);
+				store_write_rows(x->store, STORE_PARAM, i, r, n, piece);
 		}
 	}
 }
@@ -230,7 +230,7 @@ static void set_progress(struct trainer *t, const struct ckpt_info *info)
 static int check_vocabulary(
 	const struct ckpt *c, const struct dataset *data, struct err *e)
 {
-	if (!c->tokenizer.kind || tokenizer_same(&c->tokenizer, &data->tokenizer))
+	if (!c->tokenizer.kind || tokenizer_equal(&c->tokenizer, &data->tokenizer))
 		return 0;
 	const char *form = tokenizer_normalizer(&c->tokenizer),
 		   *other = tokenizer_normalizer(&data->tokenizer);

@@ -34,8 +34,8 @@ int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e)
 /* Checks that the options of a model give the tensors of the file and their shapes. Allocates
  * nothing of a size that the options specify. `whole`: all tensors must be there; else a file
  * with only parameters may have some of them, and under other names. */
-int state_shapes(const struct ckpt *c, const struct model_config *options, bool whole,
-	struct err *e);
+int state_check_shapes(const struct ckpt *c, const struct model_config *options,
+	bool whole, struct err *e);
 /* Checks the options in a checkpoint as state_options() does. */
 int state_check(const struct ckpt *c, struct err *e);
 

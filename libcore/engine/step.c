@@ -104,7 +104,7 @@ static void put_terms(struct trainer *t, const struct step_result *r)
 		.scale = t->loss_scale,
 		.step = t->step + 1};
 	struct optim_config c;
-	options_optim(&t->o, &c);
+	options_set_optim(&t->o, &c);
 	optimizers[c.kind]->prepare(&c, (double)step, &terms.update);
 	device_put(&t->d, t->terms, &terms, sizeof(terms));
 	store_set_grid(t->store, r->grid);
@@ -224,12 +224,10 @@ static void step_allreduce(
 
 /* ---- enqueueing a step --------------------------------------------------------------- */
 
-/*
- * On a GPU the update is enqueued before the host has the loss and the norm: the device itself
+/* On a GPU the update is enqueued before the host has the loss and the norm: the device itself
  * skips the update if they are not finite. The host then waits only for the result, and
  * enqueues the next step while the GPU still updates. On a CPU the result is available by then;
- * and in a warm-up of local SGD the workers must agree first.
- */
+ * and in a warm-up of local SGD the workers must agree first. */
 static bool updates_ahead(const struct work *w)
 {
 	return w->t->d.discrete && !w->averages;
@@ -293,7 +291,7 @@ static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct store *s = t->store;
-	int64_t read = s->read, written = s->written, sent = mesh_sent(&t->mesh);
+	int64_t read = s->read, written = s->written, sent = mesh_bytes_sent(&t->mesh);
 	t->graph.state = GRAPH_NONE;
 	store_forget(s); /* a graph computes all that it needs */
 	if (!all_capture(t, device_graph_begin(&t->d)))
@@ -301,7 +299,7 @@ static bool capture_graph(struct work *w)
 	enqueue_step(w);
 	t->graph.read = s->read - read;
 	t->graph.written = s->written - written;
-	t->graph.sent = mesh_sent(&t->mesh) - sent;
+	t->graph.sent = mesh_bytes_sent(&t->mesh) - sent;
 	s->read = read;
 	s->written = written;
 	t->mesh.repeated -= t->graph.sent; /* it has not been launched yet */
@@ -392,7 +390,7 @@ static int first_grid(const struct trainer *t, bool averages)
 static bool needs_coarser(const struct work *w)
 {
 	return w->t->o.dtype != PRECISION_FP16 && w->outcome == STEP_TOO_LARGE &&
-	       w->r->grid - COARSER >= GRID_LEAST;
+	       w->r->grid - COARSER >= GRID_MIN_EXPONENT;
 }
 
 /* ---- a whole step ------------------------------------------------------------------ */

@@ -51,7 +51,7 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
 		.part = t->layout.part,
-		.ends_meet = pipeline_ends_share_rank(t),
+		.has_both_ends = pipeline_ends_share_rank(t),
 		.chunks = m->cp,
 		.microbatches = t->layout.microbatches,
 		.zero = (int)o->zero,
@@ -64,7 +64,7 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 		.offload = (enum offload)o->offload,
 		.offload_outer = o->edit.offload,
 		.offload_backend = t->memory.offload_backend,
-		.gradients_at = t->memory.gradients_at,
+		.gradient_memory = t->memory.gradient_memory,
 		.copy = options_gemm_dtype(o)};
 	store_groups_begin(&c.groups);
 	optim_add_groups(optim, &c.groups);
@@ -94,7 +94,7 @@ static void open_pass(struct trainer *t)
 void trainer_build_state(struct trainer *t)
 {
 	struct optim_config optim;
-	options_optim(&t->o, &optim);
+	options_set_optim(&t->o, &optim);
 	if (t->o.dtype == PRECISION_FLOAT8)
 		model_set_float8(&t->model, t->o.float8_skip_ends);
 	open_store(t, &optim);
@@ -136,13 +136,15 @@ int64_t trainer_gradients_at(const struct trainer *t)
 	/* (workers exchange pseudo-gradients while they compute) */
 	if (!o->edit.workers && !o->tile && !offloads_grads((enum offload)o->offload) &&
 		pipe_live_bytes(&t->pipe, all, live))
-		at = round_up(store_gradients_over(t->store, live, all), GRADIENTS_ALIGN);
+		at = round_up(
+			store_gradients_offset(t->store, live, all), GRADIENTS_ALIGN);
 	return min64(at, all);
 }
 
 int64_t trainer_shared_bytes(const struct trainer_sizes *s)
 {
-	return s->micro + s->gradients - max64(s->micro, s->gradients_at + s->gradients);
+	return s->micro + s->gradients -
+	       max64(s->micro, s->gradient_memory + s->gradients);
 }
 
 int64_t trainer_peak_bytes(const struct trainer *t)
@@ -163,7 +165,7 @@ static void open_activations(struct trainer *t, const struct trainer_sizes *size
 	device_arena(&t->d, &m->both, "activations and gradients",
 		(size_t)(sizes->micro + sizes->gradients - m->shared));
 	arena_over(&m->micro, "activations", m->both.base, (size_t)sizes->micro);
-	m->gradients_at = m->both.base + sizes->gradients_at;
+	m->gradient_memory = m->both.base + sizes->gradient_memory;
 }
 
 static void close_activations(struct trainer *t)

@@ -32,7 +32,7 @@ static bool has_tokenizer(const char *directory)
 		"tokenizer.json", "tekken.json", "vocab.bpe", "merges.txt"};
 	bool found = false;
 	for (size_t i = 0; i < ARRAY_LEN(names) && !found; i++)
-		found = container_has(directory, names[i]);
+		found = directory_has_file(directory, names[i]);
 	return found;
 }
 
@@ -60,7 +60,7 @@ static int keep_positions(struct ckpt *c, struct err *e)
 	struct model_config options;
 	if (c->origin.len)
 		return 0;
-	if (options_model(&options, c->config.s, e)) {
+	if (options_parse_model(&options, c->config.s, e)) {
 		ckpt_close(c);
 		return -1;
 	}
@@ -77,12 +77,12 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;
 	const struct tokenizer_source files = {"bpe", path, NULL, false};
-	if (!file_is_folder(path) || !has_tokenizer(path))
+	if (!file_is_directory(path) || !has_tokenizer(path))
 		return 0;
 	if (tokenizer_make(&(*c)->tokenizer, &files, &why)) {
 		static bool warned; /* (pt-train opens a model twice, on all ranks) */
 		tokenizer_free(&(*c)->tokenizer);
-		if (!warned && log_speaks())
+		if (!warned && log_is_enabled())
 			warn("%s: its tokenizer is not compared with the data's: %s",
 				path, why.msg);
 		warned = true;
@@ -94,10 +94,11 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 	return -1;
 }
 
-int convert_open_speaker(struct ckpt **c, const char *path, struct err *e)
+int convert_open_for_sampling(struct ckpt **c, const char *path, struct err *e)
 {
 	const struct convert_kind kind = convert_detect(path);
-	if (kind.format == &convert_pt || !file_is_folder(path) || !has_tokenizer(path))
+	if (kind.format == &convert_pt || !file_is_directory(path) ||
+		!has_tokenizer(path))
 		return ckpt_open(c, path, e);
 	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;

@@ -1,11 +1,9 @@
-/*
- * foreign: reads and writes models of other programs. A file of any format opens as a view
+/* foreign: reads and writes models of other programs. A file of any format opens as a view
  * (ckpt/view.h), and a view can be written in most formats, so formats convert to each other:
  * Hugging Face's safetensors, llm.c's model files, and PyTorch checkpoints, which are only read.
  *
  * Files are not trusted: lengths, offsets, types and shapes are checked before memory is allocated.
- * No call is collective. Functions that return int return 0, or -1 with *e set.
- */
+ * No call is collective. Functions that return int return 0, or -1 with *e set. */
 #pragma once
 
 #include "ckpt/view.h"
@@ -101,7 +99,7 @@ int convert_open_ckpt(
 int convert_open_model(struct ckpt **c, const char *path, struct err *e);
 /* Opens a model to sample from: a checkpoint, or a directory of another format with a model and its
  * tokenizer, equivalent to the output of pt-ckpt convert --vocabulary. */
-int convert_open_speaker(struct ckpt **c, const char *path, struct err *e);
+int convert_open_for_sampling(struct ckpt **c, const char *path, struct err *e);
 /* Computes the hash of a file's parameters. */
 int convert_hash_file(
 	const char *path, const struct open_how *how, uint64_t *hash, struct err *e);
@@ -118,7 +116,7 @@ int convert_selection(const char *path, const struct open_how *how,
 
 /* Sets *ids, for free(), to the tokens that end a generated text, from generation_config.json or
  * else config.json. Returns their number. */
-int64_t hf_origin_ends(const struct str *origin, uint32_t **ids);
+int64_t hf_origin_end_tokens(const struct str *origin, uint32_t **ids);
 /* Appends the chat template (Jinja), if there is one. */
 void hf_origin_template(const struct str *origin, struct str *out);
 

@@ -43,7 +43,7 @@ static int advise(const char *path, struct err *e)
 	char first[8] = {0};
 	const struct err why = *e;
 	int64_t n = why.code == EX_DATAERR ? file_sniff(path, first, sizeof(first)) : -1;
-	bool other = n > 0 && !h5_begins(first, (size_t)n);
+	bool other = n > 0 && !h5_has_signature(first, (size_t)n);
 	if (other && !memcmp(first, "GGUF", 4))
 		return err_set(e, why.code,
 			"%s: GGUF files are not supported; pass the Hugging Face model "
@@ -107,7 +107,7 @@ static void pad_tokens(const struct ckpt_view *v, struct tokenizer *t, struct er
 {
 	enum { MAX_PADDING = 1024 };
 	struct model_config c;
-	if (options_model(&c, v->config.s, e))
+	if (options_parse_model(&c, v->config.s, e))
 		return;
 	int64_t has = t->vocab.n, wants = v->tokenizer ? v->tokenizer->vocab.n : c.vocab;
 	if (!bpe_rules_of(t) || wants <= has || wants > has + MAX_PADDING)
@@ -123,7 +123,7 @@ static int check_tokens(
 	const struct ckpt_view *v, const struct tokenizer *t, struct err *e)
 {
 	struct model_config c;
-	if (options_model(&c, v->config.s, e))
+	if (options_parse_model(&c, v->config.s, e))
 		return -1;
 	return v->tokenizer || !c.vocab || c.vocab == t->vocab.n
 		       ? 0
@@ -142,7 +142,7 @@ static int read_tokenizer(struct tokenizer *t, const char *path, struct err *e)
 
 bool convert_is_tokenizer(const char *path)
 {
-	return file_is_folder(path) || text_ends(path, ".json") ||
+	return file_is_directory(path) || text_ends(path, ".json") ||
 	       text_ends(path, ".bpe") || text_ends(path, ".txt") ||
 	       text_ends(path, ".tiktoken");
 }
@@ -208,8 +208,8 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 	scoped_ptr struct ordered_tensor *list = xcalloc((size_t)n, sizeof(*list));
 	int *order = xcalloc((size_t)n, sizeof(*order));
 	/* (the names do not depend on the vocabulary) */
-	bool known = !options_model(&c, config, &e) && c.layers <= max64(n, MAX_LAYERS) &&
-		     !model_init(&m, &c, 1, &e);
+	bool known = !options_parse_model(&c, config, &e) &&
+		     c.layers <= max64(n, MAX_LAYERS) && !model_init(&m, &c, 1, &e);
 	scoped_ptr struct ordered_tensor *index = index_model(&m);
 	for (int i = 0; i < n; i++) {
 		list[i] = (struct ordered_tensor){m.n_tensors, tensors[i].name, i};
@@ -255,7 +255,7 @@ static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
 		ckpt_close(c);
 		return -1;
 	}
-	ckpt_view_of(v, c);
+	ckpt_view_from(v, c);
 	v->close = close_pt;
 	return 0;
 }
@@ -270,7 +270,7 @@ static int write_stdout(const struct ckpt_view *v, struct err *e)
 	close(fd);
 	int rc = ckpt_view_write(v, kept, e);
 	if (!rc && ((fd = open(kept, O_RDONLY | O_CLOEXEC)) < 0 ||
-			   copy_most(fd, STDOUT_FILENO, INT64_MAX)))
+			   copy_up_to(fd, STDOUT_FILENO, INT64_MAX)))
 		rc = err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
 	if (!rc)
 		close(fd);

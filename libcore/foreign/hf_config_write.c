@@ -131,7 +131,7 @@ static int check_gpt2(const struct model *m, struct err *e)
 /* Returns an option of the model that can be read but not written; NULL: none. */
 static const char *option_without_class(const struct model *m)
 {
-	const char *lacks = model_lacks_kernels(m);
+	const char *lacks = model_unsupported_part(m);
 	return lacks			  ? lacks
 	       : m->c.rotary		  ? "rotary-channels"
 	       : m->c.attention_scale > 0 ? "attention-scale"

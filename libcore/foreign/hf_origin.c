@@ -124,7 +124,7 @@ static int64_t add_ends(const json_t *end, uint32_t **ids)
 	return n;
 }
 
-int64_t hf_origin_ends(const struct str *origin, uint32_t **ids)
+int64_t hf_origin_end_tokens(const struct str *origin, uint32_t **ids)
 {
 	static const char *const names[] = {"generation_config.json", "config.json"};
 	int64_t n = 0;

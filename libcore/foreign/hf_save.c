@@ -199,7 +199,7 @@ static int64_t get_positions(const struct saving *s)
 static const char *tokenizer_directory(const char *files, struct str *out)
 {
 	const char *slash = files ? strrchr(files, '/') : NULL;
-	if (files && file_is_folder(files))
+	if (files && file_is_directory(files))
 		return files;
 	str_printf(
 		out, "%.*s.", slash ? (int)(slash + 1 - files) : 0, files ? files : "");

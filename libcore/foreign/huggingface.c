@@ -1,7 +1,5 @@
-/*
- * A Hugging Face model: a directory with config.json and model.safetensors, or several files and
- * model.safetensors.index.json; or the path of such a file next to a config.json.
- */
+/* A Hugging Face model: a directory with config.json and model.safetensors, or several files and
+ * model.safetensors.index.json; or the path of such a file next to a config.json. */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 #include "dialect/dialect.h"
@@ -13,14 +11,15 @@
 /* Returns what to append to the path to get the tensors' path; NULL if it is another format. */
 static const void *probe_hf(const char *path)
 {
-	if (!file_is_folder(path))
+	if (!file_is_directory(path))
 		return text_ends(path, ".safetensors") ||
 				       text_ends(path, ".safetensors.index.json")
 			       ? ""
 			       : NULL;
-	if (container_has(path, HF_ONE_FILE))
+	if (directory_has_file(path, HF_ONE_FILE))
 		return "/" HF_ONE_FILE;
-	return container_has(path, HF_INDEX_FILE) || container_has(path, "config.json")
+	return directory_has_file(path, HF_INDEX_FILE) ||
+			       directory_has_file(path, "config.json")
 		       ? "/" HF_INDEX_FILE
 		       : NULL;
 }

@@ -1,9 +1,7 @@
-/*
- * Model files of karpathy/llm.c: a header of 256 little-endian i32, then the parameters, each kind
+/* Model files of karpathy/llm.c: a header of 256 little-endian i32, then the parameters, each kind
  * for all layers, with queries, keys and values in one. Version 3 is fp32, 5 is bf16. llm.c leaves
  * the end of the header 0. pt-ckpt stores the XXH3 of the file there, which it verifies, and a
- * vocabulary size (llmc_layout.c).
- */
+ * vocabulary size (llmc_layout.c). */
 #include "archive/safetensors.h"
 #include "foreign/llmc_internal.h"
 

@@ -1,11 +1,9 @@
-/*
- * The models of llm.c: headers and the order of the parameters.
+/* The models of llm.c: headers and the order of the parameters.
  *   GPT-2    gpt2_write_to_checkpoint() in train_gpt2.cu, write_model() in train_gpt2.py
  *   Llama 3  write_model() in train_llama3.py
  * The header of a Llama has integers even for the factor of the feed-forward width (1.3) and
  * norm-eps (1e-5), which become 1 and 0. So the width is derived from the file size, and norm-eps
- * is 1e-5.
- */
+ * is 1e-5. */
 #include "foreign/llmc_internal.h"
 
 #include <math.h>

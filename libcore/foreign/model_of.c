@@ -41,7 +41,7 @@ int convert_model(const struct ckpt_view *v, struct model *m, struct err *e)
 {
 	struct model_config c;
 	int64_t vocab = v->tokenizer ? v->tokenizer->vocab.n : 0;
-	if (options_model(&c, v->config.s, e) || check_layers(&c, v, e) ||
+	if (options_parse_model(&c, v->config.s, e) || check_layers(&c, v, e) ||
 		model_init(m, &c, vocab, e)) {
 		e->code = EX_DATAERR; /* (not a usage error) */
 		return err_prefix(e, "%s: ", v->name);
@@ -153,7 +153,7 @@ int convert_options(const char *config, int64_t vocab, struct str *out, struct e
 {
 	struct model_config c;
 	struct model m;
-	if (options_model(&c, config, e))
+	if (options_parse_model(&c, config, e))
 		return -1;
 	/* (other formats describe the padding differently; shapes are compared instead) */
 	c.vocab_multiple = 1;
@@ -188,7 +188,7 @@ int convert_same_model(
 		rc = err_set(e, EX_DATAERR, "%s and %s are different models: %.*s",
 			a->name, b->name, (int)strcspn(differ.s, "\n"), differ.s);
 	else if (a->tokenizer && b->tokenizer &&
-		 !tokenizer_same(a->tokenizer, b->tokenizer))
+		 !tokenizer_equal(a->tokenizer, b->tokenizer))
 		rc = err_set(e, EX_DATAERR, "%s and %s have different vocabularies",
 			a->name, b->name);
 	return rc ? -1 : 0;

@@ -13,7 +13,7 @@ int read_floats(int fd, const char *path, enum dtype dtype, int64_t at, int64_t 
 		return file_read_at(fd, path, out, n_bytes, at, e);
 	scoped_ptr uint16_t *half = xmalloc(n_bytes + 1);
 	int rc = file_read_at(fd, path, half, n_bytes, at, e);
-	device_cpu(&d, 0);
+	device_open_cpu(&d, 0);
 	if (!rc)
 		d.k->widen(&d, mat(out, 1, n), half, dtype);
 	return rc;
@@ -25,7 +25,7 @@ int number_file_begin(
 	*f = (struct number_file){.path = path, .dtype = dtype};
 	if (durable_begin_own(&f->d, path, e))
 		return -1;
-	device_cpu(&f->device, 0);
+	device_open_cpu(&f->device, 0);
 	f->hash = hash_open();
 	f->fd = durable_open(&f->d);
 	return f->fd < 0

@@ -1,7 +1,5 @@
-/*
- * PyTorch checkpoints as views: all containers (archive.h), with the names of torchtitan, Hugging
- * Face, nanoGPT, Megatron-LM or nanotron, and AdamW's moments if they have them.
- */
+/* PyTorch checkpoints as views: all containers (archive.h), with the names of torchtitan, Hugging
+ * Face, nanoGPT, Megatron-LM or nanotron, and AdamW's moments if they have them. */
 #include "foreign/foreign.h"
 #include "foreign/foreign_internal.h"
 
@@ -298,7 +296,7 @@ static int read_step(struct torch_view *x, int64_t *step, struct err *e)
 			moment->name);
 		const struct torch_item *s = torch_find(&x->file, name.s);
 		v = 0;
-		rc = s ? torch_numbers(&x->file, s, 1, &v, &n, e)
+		rc = s ? torch_read_numbers(&x->file, s, 1, &v, &n, e)
 		       : err_set(e, EX_DATAERR, "%s: %s is missing", x->file.path,
 				 name.s);
 		if (!rc && (!n || !(v >= 0 && v < 0x1p53)))
@@ -464,7 +462,7 @@ static int load(
 		return err_prefix(e, "%s: ", path);
 	}
 	if (x->how->freeze && x->how->freeze->n &&
-		options_freeze(&x->m, x->how->freeze, e))
+		options_mark_frozen(&x->m, x->how->freeze, e))
 		return -1;
 	x->at.names = &x->names;
 	x->at.m = &x->m;
@@ -531,7 +529,7 @@ static int load_gradients(
 
 static const void *probe_torch(const char *path)
 {
-	return container_of(path);
+	return find_container(path);
 }
 
 static int open_torch(struct ckpt_view *v, const char *path, const void *probed,

@@ -23,7 +23,7 @@ static int read_argument(struct torch_file *f, const struct torch_names *x,
 	const struct torch_item *item = torch_names_find_exact(x, name);
 	int rc = x->dialect->read_numbers
 			 ? x->dialect->read_numbers(f, x, name, 1, &value, &n, e)
-		 : item ? torch_numbers(f, item, 1, &value, &n, e)
+		 : item ? torch_read_numbers(f, item, 1, &value, &n, e)
 			: 0;
 	if (!rc && n && value > 0 && value <= 1e9)
 		*out = value;
@@ -233,7 +233,7 @@ int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,
 	const struct torch_names *x, const char *given, struct err *e)
 {
 	struct model_config shape = {.arch = 0};
-	names_shapes(x, &shape);
+	set_config_from_shapes(x, &shape);
 	if (check_sizes(&shape, f->path, e))
 		return -1;
 	scoped_ptr char *path = find_config(f->path, given);
@@ -273,7 +273,7 @@ static int groups_agree(struct torch_file *f, const struct torch_names *x,
 	while ((item = torch_names_next_option(x, key, &at))) {
 		double other[2];
 		int64_t n_other = 0;
-		if (torch_numbers(f, item, 2, other, &n_other, e))
+		if (torch_read_numbers(f, item, 2, other, &n_other, e))
 			return -1;
 		*agree &= n_other == n && !memcmp(other, v, (size_t)n * sizeof(*v));
 	}
@@ -292,7 +292,7 @@ static int add_option(struct str *out, struct torch_file *f, const struct torch_
 	snprintf(path, sizeof(path), "optimizer.param_groups.0.%s", key);
 	bool own = x->dialect->read_numbers != NULL;
 	if (own	       ? x->dialect->read_numbers(f, x, path, 2, v, &n, e)
-		: item ? torch_numbers(f, item, 2, v, &n, e)
+		: item ? torch_read_numbers(f, item, 2, v, &n, e)
 		       : 0)
 		return -1;
 	if (item && n && !own && groups_agree(f, x, key, at, v, n, &agree, e))

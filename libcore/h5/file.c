@@ -287,18 +287,18 @@ int h5_end(struct h5 *f, int rc, struct err *e)
 	return rc || closed ? -1 : 0;
 }
 
-bool h5_begins(const char *first, size_t n)
+bool h5_has_signature(const char *first, size_t n)
 {
 	static const char signature[8] = {
 		'\211', 'H', 'D', 'F', '\r', '\n', '\032', '\n'};
 	return n >= sizeof(signature) && !memcmp(first, signature, sizeof(signature));
 }
 
-int h5_is(int fd, const char *name, struct err *e)
+int h5_file_is_hdf5(int fd, const char *name, struct err *e)
 {
 	char first[8];
 	int64_t n = file_read_first(fd, name, first, sizeof(first), e);
-	return n < 0 ? -1 : h5_begins(first, (size_t)n);
+	return n < 0 ? -1 : h5_has_signature(first, (size_t)n);
 }
 
 const char *h5_version(void)

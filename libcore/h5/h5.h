@@ -1,5 +1,4 @@
-/*
- * h5: the only callers of HDF5. Attributes by table, datasets by name, checksums for both.
+/* h5: the only callers of HDF5. Attributes by table, datasets by name, checksums for both.
  *
  * Files are written in HDF5's 1.8 format (its metadata blocks have checksums), are complete before
  * they get their names, and are sealed: the root attribute meta_xxh3 is a checksum of all names,
@@ -8,8 +7,7 @@
  *
  * Readers do not trust a file: they return -1 with *e set if it is damaged, and use memory and
  * time in proportion to its size. Functions that return int return 0 or -1 with *e set. No call is
- * collective or uses MPI.
- */
+ * collective or uses MPI. */
 #pragma once
 
 #include "base/file.h"
@@ -45,9 +43,9 @@ void h5_continue(struct h5 *f, uint64_t written);
  * seal. Datasets with block checksums: see h5_blocks_check_written(). */
 int h5_finish(struct h5 *f, int rc, struct err *e);
 /* Returns true if the first n bytes of a file have the signature of HDF5. */
-bool h5_begins(const char *first, size_t n);
+bool h5_has_signature(const char *first, size_t n);
 /* Checks an open file for the signature. Returns 1, 0, or -1 with *e set. */
-int h5_is(int fd, const char *name, struct err *e);
+int h5_file_is_hdf5(int fd, const char *name, struct err *e);
 const char *h5_version(void);
 void h5_versions(struct str *out); /* appends a line for --version */
 
@@ -106,11 +104,9 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e);
 
 /* ---- blocks.c: large datasets, written and read without HDF5 --------------------- */
 
-/*
- * A contiguous dataset that is written with pwrite and read with pread, not through HDF5. A row is
+/* A contiguous dataset that is written with pwrite and read with pread, not through HDF5. A row is
  * an element of the first dimension. The dataset /xxh3/PATH has the XXH3 of each block of rows, so
- * a part can be checked at first use.
- */
+ * a part can be checked at first use. */
 struct h5_blocks {
 	char path[128];
 	enum h5_type type;

@@ -1,12 +1,10 @@
-/*
- * Checks a file in a child process before it is read.
+/* Checks a file in a child process before it is read.
  *
  * HDF5 (1.10) trusts the metadata of a file: a malicious file can make it read invalid addresses,
  * loop forever, or allocate all memory. So a child process with resource limits first makes every
  * call that a reader will make. A file that kills the child is rejected; otherwise the parent makes
  * the same calls. Fuzzing (tests/fuzz/fuzz_shard.c and others) found files with correct checksums
- * that crash HDF5 or make it loop.
- */
+ * that crash HDF5 or make it loop. */
 #include "h5/h5_internal.h"
 
 #include <errno.h>

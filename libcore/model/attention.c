@@ -1,8 +1,6 @@
-/*
- * The attention sublayer: Wo attention(q, k, v), with q, k, v = Wq h, Wk h, Wv h. Wq, Wk, Wv are
+/* The attention sublayer: Wo attention(q, k, v), with q, k, v = Wq h, Wk h, Wv h. Wq, Wk, Wv are
  * column-parallel (a slice has whole heads), Wo is row-parallel. Keys and values of remote chunks
- * come from the ring of parallel/context.c.
- */
+ * come from the ring of parallel/context.c. */
 #include "model/block.h"
 
 enum { Q, K, V }; /* column-parallel tensors */
@@ -133,7 +131,7 @@ static void norm_and_rotate(
 			(float)p->m->c.norm_eps);
 	}
 	rotate(p, to, at, 1);
-	show(p, i == Q ? "attention.wq" : "attention.wk", OF_SLICE, at, to);
+	show(p, i == Q ? "attention.wq" : "attention.wk", EXTENT_SLICE, at, to);
 }
 
 /* Computes the gradient dy of the matmul's result. `dy` may be columns of a larger matrix. */
@@ -172,7 +170,7 @@ static void enter(
 	linear_enter(p, at, h, l, sub_linears(p, x, at, &x->a->m[ENTER_OUT], l));
 	norm_and_rotate(p, x, at, Q, l[Q].y);
 	norm_and_rotate(p, x, at, K, l[K].y);
-	show(p, "attention.wv", OF_SLICE, at, l[V].y);
+	show(p, "attention.wv", EXTENT_SLICE, at, l[V].y);
 }
 
 static void attend(
@@ -217,7 +215,7 @@ static void leave_backward(
 {
 	struct mat dout = part_of(p, x->g->m[DOUT], at);
 	linear_leave_backward(p, at, dout, d, x->t->out, no_mat());
-	show_gradient(p, "attention", OF_SLICE, at, dout);
+	show_gradient(p, "attention", EXTENT_SLICE, at, dout);
 }
 
 static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *a,
@@ -266,12 +264,12 @@ static void show_columns(struct pass *p, const char *name, struct at at, struct 
 	struct arena *scratch = p->d->scratch;
 	size_t mark = arena_mark(scratch);
 	if (dx.stride && (p->observer || arena_measuring(scratch))) {
-		struct mat copy = mat_take(scratch, dx.rows, dx.cols, dx.type);
+		struct mat copy = mat_alloc(scratch, dx.rows, dx.cols, dx.type);
 		if (p->observer)
 			p->d->k->copy(p->d, copy, dx);
 		dx = copy;
 	}
-	show_gradient(p, name, OF_SLICE, at, dx);
+	show_gradient(p, name, EXTENT_SLICE, at, dx);
 	arena_reset(scratch, mark);
 }
 

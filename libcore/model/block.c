@@ -1,7 +1,5 @@
-/*
- * A block: forward and backward of its two sublayers. The norm before a sublayer, the all-gather,
- * the sum over slices, dropout and the residual are common to all sublayers; see block.h.
- */
+/* A block: forward and backward of its two sublayers. The norm before a sublayer, the all-gather,
+ * the sum over slices, dropout and the residual are common to all sublayers; see block.h. */
 #include "model/block.h"
 
 static struct sub sub_of(const struct pass *p, int64_t layer, int i, struct block_acts *b,
@@ -70,7 +68,7 @@ static struct mat stream_size(const struct pass *p, enum dtype type)
 
 static struct mat take(struct arena *a, struct mat size)
 {
-	return size.cols ? mat_take(a, size.rows, size.cols, size.type) : no_mat();
+	return size.cols ? mat_alloc(a, size.rows, size.cols, size.type) : no_mat();
 }
 
 /* How activations are allocated. The recomputed activations of all blocks share one buffer. */
@@ -140,7 +138,7 @@ void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block
 /* Allocates the gradient of a sublayer's output. */
 static struct mat take_output_grad(const struct pass *p, struct arena *a)
 {
-	return mat_take(a, p->cp.local * p->rows, p->m->c.dim, act_type(p));
+	return mat_alloc(a, p->cp.local * p->rows, p->m->c.dim, act_type(p));
 }
 
 struct grad_copy block_copy(struct pass *p, int64_t lowest)
@@ -151,7 +149,7 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 	if (!norm_writes_copies(p))
 		return g;
 	g.copy = take_output_grad(p, a);
-	g.sums = mat_take(a, (int64_t)p->cp.local * p->tp.local, p->m->c.dim, DT_F32);
+	g.sums = mat_alloc(a, (int64_t)p->cp.local * p->tp.local, p->m->c.dim, DT_F32);
 	/* (if any block is float8, the middle one is) */
 	linear_amax_begin(p, linear_alloc_casts(p, p->m->c.layers / 2, copy, 1, true, a));
 	return g;
@@ -262,7 +260,7 @@ static void leave(
 		add_residual(p, at, &r, next ? &norm : NULL);
 		arena_reset(p->d->scratch, mark);
 		at.slice = 0;
-		show(p, x->f->out, OF_STREAM, at, yc);
+		show(p, x->f->out, EXTENT_STREAM, at, yc);
 	}
 }
 

@@ -61,14 +61,12 @@ struct sub {
 	bool again; /* recomputes: enter() does not write outputs that were kept */
 };
 
-/*
- * A sublayer of a block (attention, or a kind of feed-forward network) is
+/* A sublayer of a block (attention, or a kind of feed-forward network) is
  *   y = x + dropout(bias + the sum over slices of out inner(in norm(x))),
  * with column-parallel matmuls `in` and a row-parallel one `out` (struct sublayer_tensors).
  * A sublayer implements enter() (the matmuls `in`), inner() and the backwards; block.c computes the
  * rest. Functions with a gather or a sum are called for each slice and chunk, inner() once in all.
- * The gather is still in progress: rows are used as they arrive.
- */
+ * The gather is still in progress: rows are used as they arrive. */
 struct sublayer {
 	const char *norm, *out; /* names in messages: the norm, the row-parallel matmul */
 	enum drop_site drop;

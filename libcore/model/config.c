@@ -18,7 +18,7 @@ const char *const rope_scaling_names[] = {"none", "linear", "llama3", "yarn", NU
 
 /* ---- defaults and checks --------------------------------------------------------- */
 
-int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
+int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e)
 {
 	char *copy = xstrdup(text ? text : ""), *rest = copy, *item;
 	bool named[2] = {false};
@@ -180,7 +180,7 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	struct model_config *c = &m->c;
 	m->arch = arch_table[c->arch];
 	int64_t tp = 1, cp = 1;
-	if (model_virtual(c->virtual_degrees, &tp, &cp, e))
+	if (model_parse_virtual(c->virtual_degrees, &tp, &cp, e))
 		return -1;
 	m->tp = (int)tp;
 	m->cp = (int)cp;
@@ -348,7 +348,7 @@ int64_t model_window(const struct model *m, int64_t layer)
 	return hides ? m->c.window : 0;
 }
 
-const char *model_lacks_kernels(const struct model *m)
+const char *model_unsupported_part(const struct model *m)
 {
 	const struct model_config *c = &m->c;
 	static char text[64];
@@ -372,7 +372,7 @@ const char *model_lacks_kernels(const struct model *m)
 
 int model_check_kernels(const struct model *m, struct err *e)
 {
-	const char *lacks = model_lacks_kernels(m);
+	const char *lacks = model_unsupported_part(m);
 	return lacks ? err_set(e, EX_UNAVAILABLE,
 			       "%s is not supported in training and sampling; pt-check(1) checks "
 			       "steps of such models",
@@ -393,7 +393,7 @@ struct model_counts model_counts(const struct model *m)
 	return n;
 }
 
-int model_lowest_trained(const struct model *m)
+int model_first_trained_unit(const struct model *m)
 {
 	int lowest = m->n_units;
 	for (int i = 0; i < m->n_tensors; i++)
@@ -418,7 +418,7 @@ double model_attended(const struct model *m)
 
 double model_flops_per_token(const struct model *m, bool causal)
 {
-	int lowest = model_lowest_trained(m);
+	int lowest = model_first_trained_unit(m);
 	double params = 0, attention = 0;
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];

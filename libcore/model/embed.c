@@ -8,7 +8,7 @@ static void show_ids(struct pass *p, const char *name, struct at at, int32_t *id
 	struct mat x = {.p = ids, .rows = p->rows, .cols = 1};
 	if (p->observer)
 		show_result(p, (struct result){.name = name,
-				       .extent = OF_CHUNK,
+				       .extent = EXTENT_CHUNK,
 				       .at = at,
 				       .x = x,
 				       .integers = true});
@@ -40,7 +40,7 @@ void embed_forward(struct pass *p, struct mat x)
 				doc_pos_of(p, c) + p->first_row, 0, true);
 		drop(p, (struct at){-1, 0, c}, DROP_EMBED, xc);
 		comm_poll();
-		show(p, "tok_embeddings", OF_STREAM, (struct at){-1, 0, c}, xc);
+		show(p, "tok_embeddings", EXTENT_STREAM, (struct at){-1, 0, c}, xc);
 	}
 }
 
@@ -72,7 +72,7 @@ static void positions_backward(struct pass *p, struct at at, struct mat dx)
 void embed_backward(struct pass *p, struct mat dx)
 {
 	size_t mark = arena_mark(p->d->scratch);
-	struct mat all = mat_take(p->d->scratch, p->rows, p->m->c.dim, DT_F32);
+	struct mat all = mat_alloc(p->d->scratch, p->rows, p->m->c.dim, DT_F32);
 	for (int c = 0; c < p->cp.local; c++) {
 		struct at at = {-1, 0, c};
 		struct mat dxc = stream_of(p, dx, c);
@@ -81,7 +81,8 @@ void embed_backward(struct pass *p, struct mat dx)
 		if (!p->m->tokens->frozen)
 			table_backward(p, at, slice_gather(&p->tp, p->d, dxc, all));
 		comm_poll();
-		show_gradient(p, "tok_embeddings", OF_STREAM, (struct at){-1, 0, c}, dxc);
+		show_gradient(
+			p, "tok_embeddings", EXTENT_STREAM, (struct at){-1, 0, c}, dxc);
 	}
 	arena_reset(p->d->scratch, mark);
 }

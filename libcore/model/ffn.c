@@ -1,7 +1,5 @@
-/*
- * The feed-forward sublayer: W2 act(W1 h), or with SwiGLU W2 (silu(W1 h) * W3 h). W1 and W3 are
- * column-parallel, W2 is row-parallel.
- */
+/* The feed-forward sublayer: W2 act(W1 h), or with SwiGLU W2 (silu(W1 h) * W3 h). W1 and W3 are
+ * column-parallel, W2 is row-parallel. */
 #include "model/block.h"
 
 enum {
@@ -72,8 +70,8 @@ static void enter(
 	if (fuses_gelu(p, at.layer))
 		l[0].gelu = part_of(p, x->a->m[Y], at);
 	linear_enter(p, at, h, l, n);
-	show(p, "feed_forward.w1", OF_SLICE, at, l[0].y);
-	show(p, "feed_forward.w3", OF_SLICE, at, l[1].y);
+	show(p, "feed_forward.w1", EXTENT_SLICE, at, l[0].y);
+	show(p, "feed_forward.w3", EXTENT_SLICE, at, l[1].y);
 }
 
 static void inner(struct pass *p, const struct sub *x)
@@ -97,7 +95,7 @@ static void leave_backward(
 	struct mat a = part_of(p, x->a->m[A], at);
 	linear_leave_backward(
 		p, at, dy, d, x->t->out, fuses_slope(p, at.layer) ? a : no_mat());
-	show_gradient(p, "feed_forward", OF_SLICE, at, dy);
+	show_gradient(p, "feed_forward", EXTENT_SLICE, at, dy);
 }
 
 static void inner_backward(struct pass *p, const struct sub *x)
@@ -120,8 +118,8 @@ static void enter_backward(
 {
 	struct linear l[SUBLAYER_INPUTS] = {0};
 	int n = sub_linears(p, x, at, x->g->m, l);
-	show_gradient(p, "feed_forward.w1", OF_SLICE, at, l[0].y);
-	show_gradient(p, "feed_forward.w3", OF_SLICE, at, l[1].y);
+	show_gradient(p, "feed_forward.w1", EXTENT_SLICE, at, l[0].y);
+	show_gradient(p, "feed_forward.w3", EXTENT_SLICE, at, l[1].y);
 	linear_enter_backward(p, at, sum, l, n);
 }
 

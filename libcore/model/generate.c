@@ -1,9 +1,7 @@
-/*
- * Decoding: the forward of pass.c, a few rows at a time, with three functions replaced (pass_ops):
+/* Decoding: the forward of pass.c, a few rows at a time, with three functions replaced (pass_ops):
  * attention over the key/value cache, a matmul that computes each row separately, and a head that
  * returns the logits. A row's result does not depend on the other rows, so a step with the cache
- * has the same bits as a step that recomputes the whole window.
- */
+ * has the same bits as a step that recomputes the whole window. */
 #include "model/generate.h"
 #include "model/block.h"
 

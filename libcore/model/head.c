@@ -1,12 +1,10 @@
-/*
- * The head: final norm, output layer, cross-entropy. The backward of a band of rows follows its
+/* The head: final norm, output layer, cross-entropy. The backward of a band of rows follows its
  * forward at once, so that the logits of a whole micro-batch are never in memory. The output
  * weight is split by vocabulary.
  *
  * If the slices of the weight are gathered one by one (param_is_tiled()), a band is all rows: one
  * loop over the slices computes the statistics, and a second loop the backward, which recomputes
- * the logits. The sums and their order are the same.
- */
+ * the logits. The sums and their order are the same. */
 #include "model/linear.h"
 
 /* Returns the number of rows with logits in memory at once. The weight's leaf is accumulated over
@@ -77,7 +75,7 @@ static void show_rows(struct pass *p, const struct band *b, const char *name,
 
 static void count_loss(struct pass *p, const struct band *b)
 {
-	show_rows(p, b, "loss", OF_CHUNK, (struct at){p->m->c.layers, 0, b->chunk},
+	show_rows(p, b, "loss", EXTENT_CHUNK, (struct at){p->m->c.layers, 0, b->chunk},
 		mat(b->loss, b->rows, 1), 0);
 	/* all ranks of the axis have the same loss: only the first rank adds it */
 	int64_t counted = p->micro.counted * (p->rows / p->c.batch) - b->first;
@@ -117,7 +115,7 @@ static void slice_forward(struct pass *p, const struct band *b, int s)
 	param_use(p, p->m->output, s);
 	for (int64_t i = 0; i < b->rows; i += b->step) {
 		struct mat logits = compute_logits(p, b, s, i);
-		show_rows(p, b, "output", OF_SLICE,
+		show_rows(p, b, "output", EXTENT_SLICE,
 			(struct at){p->m->c.layers, s, b->chunk}, logits, i);
 		if (is_fused(p))
 			p->d->k->xent_fused(p->d, b->loss + i, logits, b->targets + i,
@@ -198,7 +196,7 @@ static struct band band_alloc(const struct pass *p, int c)
 		.rows = rows,
 		.step = step,
 		.kept = !tiled,
-		.logits = mat_take(
+		.logits = mat_alloc(
 			a, slices * step, p->m->padded_vocab / p->tp.n, act_type(p))
 				  .p,
 		.stats = {.max = arena_floats(a, p->tp.n * rows),
@@ -226,8 +224,8 @@ struct stream_norm head_norm(struct pass *p, int c)
 {
 	return (struct stream_norm){.what = "norm",
 		.at = {p->m->c.layers, 0, c},
-		.h = mat_take(p->d->scratch, p->rows, p->m->c.dim, act_type(p)),
-		.stats = mat_take(p->d->scratch, 2, p->stream_rows, DT_F32),
+		.h = mat_alloc(p->d->scratch, p->rows, p->m->c.dim, act_type(p)),
+		.stats = mat_alloc(p->d->scratch, 2, p->stream_rows, DT_F32),
 		.weight = p->m->norm,
 		.bias = p->m->norm_bias};
 }
@@ -236,7 +234,7 @@ static void head_chunk(struct pass *p, int c, struct mat x, struct mat dx)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	const struct stream_norm norm = head_norm(p, c);
-	struct mat dh = mat_take(p->d->scratch, x.rows, x.cols, slice_type(p));
+	struct mat dh = mat_alloc(p->d->scratch, x.rows, x.cols, slice_type(p));
 	struct slice_sum sum;
 	struct slice_gather all;
 	if (p->micro.train)

@@ -5,7 +5,7 @@ void show_result(struct pass *p, struct result r)
 {
 	if (!r.x.p || p->micro.empty)
 		return;
-	if (r.extent == OF_STREAM)
+	if (r.extent == EXTENT_STREAM)
 		r.first_row += p->first_row;
 	p->observer->see(p->observer->with, &r);
 }
@@ -15,7 +15,7 @@ void show_leaf(
 {
 	show_result(p, (struct result){.name = t->name,
 			       .gradient = true,
-			       .extent = OF_TENSOR,
+			       .extent = EXTENT_LEAF,
 			       .at = at,
 			       .x = x,
 			       .tensor = t,
@@ -31,7 +31,7 @@ void show_parts(
 		for (at.chunk = 0; at.chunk < p->cp.local; at.chunk++)
 			show_result(p, (struct result){.name = name,
 					       .gradient = gradient,
-					       .extent = OF_SLICE,
+					       .extent = EXTENT_SLICE,
 					       .at = at,
 					       .x = part_of(p, x, at)});
 }
@@ -42,7 +42,7 @@ void show_parts(
 static int tile_of(const struct pass *p, const struct tensor *t, int s)
 {
 	return t->tile && s < p->tp.local
-		       ? store_tile(p->store, t->unit, t->tile, p->tp.first + s)
+		       ? store_tile_unit(p->store, t->unit, t->tile, p->tp.first + s)
 		       : -1;
 }
 
@@ -117,7 +117,7 @@ static struct mat norm_leaf(struct pass *p, const struct tensor *t, struct at at
 {
 	if (!t)
 		return no_mat();
-	return t->frozen ? mat_take(p->d->scratch, t->rows, t->cols, DT_F32)
+	return t->frozen ? mat_alloc(p->d->scratch, t->rows, t->cols, DT_F32)
 			 : leaf(p, t, at);
 }
 
@@ -181,7 +181,7 @@ void norm_backward(struct pass *p, const struct stream_norm *n, const struct nor
 		p->d->k->norm_bwd_x(p->d, p->m->arch->norm, g->dx, g->dy, g->x, n->stats,
 			param(p, n->weight, 0));
 	}
-	show_gradient(p, n->what, OF_STREAM, n->at, g->dx);
+	show_gradient(p, n->what, EXTENT_STREAM, n->at, g->dx);
 }
 
 static struct norm norm_of(const struct pass *p, const struct stream_norm *n)
@@ -203,7 +203,7 @@ void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x)
 void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_norm *n)
 {
 	struct mat here = local_rows(p, n->h);
-	show(p, n->what, OF_STREAM, n->at, here);
+	show(p, n->what, EXTENT_STREAM, n->at, here);
 	linear_round(p, here);
 	slice_gather_begin(g, &p->tp, p->d, here, n->h, act_type(p));
 }
@@ -234,7 +234,7 @@ void drop(struct pass *p, struct at at, enum drop_site site, struct mat x)
 struct mat sum_buffer(struct pass *p, struct mat y)
 {
 	enum dtype type = slice_type(p);
-	return type == DT_F32 ? y : mat_take(p->d->scratch, y.rows, y.cols, type);
+	return type == DT_F32 ? y : mat_alloc(p->d->scratch, y.rows, y.cols, type);
 }
 
 static void plain_residual(struct pass *p, struct at at, const struct residual *r)

@@ -101,7 +101,7 @@ static inline void add_leaf(
 		return;
 	if (p->observer)
 		show_leaf(p, t, at, 0, x);
-	store_take_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice), x);
+	store_add_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice), x);
 }
 
 /* ---- sizes of one virtual slice ---------------------------------------------------- */

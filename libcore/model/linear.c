@@ -1,5 +1,4 @@
-/*
- * Linear layers in the precision of the run: which matrices are cast, and to which format.
+/* Linear layers in the precision of the run: which matrices are cast, and to which format.
  *
  * bf16 and fp16 follow torch.autocast: matmul operands are rounded, the result is accumulated in
  * fp32 and rounded. Norms, softmax, the residual stream (except the inputs of blocks, see
@@ -13,8 +12,7 @@
  * (see model_set_float8()).
  *
  * Law 1 of pt(7): a cast is elementwise, and a scale belongs to a whole weight or to the rows of
- * one chunk and slice, on every layout.
- */
+ * one chunk and slice, on every layout. */
 #include "model/linear.h"
 
 const char *const precision_names[] = {"fp32", "bf16", "fp16", "float8", NULL};
@@ -62,7 +60,7 @@ void linear_cast(struct pass *p, struct mat y, struct mat x)
 
 static struct mat take_like(struct pass *p, struct mat like, enum dtype type)
 {
-	return mat_take(p->d->scratch, like.rows, like.cols, type);
+	return mat_alloc(p->d->scratch, like.rows, like.cols, type);
 }
 
 /* The dimension that a matmul sums over: matrix units need 8-bit operands contiguous along it. */
@@ -496,7 +494,7 @@ static void weight_leaf(struct pass *p, struct at at, struct mat x,
 		linear_round(p, dw);
 		leaf_done(p, w, at, 0);
 	} else {
-		struct mat dw = mat_take(p->d->scratch, w->rows, w->cols, act_type(p));
+		struct mat dw = mat_alloc(p->d->scratch, w->rows, w->cols, act_type(p));
 		linear_backward_w(p, at.layer, dw, l->y, x, false);
 		add_leaf(p, w, at, dw);
 	}
@@ -535,11 +533,11 @@ void linear_weights(
 	if (is_joined(l)) {
 		struct mat dy = joined(l->y);
 		if (some_train(l, n, false)) {
-			dw = mat_take(p->d->scratch, dy.cols, x.cols, act_type(p));
+			dw = mat_alloc(p->d->scratch, dy.cols, x.cols, act_type(p));
 			linear_backward_w(p, at.layer, dw, dy, x, false);
 		}
 		if (some_train(l, n, true)) {
-			db = mat_take(p->d->scratch, dy.cols, 1, DT_F32);
+			db = mat_alloc(p->d->scratch, dy.cols, 1, DT_F32);
 			p->d->k->bias_bwd(p->d, mat(db.p, 1, dy.cols), dy);
 		}
 	}

@@ -12,14 +12,12 @@ enum dtype slice_type(const struct pass *p); /* addends of a sum over slices */
 void linear_round(struct pass *p, struct mat x);
 /* Rounds fp32 x to act_type(), into y. */
 void linear_cast(struct pass *p, struct mat y, struct mat x);
-/*
- * float8: allocates memory for n matrices x [slice][chunk][row][..] of a block. x->amax: the amax
+/* float8: allocates memory for n matrices x [slice][chunk][row][..] of a block. x->amax: the amax
  * of each slice and chunk, with the inverse of its scale. With `keep`, x->transposed: the cast
  * for the weight gradients. Skips matrices that are rounded in a copy. Returns the memory of all
  * amax, for linear_amax_begin().
  *
- * Some kernels compute the amax of their output (matrix.h); linear_amax() follows other kernels.
- */
+ * Some kernels compute the amax of their output (matrix.h); linear_amax() follows other kernels. */
 struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *const x[],
 	int n, bool keep, struct arena *a);
 /* Returns true if a block keeps only the float8 casts of its activations. */
@@ -37,10 +35,8 @@ bool linear_joins(const struct pass *p, int64_t layer);
 /* Returns true if matmuls of this block may be fused with an elementwise function. */
 bool linear_fuses(const struct pass *p, int64_t layer);
 
-/*
- * A matmul with slice at.slice of weight w of block at.layer (-1: the head). y is its output, or in
- * the backward the gradient of the output. fp32 operands x and dy are cast to act_type().
- */
+/* A matmul with slice at.slice of weight w of block at.layer (-1: the head). y is its output, or in
+ * the backward the gradient of the output. fp32 operands x and dy are cast to act_type(). */
 struct linear {
 	struct mat y;
 	const struct tensor *w, *bias;
@@ -56,11 +52,9 @@ void linear_backward_x(
 void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat dy,
 	struct mat x, bool add);
 
-/*
- * Matmuls after an all-gather or before a reduce-scatter, one piece of rows after the other
+/* Matmuls after an all-gather or before a reduce-scatter, one piece of rows after the other
  * (slice_turn()), overlapped with the communication. Rows are rounded before they are gathered.
- * The n weights of a call belong to one tile, which the call gathers.
- */
+ * The n weights of a call belong to one tile, which the call gathers. */
 /* Column-parallel forward: computes y = x w^T + bias for each of n with a non-empty y. */
 void linear_enter(struct pass *p, struct at at, struct slice_gather *x,
 	const struct linear *l, int n);

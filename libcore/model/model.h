@@ -1,8 +1,6 @@
-/*
- * model: architecture, tensor table, initial weights. Forward and backward are in pass.h, block.h
+/* model: architecture, tensor table, initial weights. Forward and backward are in pass.h, block.h
  * and linear.h, decoding in generate.h. Layers depend on shapes and on the interfaces of
- * parallel/, not on the layout.
- */
+ * parallel/, not on the layout. */
 #pragma once
 
 #include "base/base.h"
@@ -122,7 +120,7 @@ struct model {
 };
 
 /* Parses "tp=2,cp=4"; a missing degree keeps its value. -1: invalid text. */
-int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
+int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
 /* Resolves the configuration and makes the tensor table. `vocab`: the vocabulary of the data; 0:
  * use the config's. All slices are local; a rank that has a part of the model calls
  * tensors_place(). -1: the shapes are not valid. Free with model_free(). */
@@ -164,7 +162,7 @@ struct model_counts model_counts(const struct model *m);
  * with a smaller window W. A query attends to half as many keys. */
 double model_attended(const struct model *m);
 /* Returns the first unit with a trained tensor, where the backward ends; n_units: none. */
-int model_lowest_trained(const struct model *m);
+int model_first_trained_unit(const struct model *m);
 /* Returns the FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022,
  * appendix B), which counts attention without the causal mask; `causal` halves that term. T is
  * model_attended(). With frozen tensors 2 (N + N' + N'') + (4 L + 8 L') C T: the gradient passes N'
@@ -191,7 +189,7 @@ static inline float model_attention_scale(const struct model *m)
 }
 
 /* Returns an option (or "arch NAME") that the kernels do not support, or NULL. */
-const char *model_lacks_kernels(const struct model *m);
+const char *model_unsupported_part(const struct model *m);
 /* Rejects a model that the kernels do not compute. */
 int model_check_kernels(const struct model *m, struct err *e);
 static inline bool model_has_norm(const struct model *m, enum norm_place place)

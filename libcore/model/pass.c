@@ -149,7 +149,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 		.d = d,
 		.store = store,
 		.recompute_every = 1,
-		.lowest = model_lowest_trained(m),
+		.lowest = model_first_trained_unit(m),
 		.micro = {.counted = c->batch}};
 	assign_virtual(p);
 	p->rows = c->decode_rows ? c->decode_rows : c->batch * m->c.context / m->cp;
@@ -272,8 +272,8 @@ void acts_alloc(
 	BUG_ON(n < 1);
 	a->block = xcalloc((size_t)n, sizeof(*a->block));
 	a->begin = xcalloc((size_t)n + 1, sizeof(*a->begin));
-	a->x = a->x_out = mat_take(micro, rows, p->m->c.dim, DT_F32);
-	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
+	a->x = a->x_out = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
+	a->dx = mat_alloc(micro, rows, p->m->c.dim, DT_F32);
 	/* layers without a backward share the activations of the first one */
 	int64_t lowest = lowest_layer(p, st) - st->first;
 	for (int64_t i = 0; i < n; i++) {
@@ -288,7 +288,7 @@ void acts_alloc(
 	if (a->block->x)
 		a->x_in = mat_typed(a->block->x, rows, p->m->c.dim, p->c.residual);
 	if (a->block->x && !st->heads)
-		a->x_out = mat_take(micro, rows, p->m->c.dim, p->c.residual);
+		a->x_out = mat_alloc(micro, rows, p->m->c.dim, p->c.residual);
 }
 
 struct block_grads *grads_alloc(

@@ -71,7 +71,7 @@ struct at {
 
 /* The extent of a result: this rank's rows of the residual stream; rows of a chunk, equal on all tp
  * ranks; rows of a chunk, columns of a virtual slice; or a leaf of a parameter's gradient. */
-enum extent { OF_STREAM, OF_CHUNK, OF_SLICE, OF_TENSOR };
+enum extent { EXTENT_STREAM, EXTENT_CHUNK, EXTENT_SLICE, EXTENT_LEAF };
 
 /* A result of a forward, or of a backward: the gradient of an activation. */
 struct result {
@@ -82,7 +82,7 @@ struct result {
 	int64_t first_row; /* index of x's first row in the chunk */
 	struct mat x;	   /* device memory */
 	bool integers;	   /* x.p is int32_t * */
-	/* OF_TENSOR: the parameter, its slice, and its use (1: output layer of a tied weight). */
+	/* EXTENT_LEAF: the parameter, its slice, and its use (1: output layer of a tied weight). */
 	const struct tensor *tensor;
 	int slice, use;
 };

@@ -1,11 +1,9 @@
-/*
- * Whole matrices: each is gathered on one rank, its owner, which computes the result and sends
+/* Whole matrices: each is gathered on one rank, its owner, which computes the result and sends
  * it to all ranks that have rows of the matrix. Owners compute with shapes that do not depend
  * on the layout, so the bits equal the bits on one rank.
  *
  * The matrices of a pipeline stage are assigned to its ranks, balanced by work. A round has at most
- * one matrix per owner, so that a rank has only one matrix in memory at a time.
- */
+ * one matrix per owner, so that a rank has only one matrix in memory at a time. */
 #include "optim/optim.h"
 #include "comm/requests.h"
 

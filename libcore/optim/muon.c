@@ -1,12 +1,10 @@
-/*
- * Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the update of a matrix
+/* Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the update of a matrix
  * is its momentum, orthogonalized by five steps of a quintic Newton-Schulz iteration.
  * Embeddings, the head, norms and biases are updated by AdamW.
  *
  * The update is scaled by 0.2 sqrt(max(rows, cols)), the usual root mean square of AdamW's update,
  * to keep AdamW's learning rate and weight decay (Moonlight: Liu et al. 2025, arXiv:2502.16982);
- * or by Jordan's sqrt(max(1, rows / cols)), for a learning rate of about 0.02.
- */
+ * or by Jordan's sqrt(max(1, rows / cols)), for a learning rate of about 0.02. */
 #include "optim/optim.h"
 
 #include <math.h>
@@ -73,10 +71,10 @@ static void orthogonalize_whole(struct device *d, const struct optim_config *c,
 	enum dtype type = c->matmul;
 	size_t mark = arena_mark(d->scratch);
 	struct exact *squares = arena_alloc(d->scratch, sizeof(*squares));
-	struct mat x = mat_take(d->scratch, r, n / r, type);
-	struct mat other = mat_take(d->scratch, r, n / r, type);
-	struct mat gram = mat_take(d->scratch, r, r, type);
-	struct mat square = mat_take(d->scratch, r, r, type);
+	struct mat x = mat_alloc(d->scratch, r, n / r, type);
+	struct mat other = mat_alloc(d->scratch, r, n / r, type);
+	struct mat gram = mat_alloc(d->scratch, r, r, type);
+	struct mat square = mat_alloc(d->scratch, r, r, type);
 	struct mat in = mat(slices, s->rows * s->slices, s->cols / s->slices);
 	d->k->zero(d, mat(squares, 1, EXACT_FLOATS));
 	d->k->exact_sumsq(d, squares, &in, 1);

@@ -1,11 +1,9 @@
-/*
- * optim: the optimizers, one file and one row of OPTIMIZERS each.
+/* optim: the optimizers, one file and one row of OPTIMIZERS each.
  *
  * An optimizer keeps its state as groups of the parameter store, which shards, offloads and
  * checkpoints them like the parameters, and it updates this rank's shards. Most optimizers compute
  * element by element, so the sharding does not change the bits. For an optimizer that needs whole
- * matrices (Muon), matrix.c gathers each matrix on one rank and scatters the result.
- */
+ * matrices (Muon), matrix.c gathers each matrix on one rank and scatters the result. */
 #pragma once
 
 #include "parallel/parallel.h"

@@ -1,8 +1,6 @@
-/*
- * SGD with heavy-ball or Nesterov momentum, as torch.optim.SGD without dampening: weight decay
+/* SGD with heavy-ball or Nesterov momentum, as torch.optim.SGD without dampening: weight decay
  * is added to the gradient (coupled). The momentum buffer is initially zero, which is
- * equivalent to PyTorch's first step.
- */
+ * equivalent to PyTorch's first step. */
 #include "optim/optim.h"
 
 static int n_state(const struct optim_config *c)

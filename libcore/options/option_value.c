@@ -248,7 +248,7 @@ static bool names_option(const char *message, const char *name)
 	return false;
 }
 
-void opts_blame(const struct program *p, const void *o, struct err *e)
+void opts_add_origins(const struct program *p, const void *o, struct err *e)
 {
 	scoped_str why = {0};
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {

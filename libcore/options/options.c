@@ -34,7 +34,8 @@ struct parse {
 	char *o;
 	bool *list_begun; /* this source has already replaced the list */
 	bool person;	  /* this source is the command line or the environment */
-	const char *from; /* else a description of the file, for opts_blame(), or NULL */
+	const char *
+		from; /* else a description of the file, for opts_add_origins(), or NULL */
 	const char *config; /* --config, or PT_CONFIG */
 	bool saved;	    /* this source was saved by a run */
 	bool print_config, quiet;
@@ -259,7 +260,7 @@ static int apply_env(struct parse *s, struct err *e)
 	return 0;
 }
 
-/* Returns "preset NAME" for opts_blame(); it lives as long as the program. */
+/* Returns "preset NAME" for opts_add_origins(); it lives as long as the program. */
 static const char *preset_in_words(const char *name)
 {
 	static struct strs all;
@@ -604,7 +605,7 @@ int opts_from_text(
 /* Rejects several ranks for a program with .one_rank; only rank 0 reports it. */
 static int check_one_rank(const struct program *p, int rc, struct err *e)
 {
-	if (!p->one_rank || !launch_many())
+	if (!p->one_rank || !launch_size_variable())
 		return rc;
 	if (launch_rank() > 0)
 		exit(rc < 0 ? e->code : EX_USAGE);

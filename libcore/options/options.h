@@ -1,7 +1,5 @@
-/*
- * options: one table per program, from which the command line, config files and the environment are
- * parsed, and --help, manual pages and completions are generated. No call is collective.
- */
+/* options: one table per program, from which the command line, config files and the environment are
+ * parsed, and --help, manual pages and completions are generated. No call is collective. */
 #pragma once
 
 #include "base/base.h"
@@ -71,7 +69,7 @@ struct opt {
 	}
 #define SPOOL_ADVICE                                        \
 	[ADVICE_SPOOL_LIMIT] = "--spool-limit allows more", \
-	[ADVICE_SPOOL_ROOM] = "set TMPDIR to a directory with more space"
+	[ADVICE_SPOOL_SPACE] = "set TMPDIR to a directory with more space"
 
 /* The options that were given. */
 struct opt_given {
@@ -111,12 +109,10 @@ struct program {
 	int (*base)(void *o, struct str *text, struct err *e);
 };
 
-/*
- * Fills *o from the defaults, the program's base, the presets, the config file, the environment
+/* Fills *o from the defaults, the program's base, the presets, the config file, the environment
  * and the command line; later sources win. Answers --help, --version, --print-config, --generate
  * and --complete, and exits with 0. Moves the operands to argv[0..) and returns their number; -1
- * with *e set on an invalid option. argv[argc] must be NULL, as in main().
- */
+ * with *e set on an invalid option. argv[argc] must be NULL, as in main(). */
 int opts_parse(const struct program *p, void *o, int argc, char **argv, struct err *e);
 /* Calls log_name() and opts_parse(), and exits on an invalid option. */
 int opts_parse_or_die(const struct program *p, void *o, int argc, char **argv);
@@ -148,7 +144,7 @@ bool opts_given(const struct program *p, const void *o, const char *name);
 /* Sets options whose names begin with the prefix to their defaults, as if not given. */
 void opts_reset(const struct program *p, void *o, const char *prefix);
 /* Appends to a usage message the files that the options in it are from. */
-void opts_blame(const struct program *p, const void *o, struct err *e);
+void opts_add_origins(const struct program *p, const void *o, struct err *e);
 /* Checks that every option that was given has the options that it needs. */
 int opts_check_needs(const struct program *p, const void *o, struct err *e);
 /* Options without effect. */
@@ -177,11 +173,9 @@ char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
 
 /* ---- conf.c: config files -------------------------------------------------------- */
 
-/*
- * Reads `key = value` lines, and calls set() for each until it returns nonzero. '#' starts a
+/* Reads `key = value` lines, and calls set() for each until it returns nonzero. '#' starts a
  * comment at the start of a line or after a blank. A value may be in double quotes, with \n \t \"
- * \\ inside. [headings] are ignored.
- */
+ * \\ inside. [headings] are ignored. */
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);

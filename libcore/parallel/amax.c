@@ -1,12 +1,10 @@
-/*
- * The amax of float8 weights, from which their scales are computed: one all-reduce for all
+/* The amax of float8 weights, from which their scales are computed: one all-reduce for all
  * weights at the first use after an update, as with torchao's
  * precompute_float8_dynamic_scale_for_fsdp. Units with offloaded parameters, or that local SGD
  * synchronizes during the forward, have one all-reduce each.
  *
  * An amax is the maximum over all slices and shards of a weight. It has no sign, so it can be
- * computed as the integer maximum of the bits; NaN is larger than all values.
- */
+ * computed as the integer maximum of the bits; NaN is larger than all values. */
 #include "parallel/store_internal.h"
 
 /* Returns true if each rank computes the amax of its shards; else of whole slices, which then

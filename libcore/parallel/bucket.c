@@ -1,8 +1,6 @@
-/*
- * Buckets: slices that are reduced and gathered together, the group of ranks that does so, and
+/* Buckets: slices that are reduced and gathered together, the group of ranks that does so, and
  * their shards. Buckets are a pure function of the mesh and the tensor table, and equal on all
- * ranks of a bucket's group.
- */
+ * ranks of a bucket's group. */
 #include "parallel/store_internal.h"
 
 #include "comm/tree.h"
@@ -144,7 +142,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 			b->first_unit, unit_of(s, b->entry[i].t, b->entry[i].slice));
 	b->wire = wire_of(s, like);
 	bool pipeline = s->c.mesh->degree[AXIS_PP] > 1;
-	b->tied = like->uses > 1 && pipeline && !s->c.ends_meet;
+	b->tied = like->uses > 1 && pipeline && !s->c.has_both_ends;
 	/* other micro-batches run between the two uses in one micro-batch */
 	b->by_use = s->c.microbatches.round_robin && (is_tiled(s, like) || pipeline) &&
 		    like->uses > 1 && !b->tied;
@@ -217,7 +215,7 @@ struct store_rows store_rows_of(
 	const struct store *s, const struct tensor *t, int i, int rank)
 {
 	int at[N_AXES];
-	mesh_place(s->c.mesh->degree, rank, at);
+	mesh_coordinates(s->c.mesh->degree, rank, at);
 	const struct entry *e = entry_of(s, t, t->first + i);
 	int shard = shard_at(bucket_of(s, t, t->first + i)->sharding, s->c.mesh, at);
 	return (struct store_rows){

@@ -41,16 +41,14 @@ struct bucket_leaves {
 	int64_t at; /* offset in the store's buffer for leaves (contiguous, several leaves) */
 };
 
-/*
- * The sums of a bucket over ranks, for reduce.c. The ranks that share the bucket sum it at once,
+/* The sums of a bucket over ranks, for reduce.c. The ranks that share the bucket sum it at once,
  * or in two sums (within, then across) so that fewer bytes are sent between hosts:
  * - Hybrid sharding (HSDP): in each turn, the ranks of one replica reduce-scatter their leaves.
  *   After the last turn, the replicas of this rank's shard all-reduce it.
  * - By host, if the ranks of the shards are on several hosts: in each turn, the ranks of a host
  *   reduce-scatter their leaves, then the ranks with the same place on every host sum the
  *   results. If nothing is sharded, the parts are all-gathered within each host at the end of the
- *   step.
- */
+ *   step. */
 struct bucket_sums {
 	struct sum_group within, across;
 	struct sum_group *first,

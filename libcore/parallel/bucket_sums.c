@@ -16,7 +16,7 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 	BUG_ON(n != g->c->size);
 	for (int r = 0; r < n && n_shards > 1; r++) {
 		int at[N_AXES];
-		mesh_place(m->degree, g->ranks[r], at);
+		mesh_coordinates(m->degree, g->ranks[r], at);
 		wants[r] = shard_at(b->sharding, m, at) / divisor % n_shards;
 	}
 	g->plan = (struct sum_plan){.c = g->c,
@@ -26,13 +26,13 @@ static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *
 		.wants = wants,
 		.levels = b->levels,
 		.segment = s->c.sum_segment};
-	sum_share(&g->plan);
+	sum_plan_init(&g->plan);
 }
 
 static void free_sum_group(struct sum_group *g)
 {
 	if (g->c)
-		sum_unshare(&g->plan);
+		sum_plan_release(&g->plan);
 	free((void *)g->plan.wants);
 	free(g->ranks);
 }
@@ -55,7 +55,7 @@ static bool is_hybrid(const struct store *s, const struct sharding *x)
 /* Returns sharding.host_run: 0 (HSDP) if no replica extends over several hosts. */
 static int host_run(const struct store *s, int n)
 {
-	int run = mesh_host_run(s->c.mesh, data_ranks);
+	int run = mesh_ranks_per_host(s->c.mesh, data_ranks);
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
 										 : 0;
 }
@@ -222,7 +222,7 @@ int64_t bucket_leaves(
 	const struct mesh *m = s->c.mesh;
 	const struct microbatches *d = &s->c.microbatches;
 	int at[N_AXES];
-	mesh_place(m->degree, rank, at);
+	mesh_coordinates(m->degree, rank, at);
 	int data_rank = microbatches_rank(m->degree, at);
 	int64_t micros = !d->round_robin
 				 ? microbatches_count(d, data_rank)

@@ -246,7 +246,7 @@ void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv)
 	r->sums = xcalloc((size_t)(2 * kv->slices), sizeof(*r->sums));
 	for (int i = 0; i < 2 * kv->slices; i++)
 		r->sums[i].c = c->axis;
-	comm_background(poll_ring, r);
+	comm_background_begin(poll_ring, r);
 	if (c->gather)
 		gather_keys(r);
 }

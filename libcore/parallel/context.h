@@ -20,15 +20,13 @@ void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *le
 /* Sets pos[context / n], the position of each row of a chunk. */
 void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
 
-/*
- * The order of attention between query chunks and key/value chunks, on one rank or many: in step
+/* The order of attention between query chunks and key/value chunks, on one rank or many: in step
  * t the queries of chunk i attend to the keys of chunk i - t (mod n). dK and dV of a key chunk
  * are summed in the order of these steps.
  *
  * Between ranks, each step sends a chunk to the next rank and receives one from the previous
  * rank. In the backward, dK and dV follow their chunk around the ring and return to its rank at
- * the end.
- */
+ * the end. */
 enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 
 /* The matrices that are sent around the ring; in a forward only keys and values. */

@@ -1,5 +1,4 @@
-/*
- * All-gathers of parameters: of the whole model after an update (ZeRO 1 and 2), or of a unit
+/* All-gathers of parameters: of the whole model after an update (ZeRO 1 and 2), or of a unit
  * while it is in use, with the next unit prefetched (ZeRO 3, FSDP). Each rank sends its shard to
  * the ranks with the other shards, and unpacks what it receives into the bucket's vector.
  *
@@ -9,8 +8,7 @@
  *
  * An offloaded shard is prefetched from the backend (in 16 bits if copies are offloaded) and sent
  * once it is read, at the latest when the unit is used. Every rank sends before it waits for
- * other ranks.
- */
+ * other ranks. */
 #include "parallel/store_internal.h"
 
 /* ---- a bucket -------------------------------------------------------------------- */

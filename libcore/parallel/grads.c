@@ -1,11 +1,9 @@
-/*
- * Memory of gradients, and their leaves, which a rank adds as integers (kernels/grid.h).
+/* Memory of gradients, and their leaves, which a rank adds as integers (kernels/grid.h).
  *
  * With contiguous micro-batches, every bucket has its own sum, which is reduced when its last
  * leaf is written, while the backward continues. Round-robin, every micro-batch of a unit is
  * reduced as soon as its leaves are written, so units share memory: blocks alternate between two
- * sets. A rank that has only one leaf in a sum over ranks contributes the leaf itself.
- */
+ * sets. A rank that has only one leaf in a sum over ranks contributes the leaf itself. */
 #include "parallel/store_internal.h"
 
 /* ---- memory ---------------------------------------------------------------------- */
@@ -316,7 +314,7 @@ static void plan_sums(struct store *s)
 	}
 }
 
-int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t all)
+int64_t store_gradients_offset(const struct store *s, const int64_t *live, int64_t all)
 {
 	const struct store_impl *o = s->impl;
 	int64_t at = max64(0, all - o->placed_bytes);
@@ -345,15 +343,15 @@ void grads_open(struct store *s, bool measuring)
 	if (measuring) {
 		o->grad_memory = size;
 	} else {
-		if (s->c.gradients_at)
-			arena_over(&o->grad_memory, "gradients", s->c.gradients_at,
+		if (s->c.gradient_memory)
+			arena_over(&o->grad_memory, "gradients", s->c.gradient_memory,
 				size.peak_bytes);
 		else
 			device_arena(s->c.device, &o->grad_memory, "gradients",
 				size.peak_bytes);
 		place_private(s, &o->grad_memory);
 	}
-	store_drop(s);
+	store_discard_leaves(s);
 }
 
 void grads_close(struct store *s)
@@ -361,7 +359,7 @@ void grads_close(struct store *s)
 	for (int i = 0; i < s->impl->n_queues; i++)
 		comm_shared_close(s->impl->queue[i].shared);
 	free(s->impl->queue);
-	if (!s->c.gradients_at)
+	if (!s->c.gradient_memory)
 		device_arena_release(s->c.device, &s->impl->grad_memory);
 }
 
@@ -436,7 +434,7 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	count_leaf(s, b, e, mat(leaf_at(s, b, e), t->rows, t->cols));
 }
 
-void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
+void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
 {
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
@@ -446,7 +444,7 @@ void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct 
 	count_leaf(s, b, entry_of(s, t, slice), x);
 }
 
-void store_drop(struct store *s)
+void store_discard_leaves(struct store *s)
 {
 	for (int i = 0; i < s->impl->n_trained; i++) {
 		struct bucket *b = &s->impl->bucket[i];

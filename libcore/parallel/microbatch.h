@@ -1,13 +1,11 @@
-/*
- * How the micro-batches of a step are assigned to data-parallel ranks. No call is collective.
+/* How the micro-batches of a step are assigned to data-parallel ranks. No call is collective.
  *
  * Contiguous: every rank accumulates the gradients of consecutive micro-batches, which are
  * reduced over the ranks once per step. Round-robin: rank r has micro-batches r, r + ranks, ...,
  * and each round is reduced, so that a rank keeps only its shard of the gradient (which may be
  * offloaded) and the gradient of one micro-batch. A rank without a micro-batch in the last round
  * computes one with an index of n_micro or more, because other ranks need its shard of the
- * parameters, and discards the results.
- */
+ * parameters, and discards the results. */
 #pragma once
 
 #include "base/base.h"

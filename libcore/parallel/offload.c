@@ -1,12 +1,10 @@
-/*
- * Iteration over state that is in memory, in a file, or in the memory of a GPU's host
+/* Iteration over state that is in memory, in a file, or in the memory of a GPU's host
  * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). While the optimizer
  * updates a piece of offloaded state, the next piece is read and, on a GPU, the previous one is
  * written.
  *
  * The backend has one region per group, with the concatenated shards of all buckets, and on a GPU
- * one more for the 16-bit copies of parameters that matmuls read.
- */
+ * one more for the 16-bit copies of parameters that matmuls read. */
 #include "parallel/store_internal.h"
 
 /* A piece is a sixteenth of a region, within limits. */

@@ -1,9 +1,7 @@
-/*
- * Offloading to a file per rank. A thread reads and writes it in the order of the requests while
+/* Offloading to a file per rank. A thread reads and writes it in the order of the requests while
  * the rank computes. The thread calls no MPI. The file has no name, so it disappears when the
  * process ends. Its pages are dropped from the page cache as soon as they are on disk, because
- * the page cache counts against the memory limit of a container.
- */
+ * the page cache counts against the memory limit of a container. */
 #include "base/file.h"
 #include "parallel/offload.h"
 
@@ -239,7 +237,7 @@ struct offload_backend *offload_file_open(
 		close(fd);
 		return NULL;
 	}
-	if (log_speaks())
+	if (log_is_enabled())
 		warn_if_tmpfs(directory);
 	struct file *x = xcalloc(1, sizeof(*x));
 	x->backend = (struct offload_backend){

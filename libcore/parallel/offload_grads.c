@@ -1,11 +1,9 @@
-/*
- * Offloaded gradients (ZeRO-Offload, ZeRO-Infinity). Micro-batches are assigned round-robin, so
+/* Offloaded gradients (ZeRO-Offload, ZeRO-Infinity). Micro-batches are assigned round-robin, so
  * the gradient of a unit is added to the sum of earlier rounds as soon as its backward is done.
  * The int64 sum of this rank's piece follows all regions of the backend. In each round its blocks
  * are read, added to and written. In the last round they are rounded and written to the region of
  * STORE_GRAD instead; if other ranks still have to add to the sum, it is read back as a whole and
- * completed in memory.
- */
+ * completed in memory. */
 #include "parallel/store_internal.h"
 
 /* Floats per cache line, per int64, and per element of a block (its sum and its rounded value). */

@@ -1,7 +1,5 @@
-/*
- * Offloading to the memory of a GPU's host. The memory is pinned, so that the GPU copies in both
- * directions at once while it computes. The host enqueues copies and does not wait for them.
- */
+/* Offloading to the memory of a GPU's host. The memory is pinned, so that the GPU copies in both
+ * directions at once while it computes. The host enqueues copies and does not wait for them. */
 #include "parallel/offload.h"
 
 struct host {

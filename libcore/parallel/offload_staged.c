@@ -1,9 +1,7 @@
-/*
- * Offloading from a GPU to a file, through buffers in pinned host memory. A write is copied out
+/* Offloading from a GPU to a file, through buffers in pinned host memory. A write is copied out
  * to a buffer and then written to the file; a read is read into a buffer and then copied in. A
  * thread accesses the file, and the GPU copies asynchronously. The host begins the second half of
- * a transfer when it needs the result, the buffer, or the same bytes of the file.
- */
+ * a transfer when it needs the result, the buffer, or the same bytes of the file. */
 #include "parallel/offload.h"
 
 /* As many buffers as the file queues requests, so that it is never full. */

@@ -1,13 +1,11 @@
-/*
- * parallel: how a layout splits a model and a step over ranks, and how the parts are combined.
+/* parallel: how a layout splits a model and a step over ranks, and how the parts are combined.
  *   tensor.h      the tensor table: shapes, initialization, slices
  *   slices.h      virtual slices: tensor and sequence parallelism
  *   context.h     virtual chunks: context parallelism
  *   microbatch.h  micro-batches of the data-parallel ranks
  *   schedule.h    pipeline schedules as data
  *   store.h       the parameter store: replicated, sharded, offloaded
- *   bucket.h, offload.h, schedule_internal.h, store_internal.h  for the files of this floor only
- */
+ *   bucket.h, offload.h, schedule_internal.h, store_internal.h  for the files of this floor only */
 #pragma once
 
 #include "parallel/context.h"

@@ -1,9 +1,7 @@
-/*
- * Executes the plans of reductions (reduction.h). A row begins when the previous row is complete.
+/* Executes the plans of reductions (reduction.h). A row begins when the previous row is complete.
  * The host waits for it before the next turn, before the memory is reused for other leaves or
  * sums, and at the end of the step. A chained row is enqueued at once and starts after the
- * previous row by itself.
- */
+ * previous row by itself. */
 #include "parallel/store_internal.h"
 
 /* ---- rows ------------------------------------------------------------------------ */
@@ -251,5 +249,5 @@ void store_step_end(struct store *s)
 			reduce_end(b);
 	}
 	finish_together(first, end);
-	store_drop(s);
+	store_discard_leaves(s);
 }

@@ -7,15 +7,13 @@
  * only), or at the end of the step. */
 enum reduction_when { EVERY_TURN, LAST_TURN, STEP_END };
 
-/*
- * SUM: each owner adds all ranks' contributions to its piece. An int64 sum stays with its owner. A
+/* SUM: each owner adds all ranks' contributions to its piece. An int64 sum stays with its owner. A
  *   gradient is rounded once and sent to all ranks that receive it.
  * ROUND: each owner rounds its int64 sum and sends it to all ranks that receive it. SELF: in place.
  * GATHER: ranks exchange parts that are rounded already.
  * SWAP: the two stages of a tied weight exchange their sums and add them.
  * ADD_WORKERS: adds the sums of the other workers of local SGD.
- * FILE_ADD: reads the sum block by block, adds to each block and writes it back.
- */
+ * FILE_ADD: reads the sum block by block, adds to each block and writes it back. */
 enum reduction_what {
 	REDUCE_SUM,
 	REDUCE_ROUND,
@@ -39,12 +37,10 @@ enum reduction_over {
 	N_OVER
 };
 
-/*
- * Memory of a bucket. n: elements of its vector, see bucket.h.
+/* Memory of a bucket. n: elements of its vector, see bucket.h.
  * LEAF: fp32 [n], one leaf. LEAVES: int64 [n], the sum of this rank's leaves in a turn.
  * HOST: int64 [piece of WITHIN]. KEPT: int64 [piece]. GRADIENT: fp32 [shard].
- * FILE_SUM: int64 [piece], FILE_GRADIENT: fp32 [shard], in the offload backend.
- */
+ * FILE_SUM: int64 [piece], FILE_GRADIENT: fp32 [shard], in the offload backend. */
 enum reduction_place {
 	AT_LEAF,
 	AT_LEAVES,

@@ -1,26 +1,20 @@
-/*
- * Pipeline schedules as data: for each rank, a list of forwards and backwards of micro-batches
- * on stages, which one executor runs (engine/pipe.c). No call is collective.
- */
+/* Pipeline schedules as data: for each rank, a list of forwards and backwards of micro-batches
+ * on stages, which one executor runs (engine/pipe.c). No call is collective. */
 #pragma once
 
 #include "base/base.h"
 
-/*
- * The placement of the ranks x per_rank virtual stages of a pipeline. A turn is `ranks`
+/* The placement of the ranks x per_rank virtual stages of a pipeline. A turn is `ranks`
  * consecutive stages, one per rank. In a loop, rank r has stages r, r + ranks, r + 2 ranks, ...
  * In a V, every second turn runs backward: rank r has stages r and 2 ranks - 1 - r, so that the
- * last rank has two adjacent stages, and rank 0 has the first and the last stage.
- */
+ * last rank has two adjacent stages, and rank 0 has the first and the last stage. */
 enum stage_placement { STAGES_LOOP, STAGES_V };
 
-/*
- * The schedule does not change the bits of a run (law 1 of pt(7)), since each stage adds to its
+/* The schedule does not change the bits of a run (law 1 of pt(7)), since each stage adds to its
  * gradients in the order of the micro-batches.
  *
  * A kind of schedule is a row of this list and a file. The columns are the fields of struct
- * schedule_row, with the help text last.
- */
+ * schedule_row, with the help text last. */
 /* clang-format off */
 #define SCHEDULE_LIST(X) \
 	X(GPIPE, "gpipe", schedule_make_gpipe, false, STAGES_LOOP, 1, 0, \

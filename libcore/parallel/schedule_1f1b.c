@@ -1,8 +1,6 @@
-/*
- * 1F1B (PipeDream-flush, Narayanan et al. 2021): each rank begins with as many forwards as
+/* 1F1B (PipeDream-flush, Narayanan et al. 2021): each rank begins with as many forwards as
  * there are ranks after it, then alternates one forward and one backward, and ends with the
- * remaining backwards. So rank r of P keeps the activations of at most P - r micro-batches.
- */
+ * remaining backwards. So rank r of P keeps the activations of at most P - r micro-batches. */
 #include "parallel/schedule_internal.h"
 
 void schedule_make_1f1b(struct schedule *s, int rank)

@@ -1,7 +1,5 @@
-/*
- * GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages per rank, a rank
- * computes all micro-batches on one stage before it computes the next stage (Lamy-Poirier 2023).
- */
+/* GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages per rank, a rank
+ * computes all micro-batches on one stage before it computes the next stage (Lamy-Poirier 2023). */
 #include "parallel/schedule_internal.h"
 
 void schedule_make_gpipe(struct schedule *s, int rank)

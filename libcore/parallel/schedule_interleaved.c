@@ -1,13 +1,11 @@
-/*
- * Interleaved 1F1B (Narayanan et al. 2021): with V stages per rank the bubble is V times
+/* Interleaved 1F1B (Narayanan et al. 2021): with V stages per rank the bubble is V times
  * smaller. Micro-batches are processed in groups: a rank computes one group on its first stage,
  * then on its second, and so on; backwards run in the reverse order of stages.
  *
  * All groups have the same number of places, at least the number of ranks, so that there is no gap
  * when a group returns to the first rank for its next stage. If the micro-batches do not fill the
  * groups, some groups end with empty places, which are skipped. Skipping places cannot cause
- * a deadlock: the other actions depend on their own micro-batch only, and keep their order.
- */
+ * a deadlock: the other actions depend on their own micro-batch only, and keep their order. */
 #include "parallel/schedule_internal.h"
 
 struct groups {

@@ -3,11 +3,9 @@
 
 #include <math.h>
 
-/*
- * Dynamic programming over the assignment of layers [i, n) to the last k stages. Costs are added
+/* Dynamic programming over the assignment of layers [i, n) to the last k stages. Costs are added
  * only within a stage, from its first layer on, and otherwise compared: stages of equal layers
- * have equal costs wherever they are, and ties are exact.
- */
+ * have equal costs wherever they are, and ties are exact. */
 struct split {
 	int n, stages;
 	const double *cost; /* [n][n + 1]: cost of a stage of layers [i, j) */

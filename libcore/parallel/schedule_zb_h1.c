@@ -1,12 +1,10 @@
-/*
- * ZB-H1 (Qi et al. 2023): 1F1B, but a backward computes only the gradient of the input, which
+/* ZB-H1 (Qi et al. 2023): 1F1B, but a backward computes only the gradient of the input, which
  * the previous rank waits for. The weight gradients, which no rank waits for, are computed later,
  * in bubbles: on rank r, r micro-batches later. So every rank keeps the activations of as many
  * micro-batches as the first rank, the maximum in 1F1B.
  *
  * With F, X and W the times of a forward, an input gradient and a weight gradient, and at least P
- * micro-batches, the bubble is (P - 1)(F + X - W); in 1F1B it is (P - 1)(F + X + W).
- */
+ * micro-batches, the bubble is (P - 1)(F + X - W); in 1F1B it is (P - 1)(F + X + W). */
 #include "parallel/schedule_internal.h"
 
 void schedule_make_zb_h1(struct schedule *s, int rank)

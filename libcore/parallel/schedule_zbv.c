@@ -1,5 +1,4 @@
-/*
- * ZB-V (Qi et al. 2024): each rank has two stages in a V, and computes weight gradients
+/* ZB-V (Qi et al. 2024): each rank has two stages in a V, and computes weight gradients
  * separately. Micro- batches turn around on the last rank without a transfer, and end on the
  * first rank, which begins their backwards. In the middle of a step every rank repeats the same
  * six actions, and neither stage waits.
@@ -11,8 +10,7 @@
  *
  * A step with fewer than 2 P micro-batches is scheduled as one with 2 P micro-batches, and the
  * missing ones are skipped. That causes no deadlock: other actions depend on their own
- * micro-batch only, and keep order.
- */
+ * micro-batch only, and keep order. */
 #include "parallel/schedule_internal.h"
 
 /* The two stages of a rank: DOWN is on the way to the last rank, UP on the way back. */

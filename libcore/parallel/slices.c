@@ -1,10 +1,8 @@
-/*
- * Tensor and sequence parallelism: sums over virtual slices, and gathers of rows.
+/* Tensor and sequence parallelism: sums over virtual slices, and gathers of rows.
  *
  * Each rank sums its slices, for all rows, to nodes of the canonical tree. It sends to each other
  * rank that rank's rows of these nodes, and finishes the tree for its own rows. This moves as
- * many bytes as a ring reduce-scatter.
- */
+ * many bytes as a ring reduce-scatter. */
 #include "parallel/slices.h"
 
 int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first)
@@ -64,7 +62,7 @@ static struct slice_messages *messages_begin(struct comm *c)
 	m->unpacked = xcalloc((size_t)c->size, sizeof(*m->unpacked));
 	for (int i = 0; i < c->size; i++)
 		m->set[i].c = c;
-	comm_background(poll_messages, m);
+	comm_background_begin(poll_messages, m);
 	return m;
 }
 
@@ -128,7 +126,7 @@ static void pack_own(
 	struct mat all = g->all;
 	if (wire == all.type)
 		return;
-	g->packed = mat_take(g->d->scratch, all.rows, all.cols, wire);
+	g->packed = mat_alloc(g->d->scratch, all.rows, all.cols, wire);
 	if (mine.rows)
 		g->d->k->narrow(
 			g->d, mat_rows(g->packed, first, mine.rows).p, mine, wire);
@@ -222,8 +220,9 @@ static void place_packed(struct slice_sum *x, enum dtype wire)
 	x->wire = s->local == 1 && s->axis->size > 1 ? wire : x->out.type;
 	if (x->wire == x->out.type)
 		return;
-	x->sent_packed = mat_take(a, x->rows, x->out.cols, wire).p;
-	x->received_packed = mat_take(a, (s->axis->size - 1) * mine, x->out.cols, wire).p;
+	x->sent_packed = mat_alloc(a, x->rows, x->out.cols, wire).p;
+	x->received_packed =
+		mat_alloc(a, (s->axis->size - 1) * mine, x->out.cols, wire).p;
 }
 
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,

@@ -1,8 +1,6 @@
-/*
- * Tensor and sequence parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): the sum over
+/* Tensor and sequence parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): the sum over
  * virtual slices after a row-parallel linear layer, and the all-gather of rows before a
- * column-parallel one. All calls are collective over the tensor-parallel axis.
- */
+ * column-parallel one. All calls are collective over the tensor-parallel axis. */
 #pragma once
 
 #include "base/base.h"

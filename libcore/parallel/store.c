@@ -1,7 +1,5 @@
-/*
- * The parameter store: opening, the parts that this rank updates and counts, norms and hashes,
- * and rows of whole tensors for checkpoints. Ranks with the same shard are replicas (HSDP).
- */
+/* The parameter store: opening, the parts that this rank updates and counts, norms and hashes,
+ * and rows of whole tensors for checkpoints. Ranks with the same shard are replicas (HSDP). */
 #include "parallel/store_internal.h"
 
 /* ---- parts ----------------------------------------------------------------------- */
@@ -132,7 +130,7 @@ static void place_state(struct store *s, struct arena *run)
 			s->bytes.params += b->n * size;
 		}
 		if (s->c.copy != DT_F32 && b->state[STORE_PARAM] && b->sharding->n == 1) {
-			struct mat copy = mat_take(run, 1, b->n, s->c.copy);
+			struct mat copy = mat_alloc(run, 1, b->n, s->c.copy);
 			b->gather.copy = copy.p;
 			s->bytes.copies += mat_bytes(copy);
 			s->bytes.params += mat_bytes(copy);
@@ -191,7 +189,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	s->impl->sharding.c = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
 	if (c->mesh->degree[AXIS_PP] > 1 &&
-		!c->ends_meet) /* collective, although only the two ends use it */
+		!c->has_both_ends) /* collective, although only the two ends use it */
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
@@ -246,7 +244,7 @@ int64_t store_peak_bytes(const struct store *s)
 	       o->shared_bytes;
 }
 
-int store_tile(const struct store *s, int unit, int tile, int slice)
+int store_tile_unit(const struct store *s, int unit, int tile, int slice)
 {
 	if (!s->c.tile)
 		return -1;
@@ -270,7 +268,7 @@ struct mat store_operand(struct store *s, const struct tensor *t, int slice)
 		b->gather.copy ? b->gather.copy + at : NULL, t->rows, t->cols, s->c.copy);
 }
 
-void store_copy(struct store *s, int64_t at, int64_t n)
+void store_refresh_copies(struct store *s, int64_t at, int64_t n)
 {
 	struct device *d = s->c.device;
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
@@ -300,7 +298,7 @@ void store_updated(struct store *s, bool copies)
 {
 	store_forget(s);
 	if (!copies) {
-		store_copy(s, 0, s->impl->n_floats);
+		store_refresh_copies(s, 0, s->impl->n_floats);
 		offload_copies(s);
 	}
 	if (s->impl->sharding.n > 1 && s->c.zero < 3)
@@ -485,13 +483,13 @@ static void copy_rows(float *to, int64_t to_width, const float *from, int64_t fr
 			(size_t)cols * sizeof(float));
 }
 
-bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n)
+bool store_has_rows(const struct store *s, int tensor, int64_t row, int64_t n)
 {
 	const struct range r = {&s->c.tensors[tensor], row, n};
 	return next_overlap(s->updated, s->n_held, &r, &(struct overlap){0});
 }
 
-void store_put(
+void store_write_rows(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in)
 {
 	const struct range r = {&s->c.tensors[tensor], row, n};
@@ -580,7 +578,7 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 		comm_wait(&r);
 	}
 	while (w->rank == to && missing > 0) {
-		comm_take(w, message, max_bytes, tag);
+		comm_recv_any(w, message, max_bytes, tag);
 		missing -= copy_message(message, out);
 	}
 	comm_requests_free(&r);

@@ -1,7 +1,5 @@
-/*
- * The parameter store: parameters, gradients and optimizer state, replicated (DDP) or sharded
- * (ZeRO, FSDP), in memory or offloaded. Layers call it without any `if` about a strategy.
- */
+/* The parameter store: parameters, gradients and optimizer state, replicated (DDP) or sharded
+ * (ZeRO, FSDP), in memory or offloaded. Layers call it without any `if` about a strategy. */
 #pragma once
 
 #include "base/base.h"
@@ -91,8 +89,8 @@ struct store_config {
 	struct tensor *tensors; /* after tensors_place() */
 	int n_tensors, n_units;
 	struct tensor_part part; /* the argument of tensors_place() */
-	bool ends_meet; /* one rank has both the first and the last pipeline stage */
-	int chunks;	/* virtual chunks per micro-batch */
+	bool has_both_ends; /* one rank has both the first and the last pipeline stage */
+	int chunks;	    /* virtual chunks per micro-batch */
 	struct microbatches microbatches; /* n_micro 0: no gradients */
 	/* The ZeRO stage, over fsdp x cp: 0 shards nothing, 1 the optimizer's state, 2 also the
 	 * gradients, 3 also the parameters (Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */
@@ -103,7 +101,7 @@ struct store_config {
 	int64_t bucket_bytes; /* minimum size of a gradient bucket */
 	int64_t sum_segment; /* floats that ranks exchange at once in a sum; 0: the default */
 	enum reshard reshard;
-	bool tile; /* each slice of a tile is a unit of its own, see store_tile() */
+	bool tile; /* each slice of a tile is a unit of its own, see store_tile_unit() */
 	/* The type in which operands are gathered: DT_F32 or a 16-bit type. With a 16-bit type, the
 	 * operands of float8 matmuls are gathered in 8 bits (then parameters are not offloaded).
 	 * Matmuls round their operands to this type anyway, so the bits are the same. */
@@ -114,7 +112,7 @@ struct store_config {
 	bool offload_outer; /* offloads the groups of STORE_OUTER, whatever `offload` is */
 	/* Backend of bytes.offloaded bytes, owned by the caller; NULL in a plan. */
 	struct offload_backend *offload_backend;
-	void *gradients_at; /* the caller's memory for gradients; NULL: the store allocates it */
+	void *gradient_memory; /* the caller's memory for gradients; NULL: the store allocates it */
 	/* The type of the copies of parameters that matmuls read, on a device that stores half
 	 * precision. A copy is kept where this rank updates whole tensors in memory; otherwise it
 	 * is gathered or read. DT_F32: no copies. */
@@ -166,13 +164,11 @@ void store_free(struct store *s);
 /* Returns the peak of gradients, gathered parameters and buffers, which are not in `run`. */
 int64_t store_peak_bytes(const struct store *s);
 
-/*
- * In a step of one micro-batch, gradients may overwrite activations that the backward no longer
+/* In a step of one micro-batch, gradients may overwrite activations that the backward no longer
  * needs. live[n_units]: length of the prefix of the activations' memory that is in use while the
  * backward writes the gradients of a unit. all: bytes of that memory. Returns the offset in it at
- * which the gradients may begin; `all` (no overlap) if ranks share the memory of gradients.
- */
-int64_t store_gradients_over(const struct store *s, const int64_t *live, int64_t all);
+ * which the gradients may begin; `all` (no overlap) if ranks share the memory of gradients. */
+int64_t store_gradients_offset(const struct store *s, const int64_t *live, int64_t all);
 /* Returns the bytes of the gradients' memory. */
 int64_t store_gradients_bytes(const struct store *s);
 
@@ -189,7 +185,7 @@ void store_done(struct store *s, int unit, bool backward);
 /* Returns the unit number of a slice of a unit's tile, for store_use(), store_done() and
  * store_reduce() while the unit is in use; -1: without tiles the slice belongs to the unit. */
 enum { N_TILES = 6 };
-int store_tile(const struct store *s, int unit, int tile, int slice);
+int store_tile_unit(const struct store *s, int unit, int tile, int slice);
 /* Returns a slice of a parameter in fp32, between store_use() and store_done(). A vector is one
  * row. p is NULL if this rank has only the copy. */
 struct mat store_param(struct store *s, const struct tensor *t, int slice);
@@ -203,7 +199,7 @@ float *store_amax(const struct store *s, const struct tensor *t);
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice);
 void store_leaf_done(struct store *s, const struct tensor *t, int slice);
 /* Adds a leaf that is in x, of any type. x may be overwritten afterwards. */
-void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x);
+void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x);
 /* Called after all leaves of a unit in a micro-batch are written. Reduces the unit's gradients: in
  * each round, or after this rank's last micro-batch (microbatch.h). `use` is 0, but the uses of a
  * tied weight's tile are reduced separately: first 1 (the output layer), then 0. */
@@ -234,7 +230,7 @@ void store_forget(struct store *s);
 /* Discards what was computed from a unit, not gathered now. Every rank that uses it calls this. */
 void store_forget_unit(struct store *s, int unit);
 /* Discards the leaves of this rank that were not reduced. */
-void store_drop(struct store *s);
+void store_discard_leaves(struct store *s);
 /* Enqueues the sum of squares of the counted parts' gradients: in double within a row, exact over
  * rows. store_norm_squares() returns the result, in device memory. */
 void store_norm_enqueue(struct store *s);
@@ -252,9 +248,9 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
  * messages, and several threads may call it at once if the device uses host memory. */
 bool store_is_whole(const struct store *s);
 /* Returns true if this rank has any of rows [row, row + n) of a whole tensor. */
-bool store_wants(const struct store *s, int tensor, int64_t row, int64_t n);
+bool store_has_rows(const struct store *s, int tensor, int64_t row, int64_t n);
 /* Stores the rows in [row, row + n) of a whole tensor that this rank has. */
-void store_put(
+void store_write_rows(
 	struct store *s, int group, int tensor, int64_t row, int64_t n, const float *in);
 
 /* ---- offload.c: state, in memory or offloaded ------------------------------------ */
@@ -274,5 +270,5 @@ int64_t store_floats(const struct store *s);
 float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *buffer);
 void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x);
 /* Recomputes the copies, if any, of the parameters at these positions. */
-void store_copy(struct store *s, int64_t at, int64_t n);
+void store_refresh_copies(struct store *s, int64_t at, int64_t n);
 bool store_offloads(const struct store *s, int group);

@@ -93,7 +93,7 @@ static inline bool is_tiled(const struct store *s, const struct tensor *t)
 
 static inline int unit_of(const struct store *s, const struct tensor *t, int slice)
 {
-	return is_tiled(s, t) ? store_tile(s, t->unit, t->tile, slice) : t->unit;
+	return is_tiled(s, t) ? store_tile_unit(s, t->unit, t->tile, slice) : t->unit;
 }
 
 static inline struct location *location_of(

@@ -1,11 +1,9 @@
-/*
- * The tensor table: every parameter tensor of a model, with its shape, its initialization, and
+/* The tensor table: every parameter tensor of a model, with its shape, its initialization, and
  * how tensor parallelism splits it. Shards, initial values, weight decay, checkpoint layout, memory
  * plans and parameter counts are derived from these rows.
  *
  * Slices are *virtual* (--virtual tp=N); a rank holds one or more adjacent ones (law 1 of pt(7)).
- * No call is collective.
- */
+ * No call is collective. */
 #pragma once
 
 #include "base/base.h"

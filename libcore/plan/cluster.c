@@ -7,8 +7,7 @@
 #define US 1e-6
 #define GIB ((int64_t)1 << 30)
 
-/*
- * Bandwidths are per direction, from NVIDIA's data sheets, with one network adapter per GPU: 400
+/* Bandwidths are per direction, from NVIDIA's data sheets, with one network adapter per GPU: 400
  * Gbit/s, or 200 for A100. NCCL reaches about 370 GB/s of the 450 of an H100's NVLink
  * (github.com/NVIDIA/nccl-tests/issues/212).
  *
@@ -18,8 +17,7 @@
  * The capacities leave 3 or 4 GiB of the memory to CUDA, cuBLASLt and NCCL.
  *
  * With this efficiency, the prediction for one H100 equals the measurement in tests/bench/results; for
- * the other GPUs it is assumed.
- */
+ * the other GPUs it is assumed. */
 #define NVLINK_US (8.4 + 3.4)
 #define NETWORK_US (8.4 + 14)
 

@@ -140,7 +140,7 @@ int fit_trainer(
 		.micro = p->micro_bytes,
 		.scratch = p->scratch_bytes,
 		.gradients = p->gradients_bytes,
-		.gradients_at = p->gradients_at,
+		.gradient_memory = p->gradient_memory,
 		.offloaded = p->store.offloaded,
 		.copy = p->copy_bytes,
 		.copies = copies};

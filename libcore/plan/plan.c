@@ -18,7 +18,7 @@ void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, i
 	arena_measure(&t->memory.run, "run");
 	arena_measure(&t->memory.micro, "activations");
 	arena_measure(&t->memory.scratch, "scratch");
-	device_plan(&t->d, (enum device_kind)o->device);
+	device_open_plan(&t->d, (enum device_kind)o->device);
 	t->d.scratch = &t->memory.scratch;
 	t->d.threads = o->device == DEVICE_CUDA ? 0 : (int)o->threads;
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
@@ -59,8 +59,8 @@ static struct plan_group *find_group(struct plan *p, const char *name)
 static void count_sent(const struct trainer *t, struct plan *p)
 {
 	const struct comm *c;
-	p->sent = (double)mesh_sent(&t->mesh);
-	for (int i = 0; (c = mesh_group_number(&t->mesh, i)); i++)
+	p->sent = (double)mesh_bytes_sent(&t->mesh);
+	for (int i = 0; (c = mesh_group_at(&t->mesh, i)); i++)
 		if (c->sent)
 			find_group(p, c->name)->sent += (double)c->sent;
 }
@@ -116,11 +116,11 @@ static void count_edit(const struct trainer *t, struct plan *p)
 static void count_shared(const struct trainer *t, struct plan *p)
 {
 	p->gradients_bytes = store_gradients_bytes(t->store);
-	p->gradients_at = trainer_gradients_at(t);
+	p->gradient_memory = trainer_gradients_at(t);
 	p->shared_bytes =
 		trainer_shared_bytes(&(struct trainer_sizes){.micro = p->micro_bytes,
 			.gradients = p->gradients_bytes,
-			.gradients_at = p->gradients_at});
+			.gradient_memory = p->gradient_memory});
 }
 
 /* Plans a step of n_micro micro-batches. */
@@ -209,12 +209,12 @@ static void run_sample(struct trainer *t)
 }
 
 /* Few micro-batches are enough: only the first, the second and the last differ. */
-void plan_calls(
+void plan_kernel_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
 	struct trainer t;
 	plan_open(&t, o, m, rank, plan_few_micro_batches(o, 4));
-	device_plan_notes(&t.d, calls);
+	device_plan_record(&t.d, calls);
 	trainer_build_pipe(&t);
 	plan_run_step(&t);
 	pipe_forward(&t.pipe, &(struct pipe_input){.n = 1}, 1);
@@ -260,7 +260,7 @@ static int like_rank(const int degree[N_AXES], int rank)
 {
 	enum { ALL = 64 };
 	int at[N_AXES];
-	mesh_place(degree, rank, at);
+	mesh_coordinates(degree, rank, at);
 	for (int a = 0; a < N_AXES; a++)
 		if (a != AXIS_PP && at[a] > 1 && at[a] < degree[a] - 1)
 			at[a] = 1;

@@ -1,9 +1,7 @@
-/*
- * plan: the memory, work and communication of a rank, before anything is allocated, and the
+/* plan: the memory, work and communication of a rank, before anything is allocated, and the
  * predicted time of a step. Other headers: cluster.h        devices and links, for which times
  * are predicted fit.h            plans a trainer, and decides the settings that depend on its
- * memory plan_internal.h  a step on the planning device, for this directory only
- */
+ * memory plan_internal.h  a step on the planning device, for this directory only */
 #pragma once
 
 #include "engine/options.h"
@@ -17,7 +15,7 @@ struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
 	struct store_bytes store;		       /* parts of run_bytes */
 	/* unsharded gradients: bytes, offset, and bytes saved by the overlap, see engine.h */
-	int64_t gradients_bytes, gradients_at, shared_bytes;
+	int64_t gradients_bytes, gradient_memory, shared_bytes;
 	int64_t data_bytes; /* windows of two steps */
 	int64_t copy_bytes; /* the copy of a checkpoint, for writing in the background */
 	int64_t sample_bytes; /* on rank 0 while it draws a sample */
@@ -44,7 +42,7 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 void plan_make_memory(
 	const struct train_opts *o, struct model *m, int rank, struct plan *p);
 /* Records the kernel calls of this rank in a step, an evaluation and a sample. */
-void plan_calls(const struct train_opts *o, struct model *m, int rank,
+void plan_kernel_calls(const struct train_opts *o, struct model *m, int rank,
 	struct kernel_calls *calls);
 int64_t plan_total(const struct plan *p);
 /* Returns the bytes in the memory of the device; on a CPU, without copies and input data. */

@@ -1,9 +1,7 @@
-/*
- * The predicted time of a step (--dry-run --cluster). The step runs on the planning device, where
+/* The predicted time of a step (--dry-run --cluster). The step runs on the planning device, where
  * kernels take the time of their work, and the communication of one rank is simulated
  * (comm/simulate.h). With a pipeline, one rank per stage is simulated, and then the schedule with
- * the mean times of the actions.
- */
+ * the mean times of the actions. */
 #include "plan/plan_internal.h"
 
 #include <math.h>

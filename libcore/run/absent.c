@@ -8,7 +8,7 @@ bool begins_as_number(const char *p, const char *end)
 	return p < end && *p >= '0' && *p <= '9';
 }
 
-void unread_note(
+void unread_add(
 	struct unread *u, const char *column, int64_t step, const char *text, size_t len)
 {
 	int shown = (int)min64((int64_t)len, 24);

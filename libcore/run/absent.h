@@ -46,7 +46,7 @@ struct unread {
 };
 
 /* Counts a value, or with `column` NULL a row and the text of its step. */
-void unread_note(
+void unread_add(
 	struct unread *u, const char *column, int64_t step, const char *text, size_t len);
 /* Warns about the values, if there are any. */
 void unread_warn(const struct unread *u, const char *name);

@@ -107,7 +107,7 @@ int column_find(const char *name)
 	return -1;
 }
 
-int column_of_tag(const char *tag, size_t n)
+int column_find_tag(const char *tag, size_t n)
 {
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (columns[c].tag && strlen(columns[c].tag) == n &&
@@ -161,7 +161,7 @@ void row_print(const struct row *r, struct str *out)
 	}
 }
 
-bool column_fits(int c, double v)
+bool column_accepts(int c, double v)
 {
 	return columns[c].kind != COLUMN_INT ||
 	       (v >= 0 && v <= 0x1p53 && v == (double)(int64_t)v);
@@ -200,15 +200,15 @@ static int parse_value(
 	if (c < 0)
 		return last;
 	if (end - equals - 1 < NUM_TEXT && scan_double(equals + 1, end, &v) == end &&
-		column_fits(c, v)) {
+		column_accepts(c, v)) {
 		row_set(r, c, v);
 	} else if (begins_as_number(equals + 1, end)) {
 		r->unread |= (uint64_t)1 << c;
 		if (row_has(r, COL_STEP))
-			unread_note(u, columns[c].name, (int64_t)r->v[COL_STEP],
+			unread_add(u, columns[c].name, (int64_t)r->v[COL_STEP],
 				equals + 1, (size_t)(end - equals - 1));
 		else if (c == COL_STEP)
-			unread_note(u, NULL, 0, p, (size_t)(end - p));
+			unread_add(u, NULL, 0, p, (size_t)(end - p));
 	}
 	return c;
 }

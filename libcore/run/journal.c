@@ -129,7 +129,7 @@ int journal_flush(struct journal *j, struct err *e)
 	return j->written > LATE ? sync_lines(j, e) : 0;
 }
 
-int64_t journal_kept(const struct journal *j)
+int64_t journal_n_unwritten(const struct journal *j)
 {
 	int64_t n = 0;
 	for (size_t i = j->written; i < j->lines.len; i++)
@@ -196,7 +196,7 @@ static void find_names(const char *dir, struct str *text, struct str *h5)
 	} while (file_exists(text->s) || file_exists(h5->s));
 }
 
-int journal_keep(const char *dir, struct err *e)
+int journal_archive(const char *dir, struct err *e)
 {
 	scoped_str path = {0}, text = {0}, h5 = {0}, lines = {0};
 	find_names(dir, &text, &h5);

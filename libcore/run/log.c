@@ -101,7 +101,7 @@ static void append_row(struct run_log *l)
 int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n)
 {
 	BUG_ON(l->n_rows);
-	if (n > MAX_ROWS || (n && !column_fits(COL_STEP, (double)steps[n - 1])))
+	if (n > MAX_ROWS || (n && !column_accepts(COL_STEP, (double)steps[n - 1])))
 		return -1;
 	make_columns(l);
 	l->capacity = n > l->capacity ? n : l->capacity;
@@ -320,7 +320,7 @@ static int column_from_cells(struct run_log *l, int c, const void *in)
 		memcpy(&x, (const char *)in + (size_t)i * n_bytes, n_bytes);
 		double v = from_cell(column_type(c), x);
 		bool absent = is_absent(v);
-		if (!absent && !column_fits(c, v))
+		if (!absent && !column_accepts(c, v))
 			return -1;
 		/* every row has a step, in ascending order */
 		if (c == COL_STEP &&
@@ -430,14 +430,14 @@ static int read_text(struct run_log *l, int fd, struct err *e)
 int run_log_read_file(void *log, int fd, const char *path, struct err *e)
 {
 	struct run_log *l = log;
-	int h5 = h5_is(fd, l->name, e);
+	int h5 = h5_file_is_hdf5(fd, l->name, e);
 	return h5 < 0 ? -1 : h5 ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
 /* Sets the maximum size of a log by its first bytes. */
 static int check_start(void *to, const struct stream *s, int64_t *max, struct err *e)
 {
-	bool h5 = h5_begins(s->first, s->n);
+	bool h5 = h5_has_signature(s->first, s->n);
 	*max = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && memchr(s->first, '\0', s->n) ? not_a_log(to, e) : 0;
 }
@@ -448,7 +448,7 @@ int run_log_read(struct run_log *l, const char *path, struct err *e)
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
-	if (!is_stdin && file_is_folder(path)) {
+	if (!is_stdin && file_is_directory(path)) {
 		str_printf(&in_dir, "%s/run.h5", path);
 		path = in_dir.s;
 	}

@@ -1,11 +1,9 @@
-/*
- * run: the log of a run. The directory of a run contains a journal (text, one write() per line),
+/* run: the log of a run. The directory of a run contains a journal (text, one write() per line),
  * the same log as HDF5 (run.h5, rewritten as a whole), and checkpoints.
  *
  * Logs are read from the journal, from run.h5, and from the standard output of pt-train; none of
  * them is trusted. No call is collective: rank 0 writes. Functions that return int return 0, or -1
- * with *e set.
- */
+ * with *e set. */
 #pragma once
 
 #include "base/base.h"
@@ -78,10 +76,10 @@ enum column_id {
 
 extern const struct column columns[N_COLUMNS];
 int column_find(const char *name); /* -1: none */
-int column_of_tag(const char *tag, size_t n);
+int column_find_tag(const char *tag, size_t n);
 /* Returns true if a value is valid in a column. Integer columns must have integers, since rows are
  * matched by them. */
-bool column_fits(int c, double v);
+bool column_accepts(int c, double v);
 
 /* Returns 1 if higher values of a column are better, such as an accuracy; -1 if lower ones are,
  * such as a loss; 0 if its name, perhaps from another program, implies neither. */
@@ -264,7 +262,7 @@ int journal_lock(const char *dir, bool make, double patience, int *fd, struct er
 
 /* Keeps the log of an earlier run in DIR, before a new run replaces it, under the first free names
  * journal.txt.N and run.h5.N, with a warning. */
-int journal_keep(const char *dir, struct err *e);
+int journal_archive(const char *dir, struct err *e);
 /* Opens DIR/journal.txt, to continue after step `resume`, or with -1 to begin a new journal. Writes
  * `info` and the texts as its head. If run.h5 has rows up to `resume` that the journal lacks, it is
  * kept as run.h5.N, with a warning. `idle`: no step follows; no head is written unless rows were
@@ -275,8 +273,8 @@ int journal_open(struct journal *j, const char *dir, int64_t resume, bool idle,
 /* Write a line. If that fails, the line is kept, and written before the next one. */
 int journal_row(struct journal *j, const struct row *r, struct err *e);
 int journal_event(struct journal *j, int64_t step, const char *text, struct err *e);
-int journal_flush(struct journal *j, struct err *e); /* writes the kept lines */
-int64_t journal_kept(const struct journal *j);	     /* number of kept lines */
+int journal_flush(struct journal *j, struct err *e);  /* writes the kept lines */
+int64_t journal_n_unwritten(const struct journal *j); /* number of kept lines */
 /* Returns true if run.h5 is older than `seconds`, and old enough that rewriting it, which takes
  * longer as the run grows, takes only a small fraction of the time. */
 bool journal_stale(const struct journal *j, double seconds);

@@ -172,7 +172,7 @@ static bool take_tensor(struct span tensor, double *v)
 
 /* Reads a Summary.Value. Fields: tag 1, simple_value 2, tensor 8. */
 static int take_value(
-	const struct tfevents_take *t, int64_t step, double wall, struct span value)
+	const struct tfevents_sink *t, int64_t step, double wall, struct span value)
 {
 	struct field f;
 	struct span tag = {NULL, 0};
@@ -194,7 +194,7 @@ static int take_value(
 }
 
 static int take_summary(
-	const struct tfevents_take *t, int64_t step, double wall, struct span summary)
+	const struct tfevents_sink *t, int64_t step, double wall, struct span summary)
 {
 	struct field f;
 	int rc;
@@ -206,7 +206,7 @@ static int take_summary(
 }
 
 /* Reads a SessionLog. Field: status 1. */
-static int take_session(const struct tfevents_take *t, int64_t step, struct span session)
+static int take_session(const struct tfevents_sink *t, int64_t step, struct span session)
 {
 	struct field f;
 	int rc;
@@ -217,7 +217,7 @@ static int take_session(const struct tfevents_take *t, int64_t step, struct span
 }
 
 /* Reads an Event. Fields: wall_time 1, step 2, summary 5, session_log 7. */
-static int take_event(const struct tfevents_take *t, struct span event)
+static int take_event(const struct tfevents_sink *t, struct span event)
 {
 	struct field f;
 	struct span summary = {NULL, 0}, session = {NULL, 0};
@@ -268,7 +268,7 @@ bool tfevents_begins(const char *p, size_t n)
 }
 
 int tfevents_read(
-	const char *p, size_t n, const struct tfevents_take *take, struct err *e)
+	const char *p, size_t n, const struct tfevents_sink *take, struct err *e)
 {
 	struct span rest = {p, n}, data = {NULL, 0};
 	int rc;

@@ -1,10 +1,8 @@
-/*
- * tfevents: TensorBoard's event files. Records with checksums hold Events in the encoding of
+/* tfevents: TensorBoard's event files. Records with checksums hold Events in the encoding of
  * protocol buffers; only a few fields are read and written (tensorflow/core/util/event.proto,
  * framework/summary.proto, framework/tensor.proto; lib/io/record_writer for the records).
  *
- * Files are not trusted. No call is collective.
- */
+ * Files are not trusted. No call is collective. */
 #pragma once
 
 #include "base/base.h"
@@ -14,7 +12,7 @@
 
 /* ---- reading --------------------------------------------------------------------- */
 
-struct tfevents_take {
+struct tfevents_sink {
 	/* Receives a scalar, with the time in seconds since 1970. `tag` is not NUL-terminated. */
 	void (*scalar)(
 		void *to, int64_t step, double wall, const char *tag, size_t n, double v);
@@ -27,7 +25,7 @@ struct tfevents_take {
 bool tfevents_begins(const char *p, size_t n);
 /* Reads all events of a file, which may end within a record. Returns -1 if a record is damaged. */
 int tfevents_read(
-	const char *p, size_t n, const struct tfevents_take *take, struct err *e);
+	const char *p, size_t n, const struct tfevents_sink *take, struct err *e);
 
 /* ---- writing: each appends a record ----------------------------------------------- */
 

@@ -1,7 +1,5 @@
-/*
- * stats: Student's t, medians, moments, noise of a curve, blocks of rows. Pure functions.
- * NaN and infinity give NaN, which no comparison finds significant.
- */
+/* stats: Student's t, medians, moments, noise of a curve, blocks of rows. Pure functions.
+ * NaN and infinity give NaN, which no comparison finds significant. */
 #pragma once
 
 #include "base/base.h"
@@ -26,10 +24,8 @@ double slope_of(const double *at, const double *x, int64_t n);
 double correlation_of(
 	const double *x, const double *y, int64_t n); /* NaN if x or y is constant */
 
-/*
- * Returns the noise between neighboring rows: the standard deviation of first differences, divided
- * by sqrt(2). A trend adds little as long as the curve falls less per row than it jitters.
- */
+/* Returns the noise between neighboring rows: the standard deviation of first differences, divided
+ * by sqrt(2). A trend adds little as long as the curve falls less per row than it jitters. */
 double step_noise(const double *x, int64_t n);
 /* Returns the noise estimated from second differences, to which a straight trend adds nothing. */
 double trendless_noise(const double *x, int64_t n);

@@ -76,9 +76,9 @@ static inline struct bpe_merge bpe_merge_bytes(
 const uint8_t *normal_table(enum normal_form form);
 /* Returns the last place where text[0..n), the beginning of a longer text, may be cut so that both
  * parts can be normalized separately; 0: nowhere; -1: a segment is too long. */
-int64_t normal_cut(const uint8_t *table, const char *text, int64_t n, struct err *e);
+int64_t find_normal_cut(const uint8_t *table, const char *text, int64_t n, struct err *e);
 /* Returns true if the text is certainly normalized. */
-bool normal_is(const uint8_t *table, const char *text, int64_t n);
+bool is_normalized(const uint8_t *table, const char *text, int64_t n);
 
 struct normalized {
 	struct str text;

@@ -164,7 +164,7 @@ static void spell_out(const char *regex, bool scripts, struct str *out)
 /* Appends the regular expression that Hugging Face's library needs, and the reader converts back. */
 static int append_regex(const char *pattern, struct str *out, struct err *e)
 {
-	const struct split_pattern *p = split_find(pattern);
+	const struct split_pattern *p = split_pattern_find(pattern);
 	scoped_str same = {0}, back = {0};
 	if (p) {
 		str_puts(out, p->same[0] ? p->same[0] : p->regex);

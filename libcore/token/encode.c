@@ -1,7 +1,5 @@
-/*
- * Text to tokens. First, the text is divided at added tokens. The text between them is normalized
- * and split into words by one or more patterns, and each word is encoded.
- */
+/* Text to tokens. First, the text is divided at added tokens. The text between them is normalized
+ * and split into words by one or more patterns, and each word is encoded. */
 #include "token/bpe_internal.h"
 
 enum {
@@ -24,10 +22,10 @@ struct encoder {
 	struct known_words *known;
 	struct pattern *patterns; /* each splits the words of the previous one */
 	int n_patterns;
-	bool special;	      /* set by encoder_special() */
+	bool special;	      /* set by encoder_allow_special() */
 	const uint8_t *table; /* of the normalizer; NULL: none */
 	struct normalized normal;
-	const char *whole; /* the text passed to encoder_changes() */
+	const char *whole; /* the text passed to encoder_find_changes() */
 	bool in_normal;	   /* normal.text is being encoded */
 	/* The last end of a word in normal.text that is also a place in the original text. */
 	struct {
@@ -93,7 +91,7 @@ void encoder_close(struct encoder *s)
 	free(s);
 }
 
-void encoder_special(struct encoder *s, bool allowed)
+void encoder_allow_special(struct encoder *s, bool allowed)
 {
 	s->special = allowed;
 }
@@ -223,8 +221,8 @@ static int64_t put_window(struct encoder *s, const char *text, int64_t n, bool f
 	struct output *o, struct err *e)
 {
 	struct normalized *x = &s->normal;
-	n = final ? n : normal_cut(s->table, text, n, e);
-	if (n <= 0 || normal_is(s->table, text, n))
+	n = final ? n : find_normal_cut(s->table, text, n, e);
+	if (n <= 0 || is_normalized(s->table, text, n))
 		return n <= 0 ? n : put_rest(s, text, n, final, o, e);
 	normalized_clear(x);
 	if (normalize(s->bpe->rules->normalizer, text, n, x, e))
@@ -253,7 +251,7 @@ static int64_t put_normal(struct encoder *s, const char *text, int64_t n, bool f
 		if (used < 0)
 			return -1;
 		if (!used && here >= MAX_NORMAL_WINDOW &&
-			!normal_is(s->table, text, here))
+			!is_normalized(s->table, text, here))
 			return err_set(e, EX_DATAERR,
 				"a word of more than %lld bytes, which cannot be normalized in pieces",
 				(long long)here);
@@ -280,12 +278,12 @@ static int64_t add_changes(struct encoder *s, const char *text, int64_t n, bool 
 	return n;
 }
 
-int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
+int encoder_find_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
 	struct text_changes *out, struct err *e)
 {
 	const struct text_changes *found = &s->normal.changes;
 	struct output none = {0};
-	if (!s->table || normal_is(s->table, text, n))
+	if (!s->table || is_normalized(s->table, text, n))
 		return 0;
 	normalized_clear(&s->normal);
 	s->whole = text;
@@ -304,7 +302,7 @@ int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
 	return 0;
 }
 
-int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
+int64_t encoder_encode(struct encoder *s, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	struct output o = {.ids = out};

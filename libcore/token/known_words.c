@@ -1,8 +1,6 @@
-/*
- * A cache of words, because the same words occur again and again. Short words with few tokens are
+/* A cache of words, because the same words occur again and again. Short words with few tokens are
  * in a table of buckets of two entries, which fill a cache line. Longer words are in another table.
- * In both tables, a new word replaces an old word in its place.
- */
+ * In both tables, a new word replaces an old word in its place. */
 #include "token/bpe_internal.h"
 
 enum {

@@ -1,7 +1,5 @@
-/*
- * Merging of a word: each step merges the adjacent pair of lowest rank, and the leftmost of equal
- * pairs. For a short word a step scans all pairs; a heap makes long words O(n log n).
- */
+/* Merging of a word: each step merges the adjacent pair of lowest rank, and the leftmost of equal
+ * pairs. For a short word a step scans all pairs; a heap makes long words O(n log n). */
 #include "token/bpe_internal.h"
 
 enum { SHORT = 24 };

@@ -1,8 +1,6 @@
-/*
- * Normalization of Unicode (UAX #15) by utf8proc, in segments. A segment begins with a character
+/* Normalization of Unicode (UAX #15) by utf8proc, in segments. A segment begins with a character
  * that no earlier character changes, and ends before the next such character. utf8proc decomposes
- * and composes; marks are sorted here, because utf8proc takes quadratic time to sort them.
- */
+ * and composes; marks are sorted here, because utf8proc takes quadratic time to sort them. */
 #include "token/bpe_internal.h"
 #include "token/unicode_internal.h"
 
@@ -179,7 +177,7 @@ static int too_many(struct err *e)
 		MAX_SEGMENT);
 }
 
-int64_t normal_cut(const uint8_t *table, const char *text, int64_t n, struct err *e)
+int64_t find_normal_cut(const uint8_t *table, const char *text, int64_t n, struct err *e)
 {
 	uint8_t kind;
 	uint32_t code;
@@ -199,7 +197,7 @@ int64_t normal_cut(const uint8_t *table, const char *text, int64_t n, struct err
 									    : 0;
 }
 
-bool normal_is(const uint8_t *table, const char *text, int64_t n)
+bool is_normalized(const uint8_t *table, const char *text, int64_t n)
 {
 	return normal_end(table, text, 0, n) == n;
 }

@@ -1,8 +1,6 @@
-/*
- * Regular expressions of tokenizer.json. Hugging Face's library reads them with Oniguruma, in the
+/* Regular expressions of tokenizer.json. Hugging Face's library reads them with Oniguruma, in the
  * syntax of Ruby; we read them with PCRE2. Syntax with another meaning in PCRE2 is rewritten if
- * models use it (DeepSeek's patterns have \s, BLOOM's a class in a class), and else rejected.
- */
+ * models use it (DeepSeek's patterns have \s, BLOOM's a class in a class), and else rejected. */
 #include "token/vocab_internal.h"
 
 #include <ctype.h>

@@ -56,7 +56,7 @@ static const struct split_rule rules[] = {
 };
 _Static_assert(ARRAY_LEN(rules) + 1 == ARRAY_LEN(split_patterns), "one rule per pattern");
 
-const struct split_pattern *split_find(const char *what)
+const struct split_pattern *split_pattern_find(const char *what)
 {
 	for (const struct split_pattern *p = split_patterns; p->name; p++) {
 		if (!strcmp(what, p->name) || !strcmp(what, p->regex))
@@ -80,7 +80,7 @@ struct splitter *splitter_open(const char *pattern, struct err *e)
 		return NULL;
 	}
 	struct splitter *s = xcalloc(1, sizeof(*s));
-	const struct split_pattern *p = split_find(pattern);
+	const struct split_pattern *p = split_pattern_find(pattern);
 	if (p)
 		s->rule = &rules[p - split_patterns];
 	else

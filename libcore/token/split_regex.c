@@ -1,13 +1,11 @@
-/*
- * Unnamed patterns: regular expressions, by PCRE2. A match that has examined the end of the text is
+/* Unnamed patterns: regular expressions, by PCRE2. A match that has examined the end of the text is
  * uncertain while more text may follow (a partial match of PCRE2). Lookbehind is rejected.
  *
  * An untrusted pattern must terminate on any text. PCRE2's match limit restarts at each byte where
  * a match may begin, and ignores how many bytes a step examines. So a match is first searched for
  * in a short piece of the text, with a low limit. If the limit is exceeded, a match is tried at a
  * single place with automatic callouts, which count the steps. The limit on counted steps grows
- * with the bytes of words found. The steps of the searches are estimated by such tries.
- */
+ * with the bytes of words found. The steps of the searches are estimated by such tries. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/split_internal.h"
 #include "token/unicode_internal.h"

@@ -69,7 +69,7 @@ int read_tekken(
 		else
 			builder_add(b, (uint32_t)(n_special + i), bytes.s, bytes.len);
 	}
-	const struct split_pattern *known = split_find(pattern);
+	const struct split_pattern *known = split_pattern_find(pattern);
 	r->pattern = xstrdup(known ? known->name : pattern);
 	r->n_ranked = n;
 	return rc;

@@ -1,10 +1,8 @@
-/*
- * token: byte-pair encoding: vocabulary files, the patterns that split text into words, and the
+/* token: byte-pair encoding: vocabulary files, the patterns that split text into words, and the
  * encoder. tokenizer.h: tokenizers of all kinds, stored in files and sent to other ranks.
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set. No call is
- * collective. Threads may share const objects.
- */
+ * collective. Threads may share const objects. */
 #pragma once
 
 #include "base/base.h"
@@ -29,11 +27,9 @@ const uint8_t *char_classes(void);
 
 /* ---- normalize.c: equal texts in one form ------------------------------------------ */
 
-/*
- * The normalization forms of UAX #15, with the characters of Unicode 9.0, as in Hugging Face's
+/* The normalization forms of UAX #15, with the characters of Unicode 9.0, as in Hugging Face's
  * tokenizers. Later characters, and bytes that are not UTF-8, stay unchanged. So the result does
- * not depend on the version of utf8proc.
- */
+ * not depend on the version of utf8proc. */
 enum normal_form {
 	NORMAL_NONE,
 	NORMAL_NFC,
@@ -58,12 +54,10 @@ struct text_changes {
 
 /* ---- split.c: text to words; split_ascii.c, split_regex.c ------------------------- */
 
-/*
- * A pattern is the name of one of split_patterns[], or a regular expression of PCRE2 (in UTF mode).
+/* A pattern is the name of one of split_patterns[], or a regular expression of PCRE2 (in UTF mode).
  * A word is a match of the pattern, or the text between two matches, so that the words always cover
  * the whole text. For named patterns, a byte that is not UTF-8 is a character that is neither
- * letter, number nor space. No match of a regular expression contains such a byte.
- */
+ * letter, number nor space. No match of a regular expression contains such a byte. */
 struct split_pattern {
 	const char *name;
 	const char *regex; /* as tiktoken and tokenizer.json write it */
@@ -72,7 +66,7 @@ struct split_pattern {
 };
 extern const struct split_pattern split_patterns[]; /* ends with a NULL name */
 /* Finds a pattern by its name, or by a regular expression that means the same; NULL: none. */
-const struct split_pattern *split_find(const char *name_or_regex);
+const struct split_pattern *split_pattern_find(const char *name_or_regex);
 
 /* One thread uses a splitter at a time. */
 struct splitter;
@@ -85,11 +79,9 @@ void splitter_close(struct splitter *s);
  */
 int split_words(struct splitter *s, const char *text, int64_t n, bool final,
 	uint32_t *ends, int max, struct err *e);
-/*
- * Returns the last place where text[0..n), the beginning of a longer text, may be cut: between an
+/* Returns the last place where text[0..n), the beginning of a longer text, may be cut: between an
  * ASCII letter and a space, or between a single line feed after a visible character and a letter.
- * No word of a named pattern crosses such a place. 0: nowhere.
- */
+ * No word of a named pattern crosses such a place. 0: nowhere. */
 int64_t split_cut(const char *text, int64_t n);
 
 /* ---- vocab.c: vocabularies and their files ---------------------------------------- */
@@ -107,11 +99,9 @@ struct bpe_rules {
 	 * Each splits the words of the previous one. */
 	char *pattern;
 	enum normal_form normalizer; /* for the text between added tokens */
-	/*
-	 * Pairs of tokens in merge order: the earliest is merged first. Without them (n_merges =
+	/* Pairs of tokens in merge order: the earliest is merged first. Without them (n_merges =
 	 * 0), the order is tiktoken's: two tokens merge if their bytes together are one of the
-	 * tokens [0, n_ranked); the lowest such token is made first.
-	 */
+	 * tokens [0, n_ranked); the lowest such token is made first. */
 	uint32_t *merges; /* [n_merges][2] */
 	int64_t n_merges, n_ranked;
 	bool whole_words; /* a word that is a token becomes that token, whatever the merges */
@@ -192,19 +182,17 @@ void bpe_close(struct bpe *b);
 struct encoder;
 struct encoder *encoder_open(const struct bpe *b, struct err *e); /* NULL on error */
 void encoder_close(struct encoder *s);
-/*
- * Encodes text[0..n) to at most `capacity` tokens, and sets *n_out to their number. Returns the
+/* Encodes text[0..n) to at most `capacity` tokens, and sets *n_out to their number. Returns the
  * number of bytes used. The caller passes the rest, which more text could change, again with the
  * text that follows; 0 means that more text is needed. All bytes are used if the text is `final`
- * and capacity >= n * normal_growth() of the normalizer. Returns -1 on an error.
- */
-int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
+ * and capacity >= n * normal_growth() of the normalizer. Returns -1 on an error. */
+int64_t encoder_encode(struct encoder *s, const char *text, int64_t n, bool final,
 	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e);
 /* Sets whether the text of a special token becomes that token; initially it does not. */
-void encoder_special(struct encoder *s, bool allowed);
+void encoder_allow_special(struct encoder *s, bool allowed);
 /* Appends the changes of normalization to a whole text; the tokens have the bytes of the changed
  * text. `at`: offset of the text in a longer text, whose earlier changes are in *out. */
-int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
+int encoder_find_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
 	struct text_changes *out, struct err *e);
 /* Fails if the special tokens of these rules cannot be found in text. */
 int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e);

@@ -99,7 +99,7 @@ static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 	return 0;
 }
 
-int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e)
+int tokenizer_init_ids(struct tokenizer *t, int64_t n, struct err *e)
 {
 	if (n < 1 || n > MAX_VOCAB)
 		return err_set(e, EX_USAGE,
@@ -229,7 +229,7 @@ int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *
 int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
 	uint32_t **ids, struct err *e)
 {
-	int64_t n_ids, capacity = tokenizer_room(t, n);
+	int64_t n_ids, capacity = tokenizer_max_tokens(t, n);
 	*ids = xcalloc((size_t)capacity + 1, sizeof(**ids));
 	if (t->kind->encode(t, text, n, true, *ids, capacity, &n_ids, e) < 0) {
 		free(*ids);
@@ -279,7 +279,7 @@ static bool is_bytes(const struct tokenizer *t)
 		       !tokenizer_byte.ready((struct tokenizer *)t, &(struct err){0}));
 }
 
-bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b)
+bool tokenizer_equal(const struct tokenizer *a, const struct tokenizer *b)
 {
 	scoped_str x = {0}, y = {0};
 	if (is_bytes(a) && is_bytes(b))

@@ -12,11 +12,9 @@
 
 struct tokenizer;
 
-/*
- * A kind of tokenizer. Text is passed in pieces; `final` marks the last piece of a document.
+/* A kind of tokenizer. Text is passed in pieces; `final` marks the last piece of a document.
  * Functions return the number of bytes used; the caller passes the rest (half a character, for
- * example) again with the next piece. They return TEXT_BAD(i) with *e set if byte i is invalid.
- */
+ * example) again with the next piece. They return TEXT_BAD(i) with *e set if byte i is invalid. */
 #define TEXT_BAD(i) (-1 - (int64_t)(i))
 
 struct tokenizer_kind {
@@ -47,7 +45,7 @@ struct tokenizer {
 	struct vocab vocab;
 	void *own; /* state of the kind, one allocation */
 	/* The template for conversations: a name or JSON, see chat_template_kept(). Stored with the
-	 * vocabulary in files, but ignored by tokenizer_same(). NULL: none. */
+	 * vocabulary in files, but ignored by tokenizer_equal(). NULL: none. */
 	char *chat_template;
 };
 
@@ -71,7 +69,7 @@ int tokenizer_init(struct tokenizer *t, const char *kind, struct err *e);
 int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct err *e);
 /* Makes a tokenizer of n tokens with unknown bytes, which cannot encode and decodes to nothing. */
 enum { MAX_VOCAB = 1 << 24 };
-int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e);
+int tokenizer_init_ids(struct tokenizer *t, int64_t n, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
@@ -79,7 +77,7 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
 void tokenizer_pack(const struct tokenizer *t, struct str *out);
 int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *e);
 /* Returns the maximum number of tokens of n bytes of text. */
-int64_t tokenizer_room(const struct tokenizer *t, int64_t n);
+int64_t tokenizer_max_tokens(const struct tokenizer *t, int64_t n);
 /* Encodes a whole text. The caller frees *ids. Returns the number of tokens, or -1. */
 int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
 	uint32_t **ids, struct err *e);
@@ -90,7 +88,7 @@ int64_t tokenizer_cut(
 /* Appends the bytes of a token; nothing for an id outside the vocabulary. */
 void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out);
 /* Returns true if both make the same tokens of every text, also if one is byte and one bpe. */
-bool tokenizer_same(const struct tokenizer *a, const struct tokenizer *b);
+bool tokenizer_equal(const struct tokenizer *a, const struct tokenizer *b);
 /* Returns the token at the end of a document; -1: none. */
 int64_t tokenizer_end_of_text(const struct tokenizer *t);
 extern const struct h5_field tokenizer_fields[], bpe_fields[]; /* for the manual */
@@ -109,8 +107,8 @@ int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e);
 /* Returns the name of the normalization form, "none" if there is none. */
 const char *tokenizer_normalizer(const struct tokenizer *t);
-/* As encoder_changes(). Tokenizers of other kinds do not change text. */
-int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, int64_t at,
-	struct text_changes *out, struct err *e);
+/* As encoder_find_changes(). Tokenizers of other kinds do not change text. */
+int tokenizer_find_changes(const struct tokenizer *t, const char *text, int64_t n,
+	int64_t at, struct text_changes *out, struct err *e);
 /* Makes the texts of special tokens become these tokens. */
 int tokenizer_allow_special(struct tokenizer *t, struct err *e);

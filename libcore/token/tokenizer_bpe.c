@@ -90,7 +90,7 @@ static struct encoder *borrow_encoder(struct bpe_state *o, struct err *e)
 	if (!s)
 		s = encoder_open(o->bpe, e);
 	if (s)
-		encoder_special(s, o->special);
+		encoder_allow_special(s, o->special);
 	return s;
 }
 
@@ -110,12 +110,12 @@ static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bo
 	*n_out = 0;
 	if (!s)
 		return TEXT_BAD(0);
-	int64_t used = encoder_put(s, text, n, final, out, capacity, n_out, e);
+	int64_t used = encoder_encode(s, text, n, final, out, capacity, n_out, e);
 	return_encoder(o, s);
 	return used < 0 ? TEXT_BAD(0) : used;
 }
 
-int64_t tokenizer_room(const struct tokenizer *t, int64_t n)
+int64_t tokenizer_max_tokens(const struct tokenizer *t, int64_t n)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
 	return r ? n * normal_growth(r->normalizer) : n;
@@ -127,14 +127,14 @@ const char *tokenizer_normalizer(const struct tokenizer *t)
 	return normal_forms[r ? r->normalizer : NORMAL_NONE];
 }
 
-int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, int64_t at,
-	struct text_changes *out, struct err *e)
+int tokenizer_find_changes(const struct tokenizer *t, const char *text, int64_t n,
+	int64_t at, struct text_changes *out, struct err *e)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);
 	if (!r || !r->normalizer)
 		return 0;
 	struct encoder *s = borrow_encoder(t->own, e);
-	int rc = s ? encoder_changes(s, text, n, at, out, e) : -1;
+	int rc = s ? encoder_find_changes(s, text, n, at, out, e) : -1;
 	if (s)
 		return_encoder(t->own, s);
 	return rc;
@@ -149,8 +149,8 @@ static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 			return 0;
 	struct err e = {0};
 	if (o->rules.normalizer) /* (the encoder, too, stops there) */
-		n = normal_cut(normal_table(o->rules.normalizer), text, n, &e);
-	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
+		n = find_normal_cut(normal_table(o->rules.normalizer), text, n, &e);
+	return split_pattern_find(o->rules.pattern) ? split_cut(text, n) : 0;
 }
 
 /* ---- the rules in a file --------------------------------------------------------- */

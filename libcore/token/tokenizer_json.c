@@ -1,8 +1,6 @@
-/*
- * tokenizer.json of Hugging Face's tokenizers: byte-level BPE. Unsupported features that change the
+/* tokenizer.json of Hugging Face's tokenizers: byte-level BPE. Unsupported features that change the
  * tokens of a text are rejected by name. Padding, truncation and the post-processor, which may add
- * tokens at the beginning of a text, are ignored.
- */
+ * tokens at the beginning of a text, are ignored. */
 #include "token/bpe_internal.h"
 #include "token/vocab_internal.h"
 
@@ -203,7 +201,7 @@ static int read_normalizer(const json_t *n, struct bpe_rules *r, struct err *e)
 static void add_pattern(struct bpe_rules *r, const char *pattern)
 {
 	struct str all = {0};
-	const struct split_pattern *known = split_find(pattern);
+	const struct split_pattern *known = split_pattern_find(pattern);
 	if (r->pattern)
 		str_printf(&all, "%s\n", r->pattern);
 	str_puts(&all, known ? known->name : pattern);
@@ -227,7 +225,7 @@ static int split_regex(const json_t *pattern, struct str *out, struct err *e)
 			else
 				str_printf(out, "\\x%02x", (uint8_t)*text);
 		}
-	else if (split_find(regex) && !strstr(regex, "{1,3}+"))
+	else if (split_pattern_find(regex) && !strstr(regex, "{1,3}+"))
 		str_puts(out, regex);
 	else
 		return regex_of_oniguruma(regex, out, e);
@@ -243,7 +241,8 @@ static int read_split(const json_t *s, struct bpe_rules *r, struct err *e)
 	if (!behavior || split_regex(json_object_get(s, "pattern"), &regex, e))
 		return e->code ? -1 : unsupported("the pre-tokenizer", "Split", e);
 	/* (the words of a known pattern cover the text: nothing is removed) */
-	bool all = split_find(regex.s) && json_is_true(json_object_get(s, "invert")) &&
+	bool all = split_pattern_find(regex.s) &&
+		   json_is_true(json_object_get(s, "invert")) &&
 		   !strcmp(behavior, "Removed");
 	if (all || !strcmp(behavior, "Isolated"))
 		add_pattern(r, regex.s);

@@ -1,8 +1,6 @@
-/*
- * The version of Unicode depends on the version of PCRE2. If our table has a property, the
+/* The version of Unicode depends on the version of PCRE2. If our table has a property, the
  * characters that PCRE2 lacks are added to the class as ranges. If PCRE2 has characters that our
- * table lacks, the whole property is written as ranges, which is slow.
- */
+ * table lacks, the whole property is written as ranges, which is slow. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/unicode_internal.h"
 

@@ -293,7 +293,7 @@ static int choose_pattern(struct bpe_rules *r, const struct bpe_model *model,
 			"%s: not a vocabulary of %s: its pattern is '%.200s'", path,
 			model->name, r->pattern);
 	if (pattern) {
-		const struct split_pattern *known = split_find(pattern);
+		const struct split_pattern *known = split_pattern_find(pattern);
 		free(r->pattern);
 		r->pattern = xstrdup(known ? known->name : pattern);
 	}

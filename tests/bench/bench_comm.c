@@ -21,7 +21,7 @@ int main(int argc, char **argv)
 	double exact[ROUNDS], mpi[ROUNDS];
 	struct grid grid = {.exponent = GRID_EXPONENT};
 	struct device d;
-	device_cpu(&d, 1);
+	device_open_cpu(&d, 1);
 	while (1 << levels < world->size)
 		levels++;
 	struct sum_run run = {0, n};
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
 		.wants = wants,
 		.levels = levels,
 		.queue = &queue};
-	sum_share(&plan);
+	sum_plan_init(&plan);
 	enum sum_form *form = xcalloc((size_t)world->size, sizeof(*form));
 	for (int r = 0; r < world->size; r++)
 		form[r] = SUM_LEAF; /* one micro-batch each */

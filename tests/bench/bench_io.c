@@ -27,7 +27,7 @@ static int windows(const char *path)
 	struct err e = {0};
 	strs_add(&files, path);
 	if (corpus_open(&c, &files, false, &e))
-		return err_say(&e);
+		return err_print(&e);
 	if (order_init(
 		    &order, SAMPLING_EPOCH, 1, corpus_tokens(c, SPLIT_TRAIN), CONTEXT, 0))
 		die(EX_DATAERR, "%s is too short", path);
@@ -37,7 +37,7 @@ static int windows(const char *path)
 		for (int64_t g = 0; g < ROUND; g++)
 			if (corpus_read(c, SPLIT_TRAIN, order_start(&order, g),
 				    CONTEXT + 1, out, &e))
-				return err_say(&e);
+				return err_print(&e);
 		double here = ROUND / (clock_seconds() - begin);
 		rate = here > rate ? here : rate;
 	}

@@ -245,7 +245,7 @@ static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int6
 	struct call c = {.a = timing_mat(t, n, in, DT_BF16),
 		.b = timing_mat(t, n, out, DT_BF16),
 		.w = timing_mat(t, out, in, DT_BF16),
-		.bias = mat_take(&t->memory, 1, out, DT_F32),
+		.bias = mat_alloc(&t->memory, 1, out, DT_F32),
 		.matmul = v->run};
 	struct mat reference = c.b, thin = timing_mat(t, 1, out, DT_BF16);
 	int64_t differ, at;

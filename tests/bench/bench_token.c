@@ -25,7 +25,7 @@ static double encode(struct encoder *s, const struct str *text, uint32_t *out)
 	double begin = seconds();
 	for (int64_t at = 0, n = (int64_t)text->len, used; at < n; at += used) {
 		int64_t now = min64(n - at, most);
-		used = encoder_put(
+		used = encoder_encode(
 			s, text->s + at, now, at + now == n, out, now, &n_out, &e);
 		if (used < 0)
 			die_err(&e);

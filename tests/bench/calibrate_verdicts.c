@@ -50,7 +50,7 @@ static struct run_log *read_log(const char *path)
 	struct run_log *l = xcalloc(1, sizeof(*l));
 	struct err e;
 	if (run_log_read(l, path, &e))
-		exit(err_say(&e));
+		exit(err_print(&e));
 	return l;
 }
 

@@ -68,7 +68,7 @@ template <typename S> struct matmul_room {
 
 	__device__ inline explicit matmul_room(unsigned char *shared)
 	{
-		x = (__nv_bfloat16 *)hopper_room(shared);
+		x = (__nv_bfloat16 *)align_tiles(shared);
 		w = x + S::STAGES * TILE_M * PANEL;
 		staged = w + S::STAGES * TILE_N * PANEL;
 		rest = (struct matmul_rest<S::STAGES> *)(staged + TILE_WARPS * S::STAGED);

@@ -79,14 +79,14 @@ static void use_normal(enum normal_form form, const char *text, int64_t n)
 	struct normalized all = {0}, parts = {0}, again = {0};
 	struct err e = {0};
 	const uint8_t *table = normal_table(form);
-	int64_t cut = normal_cut(table, text, n - n / 3, &e);
+	int64_t cut = find_normal_cut(table, text, n - n / 3, &e);
 	FUZZ_ON(cut < 0 || cut > n || normalize(form, text, n, &all, &e) ||
 		normalize(form, text, cut, &parts, &e) ||
 		normalize(form, text + cut, n - cut, &parts, &e));
 	FUZZ_ON(all.text.len != parts.text.len ||
 		(all.text.len && memcmp(all.text.s, parts.text.s, all.text.len)));
 	FUZZ_ON((int64_t)all.text.len > n * normal_growth(form));
-	FUZZ_ON(normal_is(table, text, n) && all.changes.n);
+	FUZZ_ON(is_normalized(table, text, n) && all.changes.n);
 	FUZZ_ON(normalize(form, all.text.s, (int64_t)all.text.len, &again, &e) ||
 		again.changes.n);
 	normalized_free(&all);
@@ -100,7 +100,7 @@ static void check_back(struct encoder *s, const struct bytes *in, const struct s
 	struct text_changes c = {0};
 	struct err e = {0};
 	int64_t n = (int64_t)in->n, at = 0, to = 0;
-	FUZZ_ON(encoder_changes(s, (const char *)in->p, n, 0, &c, &e));
+	FUZZ_ON(encoder_find_changes(s, (const char *)in->p, n, 0, &c, &e));
 	for (int64_t i = 0; i <= c.n; i++) {
 		int64_t begin = i < c.n ? c.v[i].begin : n, same = begin - at;
 		FUZZ_ON(same < 0 || to + same > (int64_t)back->len);
@@ -123,7 +123,7 @@ static void check_pieces(struct encoder *s, int64_t growth, const struct bytes *
 	struct err e = {0};
 	for (int64_t at = 0; at < all; at += used) {
 		now = min64(now, all - at);
-		used = encoder_put(
+		used = encoder_encode(
 			s, text + at, now, at + now == all, ids, now * growth, &n, &e);
 		FUZZ_ON(used < 0 || (!used && at + now == all) || k + n > n_want ||
 			memcmp(ids, want + k, (size_t)n * sizeof(*ids)));
@@ -141,12 +141,12 @@ static void use(
 	struct str back = {0};
 	struct encoder *s = encoder_open(b, &e);
 	FUZZ_ON(!s);
-	encoder_special(s, special);
+	encoder_allow_special(s, special);
 	int64_t growth = normal_growth(b->rules->normalizer);
 	int64_t n, n_bytes = (int64_t)in->n, room = n_bytes * growth;
 	uint32_t *ids = xcalloc((size_t)room + 1, sizeof(*ids));
 	int64_t used =
-		encoder_put(s, (const char *)in->p, n_bytes, true, ids, room, &n, &e);
+		encoder_encode(s, (const char *)in->p, n_bytes, true, ids, room, &n, &e);
 	FUZZ_ON((used < 0) != (e.code != 0) || (used >= 0 && used != n_bytes));
 	for (int64_t i = 0; i < n && used >= 0; i++) {
 		FUZZ_ON(ids[i] >= v->n);
@@ -155,7 +155,7 @@ static void use(
 	}
 	if (used >= 0)
 		check_back(s, in, &back);
-	if (used >= 0 && split_find(b->rules->pattern)) /* (others have limits) */
+	if (used >= 0 && split_pattern_find(b->rules->pattern)) /* (others have limits) */
 		check_pieces(s, growth, in, ids, n);
 	if (b->rules->normalizer)
 		use_normal(b->rules->normalizer, (const char *)in->p, n_bytes);

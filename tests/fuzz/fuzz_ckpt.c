@@ -64,7 +64,7 @@ static struct edit *worker_open(
 	FUZZ_ON(opts_from_text(&train_program, o, apart, false, &e) ||
 		options_check(o, &e) || model_init(&m, mc, vocab, &e));
 	o->edit.workers = 3;
-	device_cpu(&d, 1);
+	device_open_cpu(&d, 1);
 	mesh_alone(&alone);
 	arena_init(&memory, "a worker", 1 << 20);
 	struct store_config sc = {.mesh = &alone,
@@ -106,7 +106,8 @@ static void make(struct hostile *t, enum kind kind)
 	FUZZ_ON(tokenizer_init(&tok, "char", &e));
 	FUZZ_ON(tok.kind->learn(&tok, "\nabc", 4, true, &e) < 0 ||
 		tok.kind->learn_end(&tok, &e));
-	FUZZ_ON(options_model(&c, config, &e) || model_init(&m, &c, tok.vocab.n, &e));
+	FUZZ_ON(options_parse_model(&c, config, &e) ||
+		model_init(&m, &c, tok.vocab.n, &e));
 	struct ckpt_tensor *list = xcalloc((size_t)m.n_tensors, sizeof(*list));
 	for (int i = 0; i < m.n_tensors; i++) {
 		snprintf(list[i].name, sizeof(list[i].name), "%s", m.tensors[i].name);
@@ -163,7 +164,7 @@ static void speak(const struct ckpt *c, struct model *m)
 	struct sampler how = {1, 0, 1, 1};
 	struct err e = {0};
 	if (!alone.world) {
-		device_cpu(&d, 1);
+		device_open_cpu(&d, 1);
 		mesh_alone(&alone);
 	}
 	arena_measure(&size, "parameters");
@@ -189,7 +190,7 @@ static void load(const struct ckpt *c)
 	struct model_config mc;
 	struct model m;
 	struct err e = {0};
-	if (!c->tokenizer.kind || options_model(&mc, c->config.s, &e))
+	if (!c->tokenizer.kind || options_parse_model(&mc, c->config.s, &e))
 		return;
 	if (!model_init(&m, &mc, c->tokenizer.vocab.n, &e)) {
 		if (!weights_check(c, &m, &e) && model_counts(&m).all < 1 << 16)
@@ -217,7 +218,7 @@ static void read_all(const struct ckpt *c, size_t how)
 			int64_t n = 0, row = (int64_t)how % t->dims[0];
 			int64_t rows = min64(t->dims[0] - row, 64);
 			FUZZ_ON(ckpt_find(c, t->name) < 0);
-			if (!ckpt_each(c, g, i, count, &n, &e))
+			if (!ckpt_for_each_block(c, g, i, count, &n, &e))
 				FUZZ_ON(n != ckpt_size(t));
 			float *x = xcalloc((size_t)(rows * ckpt_row_size(t)), 4);
 			ckpt_read_rows(c, g, i, row, rows, x, &e);
@@ -269,7 +270,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	uint64_t hash;
 	if (!ckpt_verify(c, &e)) {
 		struct ckpt_view v;
-		ckpt_view_of(&v, c);
+		ckpt_view_from(&v, c);
 		FUZZ_ON(ckpt_view_hash(&v, &hash, &e));
 		ckpt_view_close(&v);
 		FUZZ_ON(ckpt_diff(c, c, NULL, true, &list, &e));

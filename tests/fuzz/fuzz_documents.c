@@ -100,7 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	int rc = prepare(&p, path, &got);
 	struct err known = {
 		0}; /* a file that begins like a database or an archive is rejected */
-	bool is_text = !file_refuse_foreign(
+	bool is_text = !file_reject_foreign(
 		"lines", (const char *)b.p, b.n, FOREIGN_TEXT, &known);
 	if (is_text && !p.strict && !p.dedup && !p.shuffle && p.as_is &&
 		p.format == FORMAT_JSONL) {

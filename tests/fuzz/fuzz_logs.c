@@ -19,7 +19,7 @@ static void check_log(const struct run_log *l)
 		FUZZ_ON(run_log_find(l, l->column[c].name) != c);
 		for (int64_t i = 0; c < N_COLUMNS && i < l->n_rows; i++)
 			FUZZ_ON(run_log_has(l, i, c) &&
-				!column_fits(c, run_log_value(l, i, c)));
+				!column_accepts(c, run_log_value(l, i, c)));
 	}
 }
 

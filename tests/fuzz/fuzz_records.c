@@ -73,7 +73,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		p.chat_template = fuzz_file("template", text, strlen(text));
 		free(text);
 	}
-	FUZZ_ON(tokenizer_of_ids(&t, 300, &e));
+	FUZZ_ON(tokenizer_init_ids(&t, 300, &e));
 	struct records *r = records_open(&p, &t, &e);
 	FUZZ_ON(!r != (e.code != 0));
 	if (r)

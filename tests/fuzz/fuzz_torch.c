@@ -172,7 +172,7 @@ static void read_item(struct torch_file *f, const struct torch_item *t)
 	struct strs texts = {0};
 	double some[4];
 	int64_t n, width = torch_row_size(t), rows = torch_rows(t);
-	int rc = torch_numbers(f, t, 4, some, &n, &e);
+	int rc = torch_read_numbers(f, t, 4, some, &n, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0) || n < 0 || n > 4);
 	FUZZ_ON(torch_find(f, t->name) != t);
 	e = (struct err){0};
@@ -263,7 +263,7 @@ static void read_gradients(const char *path)
 	struct model_config c;
 	struct model m;
 	struct ckpt_view like, g;
-	FUZZ_ON(options_model(&c,
+	FUZZ_ON(options_parse_model(&c,
 			"arch = llama\nlayers = 2\nheads = 4\nkv-heads = 2\ndim = 16\n"
 			"ffn-dim = 8\nvocab = 11\nvocab-multiple = 1\ncontext = 16\n",
 			&e) ||
@@ -292,7 +292,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	struct torch_file f;
 	enum kind kind = (enum kind)(take_byte(&b) % KINDS);
 	const char *path = make(kind, &b);
-	const struct container *c = container_of(path);
+	const struct container *c = find_container(path);
 	c = kind == TRAINER ? &container_trainer : c ? c : &container_file;
 	int rc = torch_open_as(&f, c, path, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));

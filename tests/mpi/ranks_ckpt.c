@@ -90,8 +90,9 @@ static void holds(int64_t change)
 				.tensor = i / N_GROUPS,
 				.change = change};
 			int t = ckpt_find(c, tensors[s.tensor].name);
-			assert_int_equal(ckpt_each(c, ckpt_find_group(c, names[s.g]), t,
-						 look, &s, &e),
+			assert_int_equal(
+				ckpt_for_each_block(c, ckpt_find_group(c, names[s.g]), t,
+					look, &s, &e),
 				0);
 			assert_int_equal(s.n, ckpt_size(&tensors[s.tensor]));
 			assert_int_equal(s.n_wrong, 0);

@@ -410,7 +410,7 @@ TEST(waiting)
 	struct comm_requests none = {.c = world};
 	assert_on_all(comm_test(&none));
 	comm_wait(&none);
-	comm_background(count_polls, &n_polls);
+	comm_background_begin(count_polls, &n_polls);
 	comm_poll();
 	comm_poll();
 	comm_background_end(count_polls, &n_polls);

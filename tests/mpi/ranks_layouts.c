@@ -132,9 +132,9 @@ static bool steps(
 	bool sent_is_known = false, skipped = false, updated = false;
 	for (int i = leg->from; i < leg->to; i++) {
 		struct step_result r;
-		int64_t sent = mesh_sent(&t->mesh);
+		int64_t sent = mesh_bytes_sent(&t->mesh);
 		step_run(t, NULL, &r);
-		sent = mesh_sent(&t->mesh) - sent;
+		sent = mesh_bytes_sent(&t->mesh) - sent;
 		/* A step that updates nothing sends less, and so may the next. */
 		if (!skipped && !r.skipped && !r.empty && !sent_is_known) {
 			check_sent(t, p, sent, out);

@@ -72,7 +72,7 @@ void store_reduce(struct store *s, int unit, int use)
 	(void)s, (void)unit, (void)use;
 }
 
-int store_tile(const struct store *s, int unit, int tile, int slice)
+int store_tile_unit(const struct store *s, int unit, int tile, int slice)
 {
 	(void)s, (void)unit, (void)tile, (void)slice;
 	return -1;
@@ -121,7 +121,7 @@ void store_leaf_done(struct store *s, const struct tensor *t, int slice)
 	ledger->shown = NULL;
 }
 
-void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
+void store_add_leaf(struct store *s, const struct tensor *t, int slice, struct mat x)
 {
 	(void)s;
 	ledger->wrong += ledger->shown != x.p || x.type != DT_F32 || !is_here(t, slice);
@@ -135,7 +135,7 @@ static void keep_leaf(void *with, const struct result *r)
 {
 	const struct pass *p = with;
 	const struct tensor *t = r->tensor;
-	if (r->extent != OF_TENSOR)
+	if (r->extent != EXTENT_LEAF)
 		return;
 	int64_t cp = ledger->m->cp, chunk = p->cp.first + r->at.chunk, leaf, at, param;
 	int user = tensor_slice_user(t, p->tp.first + r->at.slice);
@@ -267,7 +267,7 @@ static int64_t plan_pass(struct model *m, const struct mesh *real, const struct 
 	arena_measure(&size.micro, "micro");
 	arena_measure(&size.scratch, "scratch");
 	mesh_plan(&mesh, real->degree, mesh_rank(real->degree, real->at));
-	device_plan(&b.d, DEVICE_CPU);
+	device_open_plan(&b.d, DEVICE_CPU);
 	trial_open(&b, m, &mesh, l, &size);
 	planning = true;
 	go(&b);
@@ -275,7 +275,7 @@ static int64_t plan_pass(struct model *m, const struct mesh *real, const struct 
 	arena_init(&mem->run, "run", size.run.peak_bytes);
 	arena_init(&mem->micro, "micro", size.micro.peak_bytes);
 	arena_init(&mem->scratch, "scratch", size.scratch.peak_bytes);
-	int64_t sent = mesh_sent(&mesh);
+	int64_t sent = mesh_bytes_sent(&mesh);
 	comm_free(mesh.world);
 	mesh_close(&mesh);
 	return sent;
@@ -304,13 +304,13 @@ static double run_pass(const struct model_config *c, struct mesh *mesh,
 			.n = m->tp, .first = mesh->at[AXIS_TP] * here, .local = here});
 	ledger_open(out, m);
 	ledger = out;
-	int64_t before = mesh_sent(mesh), planned = plan_pass(m, mesh, l, &mem);
+	int64_t before = mesh_bytes_sent(mesh), planned = plan_pass(m, mesh, l, &mem);
 	memset(out->pushed, 0, (size_t)out->n_leaves * sizeof(*out->pushed));
-	device_cpu(&b.d, l->threads);
+	device_open_cpu(&b.d, l->threads);
 	trial_open(&b, m, mesh, l, &mem);
 	load(&b.p);
 	go(&b);
-	out->wrong += mesh_sent(mesh) - before != planned;
+	out->wrong += mesh_bytes_sent(mesh) - before != planned;
 	struct exact loss = pass_loss(&b.p);
 	pass_close(&b.p);
 	comm_sum_i64(mesh->world, (int64_t *)&loss, EXACT_WORDS);

@@ -243,7 +243,7 @@ static void sent_in_a_step(const char *dtype, int64_t *sent, double *planned)
 		die_err(&e);
 	*sent = -mesh_sent(&t.mesh);
 	step_run(&t, NULL, &r);
-	*sent += mesh_sent(&t.mesh);
+	*sent += mesh_bytes_sent(&t.mesh);
 	*planned = plan.sent;
 	trainer_close(&t);
 	dataset_close(&data);

@@ -385,7 +385,7 @@ TEST(plans)
 {
 	struct device plan;
 	struct arena nothing;
-	device_plan(&plan, DEVICE_CPU);
+	device_open_plan(&plan, DEVICE_CPU);
 	arena_measure(&nothing, "plan");
 	plan.scratch = &nothing;
 	struct comm *axis = axis_of(world->size);
@@ -432,7 +432,7 @@ TEST(plans)
 int main(void)
 {
 	ranks_open();
-	device_cpu(&device, 1);
+	device_open_cpu(&device, 1);
 	arena_init(&scratch, "scratch", 1 << 24);
 	device.scratch = &scratch;
 	int rc = ranks_run();

@@ -124,8 +124,9 @@ static uint64_t backward_tile(struct store *s, int unit, int tile, int64_t micro
 	int first = s->c.part.first, end = first + s->c.part.local;
 	uint64_t seen = 0;
 	for (int v = first; v < end; v++) {
-		int id = store_tile(s, unit, tile, v);
-		store_use(s, id, v + 1 < end ? store_tile(s, unit, tile, v + 1) : -1);
+		int id = store_tile_unit(s, unit, tile, v);
+		store_use(
+			s, id, v + 1 < end ? store_tile_unit(s, unit, tile, v + 1) : -1);
 		seen += hash_seen(s, id);
 		store_done(s, id, true);
 		for (int i = 0; i < s->c.n_tensors; i++)
@@ -254,7 +255,7 @@ static uint64_t put(struct store *s)
 		for (int64_t k = 0; k < tensor_size(t); k++)
 			in[k] = leaf_value(t, k, &(struct leaf){0});
 		for (int64_t r = 0; r < rows; r += 7)
-			store_put(
+			store_write_rows(
 				s, STORE_PARAM, i, r, min64(7, rows - r), in + r * width);
 		free(in);
 	}
@@ -366,7 +367,7 @@ static void run(struct comm *c, const struct store_layout *l, struct result *out
 			  store_has_use(&m, &table[i], 1);
 	struct tensor_part part = {STORE_VIRTUAL_TP, m.at[AXIS_TP] * here, here, used};
 	tensors_place(table, STORE_TENSORS, &part);
-	device_cpu(&d, 1);
+	device_open_cpu(&d, 1);
 	arena_init(&memory, "test", odd.rows ? 1 << 25 : 1 << 20);
 	arena_init(&scratch, "scratch", 1 << 20);
 	d.scratch = &scratch;

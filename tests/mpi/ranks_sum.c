@@ -87,7 +87,7 @@ static void plan_sum(struct one *x, struct comm *c)
 		.wants = wants,
 		.levels = level,
 		.segment = 64};
-	sum_share(&x->plan);
+	sum_plan_init(&x->plan);
 	x->form = xcalloc((size_t)c->size, sizeof(*x->form));
 	for (int r = 0; r < c->size; r++) {
 		int64_t n = x->begin[r + 1] - x->begin[r];
@@ -97,7 +97,7 @@ static void plan_sum(struct one *x, struct comm *c)
 
 static void free_plan(struct one *x)
 {
-	sum_unshare(&x->plan);
+	sum_plan_release(&x->plan);
 	free(x->form);
 	free((void *)x->plan.wants);
 }
@@ -128,7 +128,7 @@ static void begin_one(struct one *x, struct comm *c, const int64_t *begin, int64
 {
 	struct err e = {0};
 	*x = (struct one){.begin = begin, .n = n, .grid = {.exponent = GRID_EXPONENT}};
-	device_cpu(&x->d, 1);
+	device_open_cpu(&x->d, 1);
 	plan_sum(x, c);
 	/* the leaf or the result, the sum of leaves, and the fence */
 	int64_t local = n + n % 2, floats = local + 2 * n;
@@ -309,7 +309,7 @@ TEST(kept)
 	struct queue queue;
 	deal(begin, world->size, 2 * world->size, 0);
 	x = (struct one){.begin = begin, .n = N, .grid = {.exponent = GRID_EXPONENT}};
-	device_cpu(&x.d, 1);
+	device_open_cpu(&x.d, 1);
 	plan_sum(&x, world);
 	queue_open(&queue, 64 * 2 * 2 * world->size);
 	x.plan.queue = &queue.sums;

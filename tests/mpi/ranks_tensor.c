@@ -75,7 +75,7 @@ static void run_open(struct run *r, const struct model_config *m, struct comm *c
 	arena_init(&r->memory, "parameters", MEMORY);
 	arena_init(&r->micro, "activations", MEMORY);
 	arena_init(&r->scratch, "scratch", MEMORY);
-	device_cpu(&r->d, 1);
+	device_open_cpu(&r->d, 1);
 	r->d.scratch = &r->scratch;
 	open_store(r, l);
 	struct pass_config pc = {.mesh = &r->mesh,

@@ -122,7 +122,7 @@ void step_begin(struct step *s, const char *config)
 			.clip = 0.5,
 			.lr = 1e-3},
 		.n_groups = {1, GROUPS}};
-	if (options_model(&c, config, &e) || model_init(&s->w.m, &c, VOCAB, &e))
+	if (options_parse_model(&c, config, &e) || model_init(&s->w.m, &c, VOCAB, &e))
 		fail_msg("%s", e.msg);
 	s->w.w = tensors_like(&s->w.m);
 	for (int i = 0; i < s->w.m.n_tensors; i++) {

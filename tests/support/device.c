@@ -36,7 +36,7 @@ void test_device_reopen(const char *isa, int threads)
 		setenv("PT_ISA", isa, 1);
 	else
 		unsetenv("PT_ISA");
-	device_cpu(&device, threads);
+	device_open_cpu(&device, threads);
 	device.scratch = &scratch;
 }
 
@@ -100,7 +100,7 @@ bool test_device_missing(void)
 		return false;
 	char *want = xstrdup(asked);
 	unsetenv("PT_ISA");
-	device_cpu(&best, 1);
+	device_open_cpu(&best, 1);
 	setenv("PT_ISA", want, 1);
 	bool above = false, missing = false;
 	for (size_t i = 0; i < ARRAY_LEN(isas); i++) {

@@ -25,14 +25,14 @@ static uint32_t leaf_bits(
 
 static int n_stages(void)
 {
-	return checked->l.degree[AXIS_PP] * (checked->ends_meet ? 2 : 1);
+	return checked->l.degree[AXIS_PP] * (checked->has_both_ends ? 2 : 1);
 }
 
 /* The last stage of a rank, and the first one. With ends that meet, stages are dealt as in a V. */
 static int last_stage(const struct fake_rank *p)
 {
-	return checked->ends_meet ? n_stages() - 1 - p->mesh.at[AXIS_PP]
-				  : p->mesh.at[AXIS_PP];
+	return checked->has_both_ends ? n_stages() - 1 - p->mesh.at[AXIS_PP]
+				      : p->mesh.at[AXIS_PP];
 }
 
 static bool has_unit(int stage, int unit)
@@ -84,7 +84,7 @@ static void push_tiles(struct fake_rank *p, int unit, int use, int64_t micro)
 	struct tensor_part part = p->s->c.part;
 	for (int tile = 1; tile < N_TILES && checked->l.tile; tile++)
 		for (int v = part.first; v < part.first + part.local; v++) {
-			int id = store_tile(p->s, unit, tile, v);
+			int id = store_tile_unit(p->s, unit, tile, v);
 			push_use(p, id, use, micro);
 			store_reduce(p->s, id, use);
 		}
@@ -131,7 +131,7 @@ static void backward(struct fake_rank *p)
 		i++) { /* with ends that meet, the stages' micro-batches alternate */
 		if (i < n)
 			backward_stage(p, last_stage(p), microbatches_index(m, rank, i));
-		if (i > 0 && checked->ends_meet)
+		if (i > 0 && checked->has_both_ends)
 			backward_stage(p, at, microbatches_index(m, rank, i - 1));
 	}
 }
@@ -258,11 +258,11 @@ static void share_activations(struct fake_rank *p, struct store_config *c)
 	for (int u = 0; u < STORE_UNITS; u++)
 		p->live[u] = round_up(all * (u + 1) / (STORE_UNITS + 1), 64);
 	p->live[STORE_UNITS] = all;
-	int64_t at = round_up(store_gradients_over(plan, p->live, all), 64);
+	int64_t at = round_up(store_gradients_offset(plan, p->live, all), 64);
 	n = at + store_gradients_bytes(plan);
 	store_free(plan);
 	p->activations = xcalloc((size_t)(n + 64), 1);
-	c->gradients_at = p->activations + at;
+	c->gradient_memory = p->activations + at;
 }
 
 static struct device device;
@@ -288,7 +288,7 @@ static void open_peer(struct fake_rank *p)
 		.n_tensors = STORE_TENSORS,
 		.n_units = STORE_UNITS,
 		.part = part,
-		.ends_meet = checked->ends_meet,
+		.has_both_ends = checked->has_both_ends,
 		.chunks = checked->chunks,
 		.microbatches = microbatches_assign(
 			l->micros, l->degree, l->zero, offloads_grads(l->offload)),
@@ -396,7 +396,7 @@ int reduction_check(const struct reduction_case *c, struct err *e)
 	int ranks = mesh_ranks(c->l.degree), workers = (int)max64(1, c->workers);
 	n_peers = ranks * workers;
 	peers = xcalloc((size_t)n_peers, sizeof(*peers));
-	device_cpu(&device, 1);
+	device_open_cpu(&device, 1);
 	arena_init(&scratch, "scratch", 1 << 20);
 	kernels = *device.k;
 	kernels.grid_sum = fake_grid_sum;

@@ -18,9 +18,9 @@ struct reduction_case {
 	struct store_layout l;
 	int workers; /* of local SGD, whose first of two steps is a warm-up; 0: none */
 	int chunks;
-	bool ends_meet;	 /* the pipeline's first stage and its last one are on one rank */
-	bool tiled_uses; /* with l.tile: the tied weight is tiled, too */
-	bool shares;	 /* the ranks of a host share memory */
+	bool has_both_ends; /* the pipeline's first stage and its last one are on one rank */
+	bool tiled_uses;    /* with l.tile: the tied weight is tiled, too */
+	bool shares;	    /* the ranks of a host share memory */
 	/* Changes something of a rank's store before the first step; NULL: nothing. */
 	void (*plant)(struct store *s, int rank);
 	bool hurries; /* sums are not waited for before other leaves get their memory */

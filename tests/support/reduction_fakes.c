@@ -419,7 +419,7 @@ void __wrap_comm_recv(
 {
 	int at[N_AXES], n = checked->l.degree[AXIS_PP];
 	(void)r, (void)peer, (void)tag;
-	mesh_place(checked->l.degree, now->rank, at);
+	mesh_coordinates(checked->l.degree, now->rank, at);
 	at[AXIS_PP] = n - 1 - at[AXIS_PP];
 	const struct mail *m =
 		letter(peer_at(now->worker, mesh_rank(checked->l.degree, at)),

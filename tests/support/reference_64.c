@@ -318,7 +318,7 @@ struct device *reference_64(void)
 	static struct device d;
 	if (d.k)
 		return &d;
-	device_cpu(&d, 1);
+	device_open_cpu(&d, 1);
 	k = *d.k;
 	k.name = "float64";
 	k.embed_fwd = embed_fwd;

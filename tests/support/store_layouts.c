@@ -59,7 +59,7 @@ int store_used_with(const struct store *s, const struct tensor *t, int virtual_s
 {
 	if (!s->c.tile || !t->tile || t->users_per_slice > 1)
 		return t->unit;
-	return store_tile(s, t->unit, t->tile, virtual_slice);
+	return store_tile_unit(s, t->unit, t->tile, virtual_slice);
 }
 
 /* ---- layouts --------------------------------------------------------------------- */

@@ -22,7 +22,7 @@ void timing_open(struct timing *t, int argc, char **argv, size_t bytes, size_t t
 	t->d.scratch = &t->scratch;
 	t->some = xmalloc(SOME * sizeof(float));
 	test_fill(t->some, SOME, 1, 1);
-	t->wide = mat_take(&t->scratch, 1, SOME, DT_F32);
+	t->wide = mat_alloc(&t->scratch, 1, SOME, DT_F32);
 	device_put(&t->d, t->wide.p, t->some, SOME * sizeof(float));
 }
 
@@ -41,7 +41,7 @@ enum dtype timing_type(const struct timing *t)
 
 struct mat timing_mat(struct timing *t, int64_t rows, int64_t cols, enum dtype type)
 {
-	struct mat m = mat_take(&t->memory, rows, cols, type);
+	struct mat m = mat_alloc(&t->memory, rows, cols, type);
 	for (int64_t at = 0; at < rows * cols; at += SOME) {
 		int64_t n = min64(SOME, rows * cols - at);
 		void *to = (char *)m.p + at * dtype_bytes(type);

@@ -78,7 +78,7 @@ void check_call(
 static void add_all(struct kernel_calls *to, const struct kernel_call *calls, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		kernel_note(to, &calls[i]);
+		kernel_calls_add(to, &calls[i]);
 }
 
 #define ADD_ALL(to, calls) add_all(to, calls, ARRAY_LEN(calls))
@@ -190,7 +190,7 @@ static void add_casts(struct kernel_calls *to, struct mat x)
 		{KERNEL_normal, .m = {x}, .n = {1}},
 	};
 	for (enum dtype type = DT_F32; type <= DT_E5M2; type++)
-		kernel_note(to, &(struct kernel_call){KERNEL_round, .m = {x, x}, .n = {type}});
+		kernel_calls_add(to, &(struct kernel_call){KERNEL_round, .m = {x, x}, .n = {type}});
 	ADD_ALL(to, calls);
 }
 
@@ -241,16 +241,16 @@ const struct kernel_calls *calls_of_attention(void)
 	static struct kernel_calls calls;
 	kernel_calls_free(&calls);
 	for (int64_t window = 0; window < 100; window += 70)
-		kernel_note(&calls, &(struct kernel_call){
+		kernel_calls_add(&calls, &(struct kernel_call){
 			KERNEL_attn_row, .m = {few, few, keys, keys}, .n = {HEADS, KV_HEADS, DIM, window}});
 	for (int how = 0; how < 8; how++) {
 		const bool whole = how & 1, documents = how & 2, window = how & 4; /* else a chunk, and one before it */
 		const struct attn attn = {.batch = BATCH, .heads = HEADS, .kv_heads = KV_HEADS, .dim = DIM,
 			.q_rows = SEQ, .k_rows = SEQ, .q_first = {75, 225}, .k_first = {whole ? 75 : 0, whole ? 225 : 300},
 			.scale = 0.3f, .start = documents ? &(int32_t){0} : NULL, .window = window ? 100 : 0};
-		kernel_note(&calls, &(struct kernel_call){KERNEL_attn_fwd,
+		kernel_calls_add(&calls, &(struct kernel_call){KERNEL_attn_fwd,
 			.m = {q, q, k, k}, .n = {whole}, .p = 0.1f, .attn = attn});
-		kernel_note(&calls, &(struct kernel_call){KERNEL_attn_bwd,
+		kernel_calls_add(&calls, &(struct kernel_call){KERNEL_attn_bwd,
 			.m = {q, k, k, q, q, q, k, k}, .n = {whole}, .p = 0.1f, .attn = attn});
 	}
 	return &calls;

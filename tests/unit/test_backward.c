@@ -36,7 +36,7 @@ static void fill_store(struct store *s)
 		test_fill(whole, n, hash_str(t->name), 0.3);
 		for (int64_t k = 0; k < n && t->ndim == 1; k++)
 			whole[k] += 0.7f;
-		store_put(s, STORE_PARAM, i, 0, t->dims[0], whole);
+		store_write_rows(s, STORE_PARAM, i, 0, t->dims[0], whole);
 		free(whole);
 	}
 	store_updated(s, false);

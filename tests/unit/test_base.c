@@ -264,7 +264,7 @@ TEST(operands_of_a_list)
 	assert_int_equal(parse(&o, &e, NULL, 1, "--several"), -1);
 }
 
-TEST(options_refuse)
+TEST(options_reject)
 {
 	static const struct {
 		const char *arg, *says;

@@ -190,7 +190,7 @@ static int read_values(const void *path)
 	int rc = torch_open(&f, path, &e);
 	for (int64_t i = 0; i < f.n && !rc; i++)
 		rc = torch_read_strings(&f, &f.items[i], &texts, &e) ||
-		     torch_numbers(&f, &f.items[i], 1 << 20, v, &n, &e);
+		     torch_read_numbers(&f, &f.items[i], 1 << 20, v, &n, &e);
 	return rc;
 }
 

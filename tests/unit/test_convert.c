@@ -92,9 +92,9 @@ static double logit_error(const char *ckpt, const char *folder)
 	succeed(h5_get(h, "tokens", H5_U16, -1, 64, (void **)&tokens, &n, &e));
 	succeed(h5_get(h, "logits", H5_F32, -1, 1 << 16, (void **)&want, NULL, &e));
 	succeed(h5_close(h, &e));
-	device_cpu(&d, 1);
+	device_open_cpu(&d, 1);
 	succeed(ckpt_open(&c, ckpt, &e));
-	ckpt_view_of(&v, c);
+	ckpt_view_from(&v, c);
 	succeed(convert_model(&v, &x.model, &e));
 	succeed(weights_check(c, &x.model, &e));
 	inference_open(&x, &d);
@@ -197,7 +197,7 @@ TEST(logits_see_a_wrong_permutation)
 	struct ckpt_view v, wrong;
 	const char *path = fresh(".h5");
 	succeed(convert_open(&v, golden("llama"), NULL, &e));
-	ckpt_view_like(&wrong, &v);
+	ckpt_view_copy(&wrong, &v);
 	wrong.read = read_interleaved;
 	wrong.with = &v;
 	save(&wrong, &convert_pt, path, DT_F32, 0);

@@ -130,7 +130,7 @@ TEST_AFTER(begin, what_is_written_is_read)
 	for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
 		struct strs files = {0};
 		struct corpus *c = write_corpus(&files, sizes[i], 0, true);
-		assert_true(corpus_counted(c));
+		assert_true(corpus_has_spans(c));
 		assert_int_equal(corpus_info(c, 0)->version, 3);
 		for (int s = 0; s < N_SPLITS; s++) {
 			int64_t n = corpus_tokens(c, (enum split)s);
@@ -151,7 +151,7 @@ TEST_AFTER(begin, plain_shards)
 	int32_t tokens[2 * N_TOKENS] = {0};
 	struct strs files = {0};
 	struct corpus *c = write_corpus(&files, 0, 0, false);
-	assert_false(corpus_counted(c));
+	assert_false(corpus_has_spans(c));
 	assert_int_equal(corpus_info(c, 0)->version, 2);
 	corpus_mark(c, SPLIT_TRAIN, 0, N_TOKENS, tokens);
 	for (int64_t t = 0; t < N_TOKENS; t++)
@@ -163,7 +163,7 @@ TEST_AFTER(begin, plain_shards)
 	assert_true(corpus_hash(c) != plain);
 	corpus_close(c);
 	c = write_corpus(&files, 0, 0, true);
-	assert_true(corpus_counted(c));
+	assert_true(corpus_has_spans(c));
 	corpus_mark(c, SPLIT_TRAIN, 0, 2 * N_TOKENS, tokens);
 	for (int64_t t = 0; t < 2 * N_TOKENS; t++)
 		assert_int_equal(tokens[t] != 0,

@@ -38,7 +38,7 @@ DEVICE_TEST(peaks)
 		cpu.exact = true;
 		assert_near(device_peak(&cpu, DT_F32), 1e12 * known[i].fp32, 1);
 	}
-	device_cpu(&cpu, 1);
+	device_open_cpu(&cpu, 1);
 	assert_near(device_peak(&cpu, DT_F32), 0, 0);
 }
 
@@ -48,7 +48,7 @@ DEVICE_TEST(peaks)
 DEVICE_TEST(planned)
 {
 	struct device plan;
-	device_plan(&plan, d->discrete ? DEVICE_CUDA : DEVICE_CPU);
+	device_open_plan(&plan, d->discrete ? DEVICE_CUDA : DEVICE_CPU);
 	assert_int_equal(d->discrete, plan.discrete);
 	assert_true(d->tile_bytes > 0);
 	assert_int_equal(d->tile_bytes, plan.tile_bytes);
@@ -92,7 +92,7 @@ DEVICE_TEST(cpu_memory)
 {
 	struct device cpu;
 	int64_t used, left;
-	device_cpu(&cpu, 1);
+	device_open_cpu(&cpu, 1);
 	device_memory(&cpu, &used, &left);
 	assert_int_equal(used, 0);
 	assert_true(left > 0);

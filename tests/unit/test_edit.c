@@ -264,7 +264,7 @@ TEST(wires_cut_anywhere)
 	struct tensor t[N_PARTS];
 	struct part p[N_PARTS];
 	struct device d;
-	device_cpu(&d, 1);
+	device_open_cpu(&d, 1);
 	make_parts(t, p);
 	for (int kind = EDIT_WIRE_BF16; kind <= EDIT_WIRE_SPARSE; kind++)
 		for (int random = 0; random <= (kind != EDIT_WIRE_SPARSE); random++) {

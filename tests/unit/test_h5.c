@@ -685,8 +685,8 @@ TEST_AFTER(begin, through_a_pipe)
 	assert_int_equal(write_all(ends[1], all.s, all.len), 0);
 	close(ends[1]);
 	struct stream s;
-	assert_int_equal(stream_look(&s, ends[0], "a pipe", &e), 0);
-	assert_true(h5_begins(s.first, s.n));
+	assert_int_equal(stream_read_first(&s, ends[0], "a pipe", &e), 0);
+	assert_true(h5_has_signature(s.first, s.n));
 	int fd = file_spool(&s, INT64_MAX, kept, &e);
 	assert_true(fd >= 0);
 	close(fd);

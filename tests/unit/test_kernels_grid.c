@@ -174,8 +174,8 @@ static int64_t odd_leaves(float *to, int exponent, int levels)
 	return 2 * n;
 }
 
-static const int exponents[] = {
-	50, 25, 0, -25, -50, -75, 34, 59, 100, GRID_MOST, -100, GRID_LEAST};
+static const int exponents[] = {50, 25, 0, -25, -50, -75, 34, 59, 100, GRID_MAX_EXPONENT,
+	-100, GRID_MIN_EXPONENT};
 
 DEVICE_TEST(leaves)
 {

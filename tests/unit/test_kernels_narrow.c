@@ -44,7 +44,7 @@ static void check_round(struct device *d, int64_t rows, int64_t cols, enum dtype
 	struct mat in[] = {x, loaded(x)};
 	struct mat want = mat_blank(rows, cols), have = mat_blank(rows, cols);
 	struct device cpu;
-	device_cpu(&cpu, 1);
+	device_open_cpu(&cpu, 1);
 	for (enum dtype to = DT_BF16; to <= DT_E5M2; to++)
 		for (int i = 0; i < 2; i++) {
 			struct mat y = stored(have, to);

@@ -16,7 +16,7 @@ TEST(products)
 {
 	struct device d;
 	struct mat x = shape(5, 7), y = shape(5, 11), w = shape(11, 7);
-	device_plan(&d, DEVICE_CPU);
+	device_open_plan(&d, DEVICE_CPU);
 	d.k->linear_fwd(&d, y, x, w, shape(1, 11));
 	assert_true(d.flops == 2 * 5 * 7 * 11);
 	d.k->linear_bwd_x(&d, x, y, w, false);
@@ -48,8 +48,8 @@ TEST(attention)
 		struct mat none = shape(0, 0);
 		struct device forward, backward;
 		int64_t len;
-		device_plan(&forward, DEVICE_CPU);
-		device_plan(&backward, DEVICE_CPU);
+		device_open_plan(&forward, DEVICE_CPU);
+		device_open_plan(&backward, DEVICE_CPU);
 		a.q_rows = a.k_rows = cut.context / n;
 		for (int i = 0; i < n * n; i++) {
 			chunk_runs(&cut, i / n, a.q_first, &len);
@@ -71,7 +71,7 @@ TEST(times)
 	struct device_speed speed = {
 		.flops = {[DT_F32] = 1, [DT_BF16] = 10, [DT_E4M3] = 100}, .memory = 2};
 	struct mat x = mat_typed(NULL, 50, 70, DT_BF16), y = x, w = x;
-	device_plan(&d, DEVICE_CUDA);
+	device_open_plan(&d, DEVICE_CUDA);
 	d.k->add(&d, shape(3, 5), shape(3, 5), shape(3, 5)); /* takes no time yet */
 	d.speed = &speed;
 	w.rows = y.cols = 110;
@@ -130,7 +130,7 @@ TEST(columns)
 		struct mat x = shape(4, 16), some = mat_cols(x, 8, 4);
 		int status;
 		pid_t pid = fork();
-		device_plan(&d, DEVICE_CUDA);
+		device_open_plan(&d, DEVICE_CUDA);
 		if (pid == 0) {
 			signal(SIGABRT, SIG_DFL); /* it is cmocka's */
 			if (!freopen("/dev/null", "w", stderr))

@@ -370,7 +370,7 @@ DEVICE_TEST(told_and_taken)
 	device_algorithms(d, &first);
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
-		assert_int_equal(device_take_algorithms(&other, first.s, &e), 0);
+		assert_int_equal(device_set_algorithms(&other, first.s, &e), 0);
 		str_clear(&second);
 		device_algorithms(&other, &second);
 		assert_string_equal(first.s, second.s);
@@ -405,7 +405,7 @@ DEVICE_TEST(hostile_algorithms)
 		str_clear(&bad);
 		str_add(&bad, good.s, (size_t)(line - good.s) + n);
 		e = (struct err){0};
-		assert_int_equal(device_take_algorithms(d, bad.s, &e), -1);
+		assert_int_equal(device_set_algorithms(d, bad.s, &e), -1);
 		assert_int_equal(e.code, EX_DATAERR);
 	}
 	static const char *const lines[] = {"", "tn", "xx 1 1 1 fp32 fp32 fp32 0 0 64 1 ",
@@ -425,7 +425,7 @@ DEVICE_TEST(hostile_algorithms)
 		str_puts(&bad, lines[i]);
 		str_puts(&bad, strrchr(good.s, ' ') + 1);
 		bool whole = i == ARRAY_LEN(lines) - 1;
-		assert_int_equal(device_take_algorithms(d, bad.s, &e), whole ? 0 : -1);
+		assert_int_equal(device_set_algorithms(d, bad.s, &e), whole ? 0 : -1);
 	}
 	str_free(&good);
 	str_free(&bad);
@@ -444,7 +444,7 @@ DEVICE_TEST(foreign_algorithms)
 	device_algorithms(d, &text);
 	memcpy(strstr(text.s, "sm_"), "sm_10", 5);
 	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
-	assert_int_equal(device_take_algorithms(&other, text.s, &e), 0);
+	assert_int_equal(device_set_algorithms(&other, text.s, &e), 0);
 	device_algorithms(&other, &after);
 	assert_int_equal(after.len, 0);
 	device_close(&other);
@@ -470,7 +470,7 @@ DEVICE_TEST(broken_algorithm)
 			memset(end - 128, 'f', 128);
 	}
 	assert_int_equal(device_open(&other, DEVICE_CUDA, &o, &e), 0);
-	assert_int_equal(device_take_algorithms(&other, text.s, &e), 0);
+	assert_int_equal(device_set_algorithms(&other, text.s, &e), 0);
 	other.k->linear_fwd(&other, y.f, x.f, w.f, mat(NULL, 0, 0));
 	ref_linear_fwd(y.r, x.r, w.r, NULL, 7, 6, 9);
 	twin_check("linear_fwd, not as told", y, 5e-6);
@@ -565,7 +565,7 @@ static struct gelu_results gelu_told(const struct gelu *g, const struct device_o
 	struct device d;
 	struct err e = {0};
 	assert_int_equal(device_open(&d, DEVICE_CUDA, o, &e), 0);
-	assert_int_equal(device_take_algorithms(&d, text, &e), 0);
+	assert_int_equal(device_set_algorithms(&d, text, &e), 0);
 	struct gelu_results r = gelu_of(&d, g);
 	str_clear(after);
 	device_algorithms(&d, after);

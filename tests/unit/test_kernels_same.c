@@ -25,7 +25,7 @@ static struct two two_of(struct device *d)
 	if (!t.d[0]->discrete)
 		skip();
 	if (!cpu.k)
-		device_cpu(&cpu, 1);
+		device_open_cpu(&cpu, 1);
 	return t;
 }
 

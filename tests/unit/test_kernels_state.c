@@ -337,7 +337,7 @@ DEVICE_TEST(memory)
 /* device_get_end() gives the contents at the time of device_get_begin(). */
 DEVICE_TEST(got_later)
 {
-	float got[GET_MOST / sizeof(float)];
+	float got[MAX_GET_BYTES / sizeof(float)];
 	struct mat x = twin_random(1, ARRAY_LEN(got), 1).f, y = mat_blank(1, x.cols);
 	d->k->copy(d, y, x);
 	device_get_begin(d, got, x.p, sizeof(got));

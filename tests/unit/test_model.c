@@ -16,7 +16,7 @@ static struct model model_of(const char *text, int64_t vocab)
 	struct model_config c;
 	struct model m;
 	e = (struct err){0};
-	if (options_model(&c, text, &e) || model_init(&m, &c, vocab, &e))
+	if (options_parse_model(&c, text, &e) || model_init(&m, &c, vocab, &e))
 		die_err(&e);
 	return m;
 }
@@ -93,7 +93,7 @@ TEST(counts)
 		m.tensors[i].frozen = m.tensors[i].unit < 11;
 		upper += m.tensors[i].frozen ? 0 : (double)tensor_size(&m.tensors[i]);
 	}
-	assert_int_equal(model_lowest_trained(&m), 11);
+	assert_int_equal(model_first_trained_unit(&m), 11);
 	assert_true(model_flops_per_token(&m, false) ==
 		    2 * counted + 2 * (upper + head) + 2 * upper +
 			    attention * (4 * 12 + 8 * 2) / (12 * 12));
@@ -170,7 +170,7 @@ TEST(impossible_shapes)
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct model_config c;
 		struct model m;
-		assert_int_equal(options_model(&c, bad[i].text, &e), 0);
+		assert_int_equal(options_parse_model(&c, bad[i].text, &e), 0);
 		assert_int_equal(model_init(&m, &c, 64, &e), -1);
 		assert_int_equal(e.code, EX_USAGE);
 		if (!strstr(e.msg, bad[i].says))
@@ -219,7 +219,7 @@ static void init_range(
 	const struct tensor *t, uint64_t seed, int64_t first, int64_t n, float *out)
 {
 	struct device d;
-	device_cpu(&d, 0);
+	device_open_cpu(&d, 0);
 	init_rows(&d, t, seed, first, mat(out, 1, n));
 }
 
@@ -325,7 +325,7 @@ TEST(any_part_is_the_same)
 	assert_memory_equal(whole, part, sizeof(whole));
 	for (int64_t col = 0; col < 128; col += SLICE) {
 		struct device d;
-		device_cpu(&d, 1);
+		device_open_cpu(&d, 1);
 		init_rows(&d, t, 3, col, mat(part, 500, SLICE));
 		for (int64_t i = 0; i < 500 * SLICE; i++)
 			assert_true(part[i] == whole[i / SLICE * 128 + col + i % SLICE]);
@@ -365,7 +365,7 @@ static void net_open(struct net *x, const char *text, int threads)
 	struct arena size;
 	*x = (struct net){.m = model_of(text, VOCAB)};
 	mesh_alone(&x->alone);
-	device_cpu(&x->d, threads);
+	device_open_cpu(&x->d, threads);
 	arena_measure(&size, "parameters");
 	store_free(inference_store(&x->m, &x->d, &x->alone, &size));
 	arena_init(&x->run, "parameters", size.peak_bytes + (1 << 20));
@@ -377,7 +377,7 @@ static void net_open(struct net *x, const char *text, int threads)
 		const struct tensor *t = &x->m.tensors[i];
 		float *whole = xcalloc((size_t)tensor_size(t), sizeof(*whole));
 		test_fill(whole, tensor_size(t), hash_str(t->name), 0.2);
-		store_put(x->store, STORE_PARAM, i, 0, t->dims[0], whole);
+		store_write_rows(x->store, STORE_PARAM, i, 0, t->dims[0], whole);
 		free(whole);
 	}
 }

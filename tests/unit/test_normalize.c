@@ -51,7 +51,7 @@ static void put_normal_hash(
 			put(&text, all[i]);
 	normalized_clear(&x);
 	assert_int_equal(normalize(form, text.s, (int64_t)text.len, &x, &e), 0);
-	if (normal_is(normal_table(form), text.s, (int64_t)text.len))
+	if (is_normalized(normal_table(form), text.s, (int64_t)text.len))
 		assert_int_equal(x.changes.n, 0);
 	for (size_t at = 0; at < x.text.len;) {
 		at += (size_t)utf8_decode(
@@ -129,7 +129,7 @@ static int64_t encode(
 	int64_t n_ids = 0, now = piece, used, n;
 	for (int64_t at = 0; at < all; at += used) {
 		now = min64(now, all - at);
-		used = encoder_put(x->s, text + at, now, at + now == all, ids + n_ids,
+		used = encoder_encode(x->s, text + at, now, at + now == all, ids + n_ids,
 			now * normal_growth(x->r.normalizer), &n, &e);
 		assert_true(used >= 0 && (used || at + now < all));
 		n_ids += n;
@@ -156,7 +156,7 @@ TEST_AFTER(begin, all_texts)
 		struct str normalizer = {0};
 		str_printf(&normalizer, "{\"type\": \"%s\"}", normal_forms[1 + i % 4]);
 		subject_open(&x[i], i < 4 ? normalizer.s : NULL, i == 1 || i == 3);
-		encoder_special(x[i].s, i == 4);
+		encoder_allow_special(x[i].s, i == 4);
 		str_free(&normalizer);
 	}
 	for (const char *line = strchr(golden_next, '"'); *line; n_texts++) {
@@ -215,12 +215,12 @@ TEST_AFTER(begin, changes)
 	struct subject x;
 	subject_open(&x, NULL, false);
 	assert_int_equal(
-		encoder_changes(x.s, text, (int64_t)strlen(text), 10, &got, &e), 0);
+		encoder_find_changes(x.s, text, (int64_t)strlen(text), 10, &got, &e), 0);
 	assert_int_equal(got.n, ARRAY_LEN(want));
 	assert_memory_equal(got.v, want, sizeof(want));
-	assert_int_equal(encoder_changes(x.s, "ab\xc3\xa9", 4, 38, &got, &e), 0);
+	assert_int_equal(encoder_find_changes(x.s, "ab\xc3\xa9", 4, 38, &got, &e), 0);
 	assert_int_equal(got.n, ARRAY_LEN(want));
-	assert_int_equal(encoder_changes(x.s, "\xe2\x84\xab", 3, 42, &got, &e), 0);
+	assert_int_equal(encoder_find_changes(x.s, "\xe2\x84\xab", 3, 42, &got, &e), 0);
 	assert_int_equal(got.v[4].to, 40);
 	assert_int_equal(normalized_origin(&got, 11), 11);
 	assert_int_equal(normalized_origin(&got, 12), 12);
@@ -243,13 +243,13 @@ TEST_AFTER(begin, many_marks)
 	for (int i = 0; i < N - 1; i++)
 		str_puts(&text, i % 2 ? "\xcc\xa7" : "\xcc\x8a");
 	str_puts(&text, "x");
-	assert_int_equal(encoder_put(x.s, text.s, (int64_t)text.len, true, NULL,
+	assert_int_equal(encoder_encode(x.s, text.s, (int64_t)text.len, true, NULL,
 				 (int64_t)text.len, &n, &e),
 		text.len);
 	text.len--;
 	for (int i = 0; i < 4; i++) /* (it need not see the end) */
 		str_puts(&text, "\xcc\x8a\xcc\xa7");
-	assert_int_equal(encoder_put(x.s, text.s, (int64_t)text.len, false, NULL,
+	assert_int_equal(encoder_encode(x.s, text.s, (int64_t)text.len, false, NULL,
 				 (int64_t)text.len, &n, &e),
 		-1);
 	assert_non_null(strstr(e.msg, "bytes of marks that combine with one character"));
@@ -271,11 +271,13 @@ TEST_AFTER(begin, no_place_to_cut)
 	assert_memory_equal(ids[0], ids[1], (size_t)n * sizeof(ids[0][0]));
 	/* up to the last place before them */
 	text.s[0] = 'a', text.s[1] = ' ', text.s[2] = 'b';
-	assert_int_equal(encoder_put(x.s, text.s, all, false, ids[0], 4096, &n, &e), 1);
+	assert_int_equal(
+		encoder_encode(x.s, text.s, all, false, ids[0], 4096, &n, &e), 1);
 	assert_int_equal(n, 1);
 	/* nor need bytes that are not UTF-8 have one before them */
 	memset(text.s, 0x80, (size_t)all);
-	assert_int_equal(normal_cut(normal_table(NORMAL_NFC), text.s, all, &e), all - 1);
+	assert_int_equal(
+		find_normal_cut(normal_table(NORMAL_NFC), text.s, all, &e), all - 1);
 	str_free(&text);
 	subject_close(&x);
 }

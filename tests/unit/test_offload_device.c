@@ -117,7 +117,7 @@ TEST(in_order)
 TEST(no_folder)
 {
 	struct err e = {0};
-	device_cpu(&device, 1);
+	device_open_cpu(&device, 1);
 	assert_null(offload_staged_open(&device, "no-such-folder", BYTES, &e));
 	assert_int_equal(e.code, EX_IOERR);
 }

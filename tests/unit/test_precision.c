@@ -131,7 +131,7 @@ TEST(arithmetic_is_told)
 		snprintf(more, sizeof(more), "dtype = %s\n", dtypes[i]);
 		assert_int_equal(opts_from_text(&train_program, &o, more, false, &e), 0);
 		assert_int_equal(model_init(&m, &o.model, 65, &e), 0);
-		options_arithmetic(&o, &m, "CPU", 1, &text);
+		options_print_arithmetic(&o, &m, "CPU", 1, &text);
 		line = strstr(text.s, more);
 		assert_non_null(line);
 		assert_null(strstr(line + 1, "\ndtype ="));
@@ -318,7 +318,7 @@ TEST(linear_layers_keep_to_the_recipe)
 	run_open(&r, gpt2, "dtype = float8\n");
 	for (int64_t layer = 0; layer < 3; layer++)
 		check_recipe(&r.t.pass, layer);
-	store_drop(r.t.store);
+	store_discard_leaves(r.t.store);
 	run_close(&r);
 }
 
@@ -407,7 +407,7 @@ static void check_joined(const char *more, bool lone)
 			assert_memory_equal(leaf(p, l[i].w, at).p, dw, sizeof(dw));
 		assert_memory_equal(leaf(p, l[i].bias, at).p, db, sizeof(db));
 	}
-	store_drop(p->store);
+	store_discard_leaves(p->store);
 	run_close(&r);
 }
 

@@ -407,7 +407,8 @@ TEST_AFTER(begin, labels_and_masks)
 	p.window = 0;
 	p.record = RECORD_MASK;
 	expect(&p, "{\"input_ids\": [1, 2, 3], \"mask\": [1, 0, 1]}\n", "-2 -3 3\n");
-	refuses(&p, "{\"input_ids\": [1], \"mask\": [2]}\n", "element 0 is 2, not 0 or 1");
+	refuses(&p, "{\"input_ids\": [1], \"mask\": [2]}\n",
+		"element 0 is 2, not 0 or 1");
 }
 
 /* ---- on their way to shards ------------------------------------------------------------------- */

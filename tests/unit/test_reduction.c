@@ -97,8 +97,9 @@ static void name_case(const struct reduction_case *c, struct str *out)
 	str_printf(out, "{{%d, %d, %d, %d, %d}, %d, %d, %lld, %d, %d, %d}", l->degree[0],
 		l->degree[1], l->degree[2], l->degree[3], l->degree[4], l->zero, l->flat,
 		(long long)l->micros, l->offload, l->tile, l->host_ranks);
-	str_printf(out, ", workers %d, chunks %d, ends_meet %d, tiled_uses %d, shares %d",
-		c->workers, c->chunks, c->ends_meet, c->tiled_uses, c->shares);
+	str_printf(out,
+		", workers %d, chunks %d, has_both_ends %d, tiled_uses %d, shares %d",
+		c->workers, c->chunks, c->has_both_ends, c->tiled_uses, c->shares);
 }
 
 static int check(const struct reduction_case *c)
@@ -193,7 +194,7 @@ static struct reduction_case random_case(uint64_t seed, int most)
 		l->offload = OFFLOAD_GRADS;
 	l->tile = !roll(seed, &at, 4);
 	c.tiled_uses = roll(seed, &at, 2);
-	c.ends_meet = l->degree[AXIS_PP] == 2 && roll(seed, &at, 2);
+	c.has_both_ends = l->degree[AXIS_PP] == 2 && roll(seed, &at, 2);
 	c.chunks = l->degree[AXIS_CP] << roll(seed, &at, 3);
 	c.workers = roll(seed, &at, 3) ? 0 : 2;
 	c.shares = roll(seed, &at, 2);

@@ -426,22 +426,22 @@ TEST_AFTER(begin, lines_are_kept_until_there_is_room)
 		while (!journal_row(&j, &r, &e))
 			r = a_row(++step);
 		assert_int_equal(e.code, EX_IOERR);
-		assert_int_equal(journal_kept(&j), 1);
+		assert_int_equal(journal_n_unwritten(&j), 1);
 		check_file(in_folder("journal.txt"), step - 1);
 		for (int i = 0; i < 4; i++) {
 			r = a_row(++step);
 			assert_int_equal(journal_row(&j, &r, &e), -1);
 		}
 		assert_true(file_size(in_folder("journal.txt")) <= full);
-		assert_int_equal(journal_kept(&j), 5);
+		assert_int_equal(journal_n_unwritten(&j), 5);
 		check_log(&j.log, step);
 		limit_files(full + 150); /* room for some of them */
 		assert_int_equal(journal_flush(&j, &e), -1);
-		assert_in_range(journal_kept(&j), 1, 4);
-		check_file(in_folder("journal.txt"), step - journal_kept(&j));
+		assert_in_range(journal_n_unwritten(&j), 1, 4);
+		check_file(in_folder("journal.txt"), step - journal_n_unwritten(&j));
 		limit_files(-1);
 		put_rows(&j, step + 1, step + 1);
-		assert_int_equal(journal_kept(&j), 0);
+		assert_int_equal(journal_n_unwritten(&j), 0);
 		check_file(in_folder("journal.txt"), step + 1);
 		journal_close(&j);
 	}

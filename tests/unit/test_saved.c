@@ -212,7 +212,7 @@ static int forge(const char *what, const char *from, const char *to, const char 
 	double numbers[OWN_NUMBERS] = {0};
 	if (ckpt_open(&c, from, e))
 		return -1;
-	ckpt_view_of(&v, c);
+	ckpt_view_from(&v, c);
 	if (!strcmp(what, "name"))
 		snprintf(v.tensors[0].name, sizeof(v.tensors[0].name), "%s", text);
 	else if (!strcmp(what, "by"))
@@ -273,7 +273,7 @@ static int command(int argc, char **argv)
 	else
 		err_set(&e, EX_USAGE,
 			"test_saved options | forge | name | by | skipped | number | element");
-	return e.code ? err_say(&e) : 0;
+	return e.code ? err_print(&e) : 0;
 }
 
 int main(int argc, char **argv)

@@ -113,7 +113,7 @@ static int run_call(const struct kernel_call *c, struct err *e)
 {
 	struct kernel_calls calls = {0};
 	struct selftest r;
-	kernel_note(&calls, c);
+	kernel_calls_add(&calls, c);
 	int rc = selftest_run(test_device(), 1, &calls, &r, e);
 	kernel_calls_free(&calls);
 	return rc;
@@ -366,8 +366,7 @@ DEVICE_TEST(one_wrong_element_is_found)
 /* Behind the last element, and at the fence's end. */
 DEVICE_TEST(writes_behind_a_matrix_are_found)
 {
-	static const char said[] =
-		": memory: the kernel wrote past the end of a matrix";
+	static const char said[] = ": memory: the kernel wrote past the end of a matrix";
 	const struct kernel_call small = {KERNEL_linear_fwd,
 		.m = {shape(3, 7, DT_F32), shape(3, 5, DT_F32), shape(7, 5, DT_F32)}};
 	check_said(small, 3 * 7, 0, said);
@@ -496,10 +495,10 @@ DEVICE_TEST(columns_are_another_call)
 	struct kernel_call c = {KERNEL_rope,
 		.m = {shape(8, 64, DT_F32), shape(9, 64, DT_F32)}, .n = {64}};
 	struct kernel_calls calls = {0};
-	kernel_note(&calls, &c);
+	kernel_calls_add(&calls, &c);
 	c.m[0].stride = 128;
-	kernel_note(&calls, &c);
-	kernel_note(&calls, &c);
+	kernel_calls_add(&calls, &c);
+	kernel_calls_add(&calls, &c);
 	assert_int_equal(calls.n, 2);
 	kernel_calls_free(&calls);
 }
@@ -527,7 +526,7 @@ static void add_call(struct kernel_call c)
 		m->rows = s[3 * i] == 'k' ? m->rows : min64(m->rows, FEW);
 		m->cols = s[3 * i + 1] == 'k' ? m->cols : min64(m->cols, FEW);
 	}
-	kernel_note(&right_calls, &c);
+	kernel_calls_add(&right_calls, &c);
 }
 
 /* Adds the calls of a run with short sequences. */
@@ -589,7 +588,7 @@ static void try_right_calls(struct device *d, int n_seeds)
 	struct trial t = {
 		.d = {d, &cpu}, .memory = {&memory[GPU], &memory[CPU]}, .e = &e};
 	selftest_measure(&right_calls, &work);
-	device_cpu(&cpu, 0);
+	device_open_cpu(&cpu, 0);
 	arena_init(&scratch, "scratch", (size_t)64 << 20);
 	cpu.scratch = &scratch;
 	device_arena(d, &memory[GPU], "trials", work.gpu_bytes);

@@ -58,7 +58,7 @@ static void see_leaf(void *with, const struct result *r)
 	struct watch *w = with;
 	const struct tensor *t = r->tensor;
 	const struct mat leaf = r->x;
-	if (r->extent != OF_TENSOR)
+	if (r->extent != EXTENT_LEAF)
 		return;
 	struct seen *s = seen_of(w, t);
 	const float *x = leaf.p;

@@ -184,9 +184,9 @@ static void in_pieces(struct encoder *s, const struct str *text, int64_t n, bool
 	out->n = 0;
 	for (int64_t at = 0, n_out; at < all; at += used, out->n += n_out) {
 		now = min64(now, all - at);
-		encoder_special(s, special);
-		used = encoder_put(s, text->s + at, now, at + now == all, out->v + out->n,
-			now, &n_out, &e);
+		encoder_allow_special(s, special);
+		used = encoder_encode(s, text->s + at, now, at + now == all,
+			out->v + out->n, now, &n_out, &e);
 		assert_true(used >= 0 && n_out <= now);
 		now = used ? n : now + n;
 	}
@@ -223,8 +223,8 @@ static void check_vocab(uint64_t seed, int n_texts)
 		in_pieces(s, &text, 1 + draw(&seed, 100), false, &got);
 		assert_ids(&got, &want, text.s);
 		int64_t n;
-		encoder_put(s, text.s, (int64_t)text.len, true, NULL, (int64_t)text.len,
-			&n, &e);
+		encoder_encode(s, text.s, (int64_t)text.len, true, NULL,
+			(int64_t)text.len, &n, &e);
 		assert_int_equal(n, want.n);
 	}
 	encoder_close(s);
@@ -424,7 +424,7 @@ TEST_AFTER(begin, tekken)
 			n ? "," : "", n, (int)strcspn(line, " "), line);
 	/* (one more than the model has) */
 	str_printf(&json, ",{\"rank\": %lld}], \"config\": {\"pattern\": \"", n);
-	for (const char *p = split_find("tekken")->regex; *p; p++)
+	for (const char *p = split_pattern_find("tekken")->regex; *p; p++)
 		str_printf(&json, *p == '\\' ? "\\\\" : "%c", *p);
 	str_printf(&json,
 		"\", \"default_vocab_size\": %lld, \"default_num_special_tokens\": 3}}",
@@ -446,13 +446,13 @@ TEST_AFTER(begin, tekken)
 	assert_int_equal(file_read(golden("tekken.tokens"), 1 << 20, &want, &e), 0);
 	uint32_t *ids = xcalloc(text.len, sizeof(*ids));
 	int64_t n_ids = 0;
-	encoder_put(
+	encoder_encode(
 		s, text.s, (int64_t)text.len, true, ids, (int64_t)text.len, &n_ids, &e);
 	str_clear(&json);
 	put_ids(&json, ids, n_ids, 3);
 	assert_string_equal(json.s, want.s);
 	/* no merge makes a special token */
-	encoder_put(s, "zq", 2, true, ids, 2, &n_ids, &e);
+	encoder_encode(s, "zq", 2, true, ids, 2, &n_ids, &e);
 	assert_int_equal(n_ids, 2);
 	encoder_close(s);
 	bpe_close(b);
@@ -518,7 +518,7 @@ TEST_AFTER(begin, tokenizers_are_kept)
 		assert_int_equal(h5_close(f, &e), 0);
 		const struct tokenizer *all[] = {&t, &packed, &filed};
 		for (int i = 0; i < 3; i++) {
-			assert_true(tokenizer_same(&t, all[i]));
+			assert_true(tokenizer_equal(&t, all[i]));
 			assert_int_equal(tokenizer_end_of_text(all[i]),
 				k < 2 ? t.vocab.n - (k ? 1 : 3) : -1);
 			n[i] = tokenizer_encode_all(
@@ -554,8 +554,8 @@ static void refused(
 		int64_t n;
 		assert_non_null(b);
 		struct encoder *s = encoder_open(b, &e);
-		assert_int_equal(encoder_put(s, "ab", 2, true, NULL, 2, &n, &e), 2);
-		assert_int_equal(encoder_put(s, "abc", 3, true, NULL, 3, &n, &e), -1);
+		assert_int_equal(encoder_encode(s, "ab", 2, true, NULL, 2, &n, &e), 2);
+		assert_int_equal(encoder_encode(s, "abc", 3, true, NULL, 3, &n, &e), -1);
 		encoder_close(s);
 		bpe_close(b);
 		b = NULL;
@@ -640,8 +640,7 @@ TEST_AFTER(begin, bad_tokenizer_json)
 	refused_json(
 		"", bytes, "\"byte_fallback\": true, \"merges\": []", "byte_fallback");
 	refused_json("", bytes, "\"merges\": [[\"a\"]]", "merge 1: not two tokens");
-	refused_json(
-		"", bytes, "\"merges\": [[\"a\", \"b\", \"a\"]]", "not two tokens");
+	refused_json("", bytes, "\"merges\": [[\"a\", \"b\", \"a\"]]", "not two tokens");
 	refused_json("", bytes, "\"merges\": [\"a b\", [\"b\", \"a\"]]",
 		"merge 2: makes 'ba'");
 	refused_json("", bytes, "\"merges\": [3]", "merge 1: not two tokens");
@@ -708,6 +707,6 @@ TEST_AFTER(begin, models)
 	for (size_t i = 0; i < ARRAY_LEN(names); i++) {
 		const struct bpe_model *m = bpe_model_find(names[i]);
 		assert_ptr_equal(m, &bpe_models[i]);
-		assert_non_null(split_find(m->pattern));
+		assert_non_null(split_pattern_find(m->pattern));
 	}
 }

@@ -130,7 +130,8 @@ static void tokens_of(struct encoder *s, const char *text, int64_t piece, struct
 	for (int64_t at = 0; at < all; at += used) {
 		int64_t n;
 		now = min64(now, all - at);
-		used = encoder_put(s, text + at, now, at + now == all, ids, now, &n, &e);
+		used = encoder_encode(
+			s, text + at, now, at + now == all, ids, now, &n, &e);
 		assert_true(used >= 0);
 		for (int64_t i = 0; i < n; i++)
 			str_printf(out, "%s%u", out->len ? " " : "", ids[i]);
@@ -151,7 +152,7 @@ static void check_tokens(
 	if (!b)
 		fail_msg("%s", e.msg);
 	struct encoder *s = encoder_open(b, &e);
-	encoder_special(s, special);
+	encoder_allow_special(s, special);
 	for (int64_t piece = (int64_t)strlen(text); piece > 0; piece--) {
 		tokens_of(s, text, piece, &got);
 		assert_string_equal(got.s, want);
@@ -249,7 +250,7 @@ TEST_AFTER(begin, models_by_expression)
 	struct vocab v;
 	struct bpe_rules r;
 	struct str parts = {0};
-	json_t *regex = json_string(split_find("llama3")->regex);
+	json_t *regex = json_string(split_pattern_find("llama3")->regex);
 	char *quoted = json_dumps(regex, JSON_ENCODE_ANY);
 	str_printf(&parts,
 		"\"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": "
@@ -262,7 +263,8 @@ TEST_AFTER(begin, models_by_expression)
 	vocab_free(&v);
 	bpe_rules_free(&r);
 	assert_int_equal(bpe_read(&v, &r, path, bpe_model_find("o200k"), NULL, &e), -1);
-	assert_non_null(strstr(e.msg, "not a vocabulary of o200k: its pattern is 'llama3'"));
+	assert_non_null(
+		strstr(e.msg, "not a vocabulary of o200k: its pattern is 'llama3'"));
 	free(quoted);
 	json_decref(regex);
 	str_free(&parts);

@@ -227,7 +227,7 @@ TEST(nothing_is_executed)
 	succeed(torch_open(&f, GOLDEN "ddp.pt", &e));
 	const struct torch_item *danger = torch_find(&f, "danger");
 	assert_true(danger && danger->kind == TORCH_VALUE);
-	succeed(torch_numbers(&f, danger, 1, &x, &n, &e));
+	succeed(torch_read_numbers(&f, danger, 1, &x, &n, &e));
 	assert_int_equal(n, 0);
 	const struct torch_item *rng = torch_find(&f, "rng");
 	assert_string_equal(torch_dtype_name(rng->dtype), "uint8");

@@ -221,7 +221,7 @@ static void arithmetic_of(const char *text, uint64_t data, struct str *out)
 	struct model m;
 	assert_int_equal(model_init(&m, &o.model, 65, &e), 0);
 	str_clear(out);
-	options_arithmetic(&o, &m, "CPU", data, out);
+	options_print_arithmetic(&o, &m, "CPU", data, out);
 	model_free(&m);
 }
 
@@ -469,7 +469,7 @@ TEST(a_checkpoint_fits_its_model)
 		struct model m;
 		struct str text = {0};
 		str_printf(&text, "%s%s", c->config.s, others[i]);
-		assert_int_equal(options_model(&config, text.s, &e), 0);
+		assert_int_equal(options_parse_model(&config, text.s, &e), 0);
 		assert_int_equal(model_init(&m, &config, c->tokenizer.vocab.n, &e), 0);
 		assert_int_equal(weights_check(c, &m, &e), i ? -1 : 0);
 		assert_int_equal(e.code, i ? EX_DATAERR : 0);

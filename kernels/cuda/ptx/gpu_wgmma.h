@@ -95,12 +95,10 @@ static __device__ inline constexpr bool is_bf16(__half)
 	return false;
 }
 
-/*
- * c[64, 8 NT] = (add ? c : 0) + a b. Asynchronous: complete after wgmma_commit() and
+/* c[64, 8 NT] = (add ? c : 0) + a b. Asynchronous: complete after wgmma_commit() and
  * wgmma_wait(). A thread has the elements of c as in mma(), 16 rows per warp.
  * a[64, 16]: columns_of() 64 rows, or registers as in mma().
- * b[16, 8 NT]: the transpose of columns_of() 8 NT rows; or, if TRANSPOSED, rows_of().
- */
+ * b[16, 8 NT]: the transpose of columns_of() 8 NT rows; or, if TRANSPOSED, rows_of(). */
 template <bool TRANSPOSED, typename T, int NT>
 static __device__ inline void wgmma(
 	float (&c)[NT][4], uint64_t a, uint64_t b, bool add, T number)
