@@ -146,7 +146,7 @@ load helpers
 	chown -h 65534 run/checkpoints 2>/dev/null || skip 'only root can give a link away'
 	code_of 74 pt-train "${TINY[@]}" -n 6 -o run --resume auto
 	says 'run/checkpoints is a symbolic link made by another user (65534)'
-	reports 74 'run/checkpoints is a symbolic link that another user' pt-ckpt prune --keep-last 1 run
+	reports 74 'run/checkpoints is a symbolic link made by another user' pt-ckpt prune --keep-last 1 run
 	[ -e disk/step-00000002.h5 ]
 }
 

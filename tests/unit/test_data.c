@@ -470,7 +470,7 @@ TEST_AFTER(begin, shards_in_any_order)
 	struct corpus *c = NULL;
 	turned.n--;
 	assert_int_equal(corpus_open(&c, &turned, false, &e), -1);
-	assert_non_null(strstr(e.msg, "of the others are missing"));
+	assert_non_null(strstr(e.msg, "other files are missing"));
 	struct prepared q = prepare("chars", "char", 0, make_text("text", N));
 	strs_add(&p.files, q.files.v[0]);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
