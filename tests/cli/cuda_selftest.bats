@@ -170,7 +170,7 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 	rm -r run cache
 	PT_EMU_GPUS=2 code_of 1 on_two --dp 2
 	says 'rank 1: self-test: '
-	says 'wrongly: attn_bwd '
+	says 'wrong results: attn_bwd '
 	[ ! -e run ]
 	[ ! -e cache ]
 }
