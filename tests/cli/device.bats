@@ -100,7 +100,7 @@ says() { # text...: what was said has it
 	says 'device=cuda: emulated GPU has ' 'nvidia-smi lists'
 	PT_EMU_MEMORY=300000000 run "$try" fill
 	[ "$status" -eq 1 ]
-	says ' bytes' "out of memory: 1.00 MiB for a matmul's operands" 'are in use'
+	says ' bytes' "out of memory: 1.00 MiB for a matmul's operands" 'in use'
 	PT_EMU_LOAD=2 run "$try" work
 	[ "$status" -eq 1 ]
 	says 'out of memory at add, for what CUDA needs'
