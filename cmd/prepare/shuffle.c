@@ -8,9 +8,7 @@ enum {
 	BUCKET_BYTES = 1 << 25,
 	MAX_BUCKETS = 256,
 	BUFFER_BYTES = 1 << 18,
-	COPY_BYTES =
-		1
-		<< 13 /* shorter documents are copied at once: reading them later takes longer */
+	COPY_BYTES = 1 << 13 /* shorter documents are copied, not read later */
 };
 
 /* The header of a document in a bucket. Its tokens follow, padded to 8 bytes, then its spans. */

@@ -5,10 +5,8 @@
 enum {
 	BATCH = 512,
 	MAX_WINDOW = 1 << 30,
-	MAX_PATTERNS = 8, /* each takes as long as the first */
-	NORMAL_WINDOW =
-		1
-		<< 16, /* bytes normalized at once; more if no word ends where they can be cut */
+	MAX_PATTERNS = 8,	 /* each takes as long as the first */
+	NORMAL_WINDOW = 1 << 16, /* bytes normalized at once; more if they have no cut */
 	MAX_NORMAL_WINDOW = 1 << 26,
 };
 

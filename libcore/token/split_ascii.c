@@ -1,6 +1,6 @@
 /* Splitting of ASCII text, 64 bytes at a time. Each class of characters is a bit mask with one bit
  * per byte. Bit operations on the masks find where words begin, from the classes of each byte and
- * its neighbors. A block begins where a word begins, so there is no carry between blocks. What a
+ * its neighbors. A block begins where a word begins, so blocks are independent. What a
  * block cannot decide (other characters, runs of white space with a line break inside) is left to
  * split_word(); with split_word() alone, encoding takes 1.5 to 3.7 times as long. (AVX-512 is not
  * faster. Without vectors this is as slow as split_word(), which other processors use alone.) */

@@ -17,9 +17,7 @@ enum { HEAP_LIMIT_KIB = 1 << 16, JIT_STACK = 1 << 20, MAX_PATTERN = 1 << 13 };
 enum { PIECE = 512, STEPS = 64, WORDS_PER_TRY = 64 };
 /* Allowed steps: constant, per byte of words found, and per byte of the text that is tried. */
 enum { ALL_STEPS = 20000000, STEPS_PER_BYTE = 300, STEPS_PER_OPEN_BYTE = 16 };
-enum {
-	BYTES_PER_STEP = 16
-}; /* a callout that passes so many bytes counts as one more step */
+enum { BYTES_PER_STEP = 16 }; /* so many bytes passed at once count as a step */
 
 struct split_regex {
 	pcre2_code *search, *counted; /* `counted`: anchored, with callouts */

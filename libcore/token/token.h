@@ -119,11 +119,9 @@ struct bpe_rules {
 enum { BPE_MAX_RANKED = 4096 };
 
 enum {
-	BPE_SPECIAL = 1, /* found in text only on request; without this flag, always */
-	BPE_NORMALIZED =
-		2, /* found in normalized text, after the tokens without this flag */
-	BPE_STRIPS =
-		4, /* (special) has lstrip, rstrip or single_word: not supported in text */
+	BPE_SPECIAL = 1,    /* found in text only on request; without this flag, always */
+	BPE_NORMALIZED = 2, /* found in normalized text, after all others */
+	BPE_STRIPS = 4,	    /* (special) has lstrip, rstrip or single_word: not found */
 };
 
 struct bpe_added {
