@@ -241,7 +241,7 @@ static void sent_in_a_step(const char *dtype, int64_t *sent, double *planned)
 	if (dataset_open(&data, &o, world, &e) ||
 		trainer_open(&t, &o, world, &data, &plan, &e))
 		die_err(&e);
-	*sent = -mesh_sent(&t.mesh);
+	*sent = -mesh_bytes_sent(&t.mesh);
 	step_run(&t, NULL, &r);
 	*sent += mesh_bytes_sent(&t.mesh);
 	*planned = plan.sent;
