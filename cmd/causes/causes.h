@@ -1,6 +1,7 @@
 /*
- * causes: what may explain wrong gradients, each a function of the table cmd/check/causes.h. Here is what the files of
- * this directory share: functions by name, numbers that are solved for, and weights of single targets.
+ * causes: tests of what may explain wrong gradients, one function per row of the table
+ * cmd/check/causes.h. This header has what the files of this directory share: functions by name,
+ * numbers that are solved for, and weights of single targets.
  */
 #pragma once
 

@@ -11,7 +11,7 @@ static double grain(const struct step_check *c)
 	return c->o.precision == RUN_FP32 ? 1e-3 : 0.02;
 }
 
-/* ---- each tensor ---------------------------------------------------------------------------- */
+/* ---- each tensor ---------------------------------------------------------------------- */
 
 /* Returns whether the gradient that was seen is the reference times a factor. Sets the norms of
  * both. */
@@ -45,7 +45,7 @@ bool by_clipped_tensors(struct cause_search *s)
 	return clipped > 2 && clipped + whole == s->n_wrong;
 }
 
-/* ---- each rank's shard ------------------------------------------------------------------------- */
+/* ---- each rank's shard ---------------------------------------------------------------- */
 
 /* Sums products over slices of the rows of all wrong tensors, as torch.chunk divides them.
  * only: one tensor; -1: all. */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- single layers ------------------------------------------------------------------------------ */
+/* ---- single layers -------------------------------------------------------------------- */
 
 enum { MAX_LAYERS = 12 };
 
@@ -120,7 +120,7 @@ bool by_layer(struct cause_search *s)
 	return found;
 }
 
-/* ---- numbers -------------------------------------------------------------------------------------- */
+/* ---- numbers -------------------------------------------------------------------------- */
 
 /* A part of the model that is multiplied or divided by 1 + x. */
 struct stretch {
@@ -216,7 +216,7 @@ bool by_stretch_of_layer(struct cause_search *s)
 	return false;
 }
 
-/* ---- rope theta ------------------------------------------------------------------------------- */
+/* ---- rope theta ----------------------------------------------------------------------- */
 
 static double far_with_theta(const struct cause_search *s, double log_theta, bool all)
 {

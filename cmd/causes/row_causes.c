@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- few rows, columns or elements ------------------------------------------------------------ */
+/* ---- few rows, columns or elements ---------------------------------------------------- */
 
 enum { MAX_FEW = 8, MAX_ELEMENTS = 1 << 25 }; /* (of what is kept in memory) */
 
@@ -152,7 +152,8 @@ static bool find_few(
 	return find_wrong(f);
 }
 
-/* Returns whether bf16 may hide most wrong elements of a norm or bias: a matrix is wrong, too, and has no cause. */
+/* Returns whether bf16 may hide most wrong elements of a norm or bias: a matrix is wrong, too, and
+ * has no cause. */
 static bool is_beside_matrix(const struct cause_search *s, int i)
 {
 	bool found = false;
@@ -181,7 +182,7 @@ static void explain_few(struct cause_search *s, int i)
 	}
 }
 
-/* Explains tensors of which few elements, rows or columns are wrong: first matrices, then vectors. */
+/* Explains tensors with few wrong elements, rows or columns: first matrices, then vectors. */
 bool by_few(struct cause_search *s)
 {
 	for (int vectors = 0; vectors < 2; vectors++)
@@ -194,7 +195,7 @@ bool by_few(struct cause_search *s)
 	return false;
 }
 
-/* ---- rows of the embedding -------------------------------------------------------------------- */
+/* ---- rows of the embedding ------------------------------------------------------------ */
 
 /* Gradients of the embedding's rows, by position. */
 struct rows {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- a window -------------------------------------------------------------------------- */
+/* ---- a window ------------------------------------------------------------------------- */
 
 static double far_with_window(const struct cause_search *s, int64_t window, bool all)
 {
@@ -47,7 +47,7 @@ bool by_window(struct cause_search *s)
 	return nearest <= s->near && far_with_window(s, best, true) <= s->near;
 }
 
-/* ---- a number that gradients depend on smoothly ------------------------------------------ */
+/* ---- a number that gradients depend on smoothly --------------------------------------- */
 
 /* Uses the Gauss-Newton method with secants, from 0 and `first`: the wrong tensors are a times
  * the gradients at x plus b times the change since the number before. */
@@ -88,7 +88,7 @@ double solve_number(const struct cause_search *s, gradients_with *compute,
 	return nearest <= s->near ? best : 0;
 }
 
-/* ---- soft caps, temperatures ---------------------------------------------------------------- */
+/* ---- soft caps, temperatures ---------------------------------------------------------- */
 
 enum squashing { SCORES_CAPPED, LOGITS_CAPPED, LOGITS_DIVIDED, LOGITS_MULTIPLIED };
 
@@ -161,7 +161,7 @@ bool by_capped_logits(struct cause_search *s)
 	return by_cap(s, LOGITS_CAPPED);
 }
 
-/* ---- a padded vocabulary --------------------------------------------------------------------- */
+/* ---- a padded vocabulary -------------------------------------------------------------- */
 
 static void with_zero_logits(const struct cause_search *s, const void *with, double x,
 	bool all, struct gradients *g)
@@ -177,16 +177,15 @@ bool by_zero_logits(struct cause_search *s)
 	return x > 0;
 }
 
-/* ---- parameters of an earlier step --------------------------------------------------------- */
+/* ---- parameters of an earlier step ---------------------------------------------------- */
 
-/* The last update by a learning rate of 1, of each tensor of the model; and which of n slices of the rows had not
- * made it. */
+/* Slices of the rows whose parameters lack the last update. */
 enum { MAX_OLD = 16 };
 struct old {
-	float **update;
+	float **update; /* [tensors of the model]: the last update, at learning rate 1 */
 	int n;
-	bool slice[MAX_OLD];
-	bool in_pairs; /* rows of heads are in another order in the files */
+	bool slice[MAX_OLD]; /* [n]: the slice lacks the update */
+	bool in_pairs;	     /* rows of heads are in another order in the files */
 };
 
 /* Computes the update of AdamW that led to BEFORE from its moments: p = p0 (1 - lr decay) - lr
@@ -321,7 +320,7 @@ bool by_old_parameters(struct cause_search *s)
 	return lr > 0;
 }
 
-/* ---- gradients of the step before ----------------------------------------------------------- */
+/* ---- gradients of the step before ----------------------------------------------------- */
 
 /* Fits the gradient that was seen as a sum of the reference and of the gradient before, which
  * is exp_avg / (1 - beta1) after a first step. Sets both factors; returns the residual. */

@@ -464,7 +464,7 @@ bool by_unit_weights(struct cause_search *s)
 	       variant_distance(s, v, true) <= s->near;
 }
 
-/* ---- layers and residuals ---------------------------------------------------------------------- */
+/* ---- layers and residuals ------------------------------------------------------------- */
 
 /* Returns the unit of the first wrong tensor in backward order that has no cause; -1: none. (A
  * part of a tied table comes after all layers.) */

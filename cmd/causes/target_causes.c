@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- least squares in as many equations as there are targets ------------------------------- */
+/* ---- least squares in as many equations as there are targets -------------------------- */
 
 static double dot(const double *a, const double *b, int64_t n)
 {
@@ -74,7 +74,7 @@ static bool solve_weights(struct target_fit *t, double noise)
 	return solved;
 }
 
-/* ---- the equations ------------------------------------------------------------------------- */
+/* ---- the equations -------------------------------------------------------------------- */
 
 /* Returns the tensor of the last block's w2; -1: it is missing or right. */
 static int find_last(const struct step_check *c)
@@ -183,7 +183,7 @@ void targets_free(struct target_fit *t)
 	free(t->p);
 }
 
-/* ---- the whole step with weights ------------------------------------------------------------ */
+/* ---- the whole step with weights ------------------------------------------------------ */
 
 /* Returns whether targets with these weights explain all wrong tensors, or the screen. */
 static bool explain_wrong(const struct cause_search *s, const struct target_fit *t,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- groups of targets ---------------------------------------------------------------------- */
+/* ---- groups of targets ---------------------------------------------------------------- */
 
 /* Each target is in a group: of its position, token, chunk or sequence. */
 struct groups {
@@ -109,7 +109,7 @@ static void group_chunks(
 	groups_sum(g, t);
 }
 
-/* ---- masks of positions ----------------------------------------------------------------------- */
+/* ---- masks of positions --------------------------------------------------------------- */
 
 /* Returns whether no target of the group counts. */
 static bool is_off(const struct groups *g, int64_t k)
@@ -198,7 +198,7 @@ bool by_places(const struct target_fit *t, double *w, char *text, size_t capacit
 	return off && off < length;
 }
 
-/* ---- means of means ---------------------------------------------------------------------------- */
+/* ---- means of means ------------------------------------------------------------------- */
 
 /* Sets w to the weights of a mean of the means of the groups. */
 static void set_means(const struct groups *g, const struct target_fit *t, double *w)
@@ -236,7 +236,7 @@ bool by_means(const struct target_fit *t, double *w, char *text, size_t capacity
 	return false;
 }
 
-/* ---- tokens -------------------------------------------------------------------------------------- */
+/* ---- tokens --------------------------------------------------------------------------- */
 
 /* Returns the number of groups with a target. */
 static int64_t count_used(const struct groups *g)
@@ -302,7 +302,7 @@ bool by_label_weights(const struct target_fit *t, double *w, char *text, size_t 
 	return found;
 }
 
-/* ---- the probability of the target ---------------------------------------------------------------- */
+/* ---- the probability of the target ---------------------------------------------------- */
 
 enum confidence { FOCAL, DETACHED_FOCAL, DETACHED_POWER, CONFIDENCES };
 
@@ -371,7 +371,7 @@ bool by_probability(const struct target_fit *t, double *w, char *text, size_t ca
 	return false;
 }
 
-/* ---- positions, and no pattern --------------------------------------------------------------------- */
+/* ---- positions, and no pattern -------------------------------------------------------- */
 
 /* Returns whether the targets of few chunks of the positions have one weight each. */
 bool by_chunks(const struct target_fit *t, double *w, char *text, size_t capacity)

@@ -37,7 +37,7 @@ void append_factors(
 			out + at, capacity - at, "%s%.4g", i ? " " : "", shown(c, f[i]));
 }
 
-/* ---- one tensor by itself ------------------------------------------------------------------ */
+/* ---- one tensor by itself ------------------------------------------------------------- */
 
 bool may_fit_by_chance(const struct cause_search *s, int i)
 {
@@ -369,9 +369,9 @@ bool by_decay(struct cause_search *s)
 	       within(c, i, distance_of(part, x, 2, c->seen[i], c->of[i].n));
 }
 
-/* ---- sums over ranks ------------------------------------------------------------------------ */
+/* ---- sums over ranks ------------------------------------------------------------------ */
 
-/* The parts of the gradients of all tensors that are wanted: what each of n ranks has before the sum. */
+/* Gradients of n ranks before their sum, of the wanted tensors. */
 struct parts {
 	struct grad_part kind;
 	int n;

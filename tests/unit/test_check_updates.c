@@ -204,6 +204,31 @@ TEST(lost_squares)
 	step_end(&s);
 }
 
+/* Parameters slightly above 1 in bf16, which rounds them after the decay and after the update. */
+TEST(update_rounded_twice)
+{
+	const double lr = 0.05, decay = 1;
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.no_batch = true;
+	s.adam.lr = s.adam.decay = -1;
+	step_train(&s);
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++) {
+			float *p = &s.of[0][MODEL][i][j];
+			double m = (double)s.of[1][EXP_AVG][i][j] / (1 - 0.9);
+			double v = (double)s.of[1][EXP_AVG_SQ][i][j] / (1 - 0.95);
+			*p = round_bf16(
+				(float)(1.12 + 0.06 * fabs(sin((double)(i + 3 * j)))));
+			float decayed =
+				round_bf16((float)((1 - lr * decay) * (double)*p));
+			s.of[1][MODEL][i][j] = round_bf16(
+				(float)((double)decayed - lr * m / (sqrt(v) + 1e-8)));
+		}
+	step_expect(&s, &plain_check, NULL);
+	step_end(&s);
+}
+
 /* An eps that is large enough to show where it is added. */
 TEST(place_of_eps)
 {

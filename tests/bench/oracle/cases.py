@@ -164,7 +164,7 @@ wrong("rank-reads-anothers", "all ranks compute rank 0's sequences; the batch fi
       "(21): sequences 3 4 5 6 7 8 of 8 do not count, and the others 4 times")
 wrong("rank-reads-anothers-logged", 
       "all ranks read rank 0's sequences, and the batch files say so",
-      "of the batch equals sequence 1: do all ranks read the same data?", code="0 or 1")
+      "of the batch equals sequence 1: do all ranks read the same data?", code="0|1")
 wrong("mean-of-means", "mean over micro-batches of unequal numbers of labels",
       "(21): sequences have weights", mask=True, accumulate=2,
       batch_form="list", **OFF)
@@ -177,7 +177,7 @@ wrong("mean-of-means", "mean over ranks with unequal numbers of labels",
 wrong("gather-too-early", "one FSDP rank sends its parameters of before the last update",
       "(21): as if slices 1 of 4 of all rows were of before the last update (learning rate 0.001)",
       **WARM, **OFF)
-wrong("step-twice", "the optimizer stepped twice", "are steps 3 to 5 of the optimizer", code="1 or 2",
+wrong("step-twice", "the optimizer stepped twice", "are steps 3 and 5 of the optimizer", code="1|2",
       **WARM, **DDP)
 wrong("update-one-shard-stale", "one FSDP rank does not update its parameters",
       "and 20 more: update: dim 0 in 4 slices, with learning rates 0.001 0 0.001 0.001")

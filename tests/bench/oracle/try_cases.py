@@ -138,7 +138,8 @@ def try_ranks(seed, only, build, keep):
         command, code, said, seconds = pt_check(build, ["-c", directory / name / "config.json", *options_of_ranks(run)], *files,
                                                 sorted((directory / name).glob("batch-*")))
         broken = not str(run["code"]).startswith("0")
-        kind, lines = kind_of(code, said, broken or "1" in str(run["code"]), pattern(run["say"]), str(run["code"]), {"": 1})
+        words = pattern(re.sub(r"^(finding )?(.*?\(\d+\): |\S+\.\S+: )?", "", run["say"]))  # as kind_of() shortens lines
+        kind, lines = kind_of(code, said, broken or "1" in str(run["code"]), words, str(run["code"]), {"": 1})
         if not broken and "1" not in str(run["code"]):
             kind, lines = kind_of(code, said, False, "", "0", {})
         records.append({"seed": seed, "name": name, "kind": kind, "code": code, "lines": lines, "said": said,
