@@ -39,8 +39,8 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "shape", "SEQUENCES,LENGTH", NULL, O(how.shape), .help =
 		"The shape of a batch of plain integers."},
 	{OPT_INT, 0, "document-end", "TOKEN", "-1", O(how.end), 0, -1, 1e9, .help =
-		"The token that ends a document; attention does not cross documents. -1: a "
-		"document begins where the positions of the batch, if it has any, begin again."},
+		"The token that ends a document; attention does not cross documents. -1: "
+		"documents begin where positions restart at 0, if the batch has positions."},
 	{OPT_STR, 0, "grad-norm", "X", NULL, O(grad_norm), .help =
 		"The gradient norm that the run logged for this step; X,Y for two runs. "
 		"Without it or Trainer's trainer_state.json, clipping hides a wrong "

@@ -107,8 +107,8 @@ static const struct opt options[] = {
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
 		"Print the verdicts, and with --speed the speeds, as JSON instead of as text."},
 	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axis_names, .help =
-		"Horizontal axis. auto: as --by. seconds, bytes: the time of all steps so far, or the "
-		"bytes that the rank that sends most sent in them. If a log has no step times, "
+		"Horizontal axis. auto: as --by. seconds: the time of all steps so far. bytes: sent so "
+		"far by the rank that sends most. If a log has no step times, "
 		"seconds are from its time stamps."},
 	OPT_GRAPH(O(draw)),
 	{OPT_FLAG, 0, "each-run", NULL, "no", O(each_run), .help =
@@ -127,12 +127,12 @@ static const struct opt options[] = {
 		"memory and verdict, the curves, and differences of options and environment. "
 		"May be given many times."},
 	{OPT_LIST, 0, "export", "FILE", NULL, O(exports), .files = "", .help =
-		"Write the logs in another format, with all columns or those of --column, and compare "
-		"nothing. FILE is a .csv or .jsonl file (several runs: with a column run); an event "
-		"file of TensorBoard, with tfevents in its name; or a directory of event files "
-		"(several runs: in one directory each). The names of runs omit what all have in "
-		"common. - is standard output. Values are exact, and pt-compare reads all these "
-		"formats. May be given many times."},
+		"Write the logs in another format, with all columns or only the columns of "
+		"--column, and compare nothing. FILE is a .csv or .jsonl file (several runs: with a "
+		"column run); an event file of TensorBoard, with tfevents in its name; or a directory "
+		"of event files (several runs: in one directory each). The names of runs omit what "
+		"all have in common. - is standard output. Values are exact, and pt-compare reads all "
+		"these formats. May be given many times."},
 	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_format), .values = export_names,
 		.help =
 		"The format that --export writes. auto: by the name; CSV to standard output."},

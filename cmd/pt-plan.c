@@ -37,11 +37,11 @@ static const struct opt options[] = {
 	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
 		"Number of hosts."},
 	{OPT_INT, 'g', "gpus", "N", "0", O(gpus), 0, 0, 1 << 16, .help =
-		"GPUs per host, or ranks per host on a cluster of CPUs. 0: the number of the "
-		"cluster."},
+		"GPUs per host, or ranks per host on a cluster of CPUs. 0: the number of "
+		"--cluster."},
 	{OPT_SIZE, 'm', "memory", "BYTES", "0", O(memory), .help =
-		"Memory that a rank can use. 0: the memory of the cluster's GPU; CPUs have no "
-		"limit."},
+		"Memory that a rank can use. 0: the memory of the GPU of --cluster; CPUs have "
+		"no limit."},
 	{OPT_STR, 0, "network", "FILE", NULL, O(network), .files = ".h5", .help =
 		"Read latencies and bandwidths from the fits in a result of pt-collbench. For "
 		"GPUs, the fits of NCCL are used if there are any, else the fits of MPI."},
@@ -51,8 +51,8 @@ static const struct opt options[] = {
 		"other trainers, formulas fitted to their published measurements are used; for "
 		"nanotron, they predict memory only."},
 	{OPT_ENUM, 0, "for", NULL, "pt", O(target), .values = trainer_names, .help =
-		"With --best, print the arguments of this trainer. Its layouts are planned, "
-		"unless --trainer names another trainer."},
+		"With --best, print the arguments of this trainer. It also sets the default of "
+		"--trainer."},
 	{OPT_GROUP, .name = "Search"},
 	{OPT_SIZE, 't', "tokens", "N", "0", O(tokens), .help =
 		"Tokens per step, a multiple of the context. 0: the batch of the model's preset."},

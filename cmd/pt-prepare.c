@@ -58,7 +58,7 @@ static const struct opt options[] = {
 	{OPT_ENUM, 's', "split", NULL, "tail", O(p.split_by), .values = OPT_WORDS(SPLIT_WORDS),
 		.help =
 		"How the validation split is chosen. tail: the last tokens. document: whole "
-		"documents, at random by their number. hash: whole documents, at random by their "
+		"documents, at random by their index. hash: whole documents, at random by their "
 		"text; equal documents are in the same split, and the choice does not depend on "
 		"other documents."},
 	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(p.val_fraction), 0, 0, 0.999999, .help =
@@ -75,10 +75,10 @@ static const struct opt options[] = {
 		"text: a file is a document, or several with --separator. jsonl: each line is a "
 		"JSON object with a document in one of its fields. auto: jsonl for names that end "
 		"in .jsonl, .ndjson or .json, or in one of these and .gz or .zst. The other "
-		"formats are tokens, which auto also recognizes: shards, and files of llm.c, "
+		"values are token files, which auto also recognizes: shards, and files of llm.c, "
 		"Megatron-LM and nanoGPT."},
 	{OPT_STR, 0, "field", "NAME", "text", O(p.field), .help =
-		"The field of JSONL that has the document. For a --record with two fields: "
+		"The field of JSONL that has the document. With a --record of two fields: "
 		"NAME,NAME."},
 	{OPT_STR, 0, "separator", "TEXT", NULL, O(p.separator), .help =
 		"Text that separates documents; it stays at the end of each. Without it, each "
@@ -87,7 +87,7 @@ static const struct opt options[] = {
 		"Fail at the first line of JSONL that is not a JSON object with the field. "
 		"Without it, such lines are counted and skipped."},
 	{OPT_FLAG, 0, "decompress", NULL, "yes", O(decompress), .help =
-		"Decompress files that begin like gzip or zstd files."},
+		"Decompress files in gzip or zstd format."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Tokens that count"},
 	{OPT_ENUM, 0, "record", NULL, "text", O(p.record), .values = OPT_WORDS(RECORD_WORDS), .help =
@@ -103,9 +103,9 @@ static const struct opt options[] = {
 		"implies messages. With --record prompt, the prompt is a turn of the user and the "
 		"completion a turn of the assistant."},
 	{OPT_ENUM, 0, "count", NULL, "assistant", O(p.count), .values = OPT_WORDS(COUNT_WORDS), .help =
-		"Which tokens of a conversation count. assistant: each turn of the assistant with "
-		"the text that ends it. last: the assistant's last turn. all: all tokens except "
-		"the first. none: no tokens. For prompt and completion, assistant and last are "
+		"Which tokens of a conversation count. assistant: each assistant turn and the "
+		"text that ends it. last: only the last such turn. all: all tokens except the "
+		"first. none: no tokens. For prompt and completion, assistant and last are "
 		"the completion."},
 	{OPT_SIZE, 0, "window", "N", "0", O(p.window), 0, 0, 0x1p24, .help =
 		"Pack whole documents into windows of N tokens; pt-train --context N trains on "

@@ -76,8 +76,8 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
 		"Threads per rank. 0: the processors of the host, divided among its ranks."},
 	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS(DEVICE_WORDS), .help =
-		"Device that computes the text. A GPU rounds differently from a CPU, so the text "
-		"may differ. auto: a GPU, if each rank finds its own."},
+		"Device to compute on. GPUs and CPUs round differently, so the text may differ. "
+		"auto: a GPU, if each rank finds its own."},
 	{OPT_ENUM, 0, "comm", NULL, "auto", O(comm), .values = OPT_WORDS(COMM_LIBRARY_WORDS), .help =
 		"Library that transfers data between GPUs, as for pt-train."},
 	{OPT_FLAG, 0, "logits", NULL, "no", O(logits), .help =
@@ -96,7 +96,7 @@ static const char *const synopsis[] = {
 
 static const struct program program = {
 	.name = "pt-sample",
-	.summary = "draw text from a checkpoint of pt-train or a model of Hugging Face",
+	.summary = "generate text from a checkpoint or a Hugging Face model",
 	.synopsis = synopsis,
 	.opts = options,
 	.opts_bytes = sizeof(struct opts),

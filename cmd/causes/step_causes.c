@@ -407,7 +407,7 @@ bool by_missing_all_reduce(struct cause_search *s)
 	return false;
 }
 
-/* Returns whether the loss has another term: the wrong tensors, or those of the screen, are
+/* Returns whether the loss has another term: the wrong tensors, or the tensors of the screen, are
  * x[0] times the gradient of the term plus x[1] times the reference. */
 static bool fit_term(const struct cause_search *s, enum loss term, bool all, double *x)
 {

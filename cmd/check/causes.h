@@ -15,7 +15,8 @@ CAUSE(TRY_TENSOR, 0, by_untying,
 	"(tie_word_embeddings)?")
 CAUSE(TRY_TENSOR, 0, has_no_gradient,
 	"no gradient: it is not trained (--freeze), or the backward does not reach it")
-CAUSE(TRY_TENSOR, 0, by_own_clip, "clipped by its own norm, not by that of all gradients")
+CAUSE(TRY_TENSOR, 0, by_own_clip,
+	"clipped by its own norm, not by the norm of all gradients")
 CAUSE(TRY_TENSOR, 0, by_no_clip, "not clipped, and others are")
 CAUSE(TRY_TENSOR, IF_SURE, by_factor, "%s times what it should be")
 CAUSE(TRY_TENSOR, IF_SURE, by_slices, "dim %s times")
@@ -30,7 +31,7 @@ CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_order_of_slices, "dim %s, counted f
 CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_value,
 	"as if each element were clipped to %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
-	"its moments of the step before were those of %s")
+	"its moments of the step before were the moments of %s")
 CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_decay,
 	"the gradient plus %s: weight decay before the moments (L2)")
 
@@ -104,9 +105,9 @@ CAUSE(TRY_STEP, IF_MOST | IF_NO_CAUSE, by_cosines,
 	"more): dropout that is on, or a function that differs by little?")
 CAUSE(TRY_STEP, IF_NO_CAUSE, has_right_tokens,
 	"no known cause: the embedding has gradients of the batch's tokens and of no others, "
-	"so the batch is that of this step: is it another function, or other targets?")
+	"so the batch belongs to this step: is it another function, or other targets?")
 CAUSE(TRY_STEP, IF_NO_CAUSE, has_other_batch,
-	"no known cause: is the batch that of this step, of all ranks and micro-batches?%s")
+	"no known cause: is it the batch of this step, of all ranks and micro-batches?%s")
 
 CAUSE(TRY_UPDATES, IF_ALSO, by_rule, "update: as if %s", FINDING_STEP)
 CAUSE(TRY_UPDATES, IF_ALSO, by_standstill,

@@ -224,7 +224,7 @@ static void put_copies(const struct check_report *r, struct str *out)
 	step_check_copies(r->c, out);
 }
 
-/* Whether a fact applies to one step, to two runs, or to both. */
+/* Flags: a fact applies to one step, to two runs, or to both. */
 enum { FOR_STEP = 1, FOR_RUNS = 2 };
 
 static const struct {

@@ -35,7 +35,7 @@ const struct h5_field shard_fields[] = {
 		"requested fraction of validation text"},
 	{"seed", H5_I64, F(seed), false, "seed of the choice of documents"},
 	{"window_tokens", H5_I64, F(window_tokens), true,
-		"length in tokens of the windows that hold the documents"},
+		"tokens per window, if documents are packed into windows"},
 	{0},
 };
 #undef F

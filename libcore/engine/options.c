@@ -2,7 +2,7 @@
 #include "data/data.h"
 #include "engine/options.h"
 
-/* Where the values are: all options, those of the model, and those of EDiT. */
+/* Offsets of the values: of all options, of the model options, and of the EDiT options. */
 #define T(field) offsetof(struct train_opts, field)
 #define M(field) offsetof(struct train_opts, model.field)
 #define E(field) offsetof(struct train_opts, edit.config.field)
@@ -160,7 +160,7 @@ static const struct opt options[] = {
 		"all)."},
 	{OPT_DOUBLE, 0, "embedding-scale", "X", "0", M(embedding_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "embedding-multiplier", .help =
-		"Factor of embeddings (Granite). 0: 1, but sqrt(dim) for gemma. pt-check only."},
+		"Factor of embeddings (Granite). 0: sqrt(dim) for gemma, else 1. pt-check only."},
 	{OPT_DOUBLE, 0, "residual-scale", "X", "0", M(residual_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "residual-multiplier", .help =
 		"Factor of what each sublayer adds to the residual stream (Granite). 0: 1. "
@@ -305,7 +305,7 @@ static const struct opt options[] = {
 	{WORDS("cp-accumulate", "fp32", T(cp_accumulate), OPT_ARITH, CP_ACCUMULATE_WORDS), .help =
 		"Precision in which context parallelism accumulates attention outputs, and the "
 		"gradients of queries, keys and values, from chunk to chunk. bf16 rounds after "
-		"each chunk except the last, to measure what that costs."},
+		"each chunk except the last, to measure what this rounding costs."},
 
 	{OPT_GROUP, .name = "Parallel layout", .help =
 		"With --virtual, the layout does not change the result. Without it, the virtual "
@@ -385,9 +385,9 @@ static const struct opt options[] = {
 		"Gather, multiply and free large layers in N pieces, one after the other: the "
 		"weights of the transformer layers, the embedding and the output layer, and their "
 		"gradients. The pieces are virtual slices: the virtual tp is N unless --virtual "
-		"sets it. N must be a multiple of --tp, and larger. This needs parameters that are "
-		"gathered or read (--fsdp with --zero 3, --offload params or all), a --virtual cp "
-		"that equals --cp, and a --dtype other than float8. 0: each layer at once."},
+		"sets it. N must be a multiple of --tp, and greater than --tp. This needs parameters "
+		"that are gathered or read (--fsdp with --zero 3, --offload params or all), a "
+		"--virtual cp that equals --cp, and a --dtype other than float8. 0: each layer at once."},
 	{WORDS("offload", "none", T(offload), OPT_REPLAY, OFFLOAD_WORDS), .help =
 		"What to offload to files (--offload-to), or on a GPU without --offload-to, to "
 		"host memory. optimizer: the optimizer state. grads: also gradients, layer by "
@@ -409,8 +409,8 @@ static const struct opt options[] = {
 		"in turn, and may share one."},
 	{WORDS("comm", "auto", T(comm), OPT_REPLAY, COMM_LIBRARY_WORDS), .help =
 		"Transport between GPUs. nccl: NCCL, from GPU to GPU. mpi: MPI, through host "
-		"memory. auto: NCCL if it is installed and each rank has its own GPU (or "
-		"NCCL_HOSTID is set, with which ranks may share a GPU), else MPI."},
+		"memory. auto: NCCL if it is installed and each rank has its own GPU (or shares "
+		"one, with NCCL_HOSTID set), else MPI."},
 	{WORDS("self-test", "auto", T(self_test), 0, SELF_TEST_WORDS), .help =
 		"On a GPU, before training, compare the kernels of this run, at its shapes and on "
 		"random inputs, with the kernels of the CPU, and stop if one is wrong. auto: once "

@@ -23,7 +23,7 @@ static const struct opt common_opts[] = {
 			"manual page. Some programs have more kinds."},
 	{OPT_ACTION, 0, "complete", "WORD...",
 		.help = "Print the completions of the last word of a command line, for shells, and exit. "
-			"No word may be before this option."},
+			"This must be the first word after the program's name."},
 	{OPT_END},
 };
 

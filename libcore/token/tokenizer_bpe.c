@@ -169,7 +169,7 @@ const struct h5_field bpe_fields[] = {
 	{"normalizer", H5_TEXT, offsetof(struct attrs, normalizer), true,
 		"the Unicode normalization form of text before it is split: NFC, NFD, NFKC or NFKD"},
 	{"ranked", H5_I64, offsetof(struct attrs, ranked), false,
-		"number of tokens that merge in the order of their ids; 0: merges has the order"},
+		"number of tokens that merge in the order of their ids; 0: merges determines the order"},
 	{"whole_words", H5_I64, offsetof(struct attrs, whole_words), false,
 		"1: a word that is a token becomes that token, whatever the merges"},
 	{"end_of_text", H5_I64, offsetof(struct attrs, end_of_text), false,

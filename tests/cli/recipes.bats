@@ -270,7 +270,7 @@ rows_of() { # RUN
 }
 
 @test "check-megatron, check-nanotron: a checkout that is missing is told" {
-	reports 1 'MEGATRON=FOLDER, a checkout of Megatron-LM, is missing' "$recipes/check-megatron" none
+	reports 1 'MEGATRON=DIRECTORY, a checkout of Megatron-LM, is missing' "$recipes/check-megatron" none
 	reports 1 'NANOTRON=FOLDER, a checkout of nanotron, is missing' "$recipes/check-nanotron" none
 	[ ! -e none ]
 }

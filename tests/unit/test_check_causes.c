@@ -448,7 +448,7 @@ static const struct {
 	{LLAMA, attention_apart,
 		"rank went on with its own part of attention: no all-reduce of its output"},
 	{LLAMA, outputs_apart, "no all-reduce of the outputs of attention and FFN"},
-	{LLAMA, pairs_rotated, "in pairs of neighbours"},
+	{LLAMA, pairs_rotated, "in adjacent pairs"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},
 	{GPT2, other_gelu, "as if GELU were exact, not approximated by tanh"},
@@ -683,7 +683,7 @@ TEST(unknown_findings)
 		int from;
 		const char *text;
 	} of[] = {{LLAMA, 1, "no known cause: the output layer's gradient is right"},
-		{LLAMA, 3, "and of no others, so the batch is that of this step"},
+		{LLAMA, 3, "and of no others, so the batch belongs to this step"},
 		{LLAMA "tie = yes\n", 3,
 			"of this step, of all ranks and micro-batches?\nverdict"},
 		{LLAMA, -1, NULL}};
@@ -736,7 +736,7 @@ TEST(moments_of_others)
 			s.of[1][EXP_AVG][b][at] += 0.9f * (m[j] - n[at]);
 		}
 		snprintf(text, sizeof(text),
-			"%s (1): its moments of the step before were those of %s",
+			"%s (1): its moments of the step before were the moments of %s",
 			of[k][0], of[k][1]);
 		step_expect(&s, &plain_check, text);
 		step_end(&s);
