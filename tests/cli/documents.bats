@@ -69,7 +69,7 @@ make_jsonl() { # N
 		for n in 12 $((size / 2)) $((size - 1)); do
 			head -c $n d.jsonl.$f >cut.jsonl.$f
 			code_of 65 pt-prepare -t byte cut.jsonl.$f -o no.h5
-			says "cut.jsonl.$f: the compressed data end too early: the file is truncated"
+			says "cut.jsonl.$f: the compressed data end too early; the file is truncated"
 		done
 		{ cat d.jsonl.$f && echo more; } >tail.jsonl.$f
 		reports 65 "tail.jsonl.$f: the compressed data are damaged" pt-prepare -t byte tail.jsonl.$f -o no.h5
