@@ -87,8 +87,9 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
 			rc = err_set(e, EX_FAILED,
-				"the CUDA plugin of pt cannot be opened: %s; its libraries "
-				"(cuBLASLt) come with the CUDA toolkit",
+				"the CUDA plugin of pt cannot be opened: %s; cuBLASLt comes with "
+				"the CUDA toolkit, and with `pip install nvidia-cublas`: then its "
+				"directory nvidia/cu13/lib belongs into LD_LIBRARY_PATH",
 				dlerror());
 		else
 			rc = load_plugin(h, lib, path.s, e);

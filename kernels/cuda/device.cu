@@ -386,8 +386,9 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	if (rc == cudaErrorInsufficientDriver)
 		return err_set(e, EX_FAILED,
 			"NVIDIA's driver here is for CUDA %d.%d, older than the CUDA "
-			"%d.%d that pt was built with; install a newer driver, or build "
-			"with that CUDA",
+			"%d.%d that pt was built with; install a newer driver, build with "
+			"that CUDA, or, on a GPU for data centers, add the libraries of "
+			"NVIDIA's package cuda-compat to LD_LIBRARY_PATH",
 			driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
 			CUDART_VERSION % 1000 / 10);
 	if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
