@@ -59,11 +59,12 @@ static const struct opt options[] = {
 	{OPT_STR, 0, "base", "MODEL", NULL, O(base), .files = "", .help =
 		"The base model, if BEFORE and AFTER are adapters (LoRA) of PEFT. "
 		"Default: the directory that adapter_config.json names."},
-	{OPT_ENUM, 'p', "precision", NULL, "fp32", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS),
+	{OPT_ENUM, 'p', "precision", NULL, "auto", O(check.precision), .values = OPT_WORDS(RUN_PRECISION_WORDS),
 		.unsupported = "fp16: use autocast, which has the wider bounds of bf16", .help =
 		"The precision of the run, which sets how much rounding may explain. "
 		"autocast: matmuls in bf16. bf16: parameters and activations, too, as "
-		"with FSDP's mixed precision."},
+		"with FSDP's mixed precision. auto: from the files of Trainer, if they have it. "
+		"Otherwise fp32, but a step that only the bounds of bf16 allow is not decided."},
 	{OPT_DOUBLE, 0, "clip", "X", "-1", O(adam.clip), 0, -1, 1e30, .help =
 		"The norm that gradients were clipped to. 0: no clipping. -1: from the "
 		"files, or unknown."},
@@ -283,7 +284,7 @@ int main(int argc, char **argv)
 		step_check_print_verdict(&c, &text);
 	fputs(text.s ? o.json ? text.s : text_printable(text.s) : "", stdout);
 	rc = rc || write_reports(&c, &o, &e);
-	int code = c.wrong ? EX_FAILED : c.tested ? 0 : EX_TROUBLE;
+	int code = c.wrong ? EX_FAILED : c.tested && !c.undecided ? 0 : EX_TROUBLE;
 	step_check_close(&c);
 	device_close(&d);
 	comm_close(world);

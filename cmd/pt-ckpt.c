@@ -1,4 +1,4 @@
-/* pt-ckpt: checkpoints as files: list, verify, compare, convert, combine, prune. */
+/* pt-ckpt: lists, verifies, compares, converts, combines and prunes checkpoints. */
 #include "base/file.h"
 #include "base/utf8.h"
 #include "ckpt/print.h"
@@ -29,11 +29,11 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Output"},
 	{OPT_STR, 'o', "out", "FILE", NULL, O(out), .files = "", .help =
-		"File to write; for Hugging Face's format a new directory. - is standard output, for a "
-		"checkpoint."},
+		"File to write; for Hugging Face's format a new directory. - is standard output, "
+		"for a checkpoint."},
 	{OPT_FLAG, 'f', "force", NULL, "no", O(force), .help =
-		"Replace existing files, but no directory of Hugging Face's format. rm: also remove what "
-		"latest.h5 or best.h5 points at, and damaged files."},
+		"Replace existing files, but not a directory of Hugging Face's format. rm: also "
+		"remove the targets of latest.h5 and best.h5, and damaged files."},
 	{OPT_GROUP, .name = "Comparing and showing"},
 	{OPT_FLAG, 'a', "optimizer", NULL, "yes", O(optimizer), .help =
 		"diff: compare the optimizer state too."},
@@ -46,19 +46,20 @@ static const struct opt options[] = {
 		"Format of the output. auto: pt for a name that ends with .h5 and for -, llmc for "
 		".bin, else huggingface. torch is only read."},
 	{OPT_ENUM, 0, "dtype", NULL, "fp32", O(dtype), .values = OPT_WORDS("fp32", "bf16", "fp16"),
-		.help = "convert: type of the stored numbers, rounded to nearest, ties to even. cast: the type "
-		"that the numbers are rounded to."},
+		.help = "convert: type of the stored elements, rounded to nearest, ties to even. "
+		"cast: type to round the values to."},
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(shard_bytes), .help =
-		"huggingface: begin another file when one has this many bytes of tensors. 0: one file."},
+		"huggingface: maximum bytes of tensors per file. 0: one file."},
 	{OPT_FLAG, 0, "padding", NULL, "no", O(padding), .help =
-		"huggingface: write also the rows that pad the vocabulary; vocab_size then counts them."},
+		"huggingface: also write rows that pad the vocabulary; vocab_size counts them."},
 	{OPT_STR, 0, "vocabulary", "FILE", NULL, O(vocabulary), .files = ".h5", .help =
-		"convert: give the checkpoint the vocabulary of this checkpoint or shard, or of a folder or "
-		"file of a tokenizer, such as tokenizer.json. Other formats have none."},
+		"convert: store the vocabulary of this checkpoint or shard, or of a tokenizer's "
+		"directory or file, such as tokenizer.json. Files of other formats have none."},
 	{OPT_STR, 0, "model-config", "FILE", NULL, O(how.config), .files = "", .help =
-		"Of a checkpoint of PyTorch or Hugging Face: what its tensors do not tell, such as the "
-		"number of heads. Hugging Face's config.json, or of PyTorch's also options of pt-train. "
-		"Without it, config.json beside the checkpoint, if there is one."},
+		"For PyTorch and Hugging Face: a file with the options that tensors do not "
+		"determine, such as the number of heads. Hugging Face's config.json, or for "
+		"PyTorch also a file of pt-train options. Default: config.json next to the "
+		"checkpoint."},
 	{OPT_GROUP, .name = "Combining and selecting"},
 	{OPT_STR, 0, "weights", "W,W,...", NULL, O(weights), .help =
 		"merge: the weight of each checkpoint. They need not sum to 1."},
@@ -67,13 +68,13 @@ static const struct opt options[] = {
 	{OPT_LIST, 0, "tensor", "PATTERN", NULL, O(tensors), .help =
 		"extract: keep the tensors whose names match the shell pattern. May be repeated."},
 	{OPT_LIST, 0, "rename", "OLD=NEW", NULL, O(renames), .help =
-		"rename: in each name, replace the first OLD by NEW. ^OLD: only at its begin; OLD$: only at "
-		"its end. May be repeated."},
+		"rename: replace the first OLD in each name by NEW. ^OLD: only at the begin; OLD$: "
+		"only at the end. May be repeated."},
 	{OPT_GROUP, .name = "Pruning"},
 	{OPT_INT, 0, "keep-last", "N", "0", O(keep_last), 0, 0, 1e15, .help =
 		"prune: keep the last N checkpoints."},
 	{OPT_INT, 0, "keep-every", "STEPS", "0", O(keep_every), 0, 0, 1e15, .help =
-		"prune: keep the checkpoints of steps that this number divides."},
+		"prune: keep the checkpoint of every step that this number divides."},
 	{OPT_INT, 0, "keep-best", "N", "0", O(keep_best), 0, 0, 1e15, .help =
 		"prune: keep the N checkpoints with the lowest validation losses."},
 	{OPT_FLAG, 'n', "dry-run", NULL, "no", O(dry_run), .help =
@@ -119,9 +120,9 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 		ckpt_close(c);
 		return rc;
 	}
-	if (o->options) { /* they may become somebody's --config */
+	if (o->options) { /* (may be saved and used as --config) */
 		rc = state_check(c, e);
-		if (isatty(STDOUT_FILENO)) /* a file gets their bytes */
+		if (isatty(STDOUT_FILENO)) /* (a file gets the raw bytes) */
 			text_printable(c->config.s);
 		fputs(rc ? "" : c->config.s, stdout);
 	} else {
@@ -134,7 +135,7 @@ static int show(int n, char **names, const struct opts *o, struct err *e)
 	return rc;
 }
 
-/* Checks all files; the first failure determines the exit code. */
+/* Verifies all files. The first failure determines the exit code. */
 static int verify(int n, char **names, const struct opts *o, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
@@ -148,9 +149,9 @@ static int verify(int n, char **names, const struct opts *o, struct err *e)
 			: mine.code == EX_UNAVAILABLE		       ? "not supported"
 			: mine.code == EX_FAILED		       ? "COPIES DIFFER"
 			: convert_detect(names[i]).format != &convert_pt ? "DAMAGED"
-			: ckpt_none_in(names[i])			 ? "no checkpoint"
-			: ckpt_is_other_file(names[i]) ? "not a checkpoint"
-						       : "DAMAGED");
+			: ckpt_is_empty_directory(names[i])		 ? "no checkpoint"
+			: ckpt_is_other_format(names[i]) ? "not a checkpoint"
+							 : "DAMAGED");
 		err_keep_first(e, &mine);
 	}
 	return e->code ? -1 : 0;
@@ -209,14 +210,15 @@ static int diff(int n, char **names, const struct opts *o, struct err *e)
 		return -1;
 	}
 	int64_t n_deltas = print_deltas(a, b, o->optimizer, e);
-	int64_t n_rest = n_deltas ? 0 : ckpt_print_rest(a, b, o->optimizer, e);
+	int64_t n_rest =
+		n_deltas ? 0 : ckpt_print_other_differences(a, b, o->optimizer, e);
 	ckpt_close(a);
 	ckpt_close(b);
 	if (n_deltas < 0 || n_rest < 0)
 		return -1;
 	bool differ = n_deltas || (o->strict && n_rest);
 	if (differ)
-		e->code = EX_FAILED; /* without a message: the differences are printed */
+		e->code = EX_FAILED; /* (no message: the differences are printed) */
 	return differ ? -1 : 0;
 }
 
@@ -240,14 +242,14 @@ static int prune(int n, char **names, const struct opts *o, struct err *e)
 	return ckpt_print_pruned(names[0], &rule, o->dry_run, e);
 }
 
-/* The image of the file, whose metadata have been checked. */
+/* Copies a checkpoint to standard output, after checking its metadata. */
 static int cat(int n, char **names, const struct opts *o, struct err *e)
 {
 	struct ckpt *c;
 	(void)n, (void)o;
 	if (ckpt_open_stream(&c, names[0], e))
 		return -1;
-	int rc = ckpt_print_image(c, e);
+	int rc = ckpt_copy_to_stdout(c, e);
 	ckpt_close(c);
 	return rc;
 }
@@ -266,7 +268,7 @@ static int save(
 		(enum dtype)o->dtype, o->shard_bytes, o->padding, files};
 	if (f != &convert_huggingface && (o->shard_bytes || o->padding))
 		return err_set(e, EX_USAGE,
-			"--shard-size and --padding are for the format huggingface");
+			"--shard-size and --padding require the format huggingface");
 	return convert_save(v, f, o->out, &how, e);
 }
 
@@ -363,7 +365,7 @@ static const struct command {
 	const char *name, *synopsis;
 	int min, max; /* operands */
 	int (*run)(int n, char **names, const struct opts *o, struct err *e);
-	const char *options; /* that it takes, each between blanks */
+	const char *options; /* accepted options, each between blanks */
 } commands[] = {
 	{"ls", "ls [RUN | DIRECTORY | CHECKPOINT] ...", 0, INT32_MAX, list, ""},
 	{"show", "show [--options] [--model-config FILE] RUN|FILE", 1, 1, show,
@@ -408,7 +410,7 @@ static const char *const *command_names(void)
 	return names;
 }
 
-static int no_command(struct err *e)
+static int report_no_command(struct err *e)
 {
 	scoped_str list = {0};
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
@@ -417,47 +419,47 @@ static int no_command(struct err *e)
 			: i + 1 < ARRAY_LEN(commands) ? ", "
 						      : " or ",
 			commands[i].name);
-	err_set(e, EX_USAGE, "give a command: %s", list.s);
+	err_set(e, EX_USAGE, "specify a command: %s", list.s);
 	return -1;
 }
 
-static bool takes(const struct command *c, const char *option)
+static bool accepts_option(const struct command *c, const char *option)
 {
 	char word[32];
 	snprintf(word, sizeof(word), " %s ", option);
 	return strstr(" spool-limit ", word) || strstr(c->options, word);
 }
 
-/* An option that does nothing is a mistake. */
+/* Rejects options that have no effect on the command. */
 static int check_options(const struct command *c, const struct opts *o, struct err *e)
 {
 	for (size_t i = 0; options[i].type != OPT_END; i++)
-		if (o->given.row[i] && !takes(c, options[i].name) &&
+		if (o->given.row[i] && !accepts_option(c, options[i].name) &&
 			!opts_in_environment(options[i].name))
-			return err_set(e, EX_USAGE, "%s takes no --%s", c->name,
+			return err_set(e, EX_USAGE, "%s does not accept --%s", c->name,
 				options[i].name);
 	return 0;
 }
 
 static const char torch_not_written[] =
-	"checkpoints of PyTorch are not written; PyTorch loads the files of the directory "
-	"that -o DIRECTORY makes";
+	"PyTorch checkpoints cannot be written; PyTorch loads the files of the directory that "
+	"-o DIRECTORY writes";
 
-/* A name that promises another format than what would be written: a directory. */
+/* Rejects a name whose suffix implies another format than the directory that would be written. */
 static int check_ending(const char *out, struct err *e)
 {
 	static const struct {
 		const char *end, *why;
 	} other[] = {
 		{".gguf",
-			"GGUF is not written; llama.cpp's convert_hf_to_gguf.py reads the "
-			"directory that -o DIRECTORY makes"},
-		{".onnx", "ONNX is not written; 'optimum-cli export onnx' reads the "
-			  "directory that -o DIRECTORY makes"},
+			"GGUF cannot be written; llama.cpp's convert_hf_to_gguf.py reads the "
+			"directory that -o DIRECTORY writes"},
+		{".onnx", "ONNX cannot be written; 'optimum-cli export onnx' reads the "
+			  "directory that -o DIRECTORY writes"},
 		{".pt", torch_not_written}, {".pth", torch_not_written},
 		{".ckpt", torch_not_written},
-		{".safetensors", "a directory is written, with config.json and "
-				 "model.safetensors; give -o DIRECTORY"}};
+		{".safetensors", "the output is a directory, with config.json and "
+				 "model.safetensors; specify -o DIRECTORY"}};
 	for (size_t i = 0; i < ARRAY_LEN(other); i++)
 		if (text_ends(out, other[i].end))
 			return err_set(e, EX_USAGE, "%s: %s", out, other[i].why);
@@ -467,13 +469,13 @@ static int check_ending(const char *out, struct err *e)
 static int check_output(const struct command *c, const struct opts *o, struct err *e)
 {
 	struct stat st;
-	if (!takes(c, "out"))
+	if (!accepts_option(c, "out"))
 		return 0;
 	if (!o->out)
 		return err_set(e, EX_USAGE, "%s needs --out", c->name);
 	if (c->run != convert && !convert_pt.is_name(o->out))
 		return err_set(e, EX_USAGE,
-			"%s writes a checkpoint: --out is - or a name that ends with .h5",
+			"%s writes a checkpoint; --out must be - or end with .h5",
 			c->name);
 	if (c->run == convert && !o->to && check_ending(o->out, e))
 		return -1;
@@ -498,7 +500,7 @@ static int run_command(const struct command *c, int n, char **operands,
 	if (check_operands(c, n, e) || check_options(c, o, e) || check_output(c, o, e) ||
 		c->run(n, operands, o, e))
 		return -1;
-	if (takes(c, "out") && strcmp(o->out, "-") != 0)
+	if (accepts_option(c, "out") && strcmp(o->out, "-") != 0)
 		info("wrote %s (%s)", o->out, convert_target(o->to, o->out)->name);
 	return 0;
 }
@@ -507,7 +509,7 @@ static int run(int n, char **operands, const struct opts *o, struct err *e)
 {
 	const char *const *names = command_names();
 	if (n < 1)
-		return no_command(e);
+		return report_no_command(e);
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
 		if (!strcmp(operands[0], names[i]))
 			return run_command(&commands[i], n - 1, operands + 1, o, e);

@@ -31,21 +31,21 @@ static const struct opt options[] = {
 		"Factor between sizes."},
 	{OPT_GROUP, .name = "Iterations"},
 	{OPT_INT, 'n', "iters", "N", "20", O(bench.iters), 0, 1, 1e6, .help =
-		"Timed iterations of each size."},
+		"Timed iterations per size."},
 	{OPT_DOUBLE, 0, "seconds", "S", "0", O(bench.seconds), 0, 0, 1e6, .help =
-		"Time each case for S seconds, instead of --iters iterations; 1048576 iterations at "
-		"most. 0: --iters."},
+		"Time each case for S seconds instead of --iters iterations, with at most 1048576 "
+		"iterations. 0: --iters."},
 	{OPT_INT, 'w', "warmup-iters", "N", "5", O(bench.warmup), 0, 0, 1e18, .help =
-		"Warmup iterations of each size, which are not timed."},
+		"Untimed warmup iterations per size."},
 	{OPT_INT, 'c', "check", "N", "1", O(bench.checks), 0, 0, 1e18, .help =
-		"Iterations of each size whose results are checked, each with other data. 0: "
+		"Iterations per size whose results are checked, each with different data. 0: "
 		"none."},
 	{OPT_INT, 0, "passes", "N", "1", O(bench.passes), 0, 1, 1e6, .help =
 		"Measure all cases N times, one after the other, so that a disturbance of some "
 		"seconds does not hit all iterations of a case."},
 	{OPT_INT, 0, "reruns", "N", "0", O(bench.reruns), 0, 0, 1e6, .help =
-		"Repeat each reduction N times with equal random inputs, and count elements whose "
-		"bits differ from the first time."},
+		"Repeat each reduction N times with the same random inputs, and count elements "
+		"with other bits than in the first run."},
 	{OPT_GROUP, .name = "Operation"},
 	{OPT_ENUM, 'o', "op", NULL, "sum", O(suite.op), .values = bench_op_names, .help =
 		"Reduction operation."},
@@ -55,71 +55,76 @@ static const struct opt options[] = {
 	{OPT_STR, 'r', "root", "RANK", "0", O(root), .help =
 		"Root rank of collectives that have one. all: each rank in turn."},
 	{OPT_INT, 'm', "aggregate", "N", "1", O(bench.aggregate), 0, 1, 1e6, .help =
-		"Collectives of an iteration, which are started together and waited for together; "
-		"time, algbw and busbw are those of one."},
+		"Collectives per iteration. They are started together and waited for together; "
+		"time, algbw and busbw are per collective."},
 	{OPT_INT, 0, "window", "N", "64", O(bench.window), 0, 1, 1e6, .help =
-		"Messages in flight, of bandwidth and bidirectional."},
+		"Messages in flight in bandwidth and bidirectional."},
 	{OPT_ENUM, 0, "calls", NULL, "nonblocking", O(bench.calls), .values = bench_calls_names, .help =
-		"How MPI is called. nonblocking: as by pt-train, by MPI_Iallreduce and so on, polled. "
-		"blocking: by MPI_Allreduce and so on, as in OSU's micro-benchmarks."},
+		"How MPI is called. nonblocking: as in pt-train, by MPI_Iallreduce and so on, "
+		"polled. blocking: by MPI_Allreduce and so on, as in OSU's micro-benchmarks."},
 	{OPT_FLAG, 0, "barrier", NULL, "no", O(bench.barrier), .help =
-		"Wait in a barrier, which is not timed, after each iteration of a collective."},
+		"Wait in an untimed barrier after each iteration of a collective."},
 	{OPT_ENUM, 'a', "average", NULL, "max", O(bench.average), .values = bench_average_names, .help =
-		"The time of an iteration: of the slowest rank, the mean over ranks, of the fastest "
-		"rank, or of rank 0."},
+		"The time of an iteration: the maximum, mean or minimum over ranks, or the time "
+		"of rank 0."},
 	{OPT_FLAG, 0, "overlap", NULL, "no", O(bench.overlap), .help =
-		"Also measure each collective with a computation beside it that takes as long."},
+		"Also measure each collective together with a computation that takes as long."},
 	{OPT_INT, 0, "polls", "N", "8", O(bench.polls), 0, 0, 1e6, .needs = "--overlap", .help =
-		"Calls that make communication progress during that computation."},
+		"Calls during that computation that make communication progress."},
 	{OPT_GROUP, .name = "Groups"},
 	{OPT_LIST, 0, "split", "AXES", NULL, O(splits), .help =
-		"Measure groups of ranks along the axes of pt-train, such as tp=2,fsdp=4, instead of all "
-		"ranks; may be given several times, and world is all ranks."},
+		"Measure groups of ranks along the axes of pt-train, such as tp=2,fsdp=4, instead "
+		"of all ranks; may be given several times. world is the group of all ranks."},
 	{OPT_ENUM, 0, "groups", NULL, "all", O(groups), .values = OPT_WORDS("all", "one", "both"),
 		.needs = "--split", .help =
-		"Which groups along an axis are measured. all: all at once, and the slowest counts. "
-		"one: only that of rank 0, and the other ranks wait. both: one after the other."},
+		"Which groups along an axis are measured. all: all groups at once; the slowest "
+		"one counts. one: only the group of rank 0, while the other ranks wait. both: "
+		"all, then one."},
 	{OPT_GROUP, .name = "GPUs"},
 	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS("cpu", "cuda"), .help =
-		"The memory of the buffers. cuda: each rank takes a GPU of its host in turn."},
+		"Memory of the buffers. cuda: each rank takes a GPU of its host in turn."},
 	{OPT_ENUM, 0, "comm", NULL, "auto", O(comm),
 		.values = OPT_WORDS(COMM_LIBRARY_WORDS, "both"), .help =
-		"What transfers the memory of GPUs. both: each case by MPI, then by NCCL, in one "
-		"table. auto: as in pt-train."},
+		"Library that transfers data between GPUs. both: measure each case with MPI, then "
+		"with NCCL, in one table. auto: as in pt-train."},
 	{OPT_ENUM, 0, "launch", NULL, "blocking", O(bench.launch),
 		.values = bench_launch_names, .help =
 		"When the host waits for the GPU. blocking: after each iteration. queued: after "
-		"all. graph: after each launch of a CUDA graph that has an iteration; needs NCCL."},
+		"all iterations. graph: after each launch of a CUDA graph with one iteration; "
+		"needs NCCL."},
 	{OPT_FLAG, 0, "registered", NULL, "no", O(bench.registered), .help =
-		"Buffers that NCCL transfers without copies of its own (ncclMemAlloc; a symmetric "
+		"Use buffers that NCCL transfers without copying (ncclMemAlloc; a symmetric "
 		"window from NCCL 2.27 on)."},
 	{OPT_GROUP, .name = "Results"},
 	{OPT_FLAG, 'I', "per-iteration", NULL, "no", O(per_iteration), .help =
 		"Also print the spread of the times of single iterations."},
 	{OPT_STR, 0, "out", "FILE", NULL, O(out), .files = ".h5", .help =
-		"Also write the results to this HDF5 file; -o FILE.h5 is the same. Earlier "
-		"results of that name are replaced, any other file is not."},
+		"Also write the results to this HDF5 file; -o FILE.h5 is the same. An existing "
+		"file is replaced only if it has results of pt-collbench."},
 	{OPT_STR, 0, "compare", "OLD", NULL, O(compare), .files = ".h5", .help =
-		"Compare the times with those of an earlier --out, and exit with 1 if one is slower."},
+		"Compare the times with an earlier --out, and exit with 1 if any is slower."},
 	{OPT_DOUBLE, 0, "threshold", "PERCENT", "15", O(threshold), 0, 0, 1e6, .needs = "--compare",
 		.help =
-		"Smaller differences are none."},
+		"Ignore differences up to PERCENT."},
 	{OPT_INT, 0, "retries", "N", "2", O(retries), 0, 0, 1e6, .needs = "--compare", .help =
-		"Measure slower cases again, up to N times; they count if they are slower each time."},
+		"Measure slower cases again, up to N times; a case is slower only if it is slower "
+		"each time."},
 	{OPT_STR, 0, "from", "FILE", NULL, O(from), .files = ".h5", .help =
-		"Measure nothing, and take the results from an earlier --out, for --compare, --graph and --plot."},
+		"Measure nothing, but read the results of an earlier --out, for --compare, "
+		"--graph and --plot."},
 	OPT_GRAPH(O(draw)),
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
-		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many times."},
+		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given several "
+		"times."},
 	{OPT_ENUM, 0, "plot-of", NULL, "busbw", O(plot_of), .values = OPT_WORDS("busbw", "time"),
 		.needs = "--graph or --plot", .help =
-		"What the curves show, over the size; time is on a logarithmic scale."},
+		"What the curves show as a function of the size; time has a logarithmic scale."},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(overwrite), .help =
-		"Replace the file, whatever it is."},
+		"Replace an existing file, whatever it is."},
 	{OPT_FLAG, 0, "smoke", NULL, "no", O(smoke), .help =
 		"Only check, in about a second, that ranks, hosts and libraries work together, "
-		"and that a training step has the gradient of one rank. "
-		"Options about sizes, iterations and the operation have no effect."},
+		"and that a training step has the gradient of one rank. Options about sizes, "
+		"iterations and the operation have no effect."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -161,7 +166,7 @@ struct session {
 
 /* ---- the command line -------------------------------------------------------------- */
 
-/* -o is the reduction, as in nccl-tests; but no reduction is called x.h5. */
+/* Turns -o FILE.h5 into --out. Otherwise -o is the reduction, as in nccl-tests. */
 static void accept_o(int argc, char **argv)
 {
 	static char out[] = "--out";
@@ -185,22 +190,24 @@ static bool draws(const struct opts *o)
 	return o->draw.graph || o->plots.n;
 }
 
-/* Options that do not go together. */
+/* Rejects options that exclude each other. */
 static int check_options(const struct opts *o, struct err *e)
 {
 	if (o->suite.minbytes < 1)
-		return err_set(e, EX_USAGE, "minbytes: 0 is no size");
+		return err_set(e, EX_USAGE, "minbytes: give at least 1");
 	if (o->suite.minbytes > o->suite.maxbytes)
 		return err_set(e, EX_USAGE, "minbytes %lld is more than maxbytes %lld",
 			(long long)o->suite.minbytes, (long long)o->suite.maxbytes);
 	if (o->smoke && o->device)
 		return err_set(e, EX_USAGE,
-			"--smoke checks MPI, in host memory: without --device");
+			"--smoke checks MPI in host memory, and excludes --device");
 	if (o->smoke && (o->out || o->compare || draws(o) || o->from))
 		return err_set(e, EX_USAGE,
-			"--smoke has no results for --out, --compare, --from, --graph and --plot");
+			"--smoke has no results, and excludes --out, --compare, --from, "
+			"--graph and --plot");
 	if (o->from && o->out)
-		return err_set(e, EX_USAGE, "--from measures nothing for --out");
+		return err_set(
+			e, EX_USAGE, "--from measures nothing, and excludes --out");
 	if (!o->device &&
 		(o->comm == COMM_NCCL || o->comm == WORLDS_BOTH ||
 			o->bench.launch != LAUNCH_BLOCKING || o->bench.registered))
@@ -208,7 +215,7 @@ static int check_options(const struct opts *o, struct err *e)
 			"--comm nccl, --launch and --registered need --device cuda");
 	if (o->bench.calls == CALLS_BLOCKING && (o->device || o->bench.overlap))
 		return err_set(e, EX_USAGE,
-			"--calls blocking is for host memory, without --overlap");
+			"--calls blocking is for host memory, and excludes --overlap");
 	if (o->bench.launch == LAUNCH_GRAPH && o->groups != GROUPS_ALL)
 		return err_set(e, EX_USAGE, "--launch graph needs --groups all");
 	for (int64_t i = 0; i < o->plots.n; i++)
@@ -235,7 +242,7 @@ static int parse(struct session *s, int argc, char **argv, struct err *e)
 		parse_root(o, e))
 		return -1;
 	s->bench.o = o->bench;
-	return bench_tests_from_environment(&s->bench, e);
+	return bench_read_environment(&s->bench, e);
 }
 
 /* ---- the program ----------------------------------------------------------------- */
@@ -283,7 +290,7 @@ static void set_suite(struct session *s)
 	t->checked = o->checks > 0;
 }
 
-/* Collective. Before anything is measured, so that a file that cannot be compared is reported at once. */
+/* Reads the file of --compare before anything is measured, to report errors at once. Collective. */
 static int read_old(struct session *s, struct err *e)
 {
 	if (s->o.compare && s->world->rank == 0 &&
@@ -309,7 +316,7 @@ static int draw(const struct bench_table *t, const struct opts *o, struct err *e
 	return rc;
 }
 
-/* On rank 0: prints the comparison and draws. Both are tried; the first error counts. */
+/* Prints the comparison and draws, on rank 0. Does both; the first error counts. */
 static void use_results(struct session *s, struct err *e)
 {
 	const struct opts *o = &s->o;
@@ -323,7 +330,7 @@ static void use_results(struct session *s, struct err *e)
 		err_keep_first(e, &mine);
 }
 
-/* Collective. */
+/* Prints and draws the results. Collective. */
 static int report(struct session *s, struct err *e)
 {
 	if (s->world->rank == 0)
@@ -346,12 +353,12 @@ static void measure(struct session *s)
 		table_print_fits(&s->suite.table);
 }
 
-/* Collective. Groups, buffers, and the measurements. */
+/* Opens groups and buffers, and measures. Collective. */
 static int open_and_measure(struct session *s, struct err *e)
 {
 	set_suite(s);
 	int rc = groups_open(&s->groups, &s->o.splits, (enum group_choice)s->o.groups,
-		s->worlds.of, s->peers, e);
+		s->worlds.comm, s->peers, e);
 	rc = rc || suite_list(&s->suite, e) ||
 	     bench_open(&s->bench, s->world, s->o.suite.maxbytes, e);
 	if (!rc) {
@@ -366,7 +373,7 @@ static int run_benchmark(struct session *s, struct err *e)
 {
 	struct bench_file file = {.path = s->o.out, .overwrite = s->o.overwrite};
 	bench_settings(&s->bench.o, s->suite.table.settings);
-	s->worlds.of[LIBRARY_MPI] = s->world;
+	s->worlds.comm[LIBRARY_MPI] = s->world;
 	if (read_old(s, e) ||
 		(s->o.device && worlds_open(&s->worlds, s->world, s->o.comm,
 					s->bench.o.launch == LAUNCH_GRAPH, e)))
@@ -384,11 +391,11 @@ static int run_benchmark(struct session *s, struct err *e)
 	worlds_close(&s->worlds);
 	if (!rc && s->bench.fault.wanted && !comm_max_i64(s->world, s->bench.fault.done))
 		return err_set(e, EX_USAGE,
-			"PT_COLLBENCH_FAULT: no result that was checked has that element");
+			"PT_COLLBENCH_FAULT: no checked result has that element");
 	return rc;
 }
 
-/* --from: of the ranks, the first one reads and prints. */
+/* Prints the results of --from. Rank 0 reads and prints. */
 static int show_results(struct session *s, struct err *e)
 {
 	if (s->world->rank == 0 && !bench_file_read(s->o.from, &s->suite.table, e))
@@ -407,14 +414,14 @@ static int run(struct session *s)
 	scoped_ptr char *libraries = text_printf("%s %s, %s, HDF5 %s, xxHash %s",
 		program.name, PT_VERSION, comm_version(), h5_version(), hash_version());
 	s->started = clock_wall();
-	s->peers = peers_meet(s->world, libraries);
+	s->peers = peers_gather(s->world, libraries);
 	int rc = s->o.smoke  ? smoke_run(s->world, s->peers, s->o.suite.wanted,
 				       &s->bench.fault)
 		 : s->o.from ? show_results(s, &e)
 			     : run_benchmark(s, &e);
 	if (rc < 0)
 		rc = s->world->rank ? e.code : err_say(&e);
-	if (s->suite.table.n_wrong || s->n_slower > 0) /* whatever else failed */
+	if (s->suite.table.n_wrong || s->n_slower > 0) /* takes precedence over errors */
 		rc = EX_FAILED;
 	free(s->peers);
 	suite_free(&s->suite);

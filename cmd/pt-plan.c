@@ -32,69 +32,72 @@ static const char *const trainer_names[] = {TRAINER_WORDS, NULL};
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Cluster"},
 	{OPT_STR, 'c', "cluster", "NAME,KEY=VALUE,...", "h100", O(cluster), .help =
-		"The devices and links: h100, h200, b200, a100 or cpu, with other values for another device: "
-		"see Clusters in pt-plan(1)."},
+		"Devices and links: h100, h200, b200, a100 or cpu. KEY=VALUE changes one of their "
+		"values, for another device; Clusters in pt-plan(1) lists the keys."},
 	{OPT_INT, 'H', "hosts", "N", "1", O(hosts), 0, 1, 1 << 20, .help =
 		"Number of hosts."},
 	{OPT_INT, 'g', "gpus", "N", "0", O(gpus), 0, 0, 1 << 16, .help =
-		"GPUs of a host, or with a cluster of CPUs ranks of a host. 0: those of the "
+		"GPUs per host, or ranks per host on a cluster of CPUs. 0: the number of the "
 		"cluster."},
 	{OPT_SIZE, 'm', "memory", "BYTES", "0", O(memory), .help =
-		"Memory that a rank can use. 0: that of the cluster; for CPUs no limit."},
+		"Memory that a rank can use. 0: the memory of the cluster's GPU; CPUs have no "
+		"limit."},
 	{OPT_STR, 0, "network", "FILE", NULL, O(network), .files = ".h5", .help =
-		"Latencies and bandwidths from the fits in a result of pt-collbench: of GPUs "
-		"those of NCCL, if it was measured, else of MPI."},
+		"Read latencies and bandwidths from the fits in a result of pt-collbench. For "
+		"GPUs, the fits of NCCL are used if there are any, else the fits of MPI."},
 	{OPT_GROUP, .name = "Trainer"},
 	{OPT_ENUM, 0, "trainer", NULL, "pt", O(trainer), .values = trainer_names, .help =
-		"Whose training is planned. pt's layouts are planned by the code that trains; those of others "
-		"by formulas that were fitted to their published measurements, of nanotron the memory only."},
+		"The trainer to plan for. pt's layouts are planned by the code that trains. For "
+		"other trainers, formulas fitted to their published measurements are used; for "
+		"nanotron, they predict memory only."},
 	{OPT_ENUM, 0, "for", NULL, "pt", O(target), .values = trainer_names, .help =
-		"With --best, print the arguments of that trainer, for which is planned unless --trainer is "
-		"another."},
+		"With --best, print the arguments of this trainer. Its layouts are planned, "
+		"unless --trainer names another trainer."},
 	{OPT_GROUP, .name = "Search"},
 	{OPT_SIZE, 't', "tokens", "N", "0", O(tokens), .help =
-		"Tokens of a step, a multiple of the context. 0: the batch of the model's "
-		"preset."},
+		"Tokens per step, a multiple of the context. 0: the batch of the model's preset."},
 	{OPT_STR, 'o', "only", "KEY=VALUE,...", NULL, O(only), .help =
-		"Only layouts with these settings of pt-train, such as tp=8,pp-schedule=gpipe; of a key "
-		"that is given with several values, with one of them. Also values that are not searched "
-		"otherwise."},
+		"Only layouts with these settings of pt-train, such as tp=8,pp-schedule=gpipe. If "
+		"a key is given several times, any of its values is allowed. Values that are not "
+		"searched by default are allowed, too."},
 	{OPT_INT, 'x', "exact", "N", "-1", O(exact), 0, -1, 1e6, .help =
-		"Plan by the code that trains until N layouts fit, those with the least bound of their time "
-		"first. 0: all. -1: a hundred, but fewer if others are bound to be slower or it would take more "
-		"than a few seconds, and large models by fewer layers."},
-	{OPT_GROUP, .name = "Showing"},
+		"Plan by the code that trains until N layouts fit, in the order of their time "
+		"bounds. 0: all layouts. -1: up to 100, but fewer if all others are bound to be "
+		"slower or if planning takes longer than a few seconds; large models are planned "
+		"with fewer layers."},
+	{OPT_GROUP, .name = "Output"},
 	{OPT_INT, 'n', "show", "N", "10", O(show), 0, 1, 1e6, .help =
-		"Layouts to list, best first by the middles of the bands of their times."},
+		"Number of layouts to list, fastest first by the middle of the band of their "
+		"time."},
 	{OPT_FLAG, 'b', "best", NULL, "no", O(best), .help =
-		"Print only the arguments of the trainer for the first layout."},
+		"Print only the arguments of the trainer for the fastest layout."},
 	{OPT_FLAG, 'e', "explain", NULL, "no", O(explain), .help =
-		"Answer which kinds of parallelism the model needs on this cluster, and why."},
+		"Print which kinds of parallelism the model needs on this cluster, and why."},
 	{OPT_FLAG, 'd', "details", NULL, "no", O(details), .help =
-		"Also list the memory by kind and the communication by axis of each layout."},
+		"Also list memory by kind and communication by axis for each layout."},
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help = "Print JSON."},
 	{OPT_FLAG, 'v', "verbose", NULL, "no", O(verbose), .help =
-		"Also print how many layouts were searched, and the time of the search."},
+		"Also print the number of layouts searched and the time of the search."},
 	{OPT_GROUP, .name = "Timeline and goodput"},
 	{OPT_INT, 0, "timeline", "WIDTH", "0", O(timeline), 0, 0, 1000, .help =
-		"Draw a step of the fastest layout, of the pipeline that stragglers delay most. 0: "
-		"none."},
+		"Draw a step of the fastest layout, for the pipeline that stragglers delay most. "
+		"0: none."},
 	{OPT_DOUBLE, 0, "failures", "N", "0", O(job.failures), 0, 0, 1e6, .help =
-		"Failures of the job in an hour."},
+		"Failures of the job per hour."},
 	{OPT_DOUBLE, 0, "ckpt-cost", "SECONDS", "0", O(job.checkpoint), 0, 0, 1e6, .help =
 		"Time for which a checkpoint stops training."},
 	{OPT_DOUBLE, 0, "ckpt-secs", "SECONDS", "0", O(job.interval), 0, 0, 1e9, .help =
-		"Time between checkpoints. 0: the best one (Daly 2006)."},
+		"Time between checkpoints. 0: the optimum (Daly 2006)."},
 	{OPT_DOUBLE, 0, "restart-cost", "SECONDS", "0", O(job.restart), 0, 0, 1e6, .help =
 		"Time from a failure to the first step after it."},
 	{OPT_DOUBLE, 0, "slow", "FACTOR", "1", O(job.slow), 0, 1, 1e6, .help =
-		"Factor by which a straggler is slower."},
+		"Slowdown factor of a straggler."},
 	{OPT_DOUBLE, 0, "slow-prob", "P", "0", O(job.probability), 0, 0, 1, .help =
 		"Probability that a rank is a straggler in a step."},
 	{OPT_DOUBLE, 0, "hours", "N", "1000", O(hours), 0, 0.001, 1e6, .help =
-		"Length of the job that is simulated, beside the formula; at most 1e8 steps."},
+		"Length of the job to simulate, in addition to the formula; at most 1e8 steps."},
 	{OPT_INT, 0, "seed", "N", "1", O(seed), 0, 0, 1e18, .help =
-		"Seed of its random numbers."},
+		"Random seed of the simulation and of --timeline."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -116,22 +119,22 @@ static const struct program program = {
 	.versions = h5_versions,
 };
 
-/* These would change the ranks or the batch of a layout. */
+/* Rejects settings that would change the ranks or the batch of a layout. */
 static int check_settings(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
 		{o->edit.workers > 1,
-			"edit-workers: pt-plan plans one worker: give its hosts "
+			"edit-workers: pt-plan plans one worker; give its hosts "
 			"and its part of the batch"},
 		{o->batch_per_rank,
-			"batch-per-rank: the layouts of a plan have different numbers of "
-			"data-parallel ranks, and one batch: give batch=N"},
+			"batch-per-rank: the layouts of a plan differ in data-parallel "
+			"ranks, but not in the batch; give batch=N"},
 	};
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-/* Would the shell, which reads it here in $(pt-plan --best ...), split or expand it? A pattern without a file of its
- * own stays as it is, so regular expressions mostly do. */
+/* Returns false if the shell would split or expand `word` in the output of $(pt-plan --best ...).
+ * A pattern that matches no file stays as it is, as most regular expressions do. */
 static bool is_one_word(const char *word)
 {
 	glob_t files;
@@ -143,22 +146,24 @@ static bool is_one_word(const char *word)
 	return false;
 }
 
-/* A preset may have a dot in its name, which is wrong more often: then the presets are listed. */
+/* Returns true if MODEL is a path. A name with a dot is a path only if the file exists: otherwise
+ * it is taken for a preset, and the error lists the presets. */
 static bool is_file(const char *model)
 {
 	return strchr(model, '/') || (strchr(model, '.') && !access(model, F_OK));
 }
 
-/* Does config.json of Hugging Face say so? */
+/* Returns true if a config.json of Hugging Face has experts. */
 static bool has_experts(const char *path)
 {
-	enum { MOST = 1 << 20 };
+	enum { MAX_BYTES = 1 << 20 };
 	static const char *const keys[] = {
 		"num_experts", "num_local_experts", "n_routed_experts"};
 	scoped_str text = {0};
 	struct err e = {0};
 	struct stat st;
-	if (stat(path, &st) || !S_ISREG(st.st_mode) || file_read(path, MOST, &text, &e)) {
+	if (stat(path, &st) || !S_ISREG(st.st_mode) ||
+		file_read(path, MAX_BYTES, &text, &e)) {
 		die_io(&e);
 		return false;
 	}
@@ -169,9 +174,9 @@ static bool has_experts(const char *path)
 	return has;
 }
 
-/* Sets *path to the config.json of Hugging Face that MODEL names, a file or its directory; empty: MODEL is a preset or
- * a config file. */
-static void find_json(const char *model, struct str *path)
+/* Sets *path to the config.json of Hugging Face that MODEL names by file or directory. Leaves it
+ * empty if MODEL is a preset or a config file. */
+static void find_hf_config(const char *model, struct str *path)
 {
 	scoped_str preset = {0};
 	struct stat st;
@@ -185,8 +190,8 @@ static void find_json(const char *model, struct str *path)
 		str_puts(path, model);
 }
 
-/* The same model as settings of pt-train, separated by NUL. Returns how many; -1 with *e set. */
-static int read_json(const char *path, struct str *settings, struct err *e)
+/* Converts a config.json to settings of pt-train, each ended by NUL. Returns their number or -1. */
+static int read_hf_config(const char *path, struct str *settings, struct err *e)
 {
 	int n = 0;
 	scoped_str text = {0};
@@ -206,15 +211,15 @@ static int read_json(const char *path, struct str *settings, struct err *e)
 	return n;
 }
 
-/* What report_arguments() prints of its own. */
-static bool is_of_layout(const char *word)
+/* Returns true for a setting that report_arguments() prints itself. */
+static bool is_layout_setting(const char *word)
 {
-	return setting_named(word) || !strncmp(word, "batch=", strlen("batch=")) ||
+	return is_setting(word) || !strncmp(word, "batch=", strlen("batch=")) ||
 	       !strncmp(word, "device=", strlen("device="));
 }
 
-/* MODEL is a preset of pt-train, a config file, or a model of Hugging Face; key=value are other options of pt-train.
- * Sets *given to the equal arguments of pt-train, without the layout. */
+/* Parses MODEL (a preset, a config file, or a model of Hugging Face) and key=value options of
+ * pt-train. Sets *given to the equivalent arguments of pt-train, without the layout. */
 static int parse_model(
 	char **words, int n, struct train_opts *o, struct str *given, struct err *e)
 {
@@ -224,8 +229,8 @@ static int parse_model(
 	scoped_str json = {0}, settings = {0};
 	if (n > 200)
 		return err_set(e, EX_USAGE, "too many settings");
-	find_json(words[0], &json);
-	int n_json = json.len ? read_json(json.s, &settings, e) : 0;
+	find_hf_config(words[0], &json);
+	int n_json = json.len ? read_hf_config(json.s, &settings, e) : 0;
 	if (n_json < 0)
 		return -1;
 	for (const char *setting = settings.s; n_json > 0; n_json--) {
@@ -241,20 +246,20 @@ static int parse_model(
 	for (int i = 0; i < n; i++)
 		if (!is_one_word(words[i]))
 			return err_set(e, EX_USAGE,
-				"'%s': what --best prints is for $(...), where the shell splits "
-				"words at blanks and expands * ? [ to names of files",
+				"'%s': --best prints for $(...), where the shell splits "
+				"words at blanks and expands * ? [ to file names",
 				words[i]);
 	for (int i = 1; i < n; i++) {
 		if (!strchr(words[i], '='))
 			return err_set(e, EX_USAGE,
-				"'%s' is no setting of pt-train: give key=value",
+				"'%s' is not a setting of pt-train; give key=value",
 				words[i]);
 		argv[argc++] = words[i];
-		if (!is_of_layout(words[i]))
+		if (!is_layout_setting(words[i]))
 			str_printf(given, " %s", words[i]);
 	}
 	int left = opts_parse(&train_program, o, argc, (char **)argv, e);
-	if (left > 0) /* of pt-train, a name of a file */
+	if (left > 0) /* an operand, which pt-train does not have */
 		return opts_unknown_key(&train_program, argv[0], e);
 	if (!left)
 		return check_settings(o, e);
@@ -277,7 +282,7 @@ static int set_cluster(const struct opts *o, struct request *r, struct err *e)
 		return -1;
 	if (r->trainer != BY_PT && !*c->model)
 		return err_set(e, EX_USAGE,
-			"trainer: %s was measured on GPUs: give a --cluster of them",
+			"trainer: %s was measured on GPUs; give a --cluster of GPUs",
 			trainer_names[r->trainer]);
 	r->hosts = (int)o->hosts;
 	if (o->hosts * c->links.host_ranks > 1 << 20)
@@ -287,45 +292,44 @@ static int set_cluster(const struct opts *o, struct request *r, struct err *e)
 	return 0;
 }
 
-/* With --only offload. */
+/* Rejects --only offload on CPUs without a directory to offload to. */
 static int check_offload(const struct request *r, struct err *e)
 {
-	int kind[MOST_ONLY];
+	int kind[MAX_ONLY];
 	int n = only_values(&r->only, SET_OFFLOAD, kind);
 	for (int i = 0; i < n; i++)
 		if (kind[i] && r->o->device == DEVICE_CPU && !r->o->offload_to)
 			return err_set(e, EX_USAGE,
-				"only: a CPU offloads to a folder: give the settings "
-				"offload=optimizer offload-to=FOLDER");
+				"only: a CPU offloads to a directory; give the settings "
+				"offload=optimizer offload-to=DIRECTORY");
 	return 0;
 }
 
-/* key=value that is not used, since the search or the cluster decides it. */
-static void warn_of_unused(
+/* Warns about key=value settings without effect: the search or the cluster determines them. */
+static void warn_unused(
 	const struct request *r, const struct train_opts *o, char **words, int n)
 {
 	scoped_str keys = {0};
 	bool gpu = *r->cluster.model;
 	for (int i = 1; i < n; i++)
-		if (only_lacks(&r->only, words[i]))
+		if (setting_is_ignored(&r->only, words[i]))
 			str_printf(&keys, "%s%s", keys.len ? "," : "", words[i]);
 	if (keys.len)
-		warn("%s: the search tries all values of it; for such layouts alone give "
-		     "--only %s",
+		warn("%s: the search tries all values; for only these layouts, give --only %s",
 			keys.s, keys.s);
 	if (o->device == (gpu ? DEVICE_CPU : DEVICE_CUDA))
-		warn("device=%s: the ranks are those of --cluster %s, on %s",
+		warn("device=%s: ignored; the ranks of --cluster %s are %s",
 			gpu ? "cpu" : "cuda", r->cluster.name, gpu ? "GPUs" : "CPUs");
 }
 
-/* All of them compute in bf16, and some in float8 too. */
+/* Sets bf16 for trainers other than pt, which compute in bf16, or with float8. */
 static int set_dtype(const struct request *r, struct train_opts *o, struct err *e)
 {
 	if (r->trainer == BY_PT || o->dtype == PRECISION_FLOAT8)
 		return 0;
 	if (o->dtype != PRECISION_BF16 && opts_given(&train_program, o, "dtype"))
 		return err_set(e, EX_USAGE,
-			"dtype: %s computes in bf16 or float8: give dtype=bf16",
+			"dtype: %s computes in bf16 or float8; give dtype=bf16",
 			trainer_names[r->trainer]);
 	o->dtype = PRECISION_BF16;
 	return 0;
@@ -336,7 +340,7 @@ static int set_batch(
 {
 	if (o->tokens && o->tokens % m->c.context)
 		return err_set(e, EX_USAGE,
-			"%lld tokens are no multiple of the context, %lld",
+			"tokens: %lld is not a multiple of the context %lld",
 			(long long)o->tokens, (long long)m->c.context);
 	if (o->tokens)
 		t->batch = o->tokens / m->c.context;
@@ -359,7 +363,7 @@ static void print_goodput(const struct opts *o, const struct request *r,
 		snprintf(every, sizeof(every), "checkpoints every %.0f s", x.interval);
 	str_printf(out,
 		"# goodput: %.4f by the formula, %.4f in %g simulated hours; %s; a step takes "
-		"%.4f of its time without stragglers\n",
+		"%.4f times as long as without stragglers\n",
 		x.fraction, y.fraction, o->hours, every, x.slowdown);
 }
 
@@ -367,33 +371,34 @@ static void print_timeline(const struct opts *o, const struct request *r,
 	const struct search *s, struct str *out)
 {
 	const struct straggling x = {
-		&o->job, (uint64_t)o->seed, estimate_waits(&s->best[0].l)};
+		&o->job, (uint64_t)o->seed, reduces_each_micro_batch(&s->best[0].l)};
 	timeline_print(r, &s->best[0], &x, (int)o->timeline, out);
 }
 
-/* -1 with *e set if there is none. */
-static int no_layout(const struct opts *o, const struct search *s, struct err *e)
+/* Returns -1 with *e set if the search found no layout. */
+static int require_layout(const struct opts *o, const struct search *s, struct err *e)
 {
 	if (s->n)
 		return 0;
-	if (s->refused && !s->planned)
+	if (s->rejected && !s->planned)
 		return err_set(e, EX_FAILED,
-			"pt-train refuses each layout, the first one: %s",
-			s->refusal.msg);
-	return err_set(e, EX_FAILED, "no layout fits into the memory%s",
-		o->explain ? "" : ": --explain says why");
+			"pt-train rejects each layout, the first one with: %s",
+			s->rejection.msg);
+	return err_set(e, EX_FAILED, "no layout fits into memory%s",
+		o->explain ? "" : "; --explain prints why");
 }
 
 static int print_all(const struct opts *o, const struct request *r,
 	const struct search *s, const char *given, struct str *out, struct err *e)
 {
 	if (o->json)
-		return report_json(r, s, given, out, e) || no_layout(o, s, e) ? -1 : 0;
+		return report_json(r, s, given, out, e) || require_layout(o, s, e) ? -1
+										   : 0;
 	if (!o->best && (o->explain || s->n))
 		report_header(r, out);
 	if (o->explain)
 		explain_choice(r, s, out);
-	if (no_layout(o, s, e))
+	if (require_layout(o, s, e))
 		return -1;
 	if (o->best) {
 		if (o->target == BY_PT)
@@ -414,24 +419,24 @@ static int print_all(const struct opts *o, const struct request *r,
 	return 0;
 }
 
-/* What is printed beside the arguments would become arguments, too. */
+/* Rejects options that exclude each other. Other output of --best would become arguments, too. */
 static int check_options(const struct opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
 		{o->best && (o->explain || o->json || o->timeline || o->details),
-			"--best prints arguments only, without --explain, --json, --details and "
-			"--timeline"},
+			"--best prints arguments only, and excludes --explain, --json, --details "
+			"and --timeline"},
 		{o->target != BY_PT && !o->best,
-			"--for names whose arguments --best prints"},
+			"--for needs --best, which prints the arguments"},
 		{o->trainer != BY_PT && o->exact >= 0,
-			"--exact plans by the code that trains, which is that of --trainer pt"},
+			"--exact plans by the code that trains, so it needs --trainer pt"},
 		{!trainer_has_times((enum trainer_kind)o->trainer) &&
 				(o->timeline || o->job.failures > 0 ||
 					o->job.probability > 0),
 			"--timeline, --failures and --slow-prob need the time of a step, which is "
 			"not predicted for nanotron"},
 		{o->json && (o->explain || o->timeline),
-			"--json prints no text: --explain and --timeline are not possible"},
+			"--json prints no text, and excludes --explain and --timeline"},
 	};
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
@@ -448,6 +453,7 @@ static int print_found(const struct opts *o, const struct request *r,
 	return rc;
 }
 
+/* Parses the model and the cluster, searches, and prints the layouts. */
 static int plan(
 	const struct opts *o, char **words, int n, struct str *given, struct err *e)
 {
@@ -463,7 +469,7 @@ static int plan(
 	if (parse_model(words, n, &t, given, e) || set_cluster(o, &r, e) ||
 		set_dtype(&r, &t, e))
 		return -1;
-	warn_of_unused(&r, &t, words, n);
+	warn_unused(&r, &t, words, n);
 	t.device = *r.cluster.model ? DEVICE_CUDA : DEVICE_CPU;
 	t.micro_batch = 1;
 	if (options_check(&t, e) || check_offload(&r, e) ||

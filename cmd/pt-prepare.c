@@ -24,7 +24,7 @@ struct opts {
 
 static const char *const decodes[] = {"no", "train", "val", NULL};
 static const char *const formats[] = {FORMAT_WORDS, TOKENS_FROM_WORDS NULL};
-enum { FORMAT_TOKENS = FORMAT_JSONL + 1 }; /* the first of tokens */
+enum { FORMAT_TOKENS = FORMAT_JSONL + 1 }; /* the first format of tokens */
 static const char *const to_words[] = {TOKENS_TO_WORDS NULL};
 
 #define O(field) offsetof(struct opts, field)
@@ -33,34 +33,34 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Writing shards"},
 	{OPT_STR, 'o', "out", "FILE", "-", O(p.out), .files = ".h5", .help =
 		"Shard to write; - is standard output. With --shard-size the files are "
-		"FILE-00000.h5, FILE-00001.h5, ..., where a .h5 at the end of FILE is left out; if one is enough, it is FILE. "
-		"A pipe or a device gets what standard output would get."},
+		"FILE-00000.h5, FILE-00001.h5, ..., without the .h5 at the end of FILE; if one "
+		"file is enough, it is FILE. Pipes and devices are written like standard output."},
 	{OPT_ENUM, 't', "tokenizer", NULL, "char", O(tokenizer),
 		.values = tokenizer_names, .help =
 		"byte: each byte is a token. char: each character that occurs in the text is a "
-		"token; the text must be UTF-8. bpe: byte-pair encoding with the vocabulary of "
-		"--vocab-files, which says its pattern. gpt2, cl100k, o200k, llama3, qwen2: the "
-		"same with the pattern and the special tokens of these models."},
+		"token; the text must be UTF-8. bpe: byte-pair encoding with --vocab-files, which "
+		"also determine the pattern. gpt2, cl100k, o200k, llama3, qwen2: byte-pair "
+		"encoding with the pattern and the special tokens of these models."},
 	{OPT_STR, 0, "vocab-files", "PATH", NULL, O(p.tokenizer.vocab_files), .files = "", .help =
-		"Vocabulary of byte-pair encoding: a file, or a folder with one. Its format is "
+		"Vocabulary of byte-pair encoding: a file, or a directory with one. Its format is "
 		"detected: tokenizer.json, vocab.bpe with encoder.json, merges.txt with "
 		"vocab.json, a rank file of tiktoken, or Mistral's tekken.json."},
 	{OPT_STR, 0, "pattern", "PATTERN", NULL, O(p.tokenizer.pattern), .help =
-		"How text is split into words before byte-pair encoding, instead of the pattern "
-		"of the model or of the vocabulary: gpt2, cl100k, o200k, llama3, qwen2, tekken, or "
-		"a regular expression of PCRE2."},
+		"Pattern that splits text into words before byte-pair encoding: gpt2, cl100k, "
+		"o200k, llama3, qwen2, tekken, or a regular expression of PCRE2. Default: the "
+		"pattern of the model or of the vocabulary."},
 	{OPT_FLAG, 0, "allow-special", NULL, "no", O(p.tokenizer.special), .help =
-		"The text of a special token, such as <|endoftext|>, becomes this token, instead "
-		"of tokens of its characters."},
+		"Encode the text of a special token, such as <|endoftext|>, as this token, not as "
+		"the tokens of its characters."},
 	{OPT_FLAG, 0, "end-of-text", NULL, "yes", O(end_of_text), .help =
-		"End each document with the token of the end of text, if the tokenizer has one, as "
-		"<|endoftext|> of GPT-2."},
+		"End each document with the end-of-text token, if the tokenizer has one, such as "
+		"GPT-2's <|endoftext|>."},
 	{OPT_ENUM, 's', "split", NULL, "tail", O(p.split_by), .values = OPT_WORDS(SPLIT_WORDS),
 		.help =
 		"How the validation split is chosen. tail: the last tokens. document: whole "
 		"documents, at random by their number. hash: whole documents, at random by their "
-		"text, so that equal documents are in the same split, and other documents do not "
-		"change the choice."},
+		"text; equal documents are in the same split, and the choice does not depend on "
+		"other documents."},
 	{OPT_DOUBLE, 'f', "val-fraction", "X", "0.1", O(p.val_fraction), 0, 0, 0.999999, .help =
 		"Fraction of the text in the validation split."},
 	{OPT_INT, 0, "seed", "N", "1", O(p.seed), .help =
@@ -68,130 +68,133 @@ static const struct opt options[] = {
 	{OPT_SIZE, 0, "shard-size", "BYTES", "0", O(p.shard_bytes), .help =
 		"Begin a new file after this many bytes of tokens. 0: one file."},
 	{OPT_FLAG, 0, "overwrite", NULL, "no", O(p.overwrite), .help =
-		"Replace files that exist, but none that is also an input."},
+		"Replace existing files, except inputs."},
 	{OPT_GROUP, .name = "Reading documents"},
 	{OPT_ENUM, 0, "format", NULL, "auto", O(format), .values = formats,
 		.help =
 		"text: a file is a document, or several with --separator. jsonl: each line is a "
-		"JSON object with a document in one of its fields. auto: jsonl for names that "
-		"end in .jsonl, .ndjson or .json, perhaps with .gz or .zst behind it. The others are "
-		"tokens, which auto recognises too: shards, and files of llm.c, Megatron-LM and "
-		"nanoGPT."},
+		"JSON object with a document in one of its fields. auto: jsonl for names that end "
+		"in .jsonl, .ndjson or .json, or in one of these and .gz or .zst. The other "
+		"formats are tokens, which auto also recognizes: shards, and files of llm.c, "
+		"Megatron-LM and nanoGPT."},
 	{OPT_STR, 0, "field", "NAME", "text", O(p.field), .help =
-		"The field of JSONL that has the document. Of a --record with two fields: NAME,NAME."},
+		"The field of JSONL that has the document. For a --record with two fields: "
+		"NAME,NAME."},
 	{OPT_STR, 0, "separator", "TEXT", NULL, O(p.separator), .help =
 		"Text that separates documents; it stays at the end of each. Without it, each "
-		"file is one document. A document of JSONL gets it at its end."},
+		"file is one document. It is appended to documents of JSONL."},
 	{OPT_FLAG, 0, "strict", NULL, "no", O(p.strict), .help =
-		"End with an error at the first line of JSONL that is no JSON object with the "
-		"field. Without it, such lines are counted and passed over."},
+		"Fail at the first line of JSONL that is not a JSON object with the field. "
+		"Without it, such lines are counted and skipped."},
 	{OPT_FLAG, 0, "decompress", NULL, "yes", O(decompress), .help =
-		"Decompress files that begin as those of gzip or zstd."},
+		"Decompress files that begin like gzip or zstd files."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Tokens that count"},
 	{OPT_ENUM, 0, "record", NULL, "text", O(p.record), .values = OPT_WORDS(RECORD_WORDS), .help =
-		"What a line of JSONL is, and its fields. text: a text, all of which counts. prompt: "
-		"prompt,completion, of which the completion counts. messages: a conversation, in a list of "
-		"objects with role and content, or from and value. spans: text,spans, where spans is a list "
-		"of [begin, end] in characters of the text. ids: input_ids,labels, where the label of a token "
-		"that does not count is -100. mask: input_ids,mask, of 0 and 1."},
+		"Content of a line of JSONL, and its fields. text: a text; all of it counts. "
+		"prompt: prompt,completion; the completion counts. messages: a conversation, as a "
+		"list of objects with role and content, or from and value. spans: text,spans; "
+		"spans is a list of [begin, end] in characters of the text. ids: "
+		"input_ids,labels; a token with label -100 does not count. mask: input_ids,mask; "
+		"the mask has 0 or 1 per token."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(p.chat_template), .files = "", .help =
-		"The texts around the turns of a conversation: chatml, llama3, llama3.1, qwen, qwen3, "
-		"qwen3-2507, a file, or a directory of Hugging Face. Without --record, it implies "
-		"messages. With --record prompt, the prompt is a turn of the user and the completion one "
-		"of the assistant."},
+		"Chat template that lays out conversations: chatml, llama3, llama3.1, qwen, "
+		"qwen3, qwen3-2507, a file, or a directory of Hugging Face. Without --record, it "
+		"implies messages. With --record prompt, the prompt is a turn of the user and the "
+		"completion a turn of the assistant."},
 	{OPT_ENUM, 0, "count", NULL, "assistant", O(p.count), .values = OPT_WORDS(COUNT_WORDS), .help =
-		"What counts of a conversation: each turn of the assistant with the text that ends it, "
-		"its last one, all tokens but the first, or none. Of prompt and completion, assistant "
-		"and last are the completion."},
+		"Which tokens of a conversation count. assistant: each turn of the assistant with "
+		"the text that ends it. last: the assistant's last turn. all: all tokens except "
+		"the first. none: no tokens. For prompt and completion, assistant and last are "
+		"the completion."},
 	{OPT_SIZE, 0, "window", "N", "0", O(p.window), 0, 0, 0x1p24, .help =
-		"Lay the documents out in windows of so many tokens, in which each is whole: pt-train "
-		"--context N takes these windows. What remains of a window is padding, which does not "
-		"count. 0: one document after the other."},
+		"Pack whole documents into windows of N tokens; pt-train --context N trains on "
+		"these windows. The rest of a window is padding, which does not count. 0: one "
+		"document after the other."},
 	{OPT_ENUM, 0, "too-long", NULL, "cut", O(p.too_long), .values = OPT_WORDS(LONG_WORDS), .help =
-		"A document of more tokens than a window is cut at its end, split into several, or "
-		"dropped."},
+		"What to do with a document longer than a window: cut its end off, split it into "
+		"several, or drop it."},
 	{OPT_GROUP, .name = "Choosing documents"},
 	{OPT_SIZE, 0, "min-bytes", "BYTES", "0", O(p.min_bytes), .help =
 		"Drop documents of fewer bytes."},
 	{OPT_SIZE, 0, "max-bytes", "BYTES", "0", O(p.max_bytes), .help =
 		"Drop documents of more bytes. 0: none."},
 	{OPT_LIST, 0, "keep", "REGEX", NULL, O(p.keep), .help =
-		"Keep only documents in which this regular expression of PCRE2 matches. Of several, "
-		"all must match."},
+		"Keep only documents that match this regular expression of PCRE2. If given "
+		"several times, all must match."},
 	{OPT_LIST, 0, "drop", "REGEX", NULL, O(p.drop), .help =
-		"Drop documents in which this regular expression matches."},
+		"Drop documents that match this regular expression."},
 	{OPT_FLAG, 0, "dedup", NULL, "no", O(p.dedup), .help =
-		"Of documents with the same text, keep the first only. They are compared by a hash of "
-		"128 bits."},
+		"Keep only the first of the documents with the same text. Texts are compared by a "
+		"128-bit hash."},
 	{OPT_FLAG, 0, "shuffle", NULL, "no", O(p.shuffle), .help =
-		"Write the documents in a random order, which depends on --seed. They are sorted in "
+		"Write the documents in a random order that depends on --seed. They are sorted in "
 		"temporary files, not in memory."},
 	{OPT_LIST, 0, "source", "NAME=WEIGHT:PATH", NULL, O(p.sources), .help =
-		"Mix sources: of the training tokens, each source gives a part in proportion to its "
-		"weight (from 1e-9 to 1e9), exact to one token. A source may be given several times with more paths."},
+		"Mix sources: the training tokens are divided among sources in proportion to "
+		"their weights (from 1e-9 to 1e9), exact to one token. A source may be given "
+		"several times with more paths."},
 	{OPT_SIZE, 0, "mix-tokens", "N", "0", O(p.mix_tokens), 0, 0, 0x1p50, .help =
-		"Write this many training tokens of all sources (with --split tail: of both splits), "
-		"and repeat a source that has fewer than its part. 0: as many as there are without "
-		"repetition."},
+		"Number of training tokens of all sources (with --split tail: of both splits); a "
+		"source that has too few is repeated. 0: as many as possible without repetition."},
 	{OPT_GROUP, .name = "Parallel and interrupted work"},
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 1024, .help =
-		"Threads of each rank. 0: one for each processor that the rank may use. The "
-		"output does not depend on it."},
-	{OPT_STR, 0, "work", "FOLDER", NULL, O(p.work), .files = "/", .help =
-		"Keep the work files here until the shards are complete. If the program is killed "
-		"and started again, it continues with them. Several ranks need a folder that all of "
-		"them see. Without it, they are temporary files in TMPDIR."},
+		"Threads per rank. 0: one per processor that the rank may use. The output does "
+		"not depend on it."},
+	{OPT_STR, 0, "work", "DIRECTORY", NULL, O(p.work), .files = "/", .help =
+		"Keep the work files in this directory until the shards are complete. If the "
+		"program is killed and started again, it resumes from them. Several ranks need a "
+		"directory that all of them can access. Default: temporary files in TMPDIR."},
 	{OPT_GROUP, .name = "Tokens of other programs"},
 	{OPT_ENUM, 0, "to", NULL, "shard", O(to), .values = to_words, .help =
-		"What is written. Another format than shard: NAME_train.bin and NAME_val.bin, "
-		"where --out is NAME, NAME.bin, or a folder that ends with /; with --shard-size "
-		"NAME_train_00000.bin and so on; megatron also writes .idx files. Of shards that say which "
-		"tokens count, .mask files are beside them, with one byte a token."},
+		"Format to write. Formats other than shard are written as NAME_train.bin and "
+		"NAME_val.bin, where --out is NAME, NAME.bin, or a directory that ends with /; "
+		"with --shard-size NAME_train_00000.bin and so on; megatron also writes .idx "
+		"files. For shards that record which tokens count, .mask files with one byte per "
+		"token are written next to them."},
 	{OPT_LIST, 0, "val-file", "FILE", NULL, O(val_files), .files = ".bin", .help =
-		"A token file with validation tokens; the others have training tokens."},
+		"A token file with validation tokens; the other files have training tokens."},
 	{OPT_LIST, 0, "mask-file", "FILE", NULL, O(mask_files), .files = "", .help =
-		"Which tokens of a token file count: those whose number in this file is not 0. It has one byte "
-		"a token, or is a file of Megatron-LM or llm.c. Give one for each token file, in their "
-		"order, those of --val-file last."},
+		"Mask of a token file; a token counts if its value in the mask is not 0. A mask "
+		"has one byte per token, or is a file of Megatron-LM or llm.c. Give one mask per "
+		"token file, in the same order, with the masks of --val-file last."},
 	{OPT_STR, 0, "vocab-from", "SHARD", NULL, O(vocab_from), .files = ".h5", .help =
-		"The shard that has the tokenizer of token files. Without one and without "
-		"--vocab-files, their tokens are numbers that cannot be decoded."},
+		"Shard with the tokenizer of token files. Without it and --vocab-files, tokens "
+		"are numbers that cannot be decoded."},
 	{OPT_INT, 0, "vocab", "N", "0", O(vocab), 0, 0, MAX_VOCAB, .help =
-		"Size of the vocabulary of token files, and of --record ids and mask. 0: that of --vocab-from, or the largest "
-		"token plus 1."},
+		"Vocabulary size of token files, and of --record ids and mask. 0: the size of "
+		"--vocab-from, or the largest token plus 1."},
 	{OPT_INT, 0, "end-token", "ID", "-1", O(end_token), 0, -1, MAX_VOCAB, .help =
-		"The token that ends a document, in tokens without an index. -1: that of the "
-		"tokenizer, if it has one."},
+		"Token that ends a document in token files without an index. -1: the tokenizer's "
+		"end-of-text token, if it has one."},
 	{OPT_GROUP, .name = "Training a vocabulary"},
 	{OPT_INT, 0, "train-bpe", "N", "0", O(train_bpe), 0, 0, MAX_VOCAB,
 		.help =
-		"Train a vocabulary of byte-pair encoding with N tokens, behind whose merges is "
-		"<|endoftext|>, from the text, whose words are those of --pattern (gpt2 by "
-		"default)."},
-	{OPT_STR, 0, "vocab-out", "FOLDER", NULL, O(vocab_out), .files = "/",
+		"Train a vocabulary of byte-pair encoding with N tokens on the text, which "
+		"--pattern (gpt2 by default) splits into words. <|endoftext|> follows the merges."},
+	{OPT_STR, 0, "vocab-out", "DIRECTORY", NULL, O(vocab_out), .files = "/",
 		.help =
-		"Write the trained vocabulary there: vocab.json and merges.txt, tokenizer.json, "
-		"vocab.tiktoken."},
+		"Write the trained vocabulary to this directory: vocab.json and merges.txt, "
+		"tokenizer.json, vocab.tiktoken."},
 	{OPT_LIST, 0, "special-token", "TEXT", NULL, O(special_tokens), .help =
-		"A special token of the trained vocabulary, one of the N, behind <|endoftext|>: a marker of a "
-		"--chat-template, for example."},
+		"Special token of the trained vocabulary, such as a marker of a --chat-template. "
+		"It is one of the N tokens, and follows <|endoftext|>."},
 	{OPT_INT, 0, "min-count", "N", "2", O(min_count), 0, 1, 0x1p62, .help =
-		"Merge no pair that occurs less often."},
+		"Do not merge pairs that occur less often."},
 	{OPT_GROUP, .name = "Inspecting shards"},
 	{OPT_FLAG, 'i', "info", NULL, "no", O(info), .help =
 		"Print the attributes of shards as key = value lines, without reading the "
 		"tokens."},
 	{OPT_FLAG, 0, "verify", NULL, "no", O(verify), .help =
-		"Verify whole shards: the seal, the checksum of every block of tokens and of the "
+		"Verify whole shards: the seal, the checksums of every block of tokens and of the "
 		"tokens of each file, that each token is in the vocabulary, and where documents "
-		"begin. All shards are checked, also after a failure."},
+		"begin. All shards are checked, even after a failure."},
 	{OPT_ENUM, 'd', "decode", NULL, "no", O(decode), .values = decodes, .help =
 		"Decode the training or validation tokens of shards to text and print it."},
 	{OPT_INT, 0, "show", "N", "0", O(show), 0, 0, 0x1p50, .help =
-		"Print N documents of shards, in their order there; with --window, that is not "
-		"the order of the text, and padding is a document. What counts is between ⟦ and ⟧; on a "
-		"terminal it is green, and the middle of long texts is left out."},
+		"Print N documents of shards in stored order; with --window, this is not the "
+		"order of the text, and padding is a document. Tokens that count are between ⟦ "
+		"and ⟧, or green on a terminal, which also leaves out the middle of long texts."},
 	{OPT_INT, 0, "show-from", "N", "0", O(show_from), 0, 0, 0x1p50, .help =
 		"The first document that --show prints, from 0."},
 	{OPT_END},
@@ -202,7 +205,7 @@ static const char *const synopsis[] = {
 	"[options] -o FILE.h5 [TEXT ...]",
 	"[options] [TEXT ...] > FILE.h5",
 	"[options] --to llmc|megatron|nanogpt -o NAME TEXT|SHARD|TOKENS ...",
-	"--train-bpe N --vocab-out FOLDER [TEXT ...]",
+	"--train-bpe N --vocab-out DIRECTORY [TEXT ...]",
 	"--info SHARD ...",
 	"--verify SHARD ...",
 	"--decode train|val SHARD ...",
@@ -283,15 +286,15 @@ static int verify(const struct strs *files, struct err *e)
 	return e->code ? -1 : 0;
 }
 
-/* By default, the ranks of a host share its processors. */
-static int threads_of(const struct opts *o)
+/* Returns --threads, or a rank's share of the processors of its host. */
+static int n_threads(const struct opts *o)
 {
 	const struct comm_place *p = comm_place();
 	return o->threads ? (int)o->threads
 			  : (int)max64(1, p->processors / p->local_size);
 }
 
-/* What was not written, and why. */
+/* Prints how many documents were dropped, and why. */
 static void print_dropped(const struct prepared *d)
 {
 	const struct {
@@ -306,7 +309,7 @@ static void print_dropped(const struct prepared *d)
 				(long long)d->n_read, all[i].why);
 }
 
-/* How much counts, and how much is padding. */
+/* Prints how many tokens count and how many are padding. */
 static void print_counted(const struct prepared *d, const struct prepare *p)
 {
 	static const char *const done[] = {"cut", "split", "dropped"};
@@ -330,10 +333,11 @@ static void print_counted(const struct prepared *d, const struct prepare *p)
 	if (!d->n_counted && d->info.documents && p->count != COUNT_NONE)
 		warn("no token counts: there is nothing to train on%s",
 			d->n_too_long && p->too_long == LONG_CUT
-				? "; a larger --window holds what was cut"
+				? "; a larger --window avoids cutting documents"
 				: "");
 }
 
+/* Returns the options of a preparation, with the defaults that depend on other options. */
 static struct prepare preparation(const struct opts *o, struct comm *world)
 {
 	struct prepare p = o->p;
@@ -346,34 +350,34 @@ static struct prepare preparation(const struct opts *o, struct comm *world)
 	p.ids_vocab = record_has_ids(p.record) ? o->vocab : 0;
 	p.format = o->format < FORMAT_TOKENS ? o->format : FORMAT_AUTO;
 	p.as_is = !o->decompress;
-	p.threads = threads_of(o);
+	p.threads = n_threads(o);
 	p.comm = world;
 	if (!p.out)
 		p.out = "";
-	if (!strcmp(p.out, "/dev/stdout")) /* it must not be replaced by a rename */
+	if (!strcmp(p.out, "/dev/stdout")) /* a rename must not replace it */
 		p.out = "-";
 	return p;
 }
 
-/* Standard input and output that are terminals. */
+/* Rejects a terminal as output of a shard, or as input without "-". */
 static int check_terminals(bool writes, const struct strs *texts, struct err *e)
 {
 	if (writes && isatty(STDOUT_FILENO))
 		return err_set(e, EX_USAGE,
-			"standard output is a terminal, and a shard is not text; give --out");
+			"standard output: a shard is not text for a terminal; give --out");
 	if (!texts->n && isatty(STDIN_FILENO))
 		return err_set(e, EX_USAGE,
-			"no text: give files, or - to read from the terminal");
+			"no text; give files, or - to read from the terminal");
 	return 0;
 }
 
-/* Tokens have no text for these options. */
+/* Rejects options that need text, if the input is files of tokens. */
 static int check_tokens(const struct opts *o, struct err *e)
 {
 	const struct {
 		bool given;
 		const char *name;
-	} of_text[] = {{o->p.split_by != SPLIT_BY_TAIL, "split"},
+	} needs_text[] = {{o->p.split_by != SPLIT_BY_TAIL, "split"},
 		{o->p.shuffle, "shuffle"}, {o->p.dedup, "dedup"},
 		{o->p.min_bytes || o->p.max_bytes, "min-bytes, --max-bytes"},
 		{o->p.keep.n || o->p.drop.n, "keep, --drop"}, {o->p.sources.n, "source"},
@@ -381,12 +385,12 @@ static int check_tokens(const struct opts *o, struct err *e)
 		{o->p.record != RECORD_TEXT, "record"},
 		{o->p.chat_template, "chat-template"}, {o->p.window, "window"},
 		{o->p.work, "work"}};
-	for (size_t i = 0; i < ARRAY_LEN(of_text); i++)
-		if (of_text[i].given)
+	for (size_t i = 0; i < ARRAY_LEN(needs_text); i++)
+		if (needs_text[i].given)
 			return err_set(e, EX_USAGE,
-				"--%s: for text and JSONL, not for files of tokens, of which "
-				"EXAMPLES in pt-prepare(1) makes JSONL",
-				of_text[i].name);
+				"--%s: for text and JSONL, not for files of tokens; "
+				"EXAMPLES in pt-prepare(1) converts tokens to JSONL",
+				needs_text[i].name);
 	return 0;
 }
 
@@ -396,13 +400,13 @@ static void note_idle(const struct opts *o, bool tokens)
 	bool draws = o->p.split_by != SPLIT_BY_TAIL || o->p.shuffle;
 	const struct opt_idle rows[] = {
 		{ids, "tokenizer pattern allow-special",
-			"tokens are converted as they are, and no text is split into them"},
+			"tokens are converted as they are, without splitting text"},
 		{tokens, "field end-of-text decompress threads",
-			"these are tokens, not text"},
-		{!tokens && !o->to, "end-token", "the text has its own ends"},
+			"the input is tokens, not text"},
+		{!tokens && !o->to, "end-token", "text has its own document ends"},
 		{o->p.record == RECORD_TEXT && !o->p.chat_template, "count",
-			"all of a text counts without --record"},
-		{!o->p.window, "too-long", "there are no windows without --window"},
+			"without --record, all of a text counts"},
+		{!o->p.window, "too-long", "without --window, no document is too long"},
 		{o->p.record != RECORD_TEXT || o->p.chat_template, "separator",
 			"records have their own ends"},
 		{o->format == FORMAT_TEXT, "field strict", "--format text has no fields"},
@@ -411,11 +415,12 @@ static void note_idle(const struct opts *o, bool tokens)
 		{!o->train_bpe, "min-count special-token",
 			"no vocabulary is trained without --train-bpe"},
 		{o->train_bpe, "val-fraction split shard-size seed shuffle",
-			"a vocabulary is trained, and no shard is written"},
+			"--train-bpe writes no shard"},
 	};
 	opts_note_idle(&program, o, rows, ARRAY_LEN(rows));
 }
 
+/* Writes shards, or the token files of another program. */
 static int prepare(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -429,8 +434,8 @@ static int prepare(
 	bool simple = !tokens && !o->to && !o->val_files.n && !o->mask_files.n &&
 		      (!o->vocab || p.ids_vocab) && !o->vocab_from;
 	if (tokens >= 0 && !simple && world->size > 1)
-		tokens = err_set(
-			e, EX_USAGE, "token files are read and written by one rank");
+		tokens = err_set(e, EX_USAGE,
+			"token files: only one rank can read and write them");
 	if (tokens >= 0 && outputs_check(&c, tokens, texts, e))
 		tokens = -1;
 	if (tokens > 0 && check_tokens(o, e))
@@ -460,6 +465,7 @@ static int prepare(
 	return 0;
 }
 
+/* Trains a vocabulary and writes its files. */
 static int train(
 	const struct opts *o, const struct strs *texts, struct comm *world, struct err *e)
 {
@@ -477,16 +483,16 @@ static int train(
 	struct trained_vocab done;
 	char bytes[NUM_TEXT], words[NUM_TEXT];
 	if (world->size > 1)
-		return err_set(e, EX_USAGE, "a vocabulary is trained by one rank");
+		return err_set(e, EX_USAGE, "--train-bpe runs on one rank");
 	if (o->p.dedup || o->p.sources.n)
-		return err_set(e, EX_USAGE,
-			"a vocabulary is trained without --dedup and --source");
+		return err_set(
+			e, EX_USAGE, "--train-bpe does not support --dedup and --source");
 	if (check_terminals(false, texts, e))
 		return -1;
 	note_idle(o, false);
 	int rc = train_vocab_run(&c, texts, &done, e);
 	if (!rc && done.n_broken)
-		warn("%lld lines have no document", (long long)done.n_broken);
+		warn("%lld lines without a document skipped", (long long)done.n_broken);
 	if (!rc)
 		info("%s of text in %lld document%s (%lld dropped), %s different words, "
 		     "a vocabulary of %lld tokens",
@@ -510,14 +516,15 @@ static int check(const struct opts *o, int64_t n_operands, struct err *e)
 {
 	int looks = o->info + o->verify + (o->decode != 0) + (o->show > 0);
 	if (looks && launch_many())
-		return err_set(e, EX_USAGE, "shards are inspected by one rank");
+		return err_set(e, EX_USAGE,
+			"--info, --verify, --decode and --show run on one rank");
 	if (looks > 1)
 		return err_set(
 			e, EX_USAGE, "give one of --info, --verify, --decode and --show");
 	if (o->p.mix_tokens && !o->p.sources.n)
 		return err_set(e, EX_USAGE, "--mix-tokens needs --source");
 	if (looks && !n_operands)
-		return err_set(e, EX_USAGE, "no shards given");
+		return err_set(e, EX_USAGE, "no shards; give at least one");
 	if ((o->train_bpe != 0) != (o->vocab_out != NULL))
 		return err_set(
 			e, EX_USAGE, "--train-bpe and --vocab-out need each other");
@@ -527,10 +534,10 @@ static int check(const struct opts *o, int64_t n_operands, struct err *e)
 static const char *const advice[N_ADVICE] = {
 	[ADVICE_FILE_EXISTS] = "--overwrite replaces it",
 	[ADVICE_NOT_UTF8] = "--tokenizer byte accepts any file",
-	[ADVICE_TOKENS] = "give files of tokens by their names and without text, or "
+	[ADVICE_TOKENS] = "give files of tokens by name and without text, or "
 			  "--format text to read them as text",
 	[ADVICE_TOKENIZER] =
-		"make tokens by its own program, as files of nanoGPT, llm.c or Megatron-LM, which are read",
+		"tokenize with its own program, to files of nanoGPT, llm.c or Megatron-LM",
 	[ADVICE_PATTERN] = "give --tokenizer gpt2, or another model's, or --pattern",
 	[ADVICE_VOCAB_FILES] = "give --vocab-files",
 	SPOOL_ADVICE,
@@ -540,9 +547,9 @@ static const char *const advice[N_ADVICE] = {
 	[ADVICE_DOCUMENTS] = "use a smaller --shard-size",
 };
 
-/* Libraries of MPICH (UCX) handle some signals as soon as they are loaded. Then unfinished files would not
- * be removed. */
-static void no_foreign_handlers(void)
+/* Resets the signal handlers that libraries of MPICH (UCX) install when they are loaded, so that
+ * unfinished files are removed. */
+static void reset_signal_handlers(void)
 {
 	struct sigaction a;
 	for (int s = 1; s < NSIG; s++)
@@ -555,7 +562,7 @@ int main(int argc, char **argv)
 	struct opts o;
 	struct err e = {0};
 	struct strs operands = {0};
-	no_foreign_handlers();
+	reset_signal_handlers();
 	log_name(program.name);
 	advice_set(advice);
 	int n = opts_parse(&program, &o, argc, argv, &e);

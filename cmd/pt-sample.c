@@ -30,59 +30,59 @@ struct opts {
 static const struct opt options[] = {
 	{OPT_GROUP, .name = "Sampling"},
 	{OPT_STR, 'p', "prompt", "TEXT", NULL, O(prompt), .help =
-		"Prompt. - reads prompts from standard input, one a line. Without a prompt, or "
-		"with an empty one, the text begins with a line break, or with token 0 where the "
+		"Prompt. - reads prompts from standard input, one per line. Without a prompt, or "
+		"with an empty one, the text begins with a line break, or with token 0 if the "
 		"vocabulary has no line break."},
 	{OPT_FLAG, 0, "allow-special", NULL, "no", O(allow_special), .help =
-		"The text of a special token in the prompt, such as <|endoftext|>, becomes this "
-		"token, instead of tokens of its characters."},
+		"Encode the text of a special token in the prompt, such as <|endoftext|>, as this "
+		"token, not as the tokens of its characters."},
 	{OPT_STR, 'c', "chat", "TEXT", NULL, O(chat), .help =
-		"The message of a user to a chat model, instead of a prompt. - reads standard input, and each "
-		"line begins a conversation. The chat template lays the message out. Special tokens in the "
-		"message are plain text. Only --echo prints it."},
+		"The message of a user to a chat model, instead of a prompt. - reads standard "
+		"input, and each line begins a conversation. The chat template lays the message "
+		"out. Special tokens in the message are plain text. The message is printed only "
+		"with --echo."},
 	{OPT_STR, 0, "chat-template", "NAME", NULL, O(chat_template), .files = "", .needs = "--chat", .help =
-		"The chat template, as for pt-prepare. Default: the template of the training data, or of the "
-		"Hugging Face model that the run began with."},
+		"The chat template, as for pt-prepare. Default: the template of the training "
+		"data, or of the Hugging Face model that training started from."},
 	{OPT_INT, 'n', "tokens", "N", "500", O(tokens), 0, 0, 1e15, .help =
 		"Maximum number of tokens to generate."},
 	{OPT_INT, 'N', "samples", "N", "1", O(samples), 0, 1, 1e9, .help =
 		"Number of texts to generate for each prompt, with a line break after each."},
 	{OPT_DOUBLE, 't', "temperature", "X", "0.8", O(temperature), 0, 0, 1e6, .help =
-		"Sampling temperature, by which the logits are divided. 0: greedy decoding."},
+		"Sampling temperature; logits are divided by it. 0: greedy decoding."},
 	{OPT_INT, 'k', "top-k", "N", "200", O(top_k), 0, 0, 1e9, .help =
 		"Sample from the N most probable tokens. 0: from all."},
 	{OPT_DOUBLE, 0, "top-p", "P", "1", O(top_p), 0, 0, 1, .help =
-		"Sample from the most probable tokens that together have probability P (nucleus "
+		"Sample from the most probable tokens with a total probability of P (nucleus "
 		"sampling)."},
 	{OPT_INT, 's', "seed", "N", "1", O(seed), .help =
 		"Random seed. Equal seeds give equal text."},
 	{OPT_STR, 0, "stop", "TEXT", NULL, O(stop), .help =
-		"End a text after TEXT, too; id:N: before the token N; none: only after --tokens. A text "
-		"always ends, except with none, before the token of the end of a text, if the model has "
-		"one, and with --chat before the token of the end of a turn."},
+		"Also end a text after TEXT; id:N: before the token N; none: only after --tokens. "
+		"Except with none, a text always ends before the model's end-of-text token, if "
+		"there is one, and with --chat before the token that ends a turn."},
 	{OPT_FLAG, 'e', "echo", NULL, "yes", O(echo), .help =
 		"Print the prompt before the text."},
 	{OPT_GROUP, .name = "Execution"},
 	{OPT_FLAG, 0, "cache", NULL, "yes", O(cache), .help =
-		"Keep a cache of keys and values. Without it every token is computed from the "
+		"Keep a cache of keys and values. Without it, every token is computed from the "
 		"whole context again; the text is the same."},
 	{OPT_INT, 0, "tp", "N", "1", O(tp), 0, -1, 1024, .help =
-		"Ranks that divide every weight (tensor parallelism). It must divide the virtual "
+		"Ranks that split every weight (tensor parallelism). It must divide the virtual "
 		"degree that the model was trained with. -1: the remaining ranks."},
 	{OPT_INT, 0, "fsdp", "N", "1", O(fsdp), 0, -1, 1e6, .help =
-		"Ranks that shard the parameters, and gather a layer before it is computed. -1: "
+		"Ranks that shard the parameters and gather each layer before computing it. -1: "
 		"the remaining ranks."},
 	{OPT_INT, 0, "threads", "N", "0", O(threads), 0, 0, 4096, .help =
-		"Number of threads of a rank. 0: the processors of the host, divided among its "
-		"ranks."},
+		"Threads per rank. 0: the processors of the host, divided among its ranks."},
 	{OPT_ENUM, 0, "device", NULL, "cpu", O(device), .values = OPT_WORDS(DEVICE_WORDS), .help =
-		"Where it is computed. A GPU rounds in another way than a CPU, so that the text "
-		"may differ. auto: on a GPU, if each rank finds one of its own."},
+		"Device that computes the text. A GPU rounds differently from a CPU, so the text "
+		"may differ. auto: a GPU, if each rank finds its own."},
 	{OPT_ENUM, 0, "comm", NULL, "auto", O(comm), .values = OPT_WORDS(COMM_LIBRARY_WORDS), .help =
-		"What transfers data between GPUs: as for pt-train."},
+		"Library that transfers data between GPUs, as for pt-train."},
 	{OPT_FLAG, 0, "logits", NULL, "no", O(logits), .help =
-		"Print the logits after the prompt, one token a line, as hexadecimal floats, and "
-		"generate nothing."},
+		"Print the logits after the prompt, one token per line, as hexadecimal floats, "
+		"and generate nothing."},
 	{OPT_END},
 };
 /* clang-format on */
@@ -105,33 +105,32 @@ static const struct program program = {
 	.versions = h5_versions,
 };
 
-struct source {
+struct session {
 	const struct opts *o;
 	struct comm *world;
 	int degree[N_AXES];
 	struct ckpt *ckpt;
 	struct device d;
 	struct inference x;
-	struct chat_template *chat; /* NULL: prompts are no conversations */
+	struct chat_template *chat; /* NULL: prompts are not conversations */
 	struct stops stops;
 	bool echo, warned;
 };
 
-/* The degrees of the mesh. */
-static int check_ranks(struct source *s, struct err *e)
+/* Sets the degrees of the mesh from --tp and --fsdp. */
+static int resolve_mesh(struct session *s, struct err *e)
 {
 	const int64_t wanted[N_AXES] = {1, 1, s->o->fsdp, 1, s->o->tp};
 	int ranks = s->world->size;
 	if (ranks > 1 && s->o->tp == 1 && s->o->fsdp == 1)
-		return err_set(e, EX_USAGE,
-			"%d ranks, and --tp and --fsdp are 1: their product must be %d",
+		return err_set(e, EX_USAGE, "%d ranks: --tp times --fsdp must be %d",
 			ranks, ranks);
 	return mesh_resolve(wanted, ranks, s->degree, e);
 }
 
-/* Collective. A model of Hugging Face is opened as it is. All ranks open the file that rank 0
- * has found: a run may write a newer one meanwhile. */
-static int open_ckpt(struct source *s, const char *name, struct err *e)
+/* Opens a checkpoint or a model of Hugging Face. Collective: all ranks open the file that rank 0
+ * finds, since a run may write a newer one meanwhile. */
+static int open_ckpt(struct session *s, const char *name, struct err *e)
 {
 	scoped_str path = {0};
 	if (s->world->size == 1)
@@ -144,8 +143,8 @@ static int open_ckpt(struct source *s, const char *name, struct err *e)
 	return convert_open_speaker(&s->ckpt, path.s, e);
 }
 
-/* How conversations are laid out, and what ends a text. */
-static int open_texts(struct source *s, struct err *e)
+/* Opens the chat template, and sets what ends a text. */
+static int open_texts(struct session *s, struct err *e)
 {
 	const struct opts *o = s->o;
 	if (o->chat && !(s->chat = prompt_template(s->ckpt, o->chat_template, e)))
@@ -153,9 +152,9 @@ static int open_texts(struct source *s, struct err *e)
 	return stops_find(&s->stops, s->ckpt, o->stop, s->chat, e);
 }
 
-/* Collective, but without an agreement on errors. */
+/* Opens the checkpoint and its model. Collective, but ranks may return different errors. */
 static int open_model(
-	struct source *s, const char *name, struct model_config *config, struct err *e)
+	struct session *s, const char *name, struct model_config *config, struct err *e)
 {
 	if (open_ckpt(s, name, e))
 		return -1;
@@ -173,7 +172,7 @@ static int open_model(
 	if (state_shapes(s->ckpt, config, true, e))
 		return -1;
 	if (model_init(&s->x.model, config, s->ckpt->tokenizer.vocab.n, e)) {
-		e->code = EX_DATAERR; /* they are not this user's options */
+		e->code = EX_DATAERR; /* the options are from the checkpoint */
 		return err_prefix(e, "%s: ", path);
 	}
 	if (model_check_kernels(&s->x.model, e) || weights_check(s->ckpt, &s->x.model, e))
@@ -181,8 +180,9 @@ static int open_model(
 	return layout_check_tp(s->degree[AXIS_TP], &s->x.model, e);
 }
 
-/* Collective. */
-static int open_device(struct source *s, const struct model_config *config, struct err *e)
+/* Opens the device and its communication. Collective. */
+static int open_device(
+	struct session *s, const struct model_config *config, struct err *e)
 {
 	struct train_opts t = {.model = *config,
 		.device = s->o->device,
@@ -196,11 +196,11 @@ static int open_device(struct source *s, const struct model_config *config, stru
 	return comm_device_open(s->world, &s->d, (enum comm_library)s->o->comm, e);
 }
 
-/* Collective. The model of the checkpoint, with its parameters. */
-static int load(struct source *s, const char *name, struct err *e)
+/* Opens the model of a checkpoint and loads its parameters. Collective. */
+static int load(struct session *s, const char *name, struct err *e)
 {
 	struct model_config config;
-	if (check_ranks(s, e)) /* all ranks have the same options */
+	if (resolve_mesh(s, e)) /* all ranks have the same options */
 		return -1;
 	open_model(s, name, &config, e);
 	if (comm_agree(s->world, e) || open_device(s, &config, e))
@@ -210,32 +210,32 @@ static int load(struct source *s, const char *name, struct err *e)
 	return comm_agree(s->world, e);
 }
 
-static void print_logits(const struct source *s, const struct decoder *g)
+static void print_logits(const struct session *s, const struct decoder *g)
 {
 	const float *x = decoder_logits(g);
 	for (int64_t i = 0; i < s->x.model.c.vocab; i++)
 		printf("%lld\t%a\n", (long long)i, (double)x[i]);
 }
 
-/* Text appears as it is drawn. */
-static int put(const char *p, size_t n, struct err *e)
+/* Prints text at once, without buffering. */
+static int print_text(const char *p, size_t n, struct err *e)
 {
 	if (fwrite(p, 1, n, stdout) == n && !fflush(stdout))
 		return 0;
 	return err_set(e, EX_IOERR, "standard output: %s", strerror(errno));
 }
 
-/* Collective. */
-static int put_once(const struct source *s, const char *p, size_t n, struct err *e)
+/* Prints text on rank 0. Collective. */
+static int print_once(const struct session *s, const char *p, size_t n, struct err *e)
 {
 	if (s->world->rank == 0)
-		put(p, n, e);
+		print_text(p, n, e);
 	return comm_agree(s->world, e);
 }
 
-/* Collective. Rank 0 draws token i of a text, and prints it. All ranks get its number; -1: the text
- * has ended, perhaps by an error of rank 0. */
-static int64_t next_token(const struct source *s, struct decoder *g, uint64_t stream,
+/* Draws and prints token i of a text on rank 0. Returns its ID on all ranks; -1: the text has
+ * ended, possibly by an error on rank 0. Collective. */
+static int64_t next_token(const struct session *s, struct decoder *g, uint64_t stream,
 	int64_t i, struct str *text, struct err *e)
 {
 	const struct opts *o = s->o;
@@ -249,7 +249,7 @@ static int64_t next_token(const struct source *s, struct decoder *g, uint64_t st
 		if (stops_at(&s->stops, id))
 			id = -1;
 		tokenizer_decode(&s->ckpt->tokenizer, id, text);
-		if (put(text->s + before, text->len - before, e) ||
+		if (print_text(text->s + before, text->len - before, e) ||
 			(stop && str_ends(text, stop)))
 			id = -1;
 	}
@@ -257,9 +257,9 @@ static int64_t next_token(const struct source *s, struct decoder *g, uint64_t st
 	return id;
 }
 
-/* Collective. */
-static int draw(
-	struct source *s, const uint32_t *ids, int64_t n, uint64_t stream, struct err *e)
+/* Draws and prints a text after the prompt `ids`, or prints its logits. Collective. */
+static int draw_text(
+	struct session *s, const uint32_t *ids, int64_t n, uint64_t stream, struct err *e)
 {
 	const struct opts *o = s->o;
 	struct decoder *g = decoder_open(&s->x.model, &s->d, s->x.store, o->cache);
@@ -280,7 +280,7 @@ static int draw(
 	return comm_agree(s->world, e);
 }
 
-/* The beginning of a text without a prompt: a line break, or else token 0. */
+/* Sets the beginning of a text without a prompt: a line break, or else token 0. */
 static int64_t begin_empty(const struct tokenizer *t, struct str *text, uint32_t **ids)
 {
 	str_clear(text);
@@ -299,11 +299,11 @@ struct prompt {
 	const char *text;
 	size_t len;
 	uint64_t number;
-	const char *from; /* what messages call it */
+	const char *from; /* its name in messages */
 };
 
-/* Special tokens in a prompt are text, which those who write them often do not mean. */
-static void warn_of_special(struct source *s, const struct prompt *p)
+/* Warns once if a prompt has the text of a special token, which is not encoded as the token. */
+static void warn_special(struct session *s, const struct prompt *p)
 {
 	scoped_str name = {0};
 	if (s->o->allow_special || s->warned || s->world->rank)
@@ -314,16 +314,16 @@ static void warn_of_special(struct source *s, const struct prompt *p)
 		warn("%s: the text '%s' of a special token becomes tokens of its characters%s",
 			p->from, text_printable(name.s),
 			s->chat ? ""
-				: "; --allow-special makes it the token, and --chat lays "
-				  "out a conversation");
+				: "; --allow-special encodes it as the token, and --chat "
+				  "lays out a conversation");
 }
 
-/* The tokens of a prompt, and its text. */
-static int64_t encode_prompt(struct source *s, const struct prompt *p, struct str *text,
+/* Encodes a prompt: sets its text and its tokens, and returns the number of tokens or -1. */
+static int64_t encode_prompt(struct session *s, const struct prompt *p, struct str *text,
 	uint32_t **ids, struct err *e)
 {
 	const struct tokenizer *t = &s->ckpt->tokenizer;
-	warn_of_special(s, p);
+	warn_special(s, p);
 	if (s->chat)
 		return prompt_ask(s->chat, t, p->text, p->len, text, ids, e);
 	if (!p->len)
@@ -332,8 +332,8 @@ static int64_t encode_prompt(struct source *s, const struct prompt *p, struct st
 	return tokenizer_encode_all(t, text->s, (int64_t)text->len, ids, e);
 }
 
-/* Collective. Each sample of each prompt has its own stream of random numbers. */
-static int sample(struct source *s, const struct prompt *p, struct err *e)
+/* Draws all samples of a prompt, each with its own stream of random numbers. Collective. */
+static int sample(struct session *s, const struct prompt *p, struct err *e)
 {
 	scoped_str text = {0};
 	uint32_t *ids;
@@ -341,26 +341,26 @@ static int sample(struct source *s, const struct prompt *p, struct err *e)
 	int rc = n < 0 ? err_prefix(e, "%s: ", p->from) : 0;
 	for (int64_t i = 0; i < s->o->samples && !rc; i++) {
 		if (s->echo && !s->o->logits)
-			rc = put_once(s, text.s, text.len, e);
-		rc = rc || draw(s, ids, n, p->number << 32 | (uint64_t)i, e);
+			rc = print_once(s, text.s, text.len, e);
+		rc = rc || draw_text(s, ids, n, p->number << 32 | (uint64_t)i, e);
 		if (!s->o->logits)
-			rc = rc || put_once(s, "\n", 1, e);
+			rc = rc || print_once(s, "\n", 1, e);
 	}
 	if (n >= 0)
 		free(ids);
 	return rc;
 }
 
-/* Collective. A line of standard input, which rank 0 reads: 1, 0 at its end, -1. */
-static int read_line(const struct source *s, struct str *out, struct err *e)
+/* Reads a line of standard input on rank 0. Returns 1, 0 at the end, or -1. Collective. */
+static int read_line(const struct session *s, struct str *out, struct err *e)
 {
 	scoped_ptr char *line = NULL;
-	size_t room = 0;
+	size_t capacity = 0;
 	int64_t n = -1;
 	str_clear(out);
 	comm_watchdog_pause(true); /* a person may be typing */
 	if (s->world->rank == 0)
-		n = getline(&line, &room, stdin);
+		n = getline(&line, &capacity, stdin);
 	if (n < 0 && ferror(stdin))
 		err_errno(e, "standard input");
 	if (n > 0)
@@ -373,8 +373,8 @@ static int read_line(const struct source *s, struct str *out, struct err *e)
 	return 1;
 }
 
-/* Collective. Each line is a prompt. */
-static int sample_lines(struct source *s, struct err *e)
+/* Takes each line of standard input as a prompt. Collective. */
+static int sample_lines(struct session *s, struct err *e)
 {
 	scoped_str line = {0};
 	char from[64];
@@ -388,12 +388,12 @@ static int sample_lines(struct source *s, struct err *e)
 	return rc;
 }
 
-/* Collective. */
-static int run(struct source *s, const char *name, const char *prompt, struct err *e)
+/* Loads the model, draws texts for the prompt, and closes everything. Collective. */
+static int run(struct session *s, const char *name, const char *prompt, struct err *e)
 {
 	const struct prompt only = {prompt, strlen(prompt), 0, "the prompt"};
 	if (s->world->size > 1)
-		signal(SIGPIPE, SIG_IGN); /* an error, which ends all ranks */
+		signal(SIGPIPE, SIG_IGN); /* becomes an error, which ends all ranks */
 	int rc = load(s, name, e);
 	if (!rc)
 		rc = !strcmp(prompt, "-") ? sample_lines(s, e) : sample(s, &only, e);
@@ -429,7 +429,8 @@ static int check_options(const struct opts *o, int operands, struct err *e)
 		return err_set(e, EX_USAGE, "--chat and a prompt are mutually exclusive");
 	if (o->chat && o->allow_special)
 		return err_set(e, EX_USAGE,
-			"--allow-special: what a user says has no special tokens");
+			"--allow-special and --chat are mutually exclusive: a user's message has "
+			"no special tokens");
 	return opts_check_needs(&program, o, e);
 }
 
@@ -442,7 +443,7 @@ int main(int argc, char **argv)
 	int n = opts_parse(&program, &o, argc, argv, &e);
 	if (n >= 0)
 		check_options(&o, n, &e);
-	struct source s = {.o = &o,
+	struct session s = {.o = &o,
 		.world = comm_open(),
 		.echo = n >= 0 && o.echo &&
 			(!o.chat || opts_given(&program, &o, "echo"))};

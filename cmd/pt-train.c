@@ -9,14 +9,14 @@
 #include "run/run.h"
 #include "train/train.h"
 
-static void versions(struct str *out)
+static void print_versions(struct str *out)
 {
 	str_printf(out, "HDF5 %s\n%s\nCPU kernels %s\n", h5_version(), comm_version(),
 		device_isa());
 }
 
-/* Explains a name of Hugging Face's hub, from which nothing is downloaded. */
-static int open_model(struct ckpt **c, const char *path, struct err *e)
+/* Opens a model; a name on Hugging Face's hub gets an error that explains how to download it. */
+static int open_model_or_explain(struct ckpt **c, const char *path, struct err *e)
 {
 	const char *slash = strchr(path, '/');
 	if (slash && slash > path && slash[1] && !strchr(slash + 1, '/') &&
@@ -29,11 +29,11 @@ static int open_model(struct ckpt **c, const char *path, struct err *e)
 }
 
 static struct comm *world;
-static struct job_base found = {.open_model = open_model};
-static bool agreed; /* on an error, by all ranks */
+static struct job_base found = {.open_model = open_model_or_explain};
+static bool agreed; /* all ranks have agreed on an error */
 
-/* A resumed run has its saved options, unless others are given. Collective. */
-static int base(void *opts, struct str *text, struct err *e)
+/* Collective. Adds the options of a checkpoint; those given override them. */
+static int read_base_options(void *opts, struct str *text, struct err *e)
 {
 	const struct train_opts *o = opts;
 	if (o->columns) {
@@ -43,7 +43,7 @@ static int base(void *opts, struct str *text, struct err *e)
 		exit(0);
 	}
 	world = comm_open();
-	/* All ranks come here, unless the options of one are wrong. */
+	/* Ranks with wrong options do not come here: they agree in main(). */
 	agreed = true;
 	if (comm_agree(world, e))
 		return -1;
@@ -58,19 +58,19 @@ static int base(void *opts, struct str *text, struct err *e)
 	return 0;
 }
 
-/* The options that are no part of the weights: a model may be trained with another context, and so other
- * rotary positions, with dropout, and with another epsilon. */
-static bool may_change(const char *key)
+/* Is this an option that the weights do not determine? A model may be trained with another
+ * context (and other rotary positions), dropout or epsilon. */
+static bool may_differ_from_weights(const char *key)
 {
-	static const char *const others[] = {
+	static const char *const free_options[] = {
 		"context ", "rope-", "vocab ", "dropout ", "norm-eps "};
-	for (size_t i = 0; i < ARRAY_LEN(others); i++)
-		if (!strncmp(key, others[i], strlen(others[i])))
+	for (size_t i = 0; i < ARRAY_LEN(free_options); i++)
+		if (!strncmp(key, free_options[i], strlen(free_options[i])))
 			return true;
 	return false;
 }
 
-/* Options of the model that --init-from has otherwise are refused, with both values. */
+/* Rejects options of the model that contradict --init-from, with both values. */
 static int check_model(const struct train_opts *o, struct err *e)
 {
 	scoped_str given = {0}, model = {0}, all = {0}, differ = {0};
@@ -78,23 +78,23 @@ static int check_model(const struct train_opts *o, struct err *e)
 	opts_print(&train_program, o, OPT_MODEL, 0, &given);
 	int rc = convert_options(found.options.s, 1, &model, e) ||
 		 convert_options(given.s, 1, &all, e) ||
-		 conf_diff(&a, &b, "--", " is", ", and that of the run ", &differ, e);
+		 conf_diff(&a, &b, "--", " is", ", but the run's is ", &differ, e);
 	for (char *line = differ.s, *end; !rc && line && *line; line = end + 1) {
 		end = strchr(line, '\n');
 		*end = '\0';
-		if (!may_change(line + 2))
+		if (!may_differ_from_weights(line + 2))
 			rc = err_set(
 				e, EX_USAGE, "init-from: %s: its %s", o->init_from, line);
 	}
 	return rc ? -1 : 0;
 }
 
-/* Operands are data. */
-static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
+/* Parses the options; operands are data. */
+static int parse_options(struct train_opts *o, int argc, char **argv, struct err *e)
 {
 	struct program program = train_program;
-	program.versions = versions;
-	program.base = base;
+	program.versions = print_versions;
+	program.base = read_base_options;
 	int n = opts_parse(&program, o, argc, argv, e);
 	if (n < 0)
 		return -1;
@@ -102,7 +102,7 @@ static int parse(struct train_opts *o, int argc, char **argv, struct err *e)
 		strs_add(&o->data, argv[i]);
 	if (o->resume || found.start_over) {
 		if (found.resume && o->init_from && !strcmp(o->resume, "auto"))
-			o->init_from = NULL; /* the run exists, and is resumed */
+			o->init_from = NULL; /* the run exists and is resumed */
 		o->resume = found.resume;
 		o->resolved.from_workers = found.workers;
 	}
@@ -119,9 +119,9 @@ int main(int argc, char **argv)
 	options_give_advice();
 	for (int i = 0; i < argc; i++)
 		str_printf(&command, "%s%s", i ? " " : "", argv[i]);
-	parse(&o, argc, argv, &e);
+	parse_options(&o, argc, argv, &e);
 	file_spool_limit(o.spool_limit);
-	/* An error of one rank ends all, as of an option in the environment of one host. */
+	/* An error on one rank ends all, e.g. a wrong option in the environment of one host. */
 	if (!world)
 		world = comm_open();
 	log_rank(world->rank, world->size, o.log_all_ranks);

@@ -1,4 +1,4 @@
-/* The backend interface: the functions that a device implements, its initialisation, and the ABI of
+/* The backend interface: the functions that a device implements, its initialization, and the ABI of
  * the CUDA plugin. Code that only uses devices includes device.h. */
 #pragma once
 
@@ -6,8 +6,8 @@
 #include "kernels/kernels.h"
 
 /* The function table of a device; device.h documents each function (device_close() and so on). A
- * device may copy another's table and override entries. The optional ones may be NULL, where the
- * device has nothing to do or lacks the feature. */
+ * device may copy the table of another device and override entries. Optional entries are NULL where
+ * the device has nothing to do or lacks the feature. */
 struct device_ops {
 	void (*memory)(const struct device *, int64_t *used, int64_t *free);
 	void *(*alloc)(struct device *, size_t n_bytes);
@@ -52,15 +52,13 @@ struct device_ops {
 
 extern const struct device_ops cpu_device_ops;
 
-/* Initialises *d with these tables, the name of the kernels, and the properties of its kind. The
- * planning device is initialised as the device that it plans for. */
+/* Initializes *d with these tables, the name of the kernels, and the properties of its kind. The
+ * planning device is initialized with the kind of device that it plans for. */
 static inline void device_init(struct device *d, enum device_kind kind,
 	const struct kernels *k, const struct device_ops *ops)
 {
 	/* Logits computed at a time: enough to keep a whole GPU busy. */
 	enum { CPU_TILE_BYTES = 64 << 20, GPU_TILE_BYTES = 1 << 30 };
-	/* Floats summed at a time: on a CPU, as many as stay in its cache between two additions; on a
-	 * GPU, enough to amortise a kernel launch. */
 	bool gpu = kind == DEVICE_CUDA;
 	memset(d, 0, sizeof(*d));
 	d->k = k;
@@ -75,10 +73,10 @@ static inline void device_init(struct device *d, enum device_kind kind,
 
 /* ---- the CUDA plugin --------------------------------------------------------------- */
 
-/* pt-cuda.so exports `pt_cuda_open`, a device_opener (it returns 1 where there is no GPU, or none
- * for this rank alone, an error that is not reported unless a GPU was requested); `pt_cuda_gpu`,
- * which implements device_gpu(); and `pt_cuda_abi`, which must equal the program's device_abi(): a
- * hash of the kernels' prototypes and of the sizes of structs. */
+/* pt-cuda.so exports three symbols. `pt_cuda_open` is a device_opener; it returns 1 if the host has
+ * no GPU, or none for this rank alone, which is reported only if a GPU was requested. `pt_cuda_gpu`
+ * implements device_gpu(). `pt_cuda_abi` must equal the program's device_abi(), a hash of the
+ * prototypes of all kernels and of the sizes of structs. */
 typedef int device_opener(
 	struct device *d, const struct device_options *o, struct err *e);
 typedef uint64_t device_finder(int rank);

@@ -12,7 +12,7 @@
 
 /* ---- the CUDA plugin -------------------------------------------------------------- */
 
-/* $PT_CUDA, or in the program's directory, or in ../lib/pt from there; -1: not found. */
+/* Finds $PT_CUDA, or the plugin in the program's directory or in ../lib/pt; -1: not found. */
 static int find_plugin(struct str *path)
 {
 	static const char *const places[] = {"pt-cuda.so", "../lib/pt/pt-cuda.so"};
@@ -36,20 +36,20 @@ static int find_plugin(struct str *path)
 	return -1;
 }
 
-/* Returns 1 if pt was built without CUDA, which is not worth a message by itself. */
+/* Sets *e; returns 1 if pt was built without CUDA, which alone is not worth a message. */
 static int plugin_missing(const struct str *path, struct err *e)
 {
 	const char *env = getenv("PT_CUDA");
 	if (env && *env)
-		return err_set(e, EX_FAILED, "PT_CUDA: there is no file %s", path->s);
+		return err_set(e, EX_FAILED, "PT_CUDA: '%s' does not exist", path->s);
 	err_set(e, EX_FAILED,
-		"built without CUDA: there is no pt-cuda.so in the program's directory "
-		"or in ../lib/pt; `make` builds it if nvcc (CUDA 13) is installed, and "
-		"PT_CUDA can give its path");
+		"built without CUDA: pt-cuda.so is missing in the program's directory "
+		"and in ../lib/pt; `make` builds it if nvcc (CUDA 13) is installed, or "
+		"set PT_CUDA to its path");
 	return 1;
 }
 
-/* The functions that it exports. */
+/* The functions that the plugin exports. */
 struct cuda_plugin {
 	device_opener *open;
 	device_finder *gpu;
@@ -63,8 +63,8 @@ static int load_plugin(struct cuda_plugin *h, void *lib, const char *path, struc
 		return err_set(e, EX_FAILED, "%s is not the CUDA plugin of pt", path);
 	if (*abi != device_abi() || !gpu)
 		return err_set(e, EX_FAILED,
-			"%s belongs to another version of pt than this program, which is "
-			"%s; build and install both together",
+			"%s is from another version of pt than this program, %s; build "
+			"and install both together",
 			path, PT_VERSION);
 	/* POSIX allows converting a data pointer to a function pointer, ISO C does not. */
 	memcpy(&h->open, &open, sizeof(open));
@@ -72,7 +72,7 @@ static int load_plugin(struct cuda_plugin *h, void *lib, const char *path, struc
 	return 0;
 }
 
-/* 1: there is no plugin. */
+/* Loads the plugin; 1: pt was built without CUDA. */
 static int open_plugin(struct cuda_plugin *h, struct err *e)
 {
 	scoped_str path = {0};
@@ -80,16 +80,15 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 	if (find_plugin(&path)) {
 		rc = plugin_missing(&path, e);
 	} else {
-		/* A stream that waits for another GPU must not delay others, so each has a queue of
-		 * its own. */
+		/* One queue per stream: a stream that waits for a GPU must not delay others. */
 		setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-		/* Never closed: CUDA does not support being unloaded, and dlopen() again is cheap. */
+		/* Never closed: CUDA cannot be unloaded, and another dlopen() is cheap. */
 		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
 			rc = err_set(e, EX_FAILED,
-				"the CUDA plugin of pt cannot be opened: %s; cuBLASLt comes with "
-				"the CUDA toolkit, and with `pip install nvidia-cublas`: then its "
-				"directory nvidia/cu13/lib belongs into LD_LIBRARY_PATH",
+				"cannot open the CUDA plugin of pt: %s; cuBLASLt comes with the "
+				"CUDA toolkit, or with `pip install nvidia-cublas`, and then its "
+				"directory nvidia/cu13/lib must be in LD_LIBRARY_PATH",
 				dlerror());
 		else
 			rc = load_plugin(h, lib, path.s, e);
@@ -97,8 +96,8 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 	return rc;
 }
 
-/* Without the driver no GPU can be used. This test is immediate, whereas cuBLASLt takes a tenth of a
- * second to load. The plugin that $PT_CUDA names may be an emulation, which needs no driver. */
+/* Returns false if no driver is installed, without which no GPU can be used: loading cuBLASLt to
+ * detect this takes 0.1 s. $PT_CUDA may name an emulator, which needs no driver. */
 static bool has_driver(void)
 {
 	const char *env = getenv("PT_CUDA");
@@ -164,8 +163,8 @@ void device_close(struct device *d)
 	*d = (struct device){0};
 }
 
-/* device_NAME() calls the function of the device's table. If the device has none, it does nothing and
- * returns 0. */
+/* Defines device_NAME(), which calls the function in the device's table; if that is NULL, it does
+ * nothing and returns 0. */
 #define CALL(name, params, ...)                    \
 	void device_##name params                  \
 	{                                          \

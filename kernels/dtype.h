@@ -2,10 +2,9 @@
  * Number formats: bfloat16, IEEE 754 binary16, and the two fp8 formats of Micikevicius et al.
  * 2022, e4m3 without infinity. The table has the properties of each format.
  *
- * A number is stored in the bits of its format. Kernels widen their inputs, compute in fp32, and round
- * their outputs to nearest, ties to even. The declaration of a kernel says which of its matrices may
- * have a 16-bit type ("any": each independently; all others are fp32). 8-bit types are for matmuls
- * only.
+ * A number is stored in the bits of its format. Kernels widen their inputs, compute in fp32, and
+ * round their outputs to nearest, ties to even. In a kernel's comment, "any" marks matrices that
+ * may have a 16-bit type, each independently; all others are fp32. 8-bit types: matmuls only.
  */
 #pragma once
 
@@ -17,14 +16,14 @@ enum { N_DTYPES = DT_E5M2 + 1 };
 struct dtype_row {
 	const char *name;
 	int bits;	   /* of a stored number */
-	int fraction_bits; /* of those, the stored bits of the significand */
+	int fraction_bits; /* stored bits of the significand */
 	float min_normal;  /* the smallest normal number */
 	float largest;	   /* finite number */
 	float epsilon;	   /* from 1 to the next number */
 	bool saturates;	   /* overflow rounds to the largest number, not to infinity */
 };
 
-/* (a constant expression in kernels of CUDA, too) */
+/* A constant expression in CUDA kernels too. */
 #ifdef __cplusplus
 static constexpr struct dtype_row dtype_table[] = {
 #else

@@ -1,6 +1,6 @@
 /*
- * Rounding to the formats of dtype.h, and their bits, for one number on a CPU. It is branch-free integer
- * code, so that the compiler vectorises loops of it; its bits are those of hardware conversions.
+ * Rounding of one number to the formats of dtype.h, and their bits, on a CPU: branch-free integer
+ * code, so that the compiler vectorizes loops. Hardware conversions give the same bits.
  */
 #pragma once
 
@@ -16,7 +16,7 @@ static inline uint32_t select_bits(bool which, uint32_t a, uint32_t b)
 	return (a & mask) | (b & ~mask);
 }
 
-/* To nearest, ties to even. The bits of a float compare as its magnitude, so adding half of
+/* Rounds to nearest, ties to even. The bits of a float compare as its magnitude, so adding half of
  * the last kept bit carries correctly into the exponent. Below the smallest normal number the
  * spacing is constant: adding a number with that spacing (`magic`) rounds to it. */
 static inline float round_to(float x, const struct dtype_row f)
@@ -48,20 +48,20 @@ static inline float round_bf16(float x)
 	return float_of(select_bits(nan, (u | 0x400000u) & 0xffff0000u, r));
 }
 
-/* The difference of the exponent biases, in the place of fp32's exponent. */
+/* The difference of the exponent biases, shifted to the place of fp32's exponent. */
 static inline uint32_t dtype_rebias(const struct dtype_row f)
 {
 	return bits_of(f.min_normal) - (1u << 23);
 }
 
-/* The bits of infinity without the sign, or of the NaN of e4m3, which has no infinity: larger ones are
- * NaN. */
+/* The bits of infinity without the sign, or of the NaN of e4m3, which has no infinity. Larger bits
+ * are NaN. */
 static inline uint32_t dtype_beyond(enum dtype t, const struct dtype_row f)
 {
 	return t == DT_E4M3 ? 0x7f : (1u << (f.bits - 1)) - (1u << f.fraction_bits);
 }
 
-/* The number with these bits, in a format of 16 or 8 bits. A subnormal number is a multiple of the smallest one. */
+/* The number with these bits in a 16-bit or 8-bit format. Subnormals: multiples of the smallest. */
 static inline float widen_bits(uint32_t u, enum dtype t)
 {
 	const struct dtype_row f = dtype_table[t];
@@ -77,7 +77,7 @@ static inline float widen_bits(uint32_t u, enum dtype t)
 	return float_of(r | sign << 31);
 }
 
-/* The bits of a number, rounded to a format of 16 or 8 bits. */
+/* The bits of a number, rounded to a 16-bit or 8-bit format. */
 static inline uint32_t narrow_bits(float x, enum dtype t)
 {
 	const struct dtype_row f = dtype_table[t];

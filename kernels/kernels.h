@@ -2,8 +2,8 @@
  * kernels: the arithmetic of training and inference, and a table of kernels for each device.
  *
  * A kernel is a pure function of its arguments: no state, no communication, no
- * parallelism strategy. Its result does not depend on the number of threads. The order of the
- * sums in a kernel depends only on shapes; no sum uses atomics. Models are in libcore/model.
+ * parallelism strategy. Its result does not depend on the number of threads. The order of
+ * summation in a kernel depends only on shapes; no sum uses atomics. Models are in libcore/model.
  *
  *	dtype.h, matrix.h	number formats, and matrices of them
  *	layers.h		embedding, linear, norm, attention, activation, cross-entropy
@@ -18,9 +18,9 @@
  *
  *	KERNEL(type, name, parameters...)
  *
- * and code for all kernels (the devices' tables and prototypes, the planning device, the
- * self-test, tests) defines KERNEL and includes list.h. Each device implements each kernel: the C
- * type of kernel X is kern_X, and d->k->X(d, ...) calls it on device d.
+ * Code for all kernels (the devices' tables and prototypes, the planning device, the self-test,
+ * tests) defines KERNEL and includes list.h. Each device implements each kernel: the C type of
+ * kernel X is kern_X, and d->k->X(d, ...) calls it on device d.
  */
 #pragma once
 

@@ -26,43 +26,43 @@ static inline bool act_is_gated(enum act_kind kind)
 }
 /* clang-format on */
 
-/* A thread of attn_row on a CPU has the scores of at most so many queries at once. They are in scratch memory,
- * d->threads * ATTN_ROW_QUERIES * round_up(first + rows, 16) floats. */
+/* The queries that a thread of attn_row on a CPU processes at once, at most. Their scores need
+ * d->threads * ATTN_ROW_QUERIES * round_up(first + rows, 16) floats of scratch memory. */
 enum { ATTN_ROW_QUERIES = 4 };
 
 /*
- * What is added to the loss lse - x[t] of a row with the logits x, their log-sum-exp lse and the target t.
- * Label smoothing (Szegedy et al. 2016), as in PyTorch, makes it (1 - e)(lse - x[t]) + e (lse - mean of x);
- * z-loss (Chowdhery et al. 2022), as in OLMo, adds z lse^2. So the gradient of x[j] is
- * (1 + 2 z lse) softmax[j] - e / vocab - (1 - e) [j = t].
+ * Additions to the loss lse - x[t] of a row with the logits x, their log-sum-exp lse and the
+ * target t. Label smoothing (Szegedy et al. 2016), as in PyTorch, makes it (1 - e)(lse - x[t]) +
+ * e (lse - mean of x); z-loss (Chowdhery et al. 2022), as in OLMo, adds z lse^2. So the gradient
+ * of x[j] is (1 + 2 z lse) softmax[j] - e / vocab - (1 - e) [j = t].
  */
 struct xent_terms {
-	float smoothing, z;
+	float smoothing, z; /* e and z above; 0: off */
 };
 
-/* Statistics of rows, see xent_stats. */
+/* Statistics of rows; the kernel xent_stats defines them. */
 struct xent_stats {
 	float *max, *sum, *target; /* [row], or [slice][row] */
 };
 
 /*
- * One application of dropout. The mask at (sample, position, channel) is a function of these,
+ * One application of dropout. The mask at (sample, position, channel) is a function of these three,
  * the step and the key alone; rows are [sequence][position]. An element is dropped if a uniform
  * number is below p: word i % 4 of Philox at (head << 20 | i / 4, position, sample, step),
- * where i is the channel and head is 0; for attention, i is the key's position, `position` the
- * query's, and head the index in the whole model.
+ * where i is the channel and head is 0. For attention, i is the position of the key, `position` the
+ * position of the query, and head its index in the whole model.
  */
 struct dropout {
 	struct philox_key key;
 	float p; /* probability of dropping; 0: off */
-	/* In device memory: all that changes from step to step, so that a captured graph can be
-	 * launched again after a `put`. */
+	/* In device memory, because it changes from step to step: a captured graph can be launched
+	 * again after a `put`. */
 	const uint32_t *step;
 	int64_t first_sample; /* index in the step's global batch */
 	const int32_t *pos;   /* position of each row in its sequence */
 	int64_t seq_rows;     /* rows of one sequence */
-	int64_t first_row; /* index of the first row, if the matrix has a range of the rows */
-	int64_t first_col; /* index of the first column, if it has a slice of the columns */
+	int64_t first_row;    /* index of the matrix's first row in the whole matrix */
+	int64_t first_col;    /* index of the matrix's first column in the whole matrix */
 };
 
 /*
@@ -82,8 +82,8 @@ struct attn {
 	/* [batch * q_rows], in device memory: the position of the first key that each query attends
 	 * to, which is not after the query and does not decrease with its position; NULL: 0. */
 	const int32_t *start;
-	/* Of these keys a query attends to the last `window` up to its own (sliding window: Child et
-	 * al. 2019; Jiang et al. 2023); 0: all. */
+	/* The number of keys that a query attends to, ending with its own (sliding window: Child
+	 * et al. 2019; Jiang et al. 2023); 0: all since start. */
 	int64_t window;
 };
 
@@ -98,46 +98,47 @@ struct norm {
 struct norm_grads {
 	struct mat dx, dgamma, dbeta;
 	struct mat copy; /* of dx (same shape), any */
-	struct mat sums; /* [1, cols], of the rows of the copy */
+	struct mat sums; /* [1, cols]: the sums of the copy over its rows */
 };
 
 #endif
 
 #ifdef KERNEL
 
-/* y[i] = w[ids[i] - first], or 0 if w has no such row; added to y if `add`. */
+/* y[i] = (add ? y[i] : 0) + w[ids[i] - first], or + 0 if w has no such row. */
 KERNEL(void, embed_fwd, struct device *d, struct mat y, struct mat w, const int32_t *ids,
 	int64_t first, bool add)
-/* dw[t] = the sum of dy[i] over i with ids[i] - first = t. The order of the sum depends on the
- * number of its terms only: up to 256 terms, ascending i. */
+/* dw[t] = the sum of dy[i] over all i with ids[i] - first = t. The order of summation depends
+ * only on the number of terms: up to 256 terms, ascending i. */
 KERNEL(void, embed_bwd, struct device *d, struct mat dw, struct mat dy,
 	const int32_t *ids, int64_t first)
 
-/* Matmuls: the two operands are of one type (e4m3 and e5m2 may mix), the result and the bias of
- * any; dw is fp32, or without `add` of the operands' type of 16 bits. Both operands have a scale or neither; the sum is multiplied by both scales,
- * then the bias, or the old value with `add`, is added, and the result is rounded.
+/* Matmuls: both operands have one type (e4m3 and e5m2 may mix), the result and the bias any; dw
+ * is fp32, or without `add` the operands' 16-bit type. Both operands have a scale or neither.
+ * The sum is multiplied by both scales, the bias or (with `add`) the old value is added, and the
+ * result is rounded.
  *
  * y[n,out] = x[n,in] w[out,in]^T + bias[out]; bias.p may be NULL. A bias of higher precision than
  * y may first be cast to y's type. */
 KERNEL(void, linear_fwd, struct device *d, struct mat y, struct mat x, struct mat w,
 	struct mat bias)
-/* dx[n,in] = dy[n,out] w[out,in]; added to dx if `add`. */
+/* dx[n,in] = (add ? dx : 0) + dy[n,out] w[out,in] */
 KERNEL(void, linear_bwd_x, struct device *d, struct mat dx, struct mat dy, struct mat w,
 	bool add)
-/* dw[out,in] = dy[n,out]^T x[n,in]; added to dw if `add`. */
+/* dw[out,in] = (add ? dw : 0) + dy[n,out]^T x[n,in] */
 KERNEL(void, linear_bwd_w, struct device *d, struct mat dw, struct mat dy, struct mat x,
 	bool add)
-/* Fused: a = linear_fwd(x), y = gelu(a) in the tanh form, with the bits of linear_fwd and act_fwd,
- * except that without device_options.exact GELU may read a before it is rounded. And
- * da = gelu'(a) (dy w), as by linear_bwd_x and act_bwd, but a GPU need not round dy w in between, so
- * 16-bit results may differ from those of the two kernels. y, a and da: any, of one type. */
+/* Fused: a = linear_fwd(x), y = gelu(a) in the tanh form, with the bits of linear_fwd and
+ * act_fwd. Without device_options.exact, GELU may read a before it is rounded. Backward: da =
+ * gelu'(a) (dy w), as linear_bwd_x and act_bwd compute it, but a GPU need not round dy w in
+ * between, so 16-bit results may differ from the two kernels. y, a and da: any, of one type. */
 KERNEL(void, linear_gelu_fwd, struct device *d, struct mat y, struct mat a, struct mat x,
 	struct mat w, struct mat bias)
 KERNEL(void, linear_gelu_bwd, struct device *d, struct mat da, struct mat dy,
 	struct mat w, struct mat a)
 /* y[i] += bias; any */
 KERNEL(void, bias_fwd, struct device *d, struct mat y, struct mat bias)
-/* db[1,out] = sum of the rows of dy (any), in an order that depends on the shape only */
+/* db[1,out] = the sum of dy (any) over its rows, in an order that depends only on the shape */
 KERNEL(void, bias_bwd, struct device *d, struct mat db, struct mat dy)
 
 /*
@@ -162,19 +163,19 @@ KERNEL(void, norm_bwd, struct device *d, enum norm_kind kind, const struct norm_
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
 
-/* RMSNorm of each head, which has gamma.cols channels: y = x rstd gamma. y and x: any, of one type. */
+/* RMSNorm of each head of gamma.cols channels: y = x rstd gamma. y and x: any, of one type. */
 KERNEL(void, head_norm_fwd, struct device *d, struct mat y, struct mat x,
 	struct mat gamma, float eps)
 /* Sets dx, any, to the gradient of x; dy: any. rstd is computed again. */
 KERNEL(void, head_norm_bwd_x, struct device *d, struct mat dx, struct mat dy,
 	struct mat x, struct mat gamma, float eps)
-/* Sets dgamma[1, head] to its sum over all rows and heads. */
+/* Sets dgamma[1, head] to the sum over all rows and heads. */
 KERNEL(void, head_norm_bwd_w, struct device *d, struct mat dgamma, struct mat dy,
 	struct mat x, float eps)
 
 /* Rotary position embedding (Su et al. 2021): rotates pairs (j, j + dim/2) of each head by the
- * angle of (position, j); rope[T, dim] holds cosines, then sines. sign = -1 is the inverse, which is
- * the backward. x: any. */
+ * angle of (position, j); rope[T, dim] holds cosines, then sines. sign = -1 is the inverse, which
+ * is the backward. x: any. */
 KERNEL(void, rope, struct device *d, struct mat x, int64_t dim, struct mat rope,
 	const int32_t *pos, float sign)
 
@@ -189,8 +190,8 @@ KERNEL(void, rope, struct device *d, struct mat x, int64_t dim, struct mat rope,
 KERNEL(void, attn_fwd, struct device *d, const struct attn *attn, struct mat o,
 	float *max, float *sum, struct mat q, struct mat k, struct mat v, bool begin,
 	bool end)
-/* Adds the contribution of this pair of chunks to dq, dk and dv; `begin` sets them instead. lse is
- * the forward's `max`; delta[batch, heads, q_rows] is scratch, computed with `begin`. */
+/* Adds the contribution of this pair of chunks to dq, dk and dv; with `begin`, sets them instead.
+ * lse is the forward's `max`; delta[batch, heads, q_rows] is scratch, computed with `begin`. */
 KERNEL(void, attn_bwd, struct device *d, const struct attn *attn, struct mat dq,
 	struct mat dk, struct mat dv, float *delta, struct mat dout, struct mat o,
 	const float *lse, struct mat q, struct mat k, struct mat v, bool begin)
@@ -220,19 +221,18 @@ KERNEL(void, residual_norm, struct device *d, struct mat y, struct mat x, struct
 
 /*
  * Cross-entropy over one slice of the vocabulary, columns [first, first + cols); columns from
- * `vocab` on are padding. The statistics have one float a row: the largest logit, the sum of
- * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any. With
- * smoothing, target is the slice's addend of (1 - e) x[t] + e (mean of x).
- * A target that is negative has no weight: its row has the loss 0 and the gradient 0, and these
- * statistics are 0, 1 and infinity.
+ * `vocab` on are padding. The statistics have one float per row: the largest logit, the sum of
+ * exp(logit - max), and the target's logit, or -infinity if another slice has it. logits: any.
+ * With smoothing, target is the slice's addend of (1 - e) x[t] + e (mean of x). A row with a
+ * negative target has no weight: loss and gradient are 0, the statistics 0, 1 and infinity.
  */
 KERNEL(void, xent_stats, struct device *d, struct xent_stats to, struct mat logits,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms)
-/* Reduces the stats of n_slices slices, [slice][row] each, by the canonical tree: lse[row],
- * loss[row] = lse - target, and the terms. */
+/* Reduces the statistics of n_slices slices, [slice][row] each, by the canonical tree: lse[row],
+ * and loss[row] = lse - target with the terms. */
 KERNEL(void, xent_join, struct device *d, float *lse, float *loss, struct xent_stats of,
 	int64_t n_slices, int64_t rows, struct xent_terms terms)
-/* logits = scale (softmax - onehot) and the terms', in place; *scale is in device memory. */
+/* logits = scale (softmax - onehot), with the terms, in place; *scale is in device memory. */
 KERNEL(void, xent_bwd, struct device *d, struct mat logits, const float *lse,
 	const int32_t *targets, int64_t first, int64_t vocab, struct xent_terms terms,
 	const float *scale)
@@ -242,8 +242,8 @@ KERNEL(void, xent_fused, struct device *d, float *loss, struct mat logits,
 	const int32_t *targets, int64_t vocab, struct xent_terms terms,
 	const float *scale)
 
-/* Inference: the result of a row does not depend on the number of rows, so that decoding with a
- * KV cache gives the bits of decoding without. y as by linear_fwd. */
+/* linear_fwd for inference: the result of a row does not depend on the number of rows, so decoding
+ * with a KV cache gives the same bits as decoding without. */
 KERNEL(void, linear_row, struct device *d, struct mat y, struct mat x, struct mat w,
 	struct mat bias)
 /* Row i of q [rows, heads * dim] is at position first + i, and attends to positions 0 to first + i

@@ -1,5 +1,5 @@
 /* The list of all kernels (an X-macro): define KERNEL(type, name, parameters...) before including
- * this file, which expands it for each kernel and undefines it. */
+ * this file, which expands KERNEL for each kernel and then undefines it. */
 #include "kernels/grid.h"
 #include "kernels/layers.h"
 #include "kernels/optimizer.h"

@@ -7,28 +7,27 @@
 
 #include "kernels/dtype.h"
 
-/* In bytes. cuBLASLt refuses matmuls of fp8 whose scales are aligned to less, though its heuristic
- * does not. */
+/* In bytes. cuBLASLt rejects fp8 matmuls with scales of smaller alignment, though its heuristic
+ * accepts them. */
 enum { SCALE_ALIGN = 16 };
 
-/* A row-major matrix in device memory, whose elements are stored as `type`. */
+/* A row-major matrix in device memory, with elements stored as `type`. */
 struct mat {
 	void *p;
 	int64_t rows, cols;
 	enum dtype type;
-	/* NULL, or in device memory a factor that the elements must still be multiplied by; only
+	/* NULL, or a factor in device memory by which the elements must still be multiplied; only
 	 * matmuls apply it. Aligned to SCALE_ALIGN. */
 	const float *scale;
-	/* fp8 only: NULL, or the transposed matrix, [cols, rows], for matmuls that sum over the rows;
-	 * p may then be NULL. In libcore/model a matrix of a wider type holds here the buffer of its
-	 * later cast to fp8. */
+	/* fp8 only: NULL, or the transposed matrix, [cols, rows], for matmuls that sum over rows;
+	 * p may then be NULL. In libcore/model, wider types: the buffer for a later cast to fp8. */
 	void *transposed;
-	/* NULL, or a number in device memory, which `round` raises to the largest |element| that it
-	 * writes, or to NaN, as `amax` does. So do norm_fwd, norm_bwd (for the copy), residual_norm,
-	 * act_fwd and act_bwd. */
+	/* NULL, or a number in device memory that the kernel which writes the matrix raises to the
+	 * largest |element|, or to NaN, as `amax` does: round, norm_fwd, norm_bwd (for the copy),
+	 * residual_norm, act_fwd and act_bwd. */
 	float *amax;
-	/* From a row to the next one, in elements; 0: cols. More than that if the matrix is some
-	 * columns of another one, which only attention, `rope`, `copy` and head_norm_bwd_x (as dx) take. */
+	/* Elements from one row to the next; 0: cols. Larger if the matrix is a range of columns
+	 * of a wider one, which only attention, rope, copy and head_norm_bwd_x (as dx) accept. */
 	int64_t stride;
 };
 
@@ -61,7 +60,7 @@ static inline int64_t mat_stride(struct mat m)
 	return m.stride ? m.stride : m.cols;
 }
 
-/* Rows [first, first + rows) of m, without the transposed matrix and amax of the whole. */
+/* Returns rows [first, first + rows) of m, without `transposed` and `amax`. */
 static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
 {
 	m.p = (char *)m.p + first * mat_stride(m) * dtype_bytes(m.type);
@@ -71,7 +70,7 @@ static inline struct mat mat_rows(struct mat m, int64_t first, int64_t rows)
 	return m;
 }
 
-/* Columns [first, first + cols) of m. */
+/* Returns columns [first, first + cols) of m, without `transposed` and `amax`. */
 static inline struct mat mat_cols(struct mat m, int64_t first, int64_t cols)
 {
 	m.stride = mat_stride(m);

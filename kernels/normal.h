@@ -4,8 +4,8 @@
  * IEEE 754 rounds correctly (addition, multiplication, square root, conversion) and fuses none:
  * every instruction set and every GPU gives the same bits.
  *
- * The layout is in tiles of 256 numbers, which vector code stores without shuffles: number i uses
- * word i / 64 % 4 of Philox block i / 256 * 64 + i % 64. Words 0 and 1 of a block give a pair of
+ * Numbers are computed in tiles of 256, which vector code stores without shuffles: number i uses
+ * word i / 64 % 4 of Philox block i / 256 * 64 + i % 64. Words 0 and 1 of a block give one pair of
  * numbers, words 2 and 3 another.
  */
 #pragma once
@@ -31,15 +31,15 @@ PHILOX_FN uint32_t bits_of(float x)
 	return bits;
 }
 
-/* A word as a uniform number in (0, 1]. The smallest is 2^-32, so no normal number is larger
- * than 6.67. */
+/* Converts a word to a uniform number in (0, 1]. The smallest is 2^-32, so no normal number is
+ * larger than 6.67. */
 PHILOX_FN float normal_uniform(uint32_t word)
 {
 	return ((float)(int32_t)(word >> 1) + 0.5f) * 0x1p-31f;
 }
 
-/* sqrt(-2 log u). For the logarithm u = 2^e (1 + f), with 1 + f between sqrt(1/2) and sqrt(2), and
- * log(1 + f) = f - f^2 / 2 + f^3 p(f), where p is a Chebyshev fit. */
+/* Returns sqrt(-2 log u). For the logarithm u = 2^e (1 + f), with 1 + f between sqrt(1/2) and
+ * sqrt(2), and log(1 + f) = f - f^2 / 2 + f^3 p(f), where p is a Chebyshev fit. */
 PHILOX_FN float normal_radius(float u)
 {
 	const uint32_t root_half = 0x3f3504f3;
@@ -60,8 +60,8 @@ PHILOX_FN float normal_radius(float u)
 	return sqrtf(-2.0f * log);
 }
 
-/* r cos(2 pi a) and r sin(2 pi a), a = angle 2^-32: a is a multiple of 1/4 and a rest t in
- * [-1/8, 1/8), for which the polynomials are Chebyshev fits. */
+/* Sets *x = r cos(2 pi a) and *y = r sin(2 pi a), where a = angle 2^-32 is split into a multiple
+ * of 1/4 and a remainder t in [-1/8, 1/8), for which the polynomials are Chebyshev fits. */
 PHILOX_FN void normal_pair(float *x, float *y, uint32_t radius, uint32_t angle)
 {
 	float r = normal_radius(normal_uniform(radius));
@@ -84,7 +84,7 @@ PHILOX_FN void normal_pair(float *x, float *y, uint32_t radius, uint32_t angle)
 	*y = r * float_of(sin_bits ^ (quarter & 2) << 30);
 }
 
-/* Number i of the key's sequence; each attempt is another draw, and 0 is the first. */
+/* Returns number i of the key's sequence; each attempt, from 0 on, is another draw. */
 PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attempt)
 {
 	uint64_t block = i / NORMAL_TILE * NORMAL_LANES + i % NORMAL_LANES;
@@ -96,8 +96,8 @@ PHILOX_FN float normal_number(struct philox_key key, uint64_t i, uint32_t attemp
 	return word & 1 ? y : x;
 }
 
-/* z, the first draw of number i, or, if |z| > max, the first later draw that is not (0: no
- * limit). */
+/* Returns z, the first draw of number i, or if |z| > max the first later draw that is within the
+ * limit. max 0: no limit. */
 PHILOX_FN float normal_within(struct philox_key key, uint64_t i, float z, float max)
 {
 	for (uint32_t attempt = 1; max > 0 && fabsf(z) > max; attempt++)

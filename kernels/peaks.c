@@ -2,9 +2,9 @@
  * sparsity the data sheets give twice these figures), at the boost clock. */
 #include "kernels/backend.h"
 
-/* A row matches a name that has all of `words`, or that equals the first word after its '='. The
- * first match is used, so special rows precede general ones. In TFLOP/s; half: bf16 and fp16, with
- * sums in fp32; 0: not supported. */
+/* A row matches a name that contains all of `words`, or that equals a word that begins with '='.
+ * The first match is used, so special rows precede general ones. Peaks in TFLOP/s; half: bf16 and
+ * fp16, with sums in fp32; 0: not supported. */
 struct peak {
 	const char *words[3];
 	double fp8, half, tf32, fp32;

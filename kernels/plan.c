@@ -1,10 +1,10 @@
 /*
- * The planning device: its kernels touch no memory, count the FLOPs of matmuls, record their calls,
- * and add up the time that they would take. The training step itself, run on this device with arenas
- * that only measure, gives the memory and the FLOPs of a step.
+ * The planning device: its kernels touch no memory, count the FLOPs of matmuls, record their
+ * calls, and add up the time that they would take. The training step itself, run on this device
+ * with arenas that only measure, gives the memory and the FLOPs of a step.
  *
- * list.h generates the kernels; NOTE_X is what kernel X counts and records, in terms of its declared
- * parameters. A kernel without a NOTE_ does not compile.
+ * list.h generates the kernels; NOTE_X is what kernel X counts and records, in terms of its
+ * declared parameters. The file does not compile if a kernel has no NOTE_.
  */
 #include "kernels/backend.h"
 #include "kernels/selftest.h"
@@ -14,14 +14,14 @@ void device_plan_notes(struct device *d, struct kernel_calls *calls)
 	d->impl = calls;
 }
 
-/* The type that a matmul's or an attention's operands have. */
+/* The type of the operands of a matmul or of attention. */
 static enum dtype operand_type(const struct kernel_call *c)
 {
 	enum { DOUT = 3 };
 	return c->m[c->kernel == KERNEL_attn_bwd ? DOUT : 1].type;
 }
 
-/* The bytes that a kernel reads and writes: of the matrices in the call, with exceptions. */
+/* Returns the bytes that a kernel reads and writes: the sizes of its matrices, with exceptions. */
 static double moved_bytes(const struct kernel_call *c)
 {
 	const double f32 = sizeof(float), size = (double)mat_size(c->m[0]);
@@ -46,7 +46,7 @@ static double moved_bytes(const struct kernel_call *c)
 	case KERNEL_muon_momentum:
 	case KERNEL_muon_update:
 		return all + f32 * (double)(c->n[0] * (3 + 2 * c->n[1] + 2 * c->n[2]));
-	case KERNEL_grid_sum: /* leaves, sums, what is added to and written */
+	case KERNEL_grid_sum: /* leaves, rounded, sums, the old sum, the new sum */
 		return (double)c->n[0] *
 		       ((double)dtype_bytes(c->m[0].type) * (double)c->n[1] +
 			       f32 * !!(c->n[3] & GRID_ROUNDED) +
@@ -58,6 +58,7 @@ static double moved_bytes(const struct kernel_call *c)
 	}
 }
 
+/* Adds the time that the call would take to the planned device's time. */
 static void add_time(struct device *d, const struct kernel_call *c)
 {
 	struct device_speed *s = d->speed;
@@ -70,14 +71,14 @@ static void add_time(struct device *d, const struct kernel_call *c)
 	s->counted = d->flops;
 }
 
-/* Others would take columns of another matrix for a matrix of their own. */
+/* Returns true if the kernel supports matrices with a stride. */
 static bool takes_columns(enum kernel_id id)
 {
 	return id == KERNEL_attn_fwd || id == KERNEL_attn_bwd || id == KERNEL_rope ||
 	       id == KERNEL_copy || id == KERNEL_head_norm_bwd_x;
 }
 
-static void note(struct device *d, const struct kernel_call *c)
+static void record_call(struct device *d, const struct kernel_call *c)
 {
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++)
 		BUG_ON(c->m[i].stride && !takes_columns(c->kernel));
@@ -87,30 +88,30 @@ static void note(struct device *d, const struct kernel_call *c)
 		add_time(d, c);
 }
 
-#define NOTE(name, ...) note(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__})
+#define NOTE(name, ...) record_call(d, &(struct kernel_call){KERNEL_##name, __VA_ARGS__})
 
 static float dropout_p(const struct dropout *o)
 {
 	return o ? o->p : 0;
 }
 
-/* The FLOPs of y = x w^T, and of its two gradients. */
+/* Counts the FLOPs of y = x w^T, or of either of its gradients. */
 static void count_matmul(struct device *d, struct mat y, struct mat x, struct mat w)
 {
 	BUG_ON(y.rows != x.rows || y.cols != w.rows || x.cols != w.cols);
 	d->flops += 2.0 * (double)mat_size(x) * (double)w.rows;
 }
 
-/* Of i and j in [0, n), the number of pairs with i - j >= least. */
+/* Returns the number of pairs (i, j) in [0, n)^2 with i - j >= least. */
 static double pairs_apart(double n, double least)
 {
-	if (least <= 0) /* all but those with j - i >= 1 - least */
+	if (least <= 0) /* all pairs except j - i >= 1 - least */
 		return n * n - (least > -n ? (n + least - 1) * (n + least) / 2 : 0);
 	return least < n ? (n - least) * (n - least + 1) / 2 : 0;
 }
 
-/* The scores between two chunks that the causal mask and the window keep. A chunk has two runs of
- * positions, which may be adjacent, or one if its length is odd. */
+/* Returns the number of scores between two chunks that the causal mask and the window keep. A chunk
+ * has two runs of positions, which may be adjacent, or one if its length is odd. */
 static double unmasked_scores(const struct attn *a)
 {
 	double n = 0;
@@ -220,7 +221,7 @@ static double unmasked_scores(const struct attn *a)
 	}
 #include "kernels/list.h"
 
-/* An address that is never accessed, as that of an arena that only measures. */
+/* Returns an address that is never accessed, as an arena that only measures does. */
 static void *plan_alloc(struct device *d, size_t n_bytes)
 {
 	static char nothing[64];

@@ -1,4 +1,4 @@
-/* The self-test: records of calls, and their trials. */
+/* The self-test: recording calls, and running their trials. */
 #include "kernels/backend.h"
 #include "kernels/selftest_trial.h"
 
@@ -94,7 +94,7 @@ void kernel_calls_free(struct kernel_calls *x)
 
 /* ---- results and operands ------------------------------------------------------------ */
 
-struct trial_pair result(struct trial *t, const char *what, struct trial_pair x)
+struct trial_pair add_result(struct trial *t, const char *what, struct trial_pair x)
 {
 	BUG_ON(t->n_results == MAX_RESULTS);
 	struct trial_result *r = &t->results[t->n_results++];
@@ -103,33 +103,33 @@ struct trial_pair result(struct trial *t, const char *what, struct trial_pair x)
 	return x;
 }
 
-struct trial_pair result_vector(struct trial *t, const char *what, int64_t n)
+struct trial_pair add_vector(struct trial *t, const char *what, int64_t n)
 {
-	return result(t, what, pair_blank_vector(t, n));
+	return add_result(t, what, pair_blank_vector(t, n));
 }
 
-void operands_with(struct trial *t, const char *names, int64_t rows)
+void make_operands_with_rows(struct trial *t, const char *names, int64_t rows)
 {
 	char name[sizeof(t->results[0].what)], how;
 	for (int i = 0, n; sscanf(names, " %15[a-z-]%n", name, &n) == 1; i++) {
-		struct mat shape = like(t, i);
+		struct mat shape = call_shape(t, i);
 		names += n;
 		how = *names;
 		if (shape.rows > 1)
-			shape.rows = rows ? rows : fewer_rows(shape);
+			shape.rows = rows ? rows : limit_rows(shape);
 		if (*name != '-')
 			t->m[i] = how == '!' ? pair_blank(t, shape)
 					     : pair_random(t, shape, 1);
 		if (how == '!' || how == '+') {
-			result(t, name, t->m[i]);
+			add_result(t, name, t->m[i]);
 			names++;
 		}
 	}
 }
 
-void operands(struct trial *t, const char *names)
+void make_operands(struct trial *t, const char *names)
 {
-	operands_with(t, names, 0);
+	make_operands_with_rows(t, names, 0);
 }
 
 int64_t rows_of(const struct trial *t, int i)
@@ -146,8 +146,8 @@ void trial_check_results(struct trial *t)
 
 /* ---- running all trials ------------------------------------------------------------- */
 
-/* Relative; tf32's for fp32 on a device that is not exact. fp8 operands are equal on both sides, and
- * results are not rounded to fp8. */
+/* Returns the relative rounding error of a type: tf32's for fp32 on a device that is not exact. fp8
+ * operands are equal on both sides, and results are not rounded to fp8. */
 static double rounding_of(const struct device *d, enum dtype type)
 {
 	if (type == DT_F32)
@@ -175,7 +175,7 @@ void trial_run(struct trial *t, const struct kernel_call *c, const struct tolera
 		arena_reset(t->memory[s], marks[s]);
 }
 
-/* `round` is tested first, because pair_send() and fetch() use it. */
+/* Runs all trials. `round` is tested first, because pair_send() and fetch_elements() use it. */
 static void try_calls(
 	struct trial *t, const struct kernel_calls *calls, struct selftest *r)
 {

@@ -2,9 +2,9 @@
  * The self-test: compares the kernels that a run will call on a GPU, at the shapes of the run, with
  * the CPU's on random numbers.
  *
- * The planning device records the kernel calls while the training code runs on it, so no call of a
- * step can be forgotten. Calls outside of steps (synchronisation of workers, generating samples) are
- * recorded by the code that makes them. No call is collective.
+ * The planning device records the kernel calls while the training code runs on it, so no call of
+ * a step can be forgotten. Calls outside of steps (synchronization of workers, generating
+ * samples) are recorded by the code that makes them. No call is collective.
  */
 #pragma once
 
@@ -16,8 +16,8 @@ enum kernel_id {
 	N_KERNELS
 };
 
-/* The properties of a call that decide which code runs and how much work it is. Matrices m and
- * numbers n (kinds, flags, counts) are in the order of the kernel's parameters; pointers are only
+/* The properties of a call that determine which code runs and how much work it does. Matrices m and
+ * integers n (kinds, flags, counts) are in the order of the kernel's parameters; pointers are only
  * tested for NULL. */
 struct kernel_call {
 	enum kernel_id kernel;
@@ -38,28 +38,28 @@ void kernel_note(struct kernel_calls *, const struct kernel_call *);
 void kernel_calls_text(const struct kernel_calls *, struct str *out);
 void kernel_calls_remove(struct kernel_calls *, int64_t i);
 void kernel_calls_free(struct kernel_calls *);
-/* Records the calls of a planning device in a set, from now on. */
+/* Makes a planning device record its calls in a set from now on. */
 void device_plan_notes(struct device *d, struct kernel_calls *);
 
 struct selftest {
 	int64_t n_calls;
 	double seconds, cpu_seconds; /* in total, and in the CPU's kernels */
-	const char *closest;	     /* the kernel with the largest relative error, */
-	double worst;		     /* error / tolerance */
+	const char *closest;	     /* the kernel with the largest error / tolerance */
+	double worst;		     /* error / tolerance of that kernel */
 };
 
-/* What the calls need: memory, and the CPU's work. Trials are small enough that a run, however large
- * its model, waits for less than a second. */
-enum { SELFTEST_STAGED = 1 << 22 }; /* numbers that are copied and compared at a time */
+enum { SELFTEST_STAGED = 1 << 22 }; /* elements that are copied and compared at a time */
 
+/* What the self-test of some calls needs. Trials are small enough that a run, however large its
+ * model, waits for less than a second. */
 struct selftest_work {
 	size_t gpu_bytes, cpu_bytes;
-	double numbers; /* that the CPU makes or compares */
-	double flops;	/* of its matmuls and attention */
+	double numbers; /* elements that the CPU generates or compares */
+	double flops;	/* of the CPU's matmuls and attention */
 };
 void selftest_measure(const struct kernel_calls *, struct selftest_work *);
 
-/* -1 with *e set (kernel, shapes, element) if a kernel is wrong. Allocates the GPU memory that the
- * largest call needs, and frees it. `threads`: of the CPU. */
+/* Runs the trials of all calls; -1 with *e set (kernel, shapes, element) if a kernel is wrong.
+ * Allocates the GPU memory that the largest call needs, and frees it. `threads`: of the CPU. */
 int selftest_run(struct device *d, int threads, const struct kernel_calls *,
 	struct selftest *, struct err *e);

@@ -1,8 +1,8 @@
 /*
- * The self-test of attention: with the head size, formats and chunks of the run, but fewer sequences
- * and heads, and fewer rows of long chunks. There are still several tiles, sequences and groups of
- * heads, since a kernel may be right for the first of these only. The GPU has the CPU's sequences more than
- * once, so that each of its blocks takes several tiles.
+ * The self-test of attention: with the head size, formats and chunks of the run, but fewer
+ * sequences and heads, and fewer rows of long chunks. There are still several tiles, sequences
+ * and groups of heads, since a kernel may be right only for the first of them. The GPU repeats
+ * the CPU's sequences, so that each of its blocks processes several tiles.
  */
 #include "kernels/selftest_trial.h"
 
@@ -11,12 +11,12 @@
 /* The arguments of a call on both sides. */
 struct attn_pair {
 	struct attn a[SIDES];	 /* for the key/value chunk of the call */
-	struct attn self[SIDES]; /* for the queries' chunk, the first of several */
+	struct attn self[SIDES]; /* for the queries' own chunk, the first one */
 	struct trial_pair q, k, v, own_k, own_v; /* own: of the queries' chunk */
-	bool whole;				 /* there is one chunk only */
+	bool whole;				 /* there is only one chunk */
 };
 
-/* The rows for which a forward takes a CPU a fraction of a second. */
+/* Returns a number of rows for which the CPU's forward takes a fraction of a second. */
 static int64_t rows_within(const struct attn *a)
 {
 	const double enough = 2e9;
@@ -25,14 +25,14 @@ static int64_t rows_within(const struct attn *a)
 	return max64(MIN_ROWS, (int64_t)sqrt(enough / per_pair));
 }
 
-/* Scales the first positions of a chunk's runs to another length of runs. */
+/* Scales the first positions of a chunk's runs from run length `from` to run length `to`. */
 static void move_runs(int64_t first[2], int64_t from, int64_t to)
 {
 	for (int i = 0; i < 2; i++)
 		first[i] = first[i] / max64(1, from) * to;
 }
 
-static struct attn smaller(const struct attn *c)
+static struct attn shrink_attn(const struct attn *c)
 {
 	enum { SEQUENCES = 2, GROUPS = 2, FIRST_HEAD = 3 };
 	struct attn a = *c;
@@ -40,17 +40,17 @@ static struct attn smaller(const struct attn *c)
 	a.batch = min64(c->batch, SEQUENCES);
 	a.kv_heads = min64(c->kv_heads, GROUPS);
 	a.heads = a.kv_heads * per_group;
-	a.q_rows = a.k_rows = fewer(c->q_rows, rows_within(&a));
+	a.q_rows = a.k_rows = limit_size(c->q_rows, rows_within(&a));
 	move_runs(a.q_first, c->q_rows / runs, a.q_rows / runs);
 	move_runs(a.k_first, c->k_rows / runs, a.k_rows / runs);
-	if (c->window) /* of as large a part of the rows */
+	if (c->window) /* the same fraction of the rows */
 		a.window = ceil_div(c->window * a.q_rows, c->q_rows);
 	a.first_head = FIRST_HEAD;
 	return a;
 }
 
-/* The GPU's sequences: for several tiles a block, if the run has so many. Dropout and documents
- * would not repeat, and have kernels with a block for each tile. */
+/* Returns the number of GPU sequences: enough for several tiles per block, if the run has so many.
+ * Dropout and documents would not repeat, and their kernels have one block per tile. */
 static int64_t sequences_of(const struct attn *run, const struct attn *a)
 {
 	enum { TILE = 192, TILES = 400 };
@@ -61,7 +61,7 @@ static int64_t sequences_of(const struct attn *run, const struct attn *a)
 		min64(ceil_div(TILES, tiles), run->batch * run->heads / a->heads));
 }
 
-/* The shape of matrix i of the call, for so many heads and the rows of *a. */
+/* Returns the shape of matrix i of the call, for `heads` heads and the rows of *a. */
 static struct mat heads_like(
 	const struct trial *t, int i, const struct attn *a, int64_t heads)
 {
@@ -89,7 +89,7 @@ static struct trial_pair blank_heads(
 		x->a[CPU].batch * x->a[CPU].q_rows);
 }
 
-/* A number for each query and head. */
+/* Makes a blank vector with one element per query and head. */
 static struct trial_pair blank_state(struct trial *t, const struct attn_pair *x)
 {
 	const struct attn *a = x->a;
@@ -97,7 +97,7 @@ static struct trial_pair blank_state(struct trial *t, const struct attn_pair *x)
 		mat(&(int){0}, a[GPU].batch, a[GPU].heads * a[GPU].q_rows), a[CPU].batch);
 }
 
-/* Short documents in every second sequence, and one document in each of the others. */
+/* Makes the starts of documents: every second sequence has short documents, the others have one. */
 static struct trial_pair starts_of(struct trial *t, const struct attn *a)
 {
 	enum { SHORT = 97 };
@@ -111,10 +111,10 @@ static struct trial_pair starts_of(struct trial *t, const struct attn *a)
 	return pair_bytes(t, start, (size_t)n * sizeof(*start));
 }
 
-/* q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
+/* Makes the operands; q, k and v are matrices q_at, q_at + 1 and q_at + 2 of the call. */
 static struct attn_pair attn_pair_of(struct trial *t, int q_at, bool whole)
 {
-	struct attn a = smaller(&t->c->attn);
+	struct attn a = shrink_attn(&t->c->attn);
 	struct attn_pair x = {.a = {a, a}, .whole = whole};
 	struct dropouts o = dropouts_of(t, a.q_rows);
 	struct trial_pair start = {0};
@@ -178,8 +178,8 @@ static void backward(
 			x->q.m[s], x->k.m[s], x->v.m[s], false);
 }
 
-/* If they are columns of one matrix in the run, they are here, on the GPU. */
-static struct attn_grads joined(struct trial *t, struct attn_grads g)
+/* Makes the GPU's gradients columns of one matrix if they are in the run. */
+static struct attn_grads join_columns(struct trial *t, struct attn_grads g)
 {
 	struct mat *const parts[] = {&g.dq.m[GPU], &g.own_dk.m[GPU], &g.own_dv.m[GPU]};
 	int64_t at = 0, cols = 0;
@@ -228,7 +228,7 @@ void try_attn_bwd(struct trial *t)
 		x.q.m[CPU], x.k.m[CPU], x.v.m[CPU], x.whole, true);
 	pair_send(t, g.o);
 	pair_send(t, g.lse);
-	const struct attn_grads all = joined(t, g);
+	const struct attn_grads all = join_columns(t, g);
 	backward(t, &x, &all);
 	check_gradient(t, "dq", g.dq, all.dq.m[GPU]);
 	check_gradient(t, "dk", g.own_dk, all.own_dk.m[GPU]);

@@ -3,11 +3,11 @@
 
 #include <math.h>
 
-enum { FIRST = 3 }; /* token of row 0; other slices have the tokens before it */
+enum { FIRST = 3 }; /* the token of row 0; other slices have the tokens before it */
 
 void try_embed_fwd(struct trial *t)
 {
-	operands(t, "y+ w");
+	make_operands(t, "y+ w");
 	struct trial_pair ids = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1) + 2 * FIRST);
 	bool add = t->c->n[0];
 	BOTH(t, embed_fwd, M(0), M(1), ids.m[s].p, FIRST, add);
@@ -15,7 +15,7 @@ void try_embed_fwd(struct trial *t)
 
 void try_embed_bwd(struct trial *t)
 {
-	operands(t, "dw! dy");
+	make_operands(t, "dw! dy");
 	struct trial_pair ids = pair_ints(t, rows_of(t, 1), 0, rows_of(t, 0) + 2 * FIRST);
 	BOTH(t, embed_bwd, M(0), M(1), ids.m[s].p, FIRST);
 }
@@ -23,32 +23,33 @@ void try_embed_bwd(struct trial *t)
 /* ---- matmuls ----------------------------------------------------------------------- */
 
 /*
- * The algorithm of a matmul depends on its shape, so it is tested with all rows and columns. But the
- * GPU's weight [out, in] repeats the few rows of the CPU's, and so do the rows of the other operands: so
- * each row and column of a result equals one of the CPU's. A sum over rows is the CPU's with each row
- * weighted by its number of repetitions, and one over `out` that of the sums of equal columns.
+ * The algorithm of a matmul depends on its shape, so it is tested with all rows and columns. But
+ * the GPU's weight [out, in] repeats the few rows of the CPU's weight, and rows of other operands
+ * repeat too, so each row and column of a result equals one of the CPU's result. The CPU
+ * multiplies rows by their repetitions for a sum over rows, and adds equal columns for one over
+ * `out`.
  */
 struct period {
 	int64_t out, rows; /* rows of the weight, and of the other operands */
 };
 
-/* An odd number of rows, if not all: so no tile of the weight equals another. */
+/* Returns all rows of a weight as its period, or an odd number, so that no two tiles are equal. */
 static struct period period(struct mat w)
 {
 	enum { MIN = 16, MAX = 256 };
-	int64_t out = max64(MIN, ENOUGH / max64(1, w.cols)) | 1;
-	int64_t rows = max64(MIN, ENOUGH / max64(1, max64(w.rows, w.cols)));
+	int64_t out = max64(MIN, MAX_TRIAL_ELEMENTS / max64(1, w.cols)) | 1;
+	int64_t rows = max64(MIN, MAX_TRIAL_ELEMENTS / max64(1, max64(w.rows, w.cols)));
 	return (struct period){min64(out, w.rows), min64(rows, MAX)};
 }
 
-/* The scale that gives a sum of n products the variance of the other operand. */
+/* Returns the scale for which a sum of n products has the variance of the other operand. */
 static double fan(int64_t n)
 {
 	return 1 / sqrt((double)max64(1, n));
 }
 
-/* The scale of an operand that has one. */
-static struct trial_pair scale_of(struct trial *t, struct mat like)
+/* Makes the scale of an operand that has one. */
+static struct trial_pair make_scale(struct trial *t, struct mat like)
 {
 	const float scale = 0.375f;
 	return like.scale ? pair_bytes(t, &scale, sizeof(scale))
@@ -56,8 +57,8 @@ static struct trial_pair scale_of(struct trial *t, struct mat like)
 }
 
 /* Adds the transposed matrix to the GPU's fp8 operand, by a cast with a scale of 1, which does not
- * change the numbers. x->p becomes NULL if the run has only the transposed matrix. */
-static void transpose(struct trial *t, struct mat like, struct trial_pair *x)
+ * change the elements. x->p becomes NULL if the run has only the transposed matrix. */
+static void add_transposed(struct trial *t, struct mat like, struct trial_pair *x)
 {
 	const float max = dtype_table[like.type].largest;
 	struct device *d = t->d[GPU];
@@ -73,53 +74,53 @@ static void transpose(struct trial *t, struct mat like, struct trial_pair *x)
 }
 
 /* Adds the scale and the transposed matrix of an operand. */
-static struct trial_pair operand(struct trial *t, struct mat like, struct trial_pair x)
+static struct trial_pair add_scale(struct trial *t, struct mat like, struct trial_pair x)
 {
-	struct trial_pair scale = scale_of(t, like);
+	struct trial_pair scale = make_scale(t, like);
 	for (enum side s = GPU; s < SIDES; s++)
 		x.m[s].scale = scale.m[s].p;
 	if (like.transposed)
-		transpose(t, like, &x);
+		add_transposed(t, like, &x);
 	return x;
 }
 
-/* Matrix i of the call, with p even if the run has only the transposed matrix. */
-static struct mat numbers_of(const struct trial *t, int i)
+/* Returns the shape of matrix i of the call, with p even if the run has only `transposed`. */
+static struct mat stored_shape(const struct trial *t, int i)
 {
-	struct mat m = like(t, i);
+	struct mat m = call_shape(t, i);
 	if (!m.p)
 		m.p = m.transposed;
 	return m;
 }
 
-/* Operand i, which repeats so many rows and columns. */
-static struct trial_pair repeated(
+/* Makes operand i, which repeats `rows` rows and `cols` columns. */
+static struct trial_pair make_repeated(
 	struct trial *t, int i, int64_t rows, int64_t cols, double scale)
 {
-	struct trial_pair x = pair_repeated(t, numbers_of(t, i), rows, cols, scale);
+	struct trial_pair x = pair_repeated(t, stored_shape(t, i), rows, cols, scale);
 	pair_send(t, x);
-	return operand(t, like(t, i), x);
+	return add_scale(t, call_shape(t, i), x);
 }
 
 static struct trial_pair whole_rows(struct trial *t, int i, int64_t rows, double scale)
 {
-	return repeated(t, i, rows, like(t, i).cols, scale);
+	return make_repeated(t, i, rows, call_shape(t, i).cols, scale);
 }
 
-/* The operands of y = x w^T: the matrices before w but x, and those behind it, have a column for each of w's rows. */
+/* Makes the operands of y = x w^T: all matrices except w and x have a column for each row of w. */
 static void forward_operands(struct trial *t, int w_at)
 {
-	struct period n = period(like(t, w_at));
+	struct period n = period(call_shape(t, w_at));
 	for (int i = 0; i < MAX_OPERANDS; i++)
 		if (i == w_at)
-			t->m[i] = whole_rows(t, i, n.out, fan(like(t, i).cols));
+			t->m[i] = whole_rows(t, i, n.out, fan(call_shape(t, i).cols));
 		else if (i == w_at - 1)
 			t->m[i] = whole_rows(t, i, n.rows, 1);
 		else
-			t->m[i] = repeated(t, i, n.rows, n.out, 1);
+			t->m[i] = make_repeated(t, i, n.rows, n.out, 1);
 }
 
-/* The CPU's matrix with the sums of the columns that belong to equal rows of w. */
+/* Returns the CPU's matrix with the sums of the columns that belong to equal rows of w. */
 static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
 {
 	struct mat sum = mat_take(t->memory[CPU], x.rows, cols, DT_F32);
@@ -135,24 +136,24 @@ static struct mat sums_of_columns(struct trial *t, struct mat x, int64_t cols)
 	return sum;
 }
 
-/* The operands of dx = dy w, with weight 2. */
+/* Makes the operands of dx = dy w; the weight is operand 2. */
 static void backward_operands(struct trial *t)
 {
 	enum { DY = 1, W };
-	struct period n = period(like(t, W));
+	struct period n = period(call_shape(t, W));
 	for (int i = 0; i < MAX_OPERANDS; i++)
-		t->m[i] = i == W ? whole_rows(t, i, n.out, fan(like(t, i).rows))
+		t->m[i] = i == W ? whole_rows(t, i, n.out, fan(call_shape(t, i).rows))
 				 : whole_rows(t, i, n.rows, 1);
 	t->m[DY].m[CPU] = sums_of_columns(t, t->m[DY].m[CPU], n.out);
 }
 
-/* The trial of a matmul with weight 2. */
-#define MATMUL_TRIAL(name, what, make_operands, ...) \
-	void try_##name(struct trial *t)             \
-	{                                            \
-		make_operands;                       \
-		result(t, what, t->m[0]);            \
-		BOTH(t, name, __VA_ARGS__);          \
+/* Defines the trial of a matmul with the weight as operand 2. */
+#define MATMUL_TRIAL(name, what, prepare, ...) \
+	void try_##name(struct trial *t)       \
+	{                                      \
+		prepare;                       \
+		add_result(t, what, t->m[0]);  \
+		BOTH(t, name, __VA_ARGS__);    \
 	}
 MATMUL_TRIAL(linear_fwd, "y", forward_operands(t, 2), M(0), M(1), M(2), M(3))
 MATMUL_TRIAL(linear_row, "y", forward_operands(t, 2), M(0), M(1), M(2), M(3))
@@ -172,11 +173,11 @@ static void weigh_rows(struct mat x, int64_t n)
 
 void try_linear_bwd_w(struct trial *t)
 {
-	struct period few = period(like(t, 0));
-	int64_t n = like(t, 1).rows;
-	struct trial_pair dw = result(t, "dw", whole_rows(t, 0, few.out, 1));
+	struct period few = period(call_shape(t, 0));
+	int64_t n = call_shape(t, 1).rows;
+	struct trial_pair dw = add_result(t, "dw", whole_rows(t, 0, few.out, 1));
 	struct trial_pair x = whole_rows(t, 2, few.rows, 1);
-	struct trial_pair dy = repeated(t, 1, few.rows, few.out, fan(n));
+	struct trial_pair dy = make_repeated(t, 1, few.rows, few.out, fan(n));
 	bool add = t->c->n[0];
 	if (!t->measures)
 		weigh_rows(dy.m[CPU], n);
@@ -186,8 +187,8 @@ void try_linear_bwd_w(struct trial *t)
 void try_linear_gelu_fwd(struct trial *t)
 {
 	forward_operands(t, 3);
-	result(t, "a", t->m[1]);
-	result(t, "y", t->m[0]);
+	add_result(t, "a", t->m[1]);
+	add_result(t, "y", t->m[0]);
 	BOTH(t, linear_gelu_fwd, M(0), M(1), M(2), M(3), M(4));
 }
 
@@ -203,22 +204,22 @@ static enum norm_kind norm_kind(const struct trial *t)
 	return (enum norm_kind)t->c->n[0];
 }
 
-/* Matrix i of the call, for the rows of x. */
+/* Makes matrix i of the call, the statistics of the rows of x. */
 static struct trial_pair blank_stats(struct trial *t, int i, struct trial_pair x)
 {
-	struct mat stats = like(t, i);
+	struct mat stats = call_shape(t, i);
 	stats.cols = x.m[CPU].rows;
 	return pair_blank(t, stats);
 }
 
 void try_norm_fwd(struct trial *t)
 {
-	operands(t, "y! - x gamma beta");
-	struct trial_pair stats = result(t, "statistics", blank_stats(t, 1, t->m[2]));
+	make_operands(t, "y! - x gamma beta");
+	struct trial_pair stats = add_result(t, "statistics", blank_stats(t, 1, t->m[2]));
 	BOTH(t, norm_fwd, norm_kind(t), M(0), stats.m[s], M(2), M(3), M(4), eps);
 }
 
-/* The forward's statistics, computed by the CPU. */
+/* Computes the forward's statistics on the CPU. */
 static struct trial_pair stats_of(
 	struct trial *t, int i, struct trial_pair x, struct trial_pair gamma)
 {
@@ -235,31 +236,32 @@ static struct trial_pair stats_of(
 
 void try_norm_bwd_x(struct trial *t)
 {
-	operands(t, "dx+ dy x - gamma");
+	make_operands(t, "dx+ dy x - gamma");
 	struct trial_pair stats = stats_of(t, 3, t->m[2], t->m[4]);
 	BOTH(t, norm_bwd_x, norm_kind(t), M(0), M(1), M(2), stats.m[s], M(4));
 }
 
-/* The range of rows of a call, at the end of all rows, that dgamma and dbeta are summed over. */
+/* Gets the range of rows, at the end of all rows, over which the call sums dgamma and dbeta. */
 static void sum_range(struct trial *t, struct mat x, int64_t *first, int64_t *rows)
 {
 	int64_t sums = t->c->n[1];
-	*rows = fewer(sums, fewer_rows(x));
+	*rows = limit_size(sums, limit_rows(x));
 	*first = sums < x.rows ? *rows : 0;
 }
 
 void try_norm_bwd_w(struct trial *t)
 {
 	int64_t first, rows;
-	sum_range(t, like(t, 3), &first, &rows);
-	operands_with(t, "dgamma! dbeta! dy x -", first + rows);
-	struct trial_pair stats = stats_of(t, 4, t->m[3], pair_random(t, like(t, 0), 1));
+	sum_range(t, call_shape(t, 3), &first, &rows);
+	make_operands_with_rows(t, "dgamma! dbeta! dy x -", first + rows);
+	struct trial_pair stats =
+		stats_of(t, 4, t->m[3], pair_random(t, call_shape(t, 0), 1));
 	BOTH(t, norm_bwd_w, norm_kind(t), M(0), M(1), M(2), M(3), stats.m[s], first,
 		rows);
 }
 
-/* Checks the copy of dx, which equals the GPU's own dx rounded to the copy's type, and the sums of its
- * rows. The CPU's dx differs by fp32 rounding, which moves a few elements to another 16-bit number. */
+/* Checks the copy of dx, which equals the GPU's own dx rounded to the copy's type, and its sums
+ * over rows. The CPU's dx differs by fp32 rounding, so a few elements would round differently. */
 static void check_norm_copy(struct trial *t, struct trial_pair copy,
 	struct trial_pair sums, int64_t first, int64_t rows)
 {
@@ -280,10 +282,11 @@ static void check_norm_copy(struct trial *t, struct trial_pair copy,
 void try_norm_bwd(struct trial *t)
 {
 	int64_t first, rows;
-	sum_range(t, like(t, 4), &first, &rows);
-	operands_with(t, "dx+ dgamma! dbeta! dy x - gamma - -", first + rows);
-	struct trial_pair copy = pair_random(t, with_rows(like(t, 7), first + rows), 0);
-	struct trial_pair sums = pair_blank(t, like(t, 8));
+	sum_range(t, call_shape(t, 4), &first, &rows);
+	make_operands_with_rows(t, "dx+ dgamma! dbeta! dy x - gamma - -", first + rows);
+	struct trial_pair copy =
+		pair_random(t, with_rows(call_shape(t, 7), first + rows), 0);
+	struct trial_pair sums = pair_blank(t, call_shape(t, 8));
 	struct trial_pair stats = stats_of(t, 5, t->m[4], t->m[6]);
 	struct norm_grads to[SIDES];
 	for (enum side s = GPU; s < SIDES; s++)
@@ -296,7 +299,7 @@ void try_norm_bwd(struct trial *t)
 TRIAL(head_norm_fwd, "y! x gamma", M(0), M(1), M(2), eps)
 TRIAL(head_norm_bwd_w, "dgamma! dy x", M(0), M(1), M(2), eps)
 
-/* Matrix 0 of the call, with the GPU's as columns of another matrix if the run has it so. */
+/* Returns t->m[0], with the GPU's matrix as columns of a wider matrix if it is so in the run. */
 static struct trial_pair as_columns(struct trial *t)
 {
 	struct trial_pair x = t->m[0];
@@ -319,7 +322,7 @@ static void check_columns(struct trial *t, const char *what, struct trial_pair x
 
 void try_head_norm_bwd_x(struct trial *t)
 {
-	operands(t, "dx dy x gamma");
+	make_operands(t, "dx dy x gamma");
 	struct trial_pair dx = as_columns(t);
 	BOTH(t, head_norm_bwd_x, dx.m[s], M(1), M(2), M(3), eps);
 	check_columns(t, "dx", dx);
@@ -329,7 +332,7 @@ void try_head_norm_bwd_x(struct trial *t)
 
 void try_rope(struct trial *t)
 {
-	operands(t, "x rope");
+	make_operands(t, "x rope");
 	struct trial_pair pos = pair_ints(t, rows_of(t, 0), 0, rows_of(t, 1));
 	struct trial_pair x = as_columns(t);
 	int64_t dim = t->c->n[0];
@@ -367,14 +370,14 @@ struct dropouts dropouts_of(struct trial *t, int64_t rows)
 
 void try_dropout(struct trial *t)
 {
-	operands(t, "y! x");
+	make_operands(t, "y! x");
 	struct dropouts o = dropouts_of(t, rows_of(t, 1));
 	BOTH(t, dropout, M(0), M(1), &o.d[s]);
 }
 
 void try_residual(struct trial *t)
 {
-	operands(t, "y! x sum bias");
+	make_operands(t, "y! x sum bias");
 	struct dropouts o = dropouts_of(t, rows_of(t, 1));
 	bool drops = t->c->p > 0;
 	BOTH(t, residual, M(0), M(1), M(2), M(3), drops ? &o.d[s] : NULL);
@@ -382,8 +385,8 @@ void try_residual(struct trial *t)
 
 void try_residual_norm(struct trial *t)
 {
-	operands(t, "y! x sum bias h! - gamma beta");
-	struct trial_pair stats = result(t, "statistics", blank_stats(t, 5, t->m[1]));
+	make_operands(t, "y! x sum bias h! - gamma beta");
+	struct trial_pair stats = add_result(t, "statistics", blank_stats(t, 5, t->m[1]));
 	struct dropouts o = dropouts_of(t, rows_of(t, 1));
 	bool drops = t->c->p > 0;
 	struct norm n[SIDES];
@@ -405,11 +408,11 @@ void try_round_scaled(struct trial *t)
 {
 	const float max = 3.7f;
 	enum dtype type = dtype_of(t);
-	struct mat of = with_rows(numbers_of(t, 0), fewer_rows(like(t, 0)));
-	struct trial_pair x = pair_random(t, few(t, 1), 1), y = pair_blank(t, of),
+	struct mat of = with_rows(stored_shape(t, 0), limit_rows(call_shape(t, 0)));
+	struct trial_pair x = pair_random(t, small_shape(t, 1), 1), y = pair_blank(t, of),
 			  turned = y;
 	struct trial_pair amax = pair_bytes(t, &max, sizeof(max));
-	struct trial_pair inverse = result_vector(t, "inverse", 1);
+	struct trial_pair inverse = add_vector(t, "inverse", 1);
 	if (of.transposed) {
 		struct mat other = of;
 		other.rows = of.cols;
@@ -417,7 +420,7 @@ void try_round_scaled(struct trial *t)
 		turned = pair_blank(t, other);
 		y.m[GPU].transposed = turned.m[GPU].p;
 	}
-	if (!like(t, 0).p)
+	if (!call_shape(t, 0).p)
 		y.m[GPU].p = NULL;
 	BOTH(t, round_scaled, y.m[s], inverse.m[s].p, x.m[s], type, amax.m[s].p);
 	if (y.m[GPU].p)
@@ -433,8 +436,9 @@ void try_round_scaled(struct trial *t)
 void try_narrow(struct trial *t)
 {
 	enum dtype type = dtype_of(t);
-	operands(t, "x");
-	struct trial_pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 2));
+	make_operands(t, "x");
+	struct trial_pair y =
+		add_vector(t, "y", ceil_div(mat_size(small_shape(t, 0)), 2));
 	BOTH(t, narrow, y.m[s].p, M(0), type);
 }
 
@@ -442,8 +446,8 @@ void try_widen(struct trial *t)
 {
 	enum dtype type = dtype_of(t);
 	struct device *cpu = t->d[CPU];
-	operands(t, "y!");
-	struct trial_pair x = pair_random(t, few(t, 0), 1);
+	make_operands(t, "y!");
+	struct trial_pair x = pair_random(t, small_shape(t, 0), 1);
 	struct trial_pair bits = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 2));
 	cpu->k->narrow(cpu, bits.m[CPU].p, x.m[CPU], type);
 	pair_send(t, bits);
@@ -454,18 +458,19 @@ static const float weights_amax = 3.7f;
 
 void try_narrow_scaled(struct trial *t)
 {
-	operands(t, "x");
+	make_operands(t, "x");
 	struct trial_pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
-	struct trial_pair y = result_vector(t, "y", ceil_div(mat_size(few(t, 0)), 4));
+	struct trial_pair y =
+		add_vector(t, "y", ceil_div(mat_size(small_shape(t, 0)), 4));
 	BOTH(t, narrow_scaled, y.m[s].p, M(0), amax.m[s].p);
 }
 
 void try_widen_scaled(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
-	operands(t, "y!");
+	make_operands(t, "y!");
 	struct trial_pair amax = pair_bytes(t, &weights_amax, sizeof(weights_amax));
-	struct trial_pair x = pair_random(t, few(t, 0), 1);
+	struct trial_pair x = pair_random(t, small_shape(t, 0), 1);
 	struct trial_pair bytes = pair_blank_vector(t, ceil_div(mat_size(x.m[CPU]), 4));
 	cpu->k->narrow_scaled(cpu, bytes.m[CPU].p, x.m[CPU], &weights_amax);
 	pair_send(t, bytes);
@@ -475,17 +480,16 @@ void try_widen_scaled(struct trial *t)
 void try_amax(struct trial *t)
 {
 	const float min = 0.5f;
-	operands(t, "x");
-	struct trial_pair amax = result(t, "amax", pair_bytes(t, &min, sizeof(min)));
+	make_operands(t, "x");
+	struct trial_pair amax = add_result(t, "amax", pair_bytes(t, &min, sizeof(min)));
 	BOTH(t, amax, amax.m[s].p, M(0));
 }
 
 /* ---- cross-entropy ------------------------------------------------------------------ */
 
-/* Of the z-loss, which is tried whether a run has it or not. */
-static const float try_z = 1e-3f;
+static const float try_z = 1e-3f; /* z-loss is tried whether the run has it or not */
 
-/* Targets in [0, end), and every fifth row without weight. */
+/* Makes targets in [0, end); every fifth row has no weight. */
 static struct trial_pair some_targets(struct trial *t, int64_t n, int64_t end)
 {
 	struct trial_pair targets = pair_ints(t, n, 0, end);
@@ -498,12 +502,11 @@ static struct trial_pair some_targets(struct trial *t, int64_t n, int64_t end)
 
 void try_xent_stats(struct trial *t)
 {
-	struct mat of = few(t, 0);
+	struct mat of = small_shape(t, 0);
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
 	struct trial_pair logits = pair_random(t, of, 3);
-	struct trial_pair max = result_vector(t, "max", n),
-			  sum = result_vector(t, "sum", n);
-	struct trial_pair target = result_vector(t, "target", n);
+	struct trial_pair max = add_vector(t, "max", n), sum = add_vector(t, "sum", n);
+	struct trial_pair target = add_vector(t, "target", n);
 	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
 	const struct xent_terms terms = {.smoothing = t->c->p};
 	BOTH(t, xent_stats, (struct xent_stats){max.m[s].p, sum.m[s].p, target.m[s].p},
@@ -512,10 +515,10 @@ void try_xent_stats(struct trial *t)
 
 void try_xent_join(struct trial *t)
 {
-	int64_t n_slices = t->c->n[0], rows = fewer(t->c->n[1], 1 << 16);
+	int64_t n_slices = t->c->n[0], rows = limit_size(t->c->n[1], 1 << 16);
 	int64_t n = n_slices * rows;
-	struct trial_pair lse = result_vector(t, "log-sum-exp", rows);
-	struct trial_pair loss = result_vector(t, "loss", rows);
+	struct trial_pair lse = add_vector(t, "log-sum-exp", rows);
+	struct trial_pair loss = add_vector(t, "loss", rows);
 	struct trial_pair max = pair_vector(t, n, 3), target = pair_vector(t, n, 1);
 	struct trial_pair sum = pair_vector(t, n, 1);
 	float *v = sum.m[CPU].p;
@@ -535,10 +538,10 @@ void try_xent_join(struct trial *t)
 void try_xent_fused(struct trial *t)
 {
 	const float scale = 0.25f;
-	struct mat of = few(t, 0);
+	struct mat of = small_shape(t, 0);
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct trial_pair logits = result(t, "logits", pair_random(t, of, 3));
-	struct trial_pair loss = result_vector(t, "loss", n);
+	struct trial_pair logits = add_result(t, "logits", pair_random(t, of, 3));
+	struct trial_pair loss = add_vector(t, "loss", n);
 	struct trial_pair targets = some_targets(t, n, real);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));
 	const struct xent_terms terms = {.smoothing = t->c->p, .z = try_z};
@@ -549,9 +552,9 @@ void try_xent_fused(struct trial *t)
 void try_xent_bwd(struct trial *t)
 {
 	const float scale = 0.25f, below = 3; /* sums of exp(logit - lse) are near 1 */
-	struct mat of = few(t, 0);
+	struct mat of = small_shape(t, 0);
 	int64_t n = of.rows, real = min64(t->c->n[0], of.cols);
-	struct trial_pair logits = result(t, "logits", pair_random(t, of, 1));
+	struct trial_pair logits = add_result(t, "logits", pair_random(t, of, 1));
 	struct trial_pair lse = pair_vector(t, n, 0.1);
 	struct trial_pair targets = some_targets(t, n, real + 2 * FIRST);
 	struct trial_pair scales = pair_bytes(t, &scale, sizeof(scale));

@@ -1,4 +1,4 @@
-/* The self-test: matrices on both sides, copies between them, and the comparison. */
+/* The self-test: matrices on both sides, copies between the sides, and the comparison. */
 #include "kernels/backend.h"
 #include "kernels/dtype_bits.h"
 #include "kernels/selftest_trial.h"
@@ -6,7 +6,7 @@
 #include <float.h>
 #include <math.h>
 
-/* An approximately normal number of variance 1: the sum of four uniform numbers. */
+/* Returns an approximately normal number of variance 1: the sum of four uniform numbers. */
 static double random_number(int64_t i)
 {
 	uint64_t h = hash_mix((uint64_t)i + 1);
@@ -14,7 +14,7 @@ static double random_number(int64_t i)
 	return ((double)sum - 2 * 0xffff) / 37837.0;
 }
 
-static void fill(struct trial *t, struct mat x, double scale)
+static void fill_random(struct trial *t, struct mat x, double scale)
 {
 	float *to = x.p;
 	int64_t n = mat_size(x);
@@ -26,7 +26,7 @@ static void fill(struct trial *t, struct mat x, double scale)
 
 /* ---- matrices ---------------------------------------------------------------------- */
 
-int64_t fewer(int64_t n, int64_t max)
+int64_t limit_size(int64_t n, int64_t max)
 {
 	enum { LINE = 128 };
 	if (n <= max)
@@ -36,10 +36,11 @@ int64_t fewer(int64_t n, int64_t max)
 	return m > 0 ? m : max;
 }
 
-int64_t fewer_rows(struct mat like)
+int64_t limit_rows(struct mat like)
 {
 	enum { MIN_ROWS = 16 };
-	return fewer(like.rows, max64(MIN_ROWS, ENOUGH / max64(1, like.cols)));
+	return limit_size(
+		like.rows, max64(MIN_ROWS, MAX_TRIAL_ELEMENTS / max64(1, like.cols)));
 }
 
 struct mat with_rows(struct mat like, int64_t rows)
@@ -55,21 +56,21 @@ static bool is_matmul(enum kernel_id id)
 	       id == KERNEL_linear_gelu_fwd || id == KERNEL_linear_gelu_bwd;
 }
 
-struct mat like(const struct trial *t, int i)
+struct mat call_shape(const struct trial *t, int i)
 {
 	struct mat m = t->c->m[i];
 	m.stride = 0;
-	if (!is_matmul(t->c->kernel)) /* whose algorithm depends on them */
-		m.cols = fewer(m.cols, ENOUGH);
+	if (!is_matmul(t->c->kernel)) /* its algorithm depends on the columns */
+		m.cols = limit_size(m.cols, MAX_TRIAL_ELEMENTS);
 	return m;
 }
 
-struct mat few(const struct trial *t, int i)
+struct mat small_shape(const struct trial *t, int i)
 {
-	return with_rows(like(t, i), fewer_rows(like(t, i)));
+	return with_rows(call_shape(t, i), limit_rows(call_shape(t, i)));
 }
 
-/* A matrix of the GPU with a fence behind it, of NaNs in every format: what reads it spoils its result. */
+/* Makes a GPU matrix and a fence after it, NaN in every format, which spoils results if read. */
 static struct mat fenced(struct trial *t, struct mat like)
 {
 	char fence[FENCE_BYTES];
@@ -84,8 +85,7 @@ static struct mat fenced(struct trial *t, struct mat like)
 	return m;
 }
 
-/* Does the kernel find the largest number of what it writes? After others, that of the matrix is found by a kernel
- * of its own. */
+/* Returns true if the kernel updates the amax of what it writes. */
 static bool finds_amax(enum kernel_id id)
 {
 	return id == KERNEL_norm_fwd || id == KERNEL_norm_bwd ||
@@ -115,7 +115,7 @@ struct trial_pair pair_repeated(
 	struct trial_pair x =
 		pair_make(t, like, min64(rows, like.rows), min64(cols, like.cols));
 	if (x.m[CPU].p && !t->measures)
-		fill(t, x.m[CPU], scale);
+		fill_random(t, x.m[CPU], scale);
 	return x;
 }
 
@@ -198,7 +198,7 @@ static struct mat part_of(struct mat m, int64_t at, int64_t n)
 	return mat_typed(p, 1, n, m.type);
 }
 
-/* Numbers [at, at + n) of as many columns, which repeat those of the CPU's matrix. */
+/* Returns elements [at, at + n) of `from`, with its columns repeated to `cols` columns. */
 static const float *with_columns(
 	struct trial *t, struct mat from, int64_t cols, int64_t at, int64_t n)
 {
@@ -236,7 +236,7 @@ void pair_send(struct trial *t, struct trial_pair x)
 	}
 }
 
-/* On the host, because the only kernels that read fp8 are matmuls. */
+/* Widens fp8 in place, on the host, because the only kernels that read fp8 are matmuls. */
 static void widen_fp8(float *to, int64_t n, enum dtype type)
 {
 	const uint8_t *codes = (uint8_t *)to;
@@ -244,8 +244,8 @@ static void widen_fp8(float *to, int64_t n, enum dtype type)
 		to[i] = widen_bits(codes[i], type);
 }
 
-/* Elements [at, at + n) of the GPU's matrix, as fp32. */
-static const float *fetch(struct trial *t, struct mat m, int64_t at, int64_t n)
+/* Returns elements [at, at + n) of the GPU's matrix, as fp32. */
+static const float *fetch_elements(struct trial *t, struct mat m, int64_t at, int64_t n)
 {
 	struct device *d = t->d[GPU];
 	struct mat part = part_of(m, at, n);
@@ -267,27 +267,28 @@ void pair_receive(struct trial *t, struct trial_pair x)
 	float *to = x.m[CPU].p;
 	for (int64_t at = 0, n = mat_size(x.m[GPU]), k; at < n && !t->measures; at += k) {
 		k = min64(STAGED, n - at);
-		memcpy(to + at, fetch(t, x.m[GPU], at, k), (size_t)k * sizeof(float));
+		memcpy(to + at, fetch_elements(t, x.m[GPU], at, k),
+			(size_t)k * sizeof(float));
 	}
 }
 
 /* ---- comparing --------------------------------------------------------------------- */
 
 struct worst {
-	double error;
+	double error; /* the largest so far; the rest describes where it is */
 	int64_t row, col;
 	double is, should;
-	float largest; /* |number| of the GPU's */
+	float largest; /* largest |element| of the GPU's matrix */
 };
 
-/* 0 for infinity: a target's logit is -infinity if another slice has it, and would hide errors of
- * the others. */
+/* Returns x^2, or 0 for infinity: a target's logit is -infinity if another slice has it, and would
+ * hide errors of the others. */
 static double square(float x)
 {
 	return isfinite(x) ? (double)x * (double)x : 0;
 }
 
-/* NaN is worse than any number. */
+/* Compares errors; NaN is worse than any number. */
 static bool worse(double error, double than)
 {
 	return isnan(error) ? !isnan(than) : error > than;
@@ -301,17 +302,16 @@ static void join_worst(struct worst *to, const struct worst *w)
 	to->largest = largest;
 }
 
-/* The CPU's numbers, which the columns of the GPU's rows repeat; their rows are counted from `first`
- * on. */
+/* The CPU's matrix m, with columns that the GPU's rows, from row `first` on, repeat. */
 struct reference {
 	struct mat m;
-	int64_t cols, first;
-	const double *rms; /* of each row: rms_of() */
-	double rounding;   /* relative; of the stored result, which is no error */
+	int64_t cols, first; /* columns of the GPU's matrix; its first row to compare */
+	const double *rms;   /* [m.rows]: rms_of() */
+	double rounding;   /* relative rounding of the stored result, which is allowed */
 	double min_normal; /* of its type */
 };
 
-/* For each row the sum of two root mean squares, its own and that of the matrix; to be freed. */
+/* Returns for each row the RMS of the row plus the RMS of the matrix; to be freed. */
 static double *rms_of(struct mat m)
 {
 	double sum = 0, *each = xcalloc((size_t)m.rows, sizeof(*each));
@@ -328,9 +328,9 @@ static double *rms_of(struct mat m)
 	return each;
 }
 
-/* Compares n of the GPU's numbers, from number `at` of its rows on. The error is |x - y| / (|y| + rms
- * of the row + rms of the matrix): some rows of a gradient are much smaller than others. 0 and -0 differ by
- * next to nothing. */
+/* Compares n GPU elements, from element `at` after the start of row r->first. The error is |x - y|
+ * / (|y| + RMS of the row + RMS of the matrix), since some rows of a gradient are much smaller
+ * than others. The error of 0 against -0 is tiny, but not 0. */
 static struct worst compare_part(
 	const float *x, int64_t n, const struct reference *r, int64_t at)
 {
@@ -361,7 +361,7 @@ static struct worst compare_part(
 	return w;
 }
 
-/* Compares as many of the GPU's rows, from r->first on. A row may be longer than the staging buffer. */
+/* Compares `rows` GPU rows from r->first on. A row may be longer than the staging buffer. */
 static void compare_rows(struct trial *t, struct mat gpu, const struct reference *r,
 	int64_t rows, struct worst *worst)
 {
@@ -370,7 +370,7 @@ static void compare_rows(struct trial *t, struct mat gpu, const struct reference
 	int64_t all = rows * gpu.cols;
 	for (int64_t at = 0, n; at < all; at += n) {
 		n = min64(STAGED, all - at);
-		const float *is = fetch(t, gpu, r->first * gpu.cols + at, n);
+		const float *is = fetch_elements(t, gpu, r->first * gpu.cols + at, n);
 		int64_t parts = ceil_div(n, PART);
 #pragma omp parallel for
 		for (int64_t i = 0; i < parts; i++)
@@ -381,7 +381,7 @@ static void compare_rows(struct trial *t, struct mat gpu, const struct reference
 	}
 }
 
-/* The first, middle and last of the repetitions of the CPU's rows, and the rows behind them. */
+/* Compares the first, middle and last repetition of the CPU's rows, and the remaining rows. */
 static void compare(struct trial *t, struct trial_pair x, struct worst *worst)
 {
 	struct mat gpu = x.m[GPU];
@@ -419,18 +419,18 @@ void check_fences(struct trial *t)
 	for (int i = 0; i < t->n_fences && !t->measures && !t->e->code; i++) {
 		device_get(t->d[GPU], found, t->fences[i], sizeof(found));
 		if (memcmp(found, fence, sizeof(fence)))
-			fail(t, "memory", "the kernel wrote behind the end of a matrix");
+			fail(t, "memory", "the kernel wrote past the end of a matrix");
 	}
 }
 
-/* Checks the amax that a kernel stored against the matrix that it wrote. */
+/* Checks the amax that a kernel stored against the largest element that it wrote. */
 static void check_amax(struct trial *t, const char *what, struct mat m, float should)
 {
 	char found[160];
 	float is;
 	device_get(t->d[GPU], &is, m.amax, sizeof(is));
 	snprintf(found, sizeof(found),
-		"the largest number is %.9g, but the kernel's amax is %.9g",
+		"the largest element is %.9g, but the kernel's amax is %.9g",
 		(double)should, (double)is);
 	if (memcmp(&is, &should, sizeof(is)))
 		fail(t, what, found);

@@ -1,4 +1,4 @@
-/* The self-test of sums, optimizers, local SGD and its compression; and the table of trials. */
+/* The self-test of sums, optimizers, local SGD and its compression; the table of trials. */
 #include "kernels/selftest_trial.h"
 
 #include <math.h>
@@ -9,9 +9,9 @@ TRIAL(copy, "y! x", M(0), M(1))
 void try_hash(struct trial *t)
 {
 	const float none[2] = {0, 0};
-	operands(t, "x");
-	struct trial_pair sum = result(t, "sum", pair_bytes(t, none, sizeof(none)));
-	BOTH(t, hash, sum.m[s].p, M(0), 1, 2, like(t, 0).cols);
+	make_operands(t, "x");
+	struct trial_pair sum = add_result(t, "sum", pair_bytes(t, none, sizeof(none)));
+	BOTH(t, hash, sum.m[s].p, M(0), 1, 2, call_shape(t, 0).cols);
 }
 
 /* ---- sums --------------------------------------------------------------------------- */
@@ -45,7 +45,7 @@ static struct trial_pair pair_exact(struct trial *t, double value)
 
 void try_exact_sum(struct trial *t)
 {
-	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
+	int64_t n = limit_size(t->c->n[0], MAX_ELEMENTS);
 	struct trial_pair x = pair_exact(t, 0), v = pair_vector(t, n, 1);
 	BOTH(t, exact_sum, x.m[s].p, v.m[s].p, n);
 	check_exact(t, "sum", x);
@@ -54,14 +54,14 @@ void try_exact_sum(struct trial *t)
 void try_exact_sumsq(struct trial *t)
 {
 	struct trial_pair x = pair_exact(t, 0);
-	operands(t, "v");
+	make_operands(t, "v");
 	BOTH(t, exact_sumsq, x.m[s].p, &M(0), 1);
 	check_exact(t, "sum of squares", x);
 }
 
 enum { GRID_LEAVES = 4, GRID_SUMS = 2, GRID_NUMBERS = 1 << 18 };
 
-/* Leaves far above the grid and on it, and some that are only counted. */
+/* Makes a leaf with elements far above the grid and on it, and some that are only counted. */
 static struct trial_pair pair_leaf(struct trial *t, int64_t n, enum dtype type)
 {
 	static const float bad[] = {1e30f, NAN, -INFINITY};
@@ -78,18 +78,19 @@ static struct trial_pair pair_leaf(struct trial *t, int64_t n, enum dtype type)
 
 void try_grid_sum(struct trial *t)
 {
-	const int64_t *like = t->c->n, n = fewer(like[0], GRID_NUMBERS);
+	const int64_t *like = t->c->n, n = limit_size(like[0], GRID_NUMBERS);
 	const int leaves = (int)min64(like[1], GRID_LEAVES);
 	const int sums = (int)min64(like[2], GRID_SUMS);
 	const struct grid none = {.exponent = GRID_EXPONENT};
-	struct trial_pair grid = result(t, "grid", pair_bytes(t, &none, sizeof(none)));
+	struct trial_pair grid =
+		add_result(t, "grid", pair_bytes(t, &none, sizeof(none)));
 	struct trial_pair sum = {{{.p = NULL}}}, rounded = {{{.p = NULL}}};
 	struct grid_part parts[SIDES][GRID_LEAVES + GRID_SUMS] = {0};
 	struct grid_sum how[SIDES];
 	if (like[3] & GRID_KEPT)
-		sum = result(t, "sum", pair_ints(t, 2 * n, INT32_MIN, INT32_MAX));
+		sum = add_result(t, "sum", pair_ints(t, 2 * n, INT32_MIN, INT32_MAX));
 	if (like[3] & GRID_ROUNDED)
-		rounded = result_vector(t, "rounded", n);
+		rounded = add_vector(t, "rounded", n);
 	for (int i = 0; i < leaves + sums; i++) {
 		bool leaf = i < leaves;
 		struct trial_pair x = leaf ? pair_leaf(t, n, t->c->m[0].type)
@@ -148,11 +149,11 @@ static struct trial_pair squares_vector(struct trial *t, int64_t n)
 	return x;
 }
 
-/* A long vector between short ones, since one call updates several. */
+/* Makes a long vector between short ones, since one call updates several. */
 static struct update_trial update_trial_of(struct trial *t)
 {
 	bool has_m = t->c->n[1], has_v = t->c->n[2];
-	const int64_t n[PARTS] = {257, fewer(t->c->n[0], MAX_ELEMENTS), 5};
+	const int64_t n[PARTS] = {257, limit_size(t->c->n[0], MAX_ELEMENTS), 5};
 	struct update_trial x = {
 		.update = pair_bytes(t, &test_update, sizeof(test_update))};
 	for (int i = 0; i < PARTS; i++) {
@@ -160,7 +161,7 @@ static struct update_trial update_trial_of(struct trial *t)
 		x.m[i] = pair_vector(t, n[i], 0.1);
 		x.v[i] = squares_vector(t, n[i]);
 		x.g[i] = pair_vector(t, n[i], 1);
-		struct mat copy = like(t, 0);
+		struct mat copy = call_shape(t, 0);
 		copy.rows = 1;
 		copy.cols = n[i];
 		x.copy[i] = pair_blank(t, copy);
@@ -173,7 +174,7 @@ static struct update_trial update_trial_of(struct trial *t)
 	return x;
 }
 
-/* The CPU's kernels write no copy, so it is rounded here. */
+/* Checks the copy of p. The CPU's is fp32, which its kernels do not write, so p is rounded here. */
 static void check_copy(struct trial *t, struct trial_pair x, struct trial_pair p)
 {
 	struct mat copy = x.m[CPU];
@@ -206,7 +207,7 @@ UPDATE_TRIAL(sgd)
 UPDATE_TRIAL(muon_momentum)
 UPDATE_TRIAL(muon_update)
 
-/* Fewer rows and columns; a tall matrix stays tall. */
+/* Returns a shape with fewer rows and columns; a tall matrix stays tall. */
 static struct sliced fewer_slices(const struct trial *t)
 {
 	const int64_t *n = t->c->n;
@@ -219,10 +220,10 @@ static struct sliced fewer_slices(const struct trial *t)
 	return s;
 }
 
-/* The shape of matrix 0 of the call, for these slices. */
+/* Returns the shape of matrix 0 of the call for these slices. */
 static struct mat shape_of(const struct trial *t, const struct sliced *s)
 {
-	struct mat x = like(t, 0);
+	struct mat x = call_shape(t, 0);
 	x.rows = min64(s->rows, s->cols);
 	x.cols = s->rows * s->cols / x.rows;
 	return x;
@@ -233,7 +234,7 @@ void try_muon_normalize(struct trial *t)
 	struct sliced layout = fewer_slices(t);
 	struct trial_pair squares = pair_exact(t, 123.25);
 	struct trial_pair from = pair_vector(t, layout.rows * layout.cols, 1);
-	struct trial_pair x = result(t, "x", pair_blank(t, shape_of(t, &layout)));
+	struct trial_pair x = add_result(t, "x", pair_blank(t, shape_of(t, &layout)));
 	BOTH(t, muon_normalize, x.m[s], from.m[s].p, &layout, squares.m[s].p);
 }
 
@@ -241,13 +242,13 @@ void try_muon_unpack(struct trial *t)
 {
 	struct sliced layout = fewer_slices(t);
 	struct trial_pair x = pair_random(t, shape_of(t, &layout), 1);
-	struct trial_pair to = result_vector(t, "slices", layout.rows * layout.cols);
+	struct trial_pair to = add_vector(t, "slices", layout.rows * layout.cols);
 	BOTH(t, muon_unpack, to.m[s].p, x.m[s], &layout);
 }
 
 TRIAL(axpby, "y+ x", M(0), -1.25f, M(1), 0.75f)
 
-/* n floats of a struct. */
+/* Returns n floats of a struct as vectors. */
 static struct trial_pair floats_of(struct trial_pair x, size_t offset, int64_t n)
 {
 	for (enum side s = GPU; s < SIDES; s++)
@@ -282,11 +283,11 @@ void try_combine(struct trial *t)
 {
 	static const float weight[WORKERS] = {
 		0.5f, 1, 0, 0.25f, 0.125f, 2, 0.75f, 0.375f};
-	int64_t n = fewer(t->c->n[0], MAX_ELEMENTS);
+	int64_t n = limit_size(t->c->n[0], MAX_ELEMENTS);
 	struct combine c = {.workers = (int)min64(t->c->n[1], WORKERS),
 		.vote = (enum sign_vote)t->c->n[2],
 		.normalize = t->c->n[3]};
-	struct trial_pair out = result_vector(t, "out", n);
+	struct trial_pair out = add_vector(t, "out", n);
 	const float *x[SIDES][WORKERS];
 	for (int w = 0; w < c.workers; w++) {
 		struct trial_pair one = pair_vector(t, n, 1);
@@ -303,12 +304,13 @@ TRIAL(keep_sizes, "x+", M(0), 0x3f << 24) /* 0.5 */
 void try_count_sizes(struct trial *t)
 {
 	static const int64_t none[256];
-	operands(t, "x");
-	struct trial_pair counts = result(t, "counts", pair_bytes(t, none, sizeof(none)));
+	make_operands(t, "x");
+	struct trial_pair counts =
+		add_result(t, "counts", pair_bytes(t, none, sizeof(none)));
 	BOTH(t, count_sizes, counts.m[s].p, M(0), 0x3f << 24, (int)t->c->n[0]);
 }
 
-/* Numbers whose index needs more than 32 bits, except for some of the first row. */
+/* A stream in which the numbers' indices need more than 32 bits, except some in the first row. */
 static const struct rng_stream *rng(void)
 {
 	static struct rng_stream stream = {
@@ -325,19 +327,20 @@ TRIAL(round_stochastic, "x+", M(0), rng())
 void try_quantise(struct trial *t)
 {
 	bool random = t->c->n[0];
-	operands(t, "x+");
+	make_operands(t, "x+");
 	struct trial_pair codes =
-		result_vector(t, "codes", ceil_div(mat_size(few(t, 0)), 4));
-	struct trial_pair scales = result_vector(t, "scales", rows_of(t, 0));
+		add_vector(t, "codes", ceil_div(mat_size(small_shape(t, 0)), 4));
+	struct trial_pair scales = add_vector(t, "scales", rows_of(t, 0));
 	BOTH(t, quantise, M(0), codes.m[s].p, scales.m[s].p, random ? rng() : NULL);
 }
 
 void try_dequantise(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
-	operands(t, "x!");
-	struct trial_pair from = pair_random(t, few(t, 0), 1);
-	struct trial_pair codes = pair_blank_vector(t, ceil_div(mat_size(few(t, 0)), 4));
+	make_operands(t, "x!");
+	struct trial_pair from = pair_random(t, small_shape(t, 0), 1);
+	struct trial_pair codes =
+		pair_blank_vector(t, ceil_div(mat_size(small_shape(t, 0)), 4));
 	struct trial_pair scales = pair_blank_vector(t, rows_of(t, 0));
 	cpu->k->quantise(cpu, from.m[CPU], codes.m[CPU].p, scales.m[CPU].p, NULL);
 	pair_send(t, codes);
@@ -353,11 +356,11 @@ static struct trial_pair columns_of(struct trial *t, int64_t n, bool wide)
 void try_topk_pack(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
-	operands(t, "x");
+	make_operands(t, "x");
 	int64_t k = t->c->n[0], n = rows_of(t, 0) * k;
 	bool wide = t->c->n[1];
-	struct trial_pair values = result_vector(t, "values", n);
-	struct trial_pair columns = result(t, "columns", columns_of(t, n, wide));
+	struct trial_pair values = add_vector(t, "values", n);
+	struct trial_pair columns = add_result(t, "columns", columns_of(t, n, wide));
 	cpu->k->keep_largest(cpu, t->m[0].m[CPU], k);
 	pair_send(t, t->m[0]);
 	BOTH(t, topk_pack, values.m[s].p, columns.m[s].p, wide, M(0), k);
@@ -366,10 +369,10 @@ void try_topk_pack(struct trial *t)
 void try_topk_scatter(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
-	operands(t, "x!");
+	make_operands(t, "x!");
 	int64_t k = t->c->n[0], n = rows_of(t, 0) * k;
 	bool wide = t->c->n[1];
-	struct trial_pair from = pair_random(t, few(t, 0), 1);
+	struct trial_pair from = pair_random(t, small_shape(t, 0), 1);
 	struct trial_pair values = pair_blank_vector(t, n),
 			  columns = columns_of(t, n, wide);
 	cpu->k->keep_largest(cpu, from.m[CPU], k);
@@ -388,10 +391,9 @@ TRIAL(normal, "x!", M(0),
 /* ---- the tables --------------------------------------------------------------------- */
 
 /*
- * The tolerances are those of the kernels' tests (tests/unit/test_kernels_*.c), enlarged for longer
- * sums: stopping a run without cause would be worse than missing an error of a few roundings, and a
- * real fault is a thousand times as large. The results of kernels that are not listed have the bits
- * of the CPU's.
+ * The tolerances of tests/unit/test_kernels_*.c, enlarged for longer sums: stopping a run without
+ * cause would be worse than missing an error of a few roundings, and a real fault is a thousand
+ * times as large. The results of unlisted kernels must have the CPU's bits.
  */
 const struct tolerance tolerances[N_KERNELS] = {
 	[KERNEL_embed_fwd] = {1e-6, 2},

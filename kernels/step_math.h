@@ -3,7 +3,7 @@
 
 #include "kernels/kernels.h"
 
-/* The result of the step_end kernel, from the rounded sums of losses and of squares. */
+/* Returns the result of the step_end kernel, from the rounded sums of losses and of squares. */
 EXACT_FN struct step_end step_end_of(
 	double loss, double squares, const struct step_terms *t)
 {
@@ -20,14 +20,14 @@ EXACT_FN struct step_end step_end_of(
 	return e;
 }
 
-/* Muon: 1 / (Frobenius norm + 1e-7) of a matrix, from its sum of squares. */
+/* Returns 1 / (Frobenius norm + 1e-7) of a matrix, for Muon, from its sum of squares. */
 EXACT_FN float muon_scale(double squares)
 {
 	return (float)(1 / (sqrt(squares) + 1e-7));
 }
 
-/* The scale of a cast to fp8, as torchao computes it: in fp64, because 1 / amax differs between its
- * backends in fp32. `largest` is the format's. NaN propagates. */
+/* Returns the scale of a cast to fp8, as torchao computes it: in fp64, because 1 / amax in fp32
+ * differs between torchao's backends. `largest`: of the format. NaN propagates. */
 EXACT_FN float float8_scale(float largest, float amax)
 {
 	const double eps = 1e-12;

@@ -6,7 +6,7 @@
 #include "kernels/matrix.h"
 
 /* A stream of random numbers: element (row, col) of a kernel's matrix uses number
- * first + row * row_step + col of the key's sequence. row_step 0: the matrix's columns. */
+ * first + row * row_step + col of the key's sequence. row_step 0: the number of columns. */
 struct rng_stream {
 	struct philox_key key;
 	int64_t first, row_step;
@@ -44,11 +44,11 @@ KERNEL(void, round, struct device *d, struct mat y, struct mat x, enum dtype typ
 /* Casts to the 16 bits of bf16 or fp16, and back: widen(narrow(x)) has the bits of round(x, 1). */
 KERNEL(void, narrow, struct device *d, uint16_t *y, struct mat x, enum dtype type)
 KERNEL(void, widen, struct device *d, struct mat y, const uint16_t *x, enum dtype type)
-/* *amax = max(*amax, |x|), or NaN if there is one. x: any. */
+/* *amax = max(*amax, |x|), or NaN if x or *amax has one. x: any. */
 KERNEL(void, amax, struct device *d, float *amax, struct mat x)
 /* `round` to an fp8 format with the scale that maps *amax to the format's largest number
  * (float8_scale()). *inverse, for the `scale` of y, becomes 1 / scale. Both are in device memory.
- * y.transposed is written too unless it is NULL. */
+ * Also writes y.transposed unless it is NULL. */
 KERNEL(void, round_scaled, struct device *d, struct mat y, float *inverse, struct mat x,
 	enum dtype type, const float *amax)
 /* Casts fp32 to the bytes of e4m3 with the scale of round_scaled, and back, divided by the scale.
@@ -60,10 +60,10 @@ KERNEL(void, widen_scaled, struct device *d, struct mat y, const uint8_t *x,
 KERNEL(void, normal, struct device *d, struct mat x, const struct normal *normal)
 KERNEL(void, zero, struct device *d, struct mat x)		     /* any */
 KERNEL(void, copy, struct device *d, struct mat to, struct mat from) /* of one type */
-/* Index of the first element that is not finite, or -1. x: any. Waits for the device. */
+/* Returns the index of the first non-finite element, or -1. x: any. Waits for the device. */
 KERNEL(int64_t, find_nonfinite, struct device *d, struct mat x)
 /* *sum, in device memory, += the sum over elements (i, j) of a hash of (key, first + i stride + j,
- * bits), which is the same however a tensor is sharded. */
+ * bits). The total is the same however a tensor is sharded. */
 KERNEL(void, hash, struct device *d, uint64_t *sum, struct mat x, uint64_t key,
 	int64_t first, int64_t stride)
 

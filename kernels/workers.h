@@ -5,8 +5,8 @@
 
 #include "kernels/tensors.h"
 
-/* How the sign of an element is elected; a weighted sum omits terms of the other sign. NONE: no
- * vote; SUM: the sign of the sum of the terms; COUNT: the sign of the majority of terms. */
+/* How the sign of an element is elected; a weighted sum omits terms with the opposite sign. NONE:
+ * no vote; SUM: the sign of the sum of the terms; COUNT: the sign of the majority of terms. */
 enum sign_vote { SIGN_VOTE_NONE, SIGN_VOTE_SUM, SIGN_VOTE_COUNT };
 #define CONSENSUS_WORDS "none", "sum", "count"
 
@@ -17,7 +17,7 @@ struct combine {
 	bool normalize; /* divide by the sum of the weights of the terms in the sum */
 };
 
-/* Random sparsification: each element is kept with this probability, times `scale`. */
+/* Random sparsification: keeps an element with probability `density`, multiplied by `scale`. */
 struct keep {
 	float density, scale;
 	struct rng_stream rng;
@@ -34,37 +34,37 @@ struct keep {
  * (GTA: generalized task arithmetic, as in TIES, Yadav et al. 2023). */
 KERNEL(void, combine, struct device *d, float *out, const float *const *x, int64_t n,
 	const struct combine *how)
-/* Top-k sparsification: all but the k largest |x| of each row become 0; the first of equals are
- * kept. */
+/* Top-k sparsification: all except the k largest |x| of each row become 0; of equal ones, the first
+ * are kept. */
 KERNEL(void, keep_largest, struct device *d, struct mat x, int64_t k)
-/* A step of the search for the k-th largest |x| of all matrices, on the bits of |x|: if those above
- * the 8 bits from `shift` on are equal to those of `found`, counts[these 8 bits] += 1. counts[256] is in
- * device memory. */
+/* A step of the search for the k-th largest |x| of all matrices, 8 bits at a time: for each
+ * element, counts[8 bits of |x| from `shift` on] += 1 if the bits of |x| above them equal the
+ * bits of `found`. counts[256] is in device memory. */
 KERNEL(void, count_sizes, struct device *d, int64_t *counts, struct mat x, uint32_t found,
 	int shift)
-/* All elements whose bits of |x| are below `least` become 0. */
+/* Zeroes the elements with bits of |x| below `least`. */
 KERNEL(void, keep_sizes, struct device *d, struct mat x, uint32_t least)
 KERNEL(void, keep_random, struct device *d, struct mat x, const struct keep *how)
 
 /* Compression. Rounding is to nearest, ties to even; stochastic rounding is to one of the two
- * neighbours of x, with probabilities for which the mean is x.
+ * neighbors of x, with probabilities that make the mean x.
  *
- * Stochastic rounding to bfloat16 (for rounding to nearest: `round`); `narrow` gives the 16 bits. */
+ * Rounds to bfloat16 stochastically; `round` rounds to nearest, and `narrow` gives the 16 bits. */
 KERNEL(void, round_stochastic, struct device *d, struct mat x,
 	const struct rng_stream *rng)
 /* Each row becomes scale * code, with codes in [-127, 127] and scale = max |x| / 127 in bfloat16,
- * so that scale * code is exact and a row that was quantised before does not change. A row that is
- * not finite, or too small for a scale, becomes 0. codes and scales may be NULL; rng is NULL for
+ * so that scale * code is exact, and quantizing a row again does not change it. A row that is not
+ * finite, or too small for a scale, becomes 0. codes and scales may be NULL; rng is NULL for
  * rounding to nearest. */
 KERNEL(void, quantise, struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *rng)
 KERNEL(void, dequantise, struct device *d, struct mat x, const int8_t *codes,
 	const float *scales)
-/* Packs k elements of each row, in order, with their columns as 32-bit numbers if `wide`, else as
- * 16-bit ones: all nonzero elements, or the first k, and as many zeros as make k. */
+/* Packs k elements of each row in order, with their columns as 32-bit integers if `wide`, else
+ * 16-bit ones: the nonzero elements, at most the first k, and zeros to make up k. */
 KERNEL(void, topk_pack, struct device *d, float *values, void *columns, bool wide,
 	struct mat x, int64_t k)
-/* The inverse: all other elements become 0. */
+/* The inverse of topk_pack: all other elements become 0. */
 KERNEL(void, topk_scatter, struct device *d, struct mat x, const float *values,
 	const void *columns, bool wide, int64_t k)
 

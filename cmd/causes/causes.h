@@ -10,7 +10,8 @@
 
 /* ---- solved.c: a number that gradients depend on smoothly -------------------------------- */
 
-/* Sets *g to the gradients with the number x, of all tensors or those of the screen; with 0 they are the reference's. */
+/* Computes the gradients with the number x of all tensors, or of the tensors of the screen.
+ * With 0 they are the reference gradients. */
 typedef void gradients_with(const struct cause_search *s, const void *with, double x,
 	bool all, struct gradients *g);
 /* Returns the number that explains the wrong tensors, or 0 if none does. `first`: where the search
@@ -18,9 +19,15 @@ typedef void gradients_with(const struct cause_search *s, const void *with, doub
 double solve_number(const struct cause_search *s, gradients_with *compute,
 	const void *with, double first);
 
+/* ---- tensor_causes.c -------------------------------------------------------------------- */
+
+/* Returns whether a tensor has a gradient that is more than rounding. */
+bool has_gradient(const struct step_check *c, int i);
+
 /* ---- step_causes.c, function_causes.c: other functions ---------------------------------- */
 
-/* Least squares of all wrong tensors that n gradients have, on these; false: these depend on each other. */
+/* Fits the wrong tensors by least squares as sums of n gradients, over the tensors that all n
+ * have. Returns false if the gradients depend on each other. */
 bool fit(const struct cause_search *s, const struct gradients *of, int n, double *x);
 /* A function that a bug may have made. */
 struct guess {
@@ -28,7 +35,8 @@ struct guess {
 	const char *text;
 	bool applies;
 };
-/* Do the gradients of a guess come nearer than *nearest, which is set to their distance? */
+/* Returns whether the gradients of a guess come nearer than *nearest, and then sets *nearest to
+ * their distance. */
 bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest);
 
 /* ---- target_causes.c: weights that single targets have in the loss ---------------------- */
@@ -54,8 +62,8 @@ void targets_free(struct target_fit *t);
 bool solve_definite(double *a, double *b, int64_t n);
 /* Scales weights [n] so that most are 1. */
 void normalize_weights(double *w, int64_t n);
-/* Returns what weights w leave of the gradient of the last block's w2, relative to it, with the
- * factor that suits best. */
+/* Returns the residual of the gradient of the last block's w2 with weights w and the best
+ * factor, relative to the gradient. */
 double targets_left(const struct target_fit *t, const double *w);
 
 /* target_patterns.c: Sets w[n] to the weights that a bug would give, with numbers from t->w, and

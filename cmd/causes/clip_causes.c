@@ -1,4 +1,5 @@
-/* Gradients that are not clipped together: each tensor by itself, or the shards of each rank. See causes.c. */
+/* Gradients that are clipped apart: each tensor by itself, or the shards of each rank. See
+ * causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@ static double grain(const struct step_check *c)
 
 /* ---- each tensor ---------------------------------------------------------------------------- */
 
-/* Is what was seen of a tensor the reference times a factor of its own? Sets the norms of both. */
+/* Returns whether the gradient that was seen is the reference times a factor. Sets the norms of
+ * both. */
 static bool is_multiple(const struct step_check *c, int i, double *seen, double *own)
 {
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
@@ -22,7 +24,8 @@ static bool is_multiple(const struct step_check *c, int i, double *seen, double 
 	       residual_of(&p, p.ab / p.bb) <= c->of[i].gradient.bound;
 }
 
-/* Each tensor has at most one norm, and those that have less are not clipped. */
+/* Returns whether the norm of each tensor is at most one number, and tensors below it are not
+ * clipped. */
 bool by_clipped_tensors(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -44,8 +47,8 @@ bool by_clipped_tensors(struct cause_search *s)
 
 /* ---- each rank's shard ------------------------------------------------------------------------- */
 
-/* Sums over the slices of the rows of all wrong tensors, as torch.chunk divides them; of one tensor if `only`
- * is 0 or more. */
+/* Sums products over slices of the rows of all wrong tensors, as torch.chunk divides them.
+ * only: one tensor; -1: all. */
 static void add_shards(
 	const struct cause_search *s, int n, int only, struct products p[AT_LEAST(1)])
 {
@@ -70,7 +73,7 @@ static void add_shards(
 	}
 }
 
-/* Do factors of shards explain a tensor? */
+/* Returns whether factors of the shards explain a tensor. */
 static bool explain_tensor(
 	const struct cause_search *s, int n, int tensor, const double *f)
 {
@@ -84,7 +87,7 @@ static bool explain_tensor(
 	return left <= pow(s->c->of[tensor].gradient.bound, 2) * all;
 }
 
-/* Each of n ranks clips by the norm of what it has. */
+/* Returns whether each of n ranks clipped by the norm of its own shards. */
 static bool clips_shards(const struct cause_search *s, int n, double *f)
 {
 	struct products p[MAX_SLICES];
@@ -108,7 +111,7 @@ static bool clips_shards(const struct cause_search *s, int n, double *f)
 	return true;
 }
 
-/* Ranks of FSDP whose norms are not summed. */
+/* Returns whether the norms of FSDP ranks were not summed. */
 bool by_clipped_shards(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

@@ -1,4 +1,4 @@
-/* Functions that bugs have made of the model's; see causes.c. */
+/* Functions other than the model's, as bugs make them. See causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 
 /* ---- another function -------------------------------------------------------------------------- */
 
-enum { MAX_TRIES = 110 };
+enum { MAX_TRIES = 150 };
 
 bool is_nearer(const struct cause_search *s, const struct guess *t, double *nearest)
 {
@@ -19,7 +19,7 @@ bool is_nearer(const struct cause_search *s, const struct guess *t, double *near
 	return yes;
 }
 
-/* Appends n guesses; n_out: how many there are. */
+/* Appends n guesses. *n_out: the number of guesses so far. */
 static void add_guesses(struct guess *out, int *n_out, const struct guess *from, size_t n)
 {
 	BUG_ON((size_t)*n_out + n > MAX_TRIES);
@@ -27,13 +27,12 @@ static void add_guesses(struct guess *out, int *n_out, const struct guess *from,
 	*n_out += (int)n;
 }
 
-/* What attention sees, and what is to be predicted: chunks, documents, masks, targets. */
+/* Adds guesses of what attention sees: chunks, documents, masks. */
 static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const int chunks = (int)(c->o.cp > 1 ? c->o.cp : 2);
 	const struct tensor *positions = c->weights.m.positions;
-	const bool masked = c->batch.masked;
-	const bool room = !positions || c->batch.length <= positions->dims[0];
+	const bool fits = !positions || c->batch.length <= positions->dims[0];
 	const struct guess tries[] = {
 		{{.restart = chunks},
 			"positions began again in each chunk (context parallelism)",
@@ -59,12 +58,6 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			c->batch.length % chunks == 0},
 		{{.mask = MASK_ONE_LATER}, "attention saw the next token, too",
 			!c->batch.documents},
-		{{.targets = TARGETS_UNSHIFTED},
-			"the inputs were their own targets: labels are not shifted",
-			true},
-		{{.targets = TARGETS_SHIFTED_TWICE},
-			"the targets were the tokens after the next: labels are shifted twice",
-			true},
 		{{.mask = MASK_LAST_CHUNK, .mask_chunks = chunks},
 			"the last chunk saw all of itself: its mask is not causal (context "
 			"parallelism)",
@@ -73,21 +66,50 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			"each chunk saw all of itself: its mask is not causal (context "
 			"parallelism)",
 			!c->batch.documents},
+		{{.mask = MASK_NOT_FIRST},
+			"attention did not see the first token of a sequence", true},
+		{{.function = {.masked_score_zero = true}},
+			"the scores of tokens that attention must not see were 0, not minus "
+			"infinity: the mask is multiplied, or fills with 0",
+			true},
 		{{.mask = MASK_NOT_SELF}, "attention did not see the own token", true},
 		{{.mask = MASK_NOT_SELF_BUT_FIRST}, "attention did not see the own token",
+			true},
+		{{.one_document = true}, "attention saw all documents of a sequence",
+			c->batch.documents},
+		{{.run_on = true}, "positions did not begin again in each document",
+			c->batch.documents && fits},
+		{{.one_document = true, .run_on = true},
+			"a sequence were one document, in attention and positions",
+			c->batch.documents && fits},
+		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
+			!c->batch.documents},
+	};
+	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
+}
+
+/* Adds guesses of other targets. */
+static void add_targets(const struct step_check *c, struct guess *out, int *n_out)
+{
+	const bool masked = c->batch.masked;
+	const struct guess tries[] = {
+		{{.targets = TARGETS_UNSHIFTED},
+			"the inputs were their own targets: labels are not shifted",
+			true},
+		{{.targets = TARGETS_UNSHIFTED_IF_COUNTED},
+			"the inputs were their own targets: labels are not shifted",
+			masked},
+		{{.targets = TARGETS_SHIFTED_TWICE},
+			"the targets were the tokens after the next: labels are shifted twice",
 			true},
 		{{.targets = TARGETS_MASKED_ARE_ZERO},
 			"the targets that do not count were token 0: are they -100 in the loss?",
 			masked},
+		{{.targets = TARGETS_ALL_MASKED_ARE_ZERO},
+			"the targets that do not count were token 0: are they -100 in the loss?",
+			masked},
 		{{.targets = TARGETS_UNMASKED},
 			"the targets that do not count did: the mask is ignored", masked},
-		{{.one_document = true}, "attention saw all documents of a sequence",
-			c->batch.documents},
-		{{.run_on = true}, "positions did not begin again in each document",
-			c->batch.documents && room},
-		{{.one_document = true, .run_on = true},
-			"a sequence were one document, in attention and positions",
-			c->batch.documents && room},
 		{{.targets = TARGETS_WITHOUT_LAST},
 			"the last target of each sequence did not count", true},
 		{{.targets = TARGETS_WITHOUT_FIRST},
@@ -96,13 +118,11 @@ static void add_views(const struct step_check *c, struct guess *out, int *n_out)
 			"the targets of the first half of each sequence did not count: "
 			"a mask of the loss that the batch lacks?",
 			c->batch.length > 2},
-		{{.mask = MASK_NONE}, "attention saw later tokens: it is not causal",
-			!c->batch.documents},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Functions that bugs have made of the model's. */
+/* Adds guesses of other rotations, scales, norms and activations. */
 static void add_functions(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -171,8 +191,8 @@ static void leave_out_final_norm(struct model *m)
 	m->norm = m->norm_bias = NULL;
 }
 
-/* The table of positions has so many rows that the batch does not need. */
-static int64_t rows_to_spare(const struct step_check *c)
+/* Returns the number of rows of the table of positions that the batch does not need. */
+static int64_t count_spare_rows(const struct step_check *c)
 {
 	const struct token_batch *b = &c->batch;
 	int64_t last = 0;
@@ -181,12 +201,13 @@ static int64_t rows_to_spare(const struct step_check *c)
 	return c->weights.m.positions ? c->weights.m.positions->dims[0] - 1 - last : 0;
 }
 
-/* Rotations and positions. */
+/* Adds guesses of other rotations and positions. */
 static void add_positions(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
 	const bool rope = m->arch->rope, plain = rope && m->c.rope_scaling == ROPE_PLAIN;
-	const int64_t spare = rows_to_spare(c), half = m->head_dim / 2;
+	const bool table = m->positions, spare = count_spare_rows(c) >= 2;
+	const int64_t half = m->head_dim / 2;
 	const struct guess tries[] = {
 		{{.change = rotate_nothing}, "queries and keys were not rotated: no rope",
 			rope},
@@ -202,9 +223,24 @@ static void add_positions(const struct step_check *c, struct guess *out, int *n_
 			plain},
 		{{.rope_linear = 8}, "positions were divided by 8 (linear rope scaling)",
 			plain},
+		{{.function = {.kept_angles = half / 2}},
+			"only the first half of the angles of each head were rotated by: the other "
+			"frequencies are 0",
+			rope && half > 1},
+		{{.function = {.rotation = ROTATE_QUERIES}},
+			"queries were rotated, and keys were not", rope},
+		{{.function = {.rotation = ROTATE_KEYS}},
+			"keys were rotated, and queries were not", rope},
+		{{.function = {.rotation = ROTATE_ALL}},
+			"values were rotated, too, not only queries and keys", rope},
+		{{.reversed = true},
+			rope ? "rotations had the opposite sign, or positions ran backwards"
+			     : "positions ran backwards",
+			true},
+		{{.still = true}, "all positions were 0", table},
 		{{.shift = 1}, "positions began at 1: each is a row too far in its table",
-			spare >= 1},
-		{{.shift = 2}, "positions began at 2, as OPT's do", spare >= 2},
+			table},
+		{{.shift = 2}, "positions began at 2, as OPT's do", spare},
 		{{.zeroed = {m->positions ? m->positions->name : ""}},
 			"the embedding of positions were not added", m->positions},
 		{{.function = {.alibi = true}},
@@ -216,7 +252,7 @@ static void add_positions(const struct step_check *c, struct guess *out, int *n_
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Biases that are not added. */
+/* Adds guesses of biases that are left out or added twice. */
 static void add_biases(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -236,11 +272,14 @@ static void add_biases(const struct step_check *c, struct guess *out, int *n_out
 			w2},
 		{{.zeroed = {"norm.bias"}}, "the biases of the norms were not added",
 			m->norm_bias},
+		{{.scaled = {"wo.bias", "w2.bias"}, .scale = 2},
+			"the biases of attention's and the FFN's outputs were added twice",
+			wo && w2},
 	};
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Norms and activation functions. */
+/* Adds guesses of other norms and activation functions. */
 static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -256,6 +295,11 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 			rms ? "the norms were LayerNorm, not RMSNorm"
 			    : "the norms were RMSNorm, not LayerNorm: no mean is subtracted",
 			true},
+		{{.function = {.other_norm = "attention_norm"}},
+			rms ? "the norms before attention were LayerNorm, not RMSNorm"
+			    : "the norms before attention were RMSNorm, not LayerNorm: no mean is "
+			      "subtracted",
+			true},
 		{{.change = leave_out_head_norms}, "queries and keys had no norms",
 			m->c.qk_norm},
 		{{.change = leave_out_final_norm},
@@ -265,6 +309,8 @@ static void add_parts(const struct step_check *c, struct guess *out, int *n_out)
 			silu},
 		{{.act = ACT_SILU}, "the activation were SiLU, not GELU", !silu},
 		{{.act = ACT_RELU}, "the activation were ReLU", true},
+		{{.act = ACT_QUICK_GELU},
+			"the activation were x sigmoid(1.702 x) (quick GELU)", true},
 		{{.function = {.softmax_plus_one = true}},
 			"the sum in attention's softmax had 1 more (softmax1)", true},
 		{{.function = {.values_exchanged = true}},
@@ -308,7 +354,7 @@ static void drop_amplitude(struct model *m)
 	m->c.rope_attention = 1;
 }
 
-/* Factors, limits and rotations that some families have. */
+/* Adds guesses that lack a factor, limit or rotation of the model's family. */
 static void add_families(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -341,7 +387,7 @@ static void add_families(const struct step_check *c, struct guess *out, int *n_o
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Outputs that all tensor-parallel ranks have, and that are summed over the ranks once more. */
+/* Adds guesses that sum over the tensor-parallel ranks what each rank already has. */
 static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int *n_out)
 {
 	const struct model *m = &c->weights.m;
@@ -354,11 +400,11 @@ static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int
 		{{.function = {.times = {1, tp}}},
 			"the output of the FFN were summed twice over the tensor-parallel ranks",
 			tp > 1},
-		{{.scaled = "wo.weight", .scale = tp},
+		{{.scaled = {"wo.weight"}, .scale = tp},
 			"the output of attention, and its gradient, were summed twice over the "
 			"tensor-parallel ranks",
 			tp > 1},
-		{{.scaled = "w2.weight", .scale = tp},
+		{{.scaled = {"w2.weight"}, .scale = tp},
 			"the output of the FFN, and its gradient, were summed twice over the "
 			"tensor-parallel ranks",
 			tp > 1},
@@ -376,7 +422,8 @@ static void add_sums_of_ranks(const struct step_check *c, struct guess *out, int
 	add_guesses(out, n_out, tries, ARRAY_LEN(tries));
 }
 
-/* Leaves out of the detail an axis that the layout does not have, or asks for it where no layout was given. */
+/* Removes an axis that the layout does not have from the detail. Without a layout, the axis
+ * becomes a question. */
 static void name_axis(struct cause_search *s)
 {
 	static const char axis[] = " (context parallelism)";
@@ -389,13 +436,14 @@ static void name_axis(struct cause_search *s)
 	snprintf(s->detail, sizeof(s->detail), "%s", text.s);
 }
 
-/* Another function than the model's options say. */
+/* Returns whether a guess explains the gradients. */
 bool by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
 	int n = 0;
 	add_functions(s->c, tries, &n);
 	add_views(s->c, tries, &n);
+	add_targets(s->c, tries, &n);
 	add_positions(s->c, tries, &n);
 	add_biases(s->c, tries, &n);
 	add_parts(s->c, tries, &n);
@@ -409,133 +457,4 @@ bool by_function(struct cause_search *s)
 	snprintf(s->detail, sizeof(s->detail), "%s", text ? text : "");
 	name_axis(s);
 	return text;
-}
-
-/* ---- single layers ------------------------------------------------------------------------------ */
-
-enum { MOST_LAYERS = 12 };
-
-/* Two layers that are computed in each other's place. */
-bool by_swapped_layers(struct cause_search *s)
-{
-	const int layers = (int)s->c->weights.m.c.layers;
-	double nearest = s->near;
-	bool found = false;
-	for (int i = 0; i < layers && layers <= MOST_LAYERS; i++)
-		for (int k = i + 1; k < layers; k++) {
-			const struct guess t = {
-				{.function = {.path = {PATH_SWAPPED, i, 0, k}}}, NULL,
-				true};
-			if (!is_nearer(s, &t, &nearest))
-				continue;
-			snprintf(s->detail, sizeof(s->detail), "%d and %d", i, k);
-			found = true;
-		}
-	return found;
-}
-
-static struct variant with_window(int64_t layer, int64_t window)
-{
-	return (struct variant){
-		.function = {.window_layer = layer, .layer_window = window}};
-}
-
-/* Sets *window to the one that brings a layer's gradients nearest; returns how near. */
-static double nearest_window(const struct cause_search *s, int64_t layer, int64_t *window)
-{
-	const int64_t length = s->c->batch.length;
-	double nearest = INFINITY;
-	for (int64_t w = 1; w < length; w *= 2) {
-		double far = distance_with(s, with_window(layer, w), false);
-		*window = far < nearest ? w : *window;
-		nearest = fmin(nearest, far);
-	}
-	if (!(nearest < 0.9 * farthest_from(s, &s->c->reference)))
-		return INFINITY;
-	for (int64_t step = *window / 2; step > 0; step /= 2)
-		for (int side = -1; side <= 1; side += 2) {
-			int64_t w = *window + side * step;
-			double far = w < length ? distance_with(
-							  s, with_window(layer, w), false)
-						: INFINITY;
-			if (far < nearest) {
-				nearest = far;
-				*window = w;
-				break;
-			}
-		}
-	return nearest;
-}
-
-/* One layer alone has a window, or alone has none. */
-bool by_window_of_layer(struct cause_search *s)
-{
-	const struct model_config *m = &s->c->weights.m.c;
-	const int64_t length = s->c->batch.length;
-	for (int64_t layer = 0; layer < m->layers && m->layers <= MOST_LAYERS; layer++) {
-		int64_t window = length;
-		double far = layer_has_window(m, layer)
-				     ? distance_with(s, with_window(layer, length), false)
-				     : nearest_window(s, layer, &window);
-		if (far > s->near ||
-			distance_with(s, with_window(layer, window), true) > s->near)
-			continue;
-		if (window == length)
-			snprintf(s->detail, sizeof(s->detail),
-				"layer %lld had no sliding window", (long long)layer);
-		else
-			snprintf(s->detail, sizeof(s->detail),
-				"layer %lld had a sliding window of %lld tokens, the own one "
-				"included",
-				(long long)layer, (long long)window);
-		return true;
-	}
-	return false;
-}
-
-/* ---- numbers -------------------------------------------------------------------------------------- */
-
-/* What 1 + x multiplies, or divides. */
-struct stretch {
-	enum stretched { NORM_EPS, ATTENTION_OUTPUT, FFN_OUTPUT, STRETCHED } what;
-	bool divides;
-};
-
-static double stretch_by(const struct stretch *how, double x)
-{
-	return how->divides ? 1 / (1 + x) : 1 + x;
-}
-
-static void with_stretch(const struct cause_search *s, const void *with, double x,
-	bool all, struct gradients *g)
-{
-	const struct stretch *how = with;
-	struct variant v = {0};
-	double by = stretch_by(how, x);
-	if (how->what == NORM_EPS)
-		v.norm_eps = by * s->c->weights.m.c.norm_eps;
-	else {
-		v.scaled = how->what == FFN_OUTPUT ? ".w2." : ".wo.";
-		v.scale = by;
-	}
-	gradients_of(s, v, all, g);
-}
-
-bool by_stretch(struct cause_search *s)
-{
-	static const char *const texts[] = {"the norms had eps ",
-		"the output of attention were multiplied by ",
-		"the output of the FFN were multiplied by "};
-	for (int k = 0; k < 2 * STRETCHED; k++) {
-		const struct stretch how = {(enum stretched)(k / 2), k % 2};
-		double x = solve_number(s, with_stretch, &how, 0.1);
-		if (!(x > 0))
-			continue;
-		double by = stretch_by(&how, x);
-		if (how.what == NORM_EPS)
-			by *= s->c->weights.m.c.norm_eps;
-		snprintf(s->detail, sizeof(s->detail), "%s%.3g", texts[how.what], by);
-		return true;
-	}
-	return false;
 }

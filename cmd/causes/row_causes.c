@@ -1,4 +1,5 @@
-/* Which rows or elements of a gradient are wrong, where few are; rows of the embedding. See causes.c. */
+/* Gradients of which few rows, columns or elements are wrong, and rows of the embedding. See
+ * causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -28,7 +29,7 @@ static int64_t group_of(const struct few *f, int64_t element)
 				   : element % f->cols;
 }
 
-/* How many groups may be wrong for the rest to mean anything? */
+/* Returns the largest number of wrong groups that is accepted as few. */
 static int64_t most_wrong(const struct few *f)
 {
 	int64_t most = f->by == BY_ELEMENT ? MAX_FEW : max64(MAX_FEW, f->groups / 100);
@@ -40,7 +41,7 @@ static double wanted(const struct few *f, int64_t j)
 	return f->c->scale.common * (double)reference_of(f->c, f->tensor)[j];
 }
 
-/* Sets the errors; returns the square of the reference. */
+/* Sums the squared errors of each group. Returns the squared norm of the reference. */
 static double add_errors(struct few *f)
 {
 	double all = 0;
@@ -52,7 +53,8 @@ static double add_errors(struct few *f)
 	return all;
 }
 
-/* Leaves out the worst groups until the others are right. False: they are too many. */
+/* Removes the worst groups until the remaining ones are right. Returns false if too many are
+ * wrong. */
 static bool find_wrong(struct few *f)
 {
 	const double bound = f->c->of[f->tensor].gradient.bound;
@@ -82,7 +84,7 @@ static bool is_wrong_group(const struct few *f, int64_t group)
 	return false;
 }
 
-/* The factor of the wrong groups; NAN: they have none in common. */
+/* Returns the common factor of the wrong groups; NAN: they have none. */
 static double factor_of_wrong(const struct few *f)
 {
 	struct products p = {0};
@@ -132,7 +134,7 @@ static void describe_few(const struct few *f, char *text, size_t capacity)
 		snprintf(text + at, capacity - at, ": the others are right");
 }
 
-/* Sets *f to the wrong groups of a tensor. False: too many are wrong. */
+/* Sets *f to the wrong groups of a tensor. Returns false if too many are wrong. */
 static bool find_few(
 	struct few *f, const struct step_check *c, int tensor, enum grouping by)
 {
@@ -150,29 +152,50 @@ static bool find_few(
 	return find_wrong(f);
 }
 
-/* Explains each tensor of which few elements, rows or columns are wrong. */
-bool by_few(struct cause_search *s)
+/* Returns whether bf16 may hide most wrong elements of a norm or bias: a matrix is wrong, too, and has no cause. */
+static bool is_beside_matrix(const struct cause_search *s, int i)
+{
+	bool found = false;
+	if (s->c->o.precision == RUN_FP32 || tensor_of(s->c, i)->ndim > 1)
+		return false;
+	for (int k = 0; k < s->n_wrong; k++)
+		found |= tensor_of(s->c, s->wrong[k])->ndim > 1 &&
+			 s->c->of[s->wrong[k]].cause < 0;
+	return found;
+}
+
+/* Explains a tensor of which few elements, rows or columns are wrong. */
+static void explain_few(struct cause_search *s, int i)
 {
 	char text[FINDING_TEXT];
-	for (int k = 0; k < s->n_wrong; k++)
-		for (int by = 0; by < GROUPINGS; by++) {
-			struct few f = {0};
+	for (int by = 0; by < GROUPINGS; by++) {
+		struct few f = {0};
+		if (s->c->of[i].cause < 0 && ((s->has & IF_SURE) || !may_chance(s, i)) &&
+			find_few(&f, s->c, i, (enum grouping)by)) {
+			describe_few(&f, text, sizeof(text));
+			explain(s, i, text);
+		}
+		free(f.errors);
+		free(f.wrong);
+	}
+}
+
+/* Explains tensors of which few elements, rows or columns are wrong: first matrices, then vectors. */
+bool by_few(struct cause_search *s)
+{
+	for (int vectors = 0; vectors < 2; vectors++)
+		for (int k = 0; k < s->n_wrong; k++) {
 			int i = s->wrong[k];
-			if (s->c->of[i].cause < 0 &&
-				((s->has & IF_SURE) || !may_chance(s, i)) &&
-				find_few(&f, s->c, i, (enum grouping)by)) {
-				describe_few(&f, text, sizeof(text));
-				explain(s, i, text);
-			}
-			free(f.errors);
-			free(f.wrong);
+			if ((tensor_of(s->c, i)->ndim < 2) == vectors &&
+				!is_beside_matrix(s, i))
+				explain_few(s, i);
 		}
 	return false;
 }
 
 /* ---- rows of the embedding -------------------------------------------------------------------- */
 
-/* What positions add to rows of the embedding. */
+/* Gradients of the embedding's rows, by position. */
 struct rows {
 	const struct step_check *c;
 	double *dx;    /* [positions of the batch][dim] */
@@ -214,7 +237,8 @@ static void rows_release(struct rows *r)
 
 enum row_bug { DIVIDED_BY_COUNT, LAST_WINS, FIRST_WINS, ROW_BUGS };
 
-/* Adds what the positions of one part of the batch give, from position `from` on. */
+/* Adds the gradients of one part of the batch, the positions from `from` to `to`, with the bug.
+ * */
 static void add_part(struct rows *r, enum row_bug bug, int64_t from, int64_t to)
 {
 	const int64_t vocab = r->c->weights.m.c.vocab, dim = r->c->weights.m.c.dim;
@@ -235,7 +259,7 @@ static void add_part(struct rows *r, enum row_bug bug, int64_t from, int64_t to)
 	free(seen);
 }
 
-/* What a bug leaves of the gradient, relative to it. */
+/* Returns the residual of the gradient with a bug, relative to the gradient. */
 static double left_with_bug(struct rows *r, enum row_bug bug, int tensor)
 {
 	const struct token_batch *b = &r->c->batch;
@@ -253,7 +277,8 @@ static double left_with_bug(struct rows *r, enum row_bug bug, int tensor)
 	return all > 0 ? sqrt(left / all) : INFINITY;
 }
 
-/* Rows of tokens that occur several times: each occurrence has too small a part, or only one has any. */
+/* Returns whether rows of tokens that occur several times are divided by their count, or have
+ * one occurrence only. */
 bool by_embedding_rows(struct cause_search *s)
 {
 	static const char *const texts[][2] = {

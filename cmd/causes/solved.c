@@ -1,5 +1,5 @@
-/* Causes with a number that is solved for: a window of attention, soft caps, parameters of an earlier step. See
- * causes.c. */
+/* Causes with a number that is solved for: a window of attention, soft caps, parameters of an
+ * earlier step. See causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -20,8 +20,8 @@ bool by_no_window(struct cause_search *s)
 	       far_with_window(s, length, true) <= s->near;
 }
 
-/* The nearer a window is to the right one, the nearer are the gradients: the best power of 2, then what is nearest
- * between those beside it. */
+/* Searches the best power of 2, then the windows around it: gradients come nearer as the window
+ * does. */
 bool by_window(struct cause_search *s)
 {
 	int64_t length = s->c->batch.length, best = 1;
@@ -49,8 +49,8 @@ bool by_window(struct cause_search *s)
 
 /* ---- a number that gradients depend on smoothly ------------------------------------------ */
 
-/* Gauss and Newton's method with secants, from 0 and `first`: what is seen is a times the gradients at x and b times
- * their change since the number before. Returns the number, or 0 if none explains the wrong tensors. */
+/* Uses the Gauss-Newton method with secants, from 0 and `first`: the wrong tensors are a times
+ * the gradients at x plus b times the change since the number before. */
 double solve_number(const struct cause_search *s, gradients_with *compute,
 	const void *with, double first)
 {
@@ -92,7 +92,7 @@ double solve_number(const struct cause_search *s, gradients_with *compute,
 
 enum squashing { SCORES_CAPPED, LOGITS_CAPPED, LOGITS_DIVIDED, LOGITS_MULTIPLIED };
 
-/* For large caps the change is in proportion to 1 / cap^2, which is the number that is solved for; logits are
+/* Solves for 1 / cap^2, since the change is proportional to it for large caps. Logits are
  * divided or multiplied by 1 + x. */
 static void with_squashing(const struct cause_search *s, const void *with, double x,
 	bool all, struct gradients *g)
@@ -126,9 +126,26 @@ bool by_multiplied_logits(struct cause_search *s)
 	return by_factor_of_logits(s, LOGITS_MULTIPLIED);
 }
 
+/* Returns 1 / cap^2 of the cap that comes nearest, out of a few. */
+static double first_cap(const struct cause_search *s, enum squashing how)
+{
+	static const double caps[] = {50, 30, 20, 10, 5, 2, 1};
+	double first = 1 / (caps[0] * caps[0]), nearest = INFINITY;
+	for (size_t k = 0; k < ARRAY_LEN(caps); k++) {
+		struct gradients g;
+		double x = 1 / (caps[k] * caps[k]);
+		with_squashing(s, &how, x, false, &g);
+		double far = farthest_from(s, &g);
+		first = far < nearest ? x : first;
+		nearest = fmin(nearest, far);
+		gradients_free(&g);
+	}
+	return first;
+}
+
 static bool by_cap(struct cause_search *s, enum squashing how)
 {
-	double x = solve_number(s, with_squashing, &how, 1.0 / (50 * 50));
+	double x = solve_number(s, with_squashing, &how, first_cap(s, how));
 	snprintf(s->detail, sizeof(s->detail), "x becomes %.3g tanh(x / %.3g)",
 		1 / sqrt(x), 1 / sqrt(x));
 	return x > 0;
@@ -144,19 +161,36 @@ bool by_capped_logits(struct cause_search *s)
 	return by_cap(s, LOGITS_CAPPED);
 }
 
+/* ---- a padded vocabulary --------------------------------------------------------------------- */
+
+static void with_zero_logits(const struct cause_search *s, const void *with, double x,
+	bool all, struct gradients *g)
+{
+	(void)with;
+	gradients_of(s, (struct variant){.function = {.zero_logits = x}}, all, g);
+}
+
+bool by_zero_logits(struct cause_search *s)
+{
+	double x = solve_number(s, with_zero_logits, NULL, 1);
+	snprintf(s->detail, sizeof(s->detail), "%.4g", x);
+	return x > 0;
+}
+
 /* ---- parameters of an earlier step --------------------------------------------------------- */
 
 /* The last update by a learning rate of 1, of each tensor of the model; and which of n slices of the rows had not
  * made it. */
-enum { MOST_OLD = 16 };
+enum { MAX_OLD = 16 };
 struct old {
 	float **update;
 	int n;
-	bool slice[MOST_OLD];
+	bool slice[MAX_OLD];
 	bool in_pairs; /* rows of heads are in another order in the files */
 };
 
-/* p = p0 (1 - lr decay) - lr u: AdamW's update that led to BEFORE, by its moments. */
+/* Computes the update of AdamW that led to BEFORE from its moments: p = p0 (1 - lr decay) - lr
+ * u. */
 static float *last_update(const struct step_check *c, int i, struct err *e)
 {
 	const struct adam *a = &c->files.adam;
@@ -178,7 +212,8 @@ static float *last_update(const struct step_check *c, int i, struct err *e)
 	return u;
 }
 
-/* The slice of the rows that row r of a tensor is in, as torch.chunk divides them. */
+/* Returns the slice of the rows that contains row r of a tensor, as torch.chunk divides them.
+ * */
 static int64_t slice_of(
 	const struct model *m, const struct tensor *t, int64_t r, const struct old *old)
 {
@@ -211,13 +246,13 @@ static void with_old_parameters(const struct cause_search *s, const void *with, 
 	free(w.w);
 }
 
-/* Which slices are old? Those whose change of the gradients, for the learning rate of this step, is found in
- * what is seen about as often as the most. False: none. */
+/* Finds the slices that are old: their change of the gradients at this step's learning rate
+ * appears at least half as often as the most frequent one. Returns false if there are none. */
 static bool find_old(const struct cause_search *s, struct old *old)
 {
 	const struct model *m = &s->c->weights.m;
-	struct gradients of[MOST_OLD + 1] = {s->c->reference};
-	double x[MOST_OLD + 1], most = 0;
+	struct gradients of[MAX_OLD + 1] = {s->c->reference};
+	double x[MAX_OLD + 1], most = 0;
 	for (int i = 0; i < old->n; i++) {
 		memset(old->slice, 0, sizeof(old->slice));
 		old->slice[i] = true;
@@ -259,7 +294,7 @@ static void describe_old(struct cause_search *s, const struct old *old, double l
 bool by_old_parameters(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	bool sharded = c->o.fsdp > 1 && c->o.fsdp <= MOST_OLD;
+	bool sharded = c->o.fsdp > 1 && c->o.fsdp <= MAX_OLD;
 	struct old old = {.n = sharded ? (int)c->o.fsdp : 2};
 	struct err e = {0};
 	if (c->lora.used || c->files.m0 < 0 || c->files.v0 < 0 || !(c->files.from >= 1) ||
@@ -288,8 +323,8 @@ bool by_old_parameters(struct cause_search *s)
 
 /* ---- gradients of the step before ----------------------------------------------------------- */
 
-/* The gradient of the step before, by its exp_avg / (1 - beta1) if it was the first one. Returns how far the sum of both
- * is from what is seen, compared with the bound, and sets the factors of both. */
+/* Fits the gradient that was seen as a sum of the reference and of the gradient before, which
+ * is exp_avg / (1 - beta1) after a first step. Sets both factors; returns the residual. */
 static double far_from_sum(
 	const struct cause_search *s, int i, double x[2], struct err *e)
 {
@@ -310,7 +345,7 @@ static double far_from_sum(
 	return far;
 }
 
-/* zero_grad() is missing if the factors are equal. */
+/* Returns whether the gradients of the step before were kept: both factors are equal. */
 bool by_kept_gradients(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

@@ -1,9 +1,21 @@
-/* What known bugs would make of the gradients of most tensors at once; see causes.c. */
+/* Causes of the gradients of most tensors at once. See causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* Returns the distance of a tensor, compared with its bound. size: the norm of all gradients. A
+ * gradient that is zero except for rounding has no direction: only its size is compared. */
+static double far_of_tensor(const struct step_check *c, int i, const struct products *p,
+	double factor, double size)
+{
+	const double zero = c->o.precision == RUN_FP32 ? 1e-6 : 1e-3;
+	if (p->bb > 1e-14 * size * size)
+		return residual_of(p, factor) / c->of[i].gradient.bound;
+	return has_gradient(c, i) && sqrt(p->aa) > zero * fabs(factor) * size ? INFINITY
+									      : 0;
+}
 
 double farthest_from(const struct cause_search *s, const struct gradients *g)
 {
@@ -23,7 +35,7 @@ double farthest_from(const struct cause_search *s, const struct gradients *g)
 		int i = s->wrong[k];
 		if (g->g[c->of[i].in_model])
 			farthest = fmax(farthest,
-				residual_of(&p[i], factor) / c->of[i].gradient.bound);
+				far_of_tensor(c, i, &p[i], factor, sqrt(all.bb)));
 	}
 	free(p);
 	return farthest;
@@ -65,7 +77,7 @@ void need_near(struct cause_search *s)
 	s->near = fmin(1, 0.5 * farthest_from(s, &s->c->reference));
 }
 
-/* A tensor of n gradients; false: one lacks it. */
+/* Gets one tensor of n gradients. Returns false if one of them lacks it. */
 static bool get_parts(const float **part, const struct gradients *of, int n, int tensor)
 {
 	bool all = true;
@@ -91,7 +103,7 @@ bool fit(const struct cause_search *s, const struct gradients *of, int n, double
 	return yes;
 }
 
-/* What a fit leaves, relative to what is seen. */
+/* Returns the residual of a fit, relative to what was seen. */
 static double left_by(
 	const struct cause_search *s, const struct gradients *of, int n, const double *x)
 {
@@ -117,20 +129,21 @@ static bool is_weight(const struct step_check *c, double x, double weight)
 }
 
 /* "5 6 7 8" */
-static void put_sequences(const struct step_check *c, char *out, size_t room,
+static void put_sequences(const struct step_check *c, char *out, size_t capacity,
 	const double *x, int n, double weight)
 {
 	size_t at = 0;
 	*out = '\0';
-	for (int i = 0; i < n && at < room; i++)
+	for (int i = 0; i < n && at < capacity; i++)
 		if (is_weight(c, x[i], weight))
 			at += (size_t)snprintf(
-				out + at, room - at, "%s%d", at ? " " : "", i + 1);
+				out + at, capacity - at, "%s%d", at ? " " : "", i + 1);
 }
 
-/* Do some sequences have the largest weight, and more others the same smaller one? Lists the former. */
+/* Returns whether a few sequences have the largest weight and all remaining ones the same
+ * smaller weight. Lists the few. */
 static bool are_few(const struct step_check *c, const double *x, int n, char *out,
-	size_t room, double *times)
+	size_t capacity, double *times)
 {
 	double least = 1;
 	int few = 0, others = 0;
@@ -141,11 +154,11 @@ static bool are_few(const struct step_check *c, const double *x, int n, char *ou
 		others += is_weight(c, x[i], least);
 	}
 	*times = 1 / least;
-	put_sequences(c, out, room, x, n, 1);
+	put_sequences(c, out, capacity, x, n, 1);
 	return few + others == n && others > few && !is_weight(c, least, 0);
 }
 
-/* Are all weights that are not 0 equal? */
+/* Returns whether all weights are 0 or 1. */
 static bool has_equal_others(const struct step_check *c, const double *x, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -154,7 +167,8 @@ static bool has_equal_others(const struct step_check *c, const double *x, int n)
 	return true;
 }
 
-/* x: the weights, the largest of which is 1, and most before. */
+/* Describes the weights x, the largest of which is 1. most: the largest weight before the
+ * division. */
 static void describe_sequences(
 	struct cause_search *s, const double *x, int n, double most)
 {
@@ -186,7 +200,7 @@ static void describe_sequences(
 	}
 }
 
-/* The largest bound of a tensor that is wanted. */
+/* Returns the largest bound of the wanted tensors. */
 static double largest_bound(const struct step_check *c, const bool *wanted)
 {
 	double bound = 0;
@@ -196,7 +210,7 @@ static double largest_bound(const struct step_check *c, const bool *wanted)
 	return bound;
 }
 
-/* The elements of the wrong tensors that are wanted. */
+/* Returns the number of elements of the wrong tensors that are wanted. */
 static int64_t count_elements(const struct cause_search *s, const bool *wanted)
 {
 	int64_t n = 0;
@@ -207,7 +221,7 @@ static int64_t count_elements(const struct cause_search *s, const bool *wanted)
 	return n;
 }
 
-/* Leaves at most so many elements wanted, or one tensor. */
+/* Limits the wanted tensors to MAX_ELEMENTS elements, or to one tensor. */
 static void limit_wanted(const struct model *m, bool *wanted)
 {
 	enum { MAX_ELEMENTS = 1 << 22 };
@@ -219,8 +233,8 @@ static void limit_wanted(const struct model *m, bool *wanted)
 	}
 }
 
-/* Least squares on the gradients of the n sequences, of the tensors that are wanted together; x: their weights. False: they
- * do not explain these tensors, or no more than equal weights do. */
+/* Fits the weights x of n sequences to the wanted tensors by least squares. Returns false if
+ * the weights do not explain these tensors, or explain them no better than equal weights. */
 static bool fit_sequences(
 	const struct cause_search *s, int n, const bool *wanted, double *x)
 {
@@ -244,7 +258,7 @@ static bool fit_sequences(
 	return fits;
 }
 
-/* Are all tensors without a cause such as a few numbers fit by chance? */
+/* Returns whether a few numbers may fit each tensor without a cause by chance. */
 static bool are_by_chance(const struct cause_search *s)
 {
 	for (int k = 0; k < s->n_wrong; k++)
@@ -254,7 +268,8 @@ static bool are_by_chance(const struct cause_search *s)
 	return true;
 }
 
-/* (What does not explain the screen is not tried on the others. Of a norm alone it has too few elements to tell.) */
+/* (The remaining tensors are tried only if the weights explain the screen. A single norm has
+ * too few elements for it.) */
 bool by_sequences(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
@@ -279,7 +294,8 @@ bool by_sequences(struct cause_search *s)
 	return fits;
 }
 
-/* The moments of the step before, which were lost: what is seen is (m1 - beta1 m0) / (1 - beta1) without m0. */
+/* Returns whether exp_avg was zero before the step: (m1 - beta1 m0) / (1 - beta1) is then right
+ * without m0. */
 bool by_lost_moments(struct cause_search *s)
 {
 	struct step_check *c = s->c;
@@ -301,8 +317,8 @@ bool by_lost_moments(struct cause_search *s)
 	return !e.code && 2 * right > c->n;
 }
 
-/* What the files have of gradients that the n ranks computed apart: rows or columns of their own, or all of one
- * rank's. The first that comes nearest, allocated. */
+/* Assembles the gradient of a tensor from the gradients of n ranks: rows or columns of each
+ * rank, or all of one rank. Returns the allocated one that comes nearest. */
 static float *assemble(
 	const struct cause_search *s, int i, const struct gradients *of, int n)
 {
@@ -336,7 +352,8 @@ static float *assemble(
 	return best;
 }
 
-/* n ranks, one of whose sums is missing; of all tensors, or those of the screen. */
+/* Returns whether n ranks that lack one sum explain the gradients. full: of all tensors, or of
+ * the screen. */
 static bool misses(const struct cause_search *s, int n, enum missing which, bool full)
 {
 	struct step_check *c = s->c;
@@ -356,7 +373,7 @@ static bool misses(const struct cause_search *s, int n, enum missing which, bool
 	return yes;
 }
 
-/* Tensor-parallel ranks that do not sum the gradients of activations: each backpropagates its own
+/* Returns whether tensor-parallel ranks lack an all-reduce, so that each goes on with its own
  * part. */
 bool by_missing_all_reduce(struct cause_search *s)
 {
@@ -390,14 +407,14 @@ bool by_missing_all_reduce(struct cause_search *s)
 	return false;
 }
 
-/* Does the loss have another term? What is seen is x[0] times the term's gradient and x[1] times the reference, of all
- * wrong tensors, or those of the screen. */
+/* Returns whether the loss has another term: the wrong tensors, or those of the screen, are
+ * x[0] times the gradient of the term plus x[1] times the reference. */
 static bool fit_term(const struct cause_search *s, enum loss term, bool all, double *x)
 {
 	const struct step_check *c = s->c;
 	struct gradients of[2] = {{0}, c->reference};
 	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &of[0]);
-	bool fits = fit(s, of, 2, x) && x[0] > 0 && x[1] > 0;
+	bool fits = fit(s, of, 2, x) && (x[0] > 0 || term == LOSS_ENTROPY) && x[1] > 0;
 	for (int k = 0; k < of[0].n && fits; k++) /* their sum, in place */
 		for (int64_t j = 0;
 			of[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
@@ -431,6 +448,15 @@ bool by_z_loss(struct cause_search *s)
 	return true;
 }
 
+bool by_entropy(struct cause_search *s)
+{
+	double x[2];
+	if (!has_term(s, LOSS_ENTROPY, x))
+		return false;
+	snprintf(s->detail, sizeof(s->detail), "%.3g", x[0] / x[1]);
+	return true;
+}
+
 bool by_unit_weights(struct cause_search *s)
 {
 	const struct variant v = {.unweighted = true};
@@ -440,8 +466,8 @@ bool by_unit_weights(struct cause_search *s)
 
 /* ---- layers and residuals ---------------------------------------------------------------------- */
 
-/* The unit of the first tensor in backward order that is wrong and without a cause; -1: none. (Of a tied table a part
- * is behind all layers.) */
+/* Returns the unit of the first wrong tensor in backward order that has no cause; -1: none. (A
+ * part of a tied table comes after all layers.) */
 static int first_unit(const struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
@@ -457,12 +483,13 @@ static int first_unit(const struct cause_search *s)
 static bool layer_has_no_gradient(const struct step_check *c, int layer)
 {
 	for (int i = 0; i < c->n; i++)
-		if (tensor_of(c, i)->unit == layer + 1 && c->of[i].norm > 0)
+		if (tensor_of(c, i)->unit == layer + 1 && has_gradient(c, i))
 			return false;
 	return true;
 }
 
-/* Detached residuals leave the gradients right that are behind them; a layer that is left out has none. */
+/* Returns whether a path is possible. A detached residual changes no gradient of a later layer;
+ * a layer that is left out has no gradient. */
 static bool is_possible(const struct cause_search *s, const struct path *p, bool forward)
 {
 	const int layers = (int)s->c->weights.m.c.layers, unit = first_unit(s);
@@ -486,7 +513,8 @@ static bool is_possible(const struct cause_search *s, const struct path *p, bool
 static void describe_path(struct cause_search *s, const struct path *p)
 {
 	char layer[40] = "all layers";
-	const char *of = p->sublayer == FFN ? "the FFN" : "attention";
+	static const char *const around[] = {"attention", "the FFN", "the whole"};
+	const char *of = around[p->sublayer];
 	if (p->layer >= 0)
 		snprintf(layer, sizeof(layer), "layer %d", p->layer);
 	if (p->kind == PATH_NO_RESIDUAL)
@@ -502,29 +530,48 @@ static void describe_path(struct cause_search *s, const struct path *p)
 			p->kind == PATH_SKIPPED ? "left out" : "computed twice");
 }
 
-/* A layer that is left out or computed twice, a residual that is missing or detached; with a
- * right forward pass, or if few tensors are wrong, only what the loss does not show. */
+/* Returns whether a layer is left out or computed twice, or a residual is missing or detached.
+ * If the forward pass is right, or few tensors are wrong, it tries only what does not change the
+ * loss. */
 bool by_path(struct cause_search *s)
 {
-	enum { MOST_LAYERS = 12 }; /* (each of them takes three passes) */
+	enum { MAX_LAYERS = 12 }; /* (each of them takes three passes) */
 	const int layers = (int)s->c->weights.m.c.layers;
 	const bool forward = (s->has & IF_MOST) && (s->has & IF_FORWARD);
 	struct path best = {0};
 	double nearest = s->near;
 	for (int layer = -1; layer < layers; layer++)
 		for (int k = PATH_NO_RESIDUAL; k <= PATH_TWICE; k++)
-			for (int sub = 0; sub < SUBLAYERS; sub++) {
+			for (int sub = 0; sub < SUBLAYERS + (k == PATH_DETACHED); sub++) {
 				const struct path p = {(enum path_kind)k, layer, sub};
 				const struct guess g = {{.function = {.path = p}}, NULL,
 					is_possible(s, &p,
 						forward &&
 							(layer < 0 ||
-								layers <= MOST_LAYERS))};
+								layers <= MAX_LAYERS))};
 				if (is_nearer(s, &g, &nearest))
 					best = p;
 			}
 	describe_path(s, &best);
 	return best.kind;
+}
+
+/* Returns whether few tensors are off by as much as rounding to bf16 moves them, at most 2^-9
+ * of each term of a sum, and the loss is right. */
+bool are_rounded_sums(struct cause_search *s)
+{
+	const struct step_check *c = s->c;
+	double most = 0;
+	for (int k = 0; k < s->n_wrong; k++) {
+		const struct tensor_check *x = &c->of[s->wrong[k]];
+		if (x->cause >= 0)
+			continue;
+		if (!(x->gradient.value >= 3e-4 && x->gradient.value <= 4e-3))
+			return false;
+		most = fmax(most, x->gradient.value);
+	}
+	snprintf(s->detail, sizeof(s->detail), "%.1g", most);
+	return c->o.precision == RUN_FP32 && (c->loss_right || isnan(c->o.loss));
 }
 
 double least_cosine(const struct cause_search *s)

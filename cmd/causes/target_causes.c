@@ -52,7 +52,7 @@ double targets_left(const struct target_fit *t, const double *w)
 	return sqrt(fmax(0, t->yy - wb * wb / wkw) / t->yy);
 }
 
-/* Solves for the weights: those nearest to equal ones, as far as the equations leave a choice. */
+/* Solves for the weights. Where the equations leave a choice, the weights are nearly equal. */
 static bool solve_weights(struct target_fit *t, double noise)
 {
 	const int64_t n = t->n;
@@ -78,7 +78,7 @@ static bool solve_weights(struct target_fit *t, double noise)
 
 /* ---- the equations ------------------------------------------------------------------------- */
 
-/* Returns the tensor of the files that is the last block's w2; -1: none, or it tells nothing. */
+/* Returns the tensor of the last block's w2; -1: it is missing or right. */
 static int find_last(const struct step_check *c)
 {
 	const struct model *m = &c->weights.m;
@@ -140,7 +140,7 @@ static void list_targets(struct target_fit *t)
 		}
 }
 
-/* Are there few enough targets, and equations for each? */
+/* Returns whether there are few enough targets, and equations for each. */
 static bool is_solvable(const struct step_check *c)
 {
 	enum { MAX_TARGETS = 2048 };
@@ -187,7 +187,7 @@ void targets_free(struct target_fit *t)
 
 /* ---- the whole step with weights ------------------------------------------------------------ */
 
-/* Do targets with these weights explain all wrong tensors, or the screen? */
+/* Returns whether targets with these weights explain all wrong tensors, or the screen. */
 static bool explain_wrong(const struct cause_search *s, const struct target_fit *t,
 	const double *w, bool all)
 {
@@ -214,7 +214,8 @@ void normalize_weights(double *w, int64_t n)
 	free(sorted);
 }
 
-/* Sequences have their own cause, which needs no more than their number of weights. */
+/* Returns whether weights of single targets explain the gradients. (Weights of sequences have a
+ * cause with fewer numbers.) */
 bool by_targets(struct cause_search *s)
 {
 	static target_pattern *const patterns[] = {by_places, by_means, by_labels,

@@ -1,4 +1,4 @@
-/* What known bugs make of the weights of targets; see targets.h. */
+/* Patterns of weights of targets that known bugs make. See target_causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -96,7 +96,7 @@ static void group_labels(struct groups *g, const struct target_fit *t)
 	groups_sum(g, t);
 }
 
-/* Chunks of the positions: each of all sequences together, or of a sequence by itself. */
+/* Groups targets by chunks of the positions, over all sequences or in each of them. */
 static void group_chunks(
 	struct groups *g, const struct target_fit *t, int64_t chunks, bool by_sequence)
 {
@@ -111,7 +111,7 @@ static void group_chunks(
 
 /* ---- masks of positions ----------------------------------------------------------------------- */
 
-/* Does no target of the group count? */
+/* Returns whether no target of the group counts. */
 static bool is_off(const struct groups *g, int64_t k)
 {
 	return g->count[k] && g->mean[k] < 0.5;
@@ -128,8 +128,8 @@ static int64_t set_mask(const struct groups *g, const struct target_fit *t, doub
 	return n;
 }
 
-/* Are the groups off at the end of each period, and nowhere else? Returns how many of a period: of its begin
- * if `first`; 0: not so. */
+/* Returns how many groups are off at the end of each period, or with `first` at its begin; 0:
+ * groups elsewhere are off, too. */
 static int64_t length_of_mask(const struct groups *g, int64_t period, bool first)
 {
 	int64_t n = 0;
@@ -200,7 +200,7 @@ bool by_places(const struct target_fit *t, double *w, char *text, size_t capacit
 
 /* ---- means of means ---------------------------------------------------------------------------- */
 
-/* Sets w to what a mean of the groups' means gives. */
+/* Sets w to the weights of a mean of the means of the groups. */
 static void set_means(const struct groups *g, const struct target_fit *t, double *w)
 {
 	for (int64_t i = 0; i < t->n; i++)
@@ -238,7 +238,7 @@ bool by_means(const struct target_fit *t, double *w, char *text, size_t capacity
 
 /* ---- tokens -------------------------------------------------------------------------------------- */
 
-/* How many groups have a target? */
+/* Returns the number of groups with a target. */
 static int64_t count_used(const struct groups *g)
 {
 	int64_t n = 0;
@@ -306,7 +306,7 @@ bool by_label_weights(const struct target_fit *t, double *w, char *text, size_t 
 
 enum confidence { FOCAL, DETACHED_FOCAL, DETACHED_POWER, CONFIDENCES };
 
-/* The factor of the gradient of -log p, with exponent x. */
+/* Returns the factor of the gradient of -log p, with exponent x. */
 static double confidence_weight(enum confidence kind, double p, double x)
 {
 	double q = fmax(1 - p, 1e-300);
@@ -373,7 +373,7 @@ bool by_probability(const struct target_fit *t, double *w, char *text, size_t ca
 
 /* ---- positions, and no pattern --------------------------------------------------------------------- */
 
-/* Are there few chunks of the positions that have each one weight? */
+/* Returns whether the targets of few chunks of the positions have one weight each. */
 bool by_chunks(const struct target_fit *t, double *w, char *text, size_t capacity)
 {
 	/* (in bf16 many chunks come near weights that grow with the position) */

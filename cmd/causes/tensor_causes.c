@@ -1,4 +1,4 @@
-/* What known bugs would make of the gradient of one tensor, and of parts of a sum over ranks; see causes.c. */
+/* Causes of the gradient of one tensor, and of parts of a sum over ranks. See causes.c. */
 #include "causes/causes.h"
 
 #include <math.h>
@@ -10,13 +10,14 @@ static double factor_grain(const struct step_check *c)
 	return c->o.precision == RUN_FP32 ? 5e-5 : 5e-3;
 }
 
-/* How far the factors of parts of a tensor may be from each other and mean nothing. */
+/* Returns by how much the factors of parts of a tensor may differ and still be equal. */
 static double alike(const struct step_check *c)
 {
 	return c->o.precision == RUN_FP32 ? 0.01 : 0.04;
 }
 
-/* A factor as it is shown: no finer than the run's precision tells. (bf16 changes factors by up to 1 %.) */
+/* Rounds a factor for display, to the precision of the run. (bf16 changes factors by up to 1
+ * %.) */
 double shown(const struct step_check *c, double f)
 {
 	if (c->o.precision != RUN_FP32 && fabs(f - round(f)) <= 0.02 * fabs(f))
@@ -28,12 +29,12 @@ double shown(const struct step_check *c, double f)
 
 /* "1 2" */
 void put_factors(
-	const struct step_check *c, char *out, size_t room, const double *f, int n)
+	const struct step_check *c, char *out, size_t capacity, const double *f, int n)
 {
 	size_t at = 0;
-	for (int i = 0; i < n && at < room; i++)
+	for (int i = 0; i < n && at < capacity; i++)
 		at += (size_t)snprintf(
-			out + at, room - at, "%s%.4g", i ? " " : "", shown(c, f[i]));
+			out + at, capacity - at, "%s%.4g", i ? " " : "", shown(c, f[i]));
 }
 
 /* ---- one tensor by itself ------------------------------------------------------------------ */
@@ -46,14 +47,15 @@ bool may_chance(const struct cause_search *s, int i)
 	       ((s->has & IF_MOST) || c->of[i].gradient.value < 0.1);
 }
 
-/* Does a cause leave no more than rounding, and much less than there is without it? */
+/* Returns whether a residual is within the bound, and at most half of the distance without a
+ * cause. */
 bool within(const struct step_check *c, int i, double residual)
 {
 	const struct distance *d = &c->of[i].gradient;
 	return residual <= d->bound && residual <= 0.5 * d->value;
 }
 
-/* Is it the output layer, which has the same numbers as the embedding? */
+/* Returns whether the tensor is the output layer and has the same values as the embedding. */
 static bool seems_tied(const struct step_check *c, int i)
 {
 	const struct model *m = &c->weights.m;
@@ -63,10 +65,15 @@ static bool seems_tied(const struct step_check *c, int i)
 		       (size_t)tensor_size(t) * sizeof(float));
 }
 
+bool has_gradient(const struct step_check *c, int i)
+{
+	/* (the difference of two moments may be their rounding) */
+	return c->of[i].norm > 0 && (!c->of[i].dead || c->given.n);
+}
+
 bool has_no_gradient(struct cause_search *s)
 {
-	const float *seen = s->c->seen[s->tensor];
-	return products_of(seen, seen, s->c->of[s->tensor].n).aa <= 0;
+	return !has_gradient(s->c, s->tensor);
 }
 
 bool by_untying(struct cause_search *s)
@@ -74,7 +81,7 @@ bool by_untying(struct cause_search *s)
 	return has_no_gradient(s) && seems_tied(s->c, s->tensor);
 }
 
-/* The factor of the tensor, where it explains it and is not that of all; else 0. */
+/* Returns the factor that explains the tensor, unless all tensors have it; else 0. */
 static double own_factor(const struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -107,7 +114,7 @@ bool by_factor(struct cause_search *s)
 	return f != 0;
 }
 
-/* Factors of the slices of a dimension; true if they explain the tensor. */
+/* Returns whether factors of the slices of a dimension explain the tensor. */
 static bool slices_of_dim(struct cause_search *s, int dim, int n)
 {
 	const struct step_check *c = s->c;
@@ -140,8 +147,8 @@ bool by_slices(struct cause_search *s)
 	return try_slices(s, (const int64_t[]){s->c->o.tp, s->c->o.fsdp}, slices_of_dim);
 }
 
-/* Has slice k of a dimension what another one should have? Sets from[n] to those that come nearest; returns how
- * far. */
+/* Finds, for each slice of a dimension, the slice of the reference that comes nearest: from[n].
+ * Returns the residual. */
 static double order_of_slices(const struct cause_search *s, int dim, int n, int *from)
 {
 	const struct step_check *c = s->c;
@@ -200,7 +207,7 @@ bool by_order_of_slices(struct cause_search *s)
 	return false;
 }
 
-/* Each element clipped to what the largest one has. */
+/* Returns whether each element is clipped to the size of the largest one. */
 bool by_value(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -235,7 +242,7 @@ static int64_t element_of(const struct cause_search *s, enum order order, int64_
 		       : (row - r + (r % 2 ? dim / 2 : 0) + r / 2) * cols + j % cols;
 }
 
-/* The reference with its elements elsewhere. */
+/* Returns whether the reference in another order of elements explains the tensor. */
 static bool by_order(const struct cause_search *s, enum order order)
 {
 	const struct step_check *c = s->c;
@@ -273,7 +280,7 @@ static bool has_same_shape(const struct cause_search *s, int other)
 	return o != t && o->ndim == t->ndim && !memcmp(o->dims, t->dims, sizeof(t->dims));
 }
 
-/* The gradient of another tensor of this shape. */
+/* Returns whether the tensor has the gradient of another tensor of its shape. */
 bool by_exchange(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -291,8 +298,8 @@ bool by_exchange(struct cause_search *s)
 	return false;
 }
 
-/* The mean of the step before was that of another tensor of this shape: what is seen is
- * (m1 - beta1 m0) / (1 - beta1) with a wrong m0. */
+/* Returns whether exp_avg before the step was the one of another tensor of this shape: (m1 -
+ * beta1 m0) / (1 - beta1) has a wrong m0. */
 static bool has_mean_of(const struct cause_search *s, const float *mean, int other)
 {
 	const struct step_check *c = s->c;
@@ -342,7 +349,8 @@ bool by_exchanged_means(struct cause_search *s)
 	return yes;
 }
 
-/* The gradient plus some of the parameter: weight decay as in Adam with L2. */
+/* Returns whether the gradient has a multiple of the parameter added: weight decay as in Adam
+ * with L2. */
 bool by_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -391,8 +399,8 @@ static const char *part_name(enum part_kind kind)
 				     : "chunks of the positions";
 }
 
-/* What the weights of the parts of a sum say. */
-static void describe_parts(const struct step_check *c, char *text, size_t room,
+/* Describes the weights of the parts of a sum. */
+static void describe_parts(const struct step_check *c, char *text, size_t capacity,
 	const struct parts *p, const double *x)
 {
 	char list[120];
@@ -405,11 +413,11 @@ static void describe_parts(const struct step_check *c, char *text, size_t room,
 	}
 	put_factors(c, list, sizeof(list), x, p->n);
 	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
-		snprintf(text, room,
+		snprintf(text, capacity,
 			"the part of slice %d of %d %s: not summed over the ranks%s",
 			last, p->n, part_name(p->kind.kind), question(c));
 	else
-		snprintf(text, room, "parts of %d %s: %s times%s", p->n,
+		snprintf(text, capacity, "parts of %d %s: %s times%s", p->n,
 			part_name(p->kind.kind), list,
 			p->kind.kind == PART_USE ? "" : question(c));
 }
@@ -439,7 +447,7 @@ static bool by_parts(struct cause_search *s, int i, const struct parts *p)
 	return true;
 }
 
-/* Returns how many of the tensors that are wanted they explain. */
+/* Returns the number of wanted tensors that the parts explain. */
 static int explain_parts(struct cause_search *s, struct parts *p, const bool *wanted)
 {
 	int n = 0;
@@ -453,7 +461,8 @@ static int explain_parts(struct cause_search *s, struct parts *p, const bool *wa
 	return n;
 }
 
-/* Does the layout have an axis whose ranks have such parts? (Positions are cut by sequence parallelism, too.) */
+/* Returns whether the layout has an axis with such parts. (Sequence parallelism divides
+ * positions, too.) */
 static bool is_possible_kind(const struct step_check *c, enum part_kind kind)
 {
 	return kind == PART_USE	    ? true
@@ -462,8 +471,8 @@ static bool is_possible_kind(const struct step_check *c, enum part_kind kind)
 				    : may_have(c, c->o.cp);
 }
 
-/* (What does not explain the screen is not tried on the others.) Each tensor has its own parts,
- * and is explained here. */
+/* Explains each tensor by parts of its own. (The remaining tensors are tried only if the parts
+ * explain the screen.) */
 bool by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;

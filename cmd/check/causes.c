@@ -37,7 +37,8 @@ static double loss_off(const struct step_check *c, double part)
 }
 
 /* Returns the median distance of the wrong tensors, relative to their bounds in bf16, after
- * dividing out their common factor. INFINITY: a tensor or the loss is beyond its bound. */
+ * dividing out their common factor. INFINITY: a tensor or the loss is beyond its bound. (The bound
+ * in fp32 includes the rounding of the moments.) */
 static double middle_in_bf16(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -52,7 +53,7 @@ static double middle_in_bf16(struct cause_search *s)
 		const struct products p =
 			products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 		double left = residual_of(&p, factor);
-		all = left <= fmin(bounds[i], 0.5);
+		all = left <= fmin(bounds[i] + c->of[i].gradient.bound, 0.5);
 		far[k] = left / bounds[i];
 	}
 	double middle = all ? median(far, s->n_wrong) : INFINITY;
@@ -218,11 +219,16 @@ void explain(struct cause_search *s, int i, const char *text)
 	s->c->of[i].cause = add_finding(s->c, FINDING_GRADIENT, &s->c->of[i], "%s", text);
 }
 
-static void explain_all(struct cause_search *s, const char *text)
+/* Explains all tensors without a cause. Returns their number. */
+static int explain_all(struct cause_search *s, const char *text)
 {
+	int n = 0;
 	for (int k = 0; k < s->n_wrong; k++)
-		if (s->c->of[s->wrong[k]].cause < 0)
+		if (s->c->of[s->wrong[k]].cause < 0) {
 			explain(s, s->wrong[k], text);
+			n++;
+		}
+	return n;
 }
 
 /* Adds the finding of a cause: for s->tensor, for all tensors without a cause, or for the step. */
@@ -233,9 +239,10 @@ static void add_cause(struct cause_search *s, const struct cause *x)
 	snprintf(text, sizeof(text), x->text, s->detail);
 	if (x->scope == TRY_TENSOR)
 		explain(s, s->tensor, text);
-	else if (x->scope == TRY_STEP || x->scope == TRY_FIRST)
-		explain_all(s, text);
-	else
+	else if (x->scope == TRY_STEP || x->scope == TRY_FIRST) {
+		const bool most = 2 * explain_all(s, text) > s->n_wrong;
+		s->c->unexplained = most && x->needs & IF_NO_CAUSE;
+	} else
 		add_finding(
 			s->c, x->kind, each ? &s->c->of[s->tensor] : NULL, "%s", text);
 }
@@ -278,7 +285,7 @@ static unsigned needs_of(const struct cause_search *s)
 	return (c->has_reference ? IF_REFERENCE : IF_NO_REFERENCE) |
 	       (search ? IF_SEARCH : IF_NO_SEARCH) |
 	       (2 * s->n_wrong > c->n ? IF_MOST : IF_FEW) |
-	       (s->forward_right ? 0 : IF_FORWARD);
+	       (s->forward_right ? 0 : IF_FORWARD) | IF_NO_CAUSE;
 }
 
 /* Lists the tensors with wrong gradients in backward order, and reads these gradients. */

@@ -49,6 +49,8 @@ CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_smoothing, "as if labels were smoothed by %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_z_loss,
 	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
+CAUSE(TRY_STEP, IF_FUNCTION, by_entropy,
+	"as if the loss had another term: %s times the sum of p log p (the negative entropy)")
 CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_missing_all_reduce,
 	"as if each tensor-parallel rank %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_old_parameters, "as if %s: gathered too early")
@@ -62,6 +64,11 @@ CAUSE(TRY_STEP, IF_FUNCTION, by_window,
 	"as if attention had a sliding window of %s tokens, the own one included")
 CAUSE(TRY_STEP, IF_FUNCTION, by_stretch, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_window_of_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_theta, "as if rope theta were %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_zero_logits,
+	"as if the vocabulary had %s more tokens, whose logits are 0: is it padded?")
+CAUSE(TRY_STEP, IF_FUNCTION, by_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, by_stretch_of_layer, "as if %s")
 CAUSE(TRY_STEP, IF_FUNCTION, by_swapped_layers, "as if layers %s were exchanged")
 CAUSE(TRY_STEP, IF_SEARCH, by_path, "as if %s")
 CAUSE(TRY_STEP, IF_SEARCH, by_sums, "")
@@ -80,24 +87,27 @@ CAUSE(TRY_STEP, 0, are_rounded_norms,
 CAUSE(TRY_STEP, 0, are_norms,
 	"all norms, and nothing else: with sequence parallelism each tensor-parallel rank "
 	"has a part of their gradients; is it not summed over the ranks?")
+CAUSE(TRY_STEP, IF_REFERENCE | IF_FEW, are_rounded_sums,
+	"by up to %s, as far as rounding to bf16: are these gradients computed or summed in "
+	"bf16?")
 CAUSE(TRY_STEP, IF_NO_REFERENCE, is_unexplained, "no known cause")
-CAUSE(TRY_STEP, IF_NO_SEARCH, is_unexplained,
-	"no cause is looked for in a model of this size: take fewer layers")
-CAUSE(TRY_STEP, 0, is_rounded,
+CAUSE(TRY_STEP, IF_NO_CAUSE, is_rounded,
 	"farther than rounding in fp32, and not than in bf16: was a part of the run in bf16 "
 	"(--precision)?")
-CAUSE(TRY_STEP, 0, seems_rounded,
+CAUSE(TRY_STEP, IF_NO_CAUSE, seems_rounded,
 	"farther than rounding in fp32, and not than in bf16: was the run in bf16 (--precision), "
 	"or is it a function that differs by little?")
-CAUSE(TRY_STEP, 0, has_right_forward, "no known cause: %s?")
-CAUSE(TRY_STEP, 0, has_right_tensors, "no known cause")
-CAUSE(TRY_STEP, IF_MOST, by_cosines,
+CAUSE(TRY_STEP, IF_NO_SEARCH | IF_NO_CAUSE, is_unexplained,
+	"no cause is looked for in a model of this size: take fewer layers")
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_right_forward, "no known cause: %s?")
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_right_tensors, "no known cause")
+CAUSE(TRY_STEP, IF_MOST | IF_NO_CAUSE, by_cosines,
 	"no known cause: all gradients point about where they should (cosines of %s and "
 	"more): dropout that is on, or a function that differs by little?")
-CAUSE(TRY_STEP, 0, has_right_tokens,
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_right_tokens,
 	"no known cause: the embedding has gradients of the batch's tokens and of no others, "
 	"so the batch is that of this step: is it another function, or other targets?")
-CAUSE(TRY_STEP, 0, has_other_batch,
+CAUSE(TRY_STEP, IF_NO_CAUSE, has_other_batch,
 	"no known cause: is the batch that of this step, of all ranks and micro-batches?%s")
 
 CAUSE(TRY_UPDATES, IF_ALSO, by_rule, "update: as if %s", FINDING_STEP)

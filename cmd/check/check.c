@@ -206,7 +206,8 @@ static int check_with_batch(
 	return check_without_batch(c, e) || find_causes(c, e) ? -1 : 0;
 }
 
-int step_check_run(struct step_check *c, const struct check_opts *o,
+/* Runs all tests, with bounds for a known precision of the run. */
+static int run_tests(struct step_check *c, const struct check_opts *o,
 	const struct check_job *job, struct err *e)
 {
 	bool same = false;
@@ -231,6 +232,31 @@ int step_check_run(struct step_check *c, const struct check_opts *o,
 	note_tested(c);
 	order_findings(c);
 	return rc;
+}
+
+int step_check_run(struct step_check *c, const struct check_opts *o,
+	const struct check_job *job, struct err *e)
+{
+	static const enum run_precision tries[] = {RUN_FP32, RUN_BF16, RUN_FP32};
+	struct check_opts as = *o;
+	if (o->precision != RUN_AUTO)
+		return run_tests(c, o, job, e);
+	for (int k = 0; k < (int)ARRAY_LEN(tries); k++) {
+		if (k)
+			step_check_close(c);
+		as.precision = tries[k];
+		if (run_tests(c, &as, job, e))
+			return -1;
+		if (k == 0 ? !c->unexplained : !c->wrong)
+			break;
+	}
+	if (as.precision == RUN_FP32)
+		return 0;
+	c->undecided = true;
+	add_finding(c, FINDING_NOTE, NULL,
+		"the gradients are farther than rounding in fp32, and not than in bf16: was "
+		"the run in bf16 (--precision)?");
+	return 0;
 }
 
 void step_check_close(struct step_check *c)

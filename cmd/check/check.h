@@ -11,9 +11,10 @@
 #include "check/step_files.h"
 #include "check/vectors.h"
 
-/* Precision of the run. autocast: matmuls round to bf16; bf16: so do parameters, activations. */
-enum run_precision { RUN_FP32, RUN_AUTOCAST, RUN_BF16 };
-#define RUN_PRECISION_WORDS "fp32", "autocast", "bf16"
+/* Precision of the run. autocast: matmuls round to bf16; bf16: so do parameters, activations.
+ * auto: fp32, but a step that is right only in bf16 is undecided. */
+enum run_precision { RUN_FP32, RUN_AUTOCAST, RUN_BF16, RUN_AUTO };
+#define RUN_PRECISION_WORDS "fp32", "autocast", "bf16", "auto"
 enum reference_kind { REFERENCE_AUTO, REFERENCE_FLOAT64, REFERENCE_FP32 };
 #define REFERENCE_WORDS "auto", "float64", "fp32"
 
@@ -85,9 +86,10 @@ struct tensor_check {
 	double stored[N_STORED]; /* relative rounding, see rounding_of() */
 	bool decays; /* decay is measurable: the parameters are large enough */
 	bool nonfinite, unchanged;
-	bool dead;	/* neither moment gained anything */
-	int cause;	/* index of the finding with its cause; -1: none yet */
-	uint64_t found; /* bit k is set if finding k is about this tensor */
+	bool dead;	   /* neither moment gained anything */
+	bool squares_lost; /* exp_avg_sq was zero before the step, whatever the file says */
+	int cause;	   /* index of the finding with its cause; -1: none yet */
+	uint64_t found;	   /* bit k is set if finding k is about this tensor */
 };
 
 struct finding {
@@ -172,6 +174,8 @@ struct step_check {
 	int n_findings;
 	bool nothing_changed; /* parameters and moments are all the same */
 	bool tested, wrong;   /* anything */
+	bool unexplained;     /* most wrong gradients have no known cause */
+	bool undecided; /* wrong in fp32, right in bf16, and the run's precision is unknown */
 };
 
 /* The input of a check. */

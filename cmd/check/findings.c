@@ -244,8 +244,13 @@ const struct check_verdict *verdict_of(const struct step_check *c)
 			"gradients are within bounds"},
 		in_part = {"right", REPORT_GOOD,
 			"nothing is wrong that shows without a batch",
-			"as far as it shows without a batch"};
+			"as far as it shows without a batch"},
+		undecided = {"not decided", REPORT_UNCLEAR,
+			"not decided: right if the run computed in bf16 (--precision autocast "
+			"or bf16), wrong if it computed in fp32 (--precision fp32)",
+			"right if the run computed in bf16, wrong if it computed in fp32"};
 	return c->wrong		       ? &wrong
+	       : c->undecided	       ? &undecided
 	       : !c->tested	       ? &unchecked
 	       : c->files.two_runs     ? &same
 	       : has_gradients_only(c) ? &given

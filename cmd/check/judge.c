@@ -343,7 +343,9 @@ static void judge_scale(
 		off = is_close(common, k, within) ? 1 : common;
 	else
 		off = common / (k * clip_factor(clip, k * norm));
-	describe_factor(c, k, times, sizeof(times));
+	/* (the gradients give the factor more exactly than a norm with few digits) */
+	describe_factor(c, clip == 0 && is_close(common, k, within) ? common : k, times,
+		sizeof(times));
 	if (k != 1 && clip > 0 && is_close(common, clip_factor(clip, logged), within) &&
 		!is_close(off, 1, within)) {
 		add_finding(c, FINDING_CLIP, NULL,
@@ -370,6 +372,15 @@ static void judge_scale(
 			"divided by is %.4g of its own, %s%s",
 			c->scale.seen_norm, clip, 1 / off, name ? "as if it were " : "",
 			name ? name : "which misses a part");
+	else if (clip > 0 && c->scale.clipped && !name && common > 0 &&
+		 is_close(off, clip_factor(clip, norm), within))
+		add_finding(c, FINDING_SCALE, NULL,
+			"scale: all gradients are %s: as if they were clipped twice",
+			times);
+	else if (clip > 0 && c->scale.clipped && !name)
+		add_finding(c, FINDING_SCALE, NULL,
+			"scale: all gradients are %s: as if clip were %.4g instead of %.4g",
+			times, c->scale.seen_norm, clip);
 	else
 		add_finding(c, FINDING_SCALE, NULL, "scale: all gradients are %s%s%s",
 			times, name ? "; as if clipping used " : "", name ? name : "");

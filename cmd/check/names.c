@@ -28,11 +28,14 @@ struct named_factor {
 	const char *text;
 };
 
-/* Returns true for a power of two of at least 128, which may be a loss scale. */
-static bool is_loss_scale(double factor)
+/* Returns true for a power of two of at least 128, which may be a loss scale. The factor is only
+ * as exact as the logged norm. */
+static bool is_loss_scale(const struct step_check *c, double factor)
 {
-	double power = log2(factor);
-	return factor >= 128 && fabs(power - round(power)) < 1e-4;
+	double power = log2(factor), digits = 0;
+	if (c->o.grad_norm > 0)
+		digits = 2 * c->o.grad_norm_half / c->o.grad_norm;
+	return factor >= 128 && fabs(power - round(power)) < 1e-4 + fmin(digits, 1e-3);
 }
 
 /* Appends ": 368/370, ..." for the counts whose ratio is the factor. */
@@ -73,6 +76,8 @@ void add_count_names(
 		{n, n + b->n, "targets/labels: as if the divisor counted first labels"},
 		{n, n - b->n,
 			"targets/divisor: the divisor lacks a target of each sequence"},
+		{n - b->n, n,
+			"as if the sum lacked a target of each sequence that the divisor counts"},
 		{n, all,
 			"targets/positions: the mean includes positions that do not count"},
 		{all, n,
@@ -88,10 +93,10 @@ void add_count_names(
 			add_ratio(out, capacity, &f, tries[i].a, tries[i].b, named++);
 	}
 	size_t at = strlen(out);
-	if (is_loss_scale(factor))
+	if (is_loss_scale(c, factor))
 		snprintf(out + at, capacity - at,
 			"%s a loss scale that was not divided out", named ? ", or" : ":");
-	else if (is_loss_scale(1 / factor))
+	else if (is_loss_scale(c, 1 / factor))
 		snprintf(out + at, capacity - at,
 			"%s a loss scale that was divided out twice",
 			named ? ", or" : ":");

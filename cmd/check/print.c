@@ -198,7 +198,10 @@ void step_check_print_verdict(const struct step_check *c, struct str *out)
 	if (c->wrong)
 		str_printf(out, "verdict: wrong: %d finding%s\n", n, plural(n));
 	else
-		str_printf(out, "verdict: %s%s%s\n", v->line, except.len ? ", but " : "",
+		str_printf(out, "verdict: %s%s%s\n", v->line,
+			!except.len    ? ""
+			: c->undecided ? "; "
+				       : ", but ",
 			except.len ? except.s : "");
 }
 

@@ -183,7 +183,7 @@ static void put_run(const struct check_report *r, struct str *out)
 		int64_t n;
 	} degrees[] = {{"dp", o->dp}, {"fsdp", o->fsdp}, {"tp", o->tp}, {"cp", o->cp},
 		{"accumulation", o->accumulation}};
-	str_puts(out, precisions[o->precision]);
+	str_puts(out, r->c->undecided ? "unknown precision" : precisions[o->precision]);
 	for (size_t i = 0; i < ARRAY_LEN(degrees); i++)
 		if (degrees[i].n > 1)
 			str_printf(out, ", %s=%lld", degrees[i].what,

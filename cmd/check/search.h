@@ -38,11 +38,12 @@ enum cause_needs {
 	IF_NO_REFERENCE = 2,
 	IF_SEARCH = 4, /* the step can be computed many times */
 	IF_NO_SEARCH = 8,
-	IF_MOST = 16,	 /* most tensors are wrong */
-	IF_FEW = 32,	 /* most are not */
-	IF_FORWARD = 64, /* the forward pass may be wrong */
-	IF_ALSO = 128,	 /* (no condition: tried even after another cause was found) */
-	IF_SURE = 256,	 /* the tensor has too many elements to fit by chance */
+	IF_MOST = 16,	   /* most tensors are wrong */
+	IF_FEW = 32,	   /* most are not */
+	IF_FORWARD = 64,   /* the forward pass may be wrong */
+	IF_ALSO = 128,	   /* (no condition: tried even after another cause was found) */
+	IF_SURE = 256,	   /* the tensor has too many elements to fit by chance */
+	IF_NO_CAUSE = 512, /* (no condition: the text names no known cause) */
 	IF_FUNCTION = IF_SEARCH | IF_MOST | IF_FORWARD
 };
 

@@ -20,7 +20,7 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 	const struct tensor_step *t, const float *g, double lost, struct beta_sums *sums)
 {
 	double beta = c->files.adam.beta2, difference = 0, size = 0, moments = 0;
-	double others = 0;
+	double others = 0, lost_before = 0;
 	for (int64_t i = 0; i < t->n; i++) {
 		double old = t->v0 ? (double)t->v0[i] : 0, now = (double)t->v1[i];
 		double gained = (now - beta * old) / (1 - beta);
@@ -29,6 +29,7 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 		size += square * square;
 		others += gained * gained;
 		moments += now * now;
+		lost_before += pow(now / (1 - beta) - square, 2);
 		sums->ab += (now - square) * (old - square);
 		sums->bb += (old - square) * (old - square);
 	}
@@ -42,6 +43,7 @@ static void test_moments(const struct step_check *c, struct tensor_check *x,
 		.tested = size > 0};
 	x->moments.tested &= x->moments.bound < 0.5;
 	x->moments.wrong = x->moments.tested && !(x->moments.value <= x->moments.bound);
+	x->squares_lost = size > 0 && sqrt(lost_before / size) <= x->moments.bound;
 }
 
 /* ---- the update ------------------------------------------------------------------------ */
@@ -52,6 +54,7 @@ struct rule {
 	double extra_steps; /* added to the file's step count */
 	bool mean_uncorrected, square_uncorrected, eps_inside;
 	bool eps_corrected; /* divides eps by the root of exp_avg_sq's correction, too */
+	enum optimizer { ADAMW, NADAM, RMSPROP, AMSGRAD } optimizer;
 };
 
 static const struct rule rules[] = {
@@ -67,13 +70,20 @@ static const struct rule rules[] = {
 	{.text = "eps is added inside the square root", .eps_inside = true},
 	{.text = "eps is added before the bias of exp_avg_sq is corrected",
 		.eps_corrected = true},
+	{.text = "the optimizer is NAdam", .optimizer = NADAM},
+	{.text = "the optimizer is RMSprop: exp_avg has no part in the update",
+		.square_uncorrected = true,
+		.optimizer = RMSPROP},
+	{.text = "the optimizer has amsgrad, the maximum of exp_avg_sq",
+		.optimizer = AMSGRAD},
 };
 
 /* Factors that all elements of an update share. */
 struct direction {
 	double mean, square; /* bias corrections of the moments */
-	double eps;
-	bool eps_inside;
+	double gradient; /* divisor of the gradient that is added to exp_avg; 0: none is added */
+	double beta1, eps;
+	bool eps_inside, amsgrad;
 };
 
 static struct direction direction_of(const struct step_check *c, const struct rule *r)
@@ -81,19 +91,34 @@ static struct direction direction_of(const struct step_check *c, const struct ru
 	const struct adam *a = &c->files.adam;
 	double step = fmax(1, c->files.step + r->extra_steps);
 	double square = 1 - pow(a->beta2, step);
-	return (struct direction){
-		.mean = r->mean_uncorrected ? 1 : 1 - pow(a->beta1, step),
+	struct direction d = {.mean = r->mean_uncorrected ? 1 : 1 - pow(a->beta1, step),
 		.square = r->square_uncorrected ? 1 : square,
+		.beta1 = a->beta1,
 		.eps = r->eps_corrected ? a->eps / sqrt(square) : a->eps,
-		.eps_inside = r->eps_inside};
+		.eps_inside = r->eps_inside,
+		.amsgrad = r->optimizer == AMSGRAD};
+	if (r->optimizer == NADAM) { /* (Dozat 2016) */
+		d.gradient = d.mean / (1 - a->beta1);
+		d.mean = (1 - pow(a->beta1, step + 1)) / a->beta1;
+	} else if (r->optimizer == RMSPROP) {
+		d.gradient = 1;
+		d.mean = INFINITY;
+	}
+	return d;
 }
 
-/* Returns the update of one element at learning rate 1. */
-static inline double element_update(const struct direction *d, double m, double v)
+/* Returns the update of element i at learning rate 1. */
+static inline double element_update(
+	const struct direction *d, const struct tensor_step *t, int64_t i)
 {
+	double m = (double)t->m1[i], v = (double)t->v1[i], m_hat = m / d->mean;
+	if (d->gradient > 0)
+		m_hat += (m - d->beta1 * (t->m0 ? (double)t->m0[i] : 0)) /
+			 (1 - d->beta1) / d->gradient;
+	if (d->amsgrad && t->v0)
+		v = fmax(v, (double)t->v0[i]);
 	double square = v / d->square;
-	return m / d->mean /
-	       (d->eps_inside ? sqrt(square + d->eps) : sqrt(square) + d->eps);
+	return m_hat / (d->eps_inside ? sqrt(square + d->eps) : sqrt(square) + d->eps);
 }
 
 /* Solves p0 - p1 = lr u + k p0 by least squares; the decay is k / lr. */
@@ -104,7 +129,7 @@ static void test_update(const struct step_check *c, const struct rule *r,
 	double uu = 0, up = 0, pp = 0, ud = 0, pd = 0, dd = 0;
 	for (int64_t i = 0; i < t->n; i++) {
 		double p = (double)t->p0[i], d = p - (double)t->p1[i];
-		double u = element_update(&of, (double)t->m1[i], (double)t->v1[i]);
+		double u = element_update(&of, t, i);
 		uu += u * u, up += u * p, pp += p * p;
 		ud += u * d, pd += p * d, dd += d * d;
 	}
@@ -201,7 +226,8 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 	if (!t->m1 || x->nonfinite || x->frozen)
 		return;
 	float *g = seen_gradient(&c->files, t, &lost);
-	x->norm = sqrt(products_of(g, g, t->n).aa);
+	if (!c->given.n || !c->has_reference) /* (else it is the norm in --grads) */
+		x->norm = sqrt(products_of(g, g, t->n).aa);
 	if (t->v1) {
 		test_moments(c, x, t, g, lost, sums);
 		if (has_adamw_update(c))
@@ -323,7 +349,10 @@ static int judge_moments(
 		}
 	}
 	for (int i = 0; i < c->n && wrong; i++)
-		if (c->of[i].moments.wrong)
+		if (c->of[i].moments.wrong && c->of[i].squares_lost)
+			add_finding(c, FINDING_MOMENTS, &c->of[i],
+				"exp_avg_sq: as if it were zero before the step");
+		else if (c->of[i].moments.wrong)
 			add_finding(c, FINDING_MOMENTS, &c->of[i],
 				"exp_avg_sq did not gain the square of what exp_avg gained%s",
 				wrong == tested
@@ -344,7 +373,7 @@ void compute_updates(const struct step_check *c, const struct tensor_step *t,
 	*update = xmalloc((size_t)max64(1, t->n) * sizeof(**update));
 	for (int64_t i = 0; i < t->n; i++) {
 		double p = (double)t->p0[i];
-		double u = element_update(&of, (double)t->m1[i], (double)t->v1[i]);
+		double u = element_update(&of, t, i);
 		(*change)[i] = (float)(p - (double)t->p1[i]);
 		(*update)[i] = (float)(u + decay * p);
 	}

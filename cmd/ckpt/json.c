@@ -1,4 +1,4 @@
-/* The metadata of a checkpoint as JSON: attributes, options, tensors with their hashes. */
+/* The metadata of a checkpoint as JSON: attributes, options, tensors with hashes. */
 #include "ckpt/print.h"
 
 #include "base/json.h"
@@ -7,20 +7,20 @@
 
 #include <errno.h>
 
-/* JSON has no integers of 64 bits that all readers keep, so hashes are text. */
-static json_t *hex(uint64_t x)
+/* Returns a hash as text, since many JSON readers do not keep 64-bit integers. */
+static json_t *hash_json(uint64_t x)
 {
 	return json_sprintf("0x%016llx", (unsigned long long)x);
 }
 
-static json_t *field(const struct h5_field *f, const void *from)
+static json_t *field_json(const struct h5_field *f, const void *from)
 {
 	const char *at = (const char *)from + f->offset;
 	switch (f->type) {
 	case H5_I64:
 		return json_integer(*(const int64_t *)(const void *)at);
 	case H5_U64:
-		return hex(*(const uint64_t *)(const void *)at);
+		return hash_json(*(const uint64_t *)(const void *)at);
 	case H5_F64:
 		return number_json(*(const double *)(const void *)at);
 	default:
@@ -28,8 +28,8 @@ static json_t *field(const struct h5_field *f, const void *from)
 	}
 }
 
-/* Names and texts of a file may be anything, and JSON is UTF-8. */
-static int add(json_t *to, const char *key, json_t *value, struct err *e)
+/* Adds a value. Fails if its text is not UTF-8, which JSON requires. */
+static int add_value(json_t *to, const char *key, json_t *value, struct err *e)
 {
 	return value && !json_object_set_new(to, key, value)
 		       ? 0
@@ -38,16 +38,16 @@ static int add(json_t *to, const char *key, json_t *value, struct err *e)
 
 static int add_option(void *to, const char *key, const char *value, struct err *e)
 {
-	if (add(to, key, json_string(value), e))
+	if (add_value(to, key, json_string(value), e))
 		return err_prefix(e, "option ");
 	return 0;
 }
 
-static json_t *attributes(const struct ckpt_info *info, struct err *e)
+static json_t *attributes_json(const struct ckpt_info *info, struct err *e)
 {
 	json_t *o = json_object();
 	for (const struct h5_field *f = ckpt_fields; f->name && !e->code; f++)
-		add(o, f->name, field(f, info), e);
+		add_value(o, f->name, field_json(f, info), e);
 	return o;
 }
 
@@ -64,13 +64,13 @@ static int add_block(void *with, int64_t first, const float *x, int64_t n)
 	return 0;
 }
 
-static json_t *tensor(const struct ckpt *c, int i, struct hashing *h, struct err *e)
+static json_t *tensor_json(const struct ckpt *c, int i, struct hashing *h, struct err *e)
 {
 	const struct ckpt_tensor *t = &c->tensors[i];
 	json_t *o = json_object(), *shape = json_array(), *hashes = json_object();
 	for (int k = 0; k < t->ndim; k++)
 		json_array_append_new(shape, json_integer(t->dims[k]));
-	add(o, "name", json_string(t->name), e);
+	add_value(o, "name", json_string(t->name), e);
 	json_object_set_new(o, "dtype", json_string("f32"));
 	json_object_set_new(o, "shape", shape);
 	json_object_set_new(o, "hash", hashes);
@@ -79,18 +79,18 @@ static json_t *tensor(const struct ckpt *c, int i, struct hashing *h, struct err
 		h->sum = 0;
 		ckpt_each(c, g, i, add_block, h, e);
 		if (!e->code)
-			add(hashes, c->groups.v[g], hex(h->sum), e);
+			add_value(hashes, c->groups.v[g], hash_json(h->sum), e);
 	}
 	return o;
 }
 
-static json_t *tensors(const struct ckpt *c, const int *order, struct err *e)
+static json_t *tensors_json(const struct ckpt *c, const int *order, struct err *e)
 {
 	json_t *list = json_array();
 	struct hashing h = {.sum = 0};
 	device_cpu(&h.d, 0);
 	for (int i = 0; i < c->n_tensors && !e->code; i++)
-		json_array_append_new(list, tensor(c, order ? order[i] : i, &h, e));
+		json_array_append_new(list, tensor_json(c, order ? order[i] : i, &h, e));
 	return list;
 }
 
@@ -99,7 +99,7 @@ int ckpt_export_json(const struct ckpt *c, const int *order, FILE *f, struct err
 	json_t *o = json_object(), *options = json_object(), *numbers = json_array();
 	struct err mine = {0};
 	json_object_set_new(o, "size_bytes", json_integer(c->size_bytes));
-	json_object_set_new(o, "attributes", attributes(&c->info, &mine));
+	json_object_set_new(o, "attributes", attributes_json(&c->info, &mine));
 	json_object_set_new(o, "options", options);
 	if (!mine.code && conf_parse(c->config.s, c->config.len, c->path, add_option,
 				  options, &mine))
@@ -111,7 +111,7 @@ int ckpt_export_json(const struct ckpt *c, const int *order, FILE *f, struct err
 		json_array_append_new(numbers, number_json(c->numbers[i]));
 	json_object_set_new(o, "edit", numbers);
 	if (!mine.code)
-		json_object_set_new(o, "tensors", tensors(c, order, &mine));
+		json_object_set_new(o, "tensors", tensors_json(c, order, &mine));
 	if (!mine.code && (json_dumpf(o, f, JSON_INDENT(2)) || putc('\n', f) == EOF))
 		err_set(&mine, EX_IOERR, "standard output: %s", strerror(errno));
 	json_decref(o);

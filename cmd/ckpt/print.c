@@ -1,4 +1,4 @@
-/* Checkpoints as text: the lines of ls, the tables of show, the lines of diff. */
+/* Prints checkpoints as text: the output of ls, show, diff and prune. */
 #include "ckpt/print.h"
 
 #include "base/file.h"
@@ -12,20 +12,20 @@
 
 enum { NAME_TEXT = 256 };
 
-/* "-" for NaN, which means none. */
-static const char *number(char buf[static NUM_TEXT], double v)
+/* Returns the text of a number; "-" for NaN, which means none. */
+static const char *text_number(char buf[static NUM_TEXT], double v)
 {
 	return isnan(v) ? "-" : text_float(buf, (float)v);
 }
 
-/* The name of a tensor or a group, as a terminal may have it. */
-static const char *shown(char buf[static NAME_TEXT], const char *name)
+/* Returns the name of a tensor or group without control characters. */
+static const char *printable_name(char buf[static NAME_TEXT], const char *name)
 {
 	snprintf(buf, NAME_TEXT, "%s", name);
 	return text_printable(buf);
 }
 
-bool ckpt_is_other_file(const char *path)
+bool ckpt_is_other_format(const char *path)
 {
 	static const struct h5_field field[] = {{"format", H5_TEXT, 0, false, NULL}, {0}};
 	struct err e = {0};
@@ -39,7 +39,7 @@ bool ckpt_is_other_file(const char *path)
 
 /* ---- ls -------------------------------------------------------------------------- */
 
-/* Prints the line of a file; the first damaged file determines the exit code. */
+/* Prints the line of a file. The first damaged file sets *e. */
 static int list_file(const char *path, const char *mark, struct err *e)
 {
 	struct ckpt *c;
@@ -47,17 +47,17 @@ static int list_file(const char *path, const char *mark, struct err *e)
 	char loss[NUM_TEXT], val[NUM_TEXT], size[NUM_TEXT];
 	if (ckpt_open_stream(&c, path, &mine)) {
 		printf("%-9s %-14s %-11s %-11s %10s  %s%s\n", "-", "-", "-", "-",
-			mine.code == EX_IOERR	   ? "unreadable"
-			: ckpt_is_other_file(path) ? "other"
-						   : "damaged",
+			mine.code == EX_IOERR	     ? "unreadable"
+			: ckpt_is_other_format(path) ? "other"
+						     : "damaged",
 			path, mark);
 		err_keep_first(e, &mine);
 		return 0;
 	}
 	printf("%-9lld %-14lld %-11s %-11s %10s  %s%s\n", (long long)c->info.step,
-		(long long)c->info.tokens, number(loss, c->info.loss),
-		number(val, c->info.val_loss), text_bytes(size, (double)c->size_bytes),
-		path, mark);
+		(long long)c->info.tokens, text_number(loss, c->info.loss),
+		text_number(val, c->info.val_loss),
+		text_bytes(size, (double)c->size_bytes), path, mark);
 	ckpt_close(c);
 	return 0;
 }
@@ -68,8 +68,8 @@ void ckpt_print_list_head(void)
 		"val_loss", "size", "file");
 }
 
-/* The folder of checkpoints of a run, or `name` itself. */
-static const char *folder_in(const char *name, struct str *in_run)
+/* Returns the directory of a run's checkpoints, or `name` itself. */
+static const char *find_directory(const char *name, struct str *in_run)
 {
 	str_printf(in_run, "%s/checkpoints", name);
 	return file_exists(in_run->s) ? in_run->s : name;
@@ -79,9 +79,10 @@ static int list_directory(const char *dir, struct err *e)
 {
 	scoped_str in_run = {0}, path = {0};
 	int64_t *steps;
-	const char *at = folder_in(dir, &in_run);
+	const char *at = find_directory(dir, &in_run);
 	int64_t n = ckpt_list(at, &steps, e);
-	int64_t latest = ckpt_marked(at, "latest.h5"), best = ckpt_marked(at, "best.h5");
+	int64_t latest = ckpt_get_link(at, "latest.h5"),
+		best = ckpt_get_link(at, "best.h5");
 	for (int64_t i = 0; i < n; i++) {
 		scoped_ptr char *mark =
 			text_printf("%s%s", steps[i] == latest ? " (latest)" : "",
@@ -147,9 +148,9 @@ int ckpt_print_tensors(const struct ckpt *c, const int *order, struct err *e)
 		else
 			snprintf(shape, sizeof(shape), "[%lld, %lld]",
 				(long long)t->dims[0], (long long)t->dims[1]);
-		printf("%-38s %-16s %12lld %11.4g %11.4g %11.4g", shown(name, t->name),
-			shape, (long long)s.n, s.sum / (double)s.n,
-			sqrt(s.sumsq / (double)s.n), s.max);
+		printf("%-38s %-16s %12lld %11.4g %11.4g %11.4g",
+			printable_name(name, t->name), shape, (long long)s.n,
+			s.sum / (double)s.n, sqrt(s.sumsq / (double)s.n), s.max);
 		if (s.n_bad)
 			printf("  %lld not finite", (long long)s.n_bad);
 		if (t->stateless)
@@ -170,8 +171,9 @@ void ckpt_print_info(const struct ckpt *c)
 	       "best_val_loss = %s\nparam_hash = 0x%016llx\ntokenizer = %s\nvocab = %lld\n"
 	       "created_by = %s\n",
 		(long long)c->info.step, (long long)c->info.samples,
-		(long long)c->info.tokens, number(loss, c->info.loss),
-		number(val, c->info.val_loss), number(best, c->info.best_val_loss),
+		(long long)c->info.tokens, text_number(loss, c->info.loss),
+		text_number(val, c->info.val_loss),
+		text_number(best, c->info.best_val_loss),
 		(unsigned long long)c->info.param_hash,
 		c->tokenizer.kind ? c->tokenizer.kind->name : "none",
 		(long long)c->tokenizer.vocab.n, text_printable(by.s));
@@ -183,22 +185,22 @@ void ckpt_print_delta(const struct ckpt_delta *d)
 {
 	char name[NAME_TEXT], group[NAME_TEXT];
 	if (d->only_a || d->only_b || d->other_shape) {
-		printf("%-38s %s\n", shown(name, d->name),
+		printf("%-38s %s\n", printable_name(name, d->name),
 			d->only_a   ? "only in the first"
 			: d->only_b ? "only in the second"
 				    : "has a different shape");
 		return;
 	}
 	printf("%-38s %-10s %lld of %lld differ, from element %lld; max |Δ| %.4g, ",
-		shown(name, d->name), shown(group, d->group), (long long)d->n_differ,
-		(long long)d->n, (long long)d->first, d->max_abs);
+		printable_name(name, d->name), printable_name(group, d->group),
+		(long long)d->n_differ, (long long)d->n, (long long)d->first, d->max_abs);
 	if (d->max_ulp == INT64_MAX)
 		printf("NaN\n");
 	else
 		printf("%lld ULP\n", (long long)d->max_ulp);
 }
 
-/* The attributes as lines, without the hash of the parameters, which follows from the tensors. */
+/* Lists the attributes as lines, except param_hash, which follows from the tensors. */
 static void list_fields(const struct ckpt *c, struct str *out)
 {
 	for (const struct h5_field *f = ckpt_fields; f->name; f++)
@@ -216,7 +218,7 @@ static void diff_vocabulary(
 			y->kind ? y->kind->name : "none");
 }
 
-int64_t ckpt_print_rest(
+int64_t ckpt_print_other_differences(
 	const struct ckpt *a, const struct ckpt *b, bool with_optimizer, struct err *e)
 {
 	const struct conf_text first = {&a->config, a->path};
@@ -240,7 +242,7 @@ int64_t ckpt_print_rest(
 	return n;
 }
 
-int ckpt_print_image(const struct ckpt *c, struct err *e)
+int ckpt_copy_to_stdout(const struct ckpt *c, struct err *e)
 {
 	if (lseek(c->fd, 0, SEEK_SET) || copy_most(c->fd, STDOUT_FILENO, INT64_MAX))
 		return err_set(e, EX_IOERR, "%s to standard output: %s", c->path,
@@ -252,7 +254,7 @@ static int prune_directory(
 	const char *dir, const struct ckpt_retention *rule, bool dry_run, struct err *e)
 {
 	scoped_str path = {0};
-	int64_t *steps, n = ckpt_outdated(dir, rule, &steps, e);
+	int64_t *steps, n = ckpt_list_outdated(dir, rule, &steps, e);
 	int rc = n < 0 ? -1 : file_check_link(dir, e);
 	for (int64_t i = 0; i < n && !rc; i++) {
 		rc = dry_run ? 0 : ckpt_remove(dir, steps[i], e);
@@ -268,7 +270,7 @@ int ckpt_print_pruned(
 	const char *name, const struct ckpt_retention *rule, bool dry_run, struct err *e)
 {
 	scoped_str in_run = {0};
-	const char *dir = folder_in(name, &in_run);
+	const char *dir = find_directory(name, &in_run);
 	return file_exists(dir) ? prune_directory(dir, rule, dry_run, e)
 				: err_set(e, EX_IOERR, "%s: %s", dir, strerror(ENOENT));
 }

@@ -1,4 +1,4 @@
-/* Removing checkpoints: those that a retention rule does not keep, and single files. */
+/* Removes checkpoints: single files, or all that a retention rule does not keep. */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/print.h"
@@ -13,7 +13,7 @@ struct candidate {
 	bool kept;
 };
 
-/* Lower losses first; NaN last. */
+/* (NaN last) */
 static int by_loss(const void *a, const void *b)
 {
 	const struct candidate *x = *(const struct candidate *const *)a;
@@ -34,14 +34,14 @@ static void keep_best(struct candidate *list, int64_t n, int64_t best)
 		order[i]->kept = order[i]->kept || !isnan(order[i]->val_loss);
 }
 
-/* A damaged file is kept: pt-ckpt rm --force removes it, after someone has looked at it. */
-static void look_at(struct candidate *x, const char *folder)
+/* Reads the loss of a candidate. Keeps a damaged file: pt-ckpt rm --force removes it. */
+static void read_candidate(struct candidate *x, const char *directory)
 {
 	scoped_str path = {0};
 	struct err e = {0};
 	struct ckpt *c;
 	x->val_loss = (double)NAN;
-	if (ckpt_open(&c, ckpt_name(&path, folder, x->step), &e)) {
+	if (ckpt_open(&c, ckpt_name(&path, directory, x->step), &e)) {
 		warn("%s; it is kept", e.msg);
 		x->kept = true;
 	} else {
@@ -50,21 +50,21 @@ static void look_at(struct candidate *x, const char *folder)
 	}
 }
 
-int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_t **steps,
-	struct err *e)
+int64_t ckpt_list_outdated(const char *directory, const struct ckpt_retention *r,
+	int64_t **steps, struct err *e)
 {
-	int64_t n = ckpt_list(folder, steps, e), n_out = 0;
+	int64_t n = ckpt_list(directory, steps, e), n_out = 0;
 	if (n <= 0)
 		return n;
-	int64_t latest = ckpt_marked(folder, "latest.h5");
-	int64_t best = ckpt_marked(folder, "best.h5");
+	int64_t latest = ckpt_get_link(directory, "latest.h5");
+	int64_t best = ckpt_get_link(directory, "best.h5");
 	scoped_ptr struct candidate *list = xcalloc((size_t)n, sizeof(*list));
 	for (int64_t i = 0; i < n; i++) {
 		int64_t step = (*steps)[i];
 		list[i].step = step;
 		list[i].kept = i >= n - r->last || step == latest || step == best ||
 			       (r->every && step % r->every == 0);
-		look_at(&list[i], folder);
+		read_candidate(&list[i], directory);
 	}
 	keep_best(list, n, r->best);
 	for (int64_t i = 0; i < n; i++)
@@ -73,18 +73,19 @@ int64_t ckpt_outdated(const char *folder, const struct ckpt_retention *r, int64_
 	return n_out;
 }
 
-/* The name of a run's directory of checkpoints ends with /checkpoints, beside which the other workers'
- * are found: of one that was named in another way, as '.', the path from the root. */
-static char *full_name(const char *folder)
+/* Returns a name of the directory that ends with /checkpoints, which the paths of other workers are
+ * derived from: the absolute path if the directory was given as '.', for example. For free(). */
+static char *full_name(const char *directory)
 {
-	char *real = text_ends(folder, "/checkpoints") ? NULL : realpath(folder, NULL);
-	return real ? real : xstrdup(folder);
+	char *real =
+		text_ends(directory, "/checkpoints") ? NULL : realpath(directory, NULL);
+	return real ? real : xstrdup(directory);
 }
 
-int ckpt_remove(const char *folder, int64_t step, struct err *e)
+int ckpt_remove(const char *directory, int64_t step, struct err *e)
 {
 	scoped_str first = {0}, path = {0};
-	scoped_ptr char *full = full_name(folder);
+	scoped_ptr char *full = full_name(directory);
 	int rc = 0;
 	ckpt_name(&first, full, step);
 	for (int64_t worker = 0; !rc; worker++) {
@@ -107,10 +108,10 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 	if (lstat(path, &st))
 		return err_errno(e, path);
 	if (S_ISDIR(st.st_mode))
-		return err_set(e, EX_DATAERR, "%s is a directory; name its files", path);
+		return err_set(e, EX_DATAERR, "%s is a directory; specify files", path);
 	if (ckpt_open(&c, path, e)) {
 		if (e->code != EX_DATAERR || !S_ISREG(st.st_mode) ||
-			ckpt_step(file) < 0 || ckpt_is_other_file(path))
+			ckpt_step(file) < 0 || ckpt_is_other_format(path))
 			return -1;
 		if (!force) {
 			str_puts(&dir, e->msg);
@@ -123,10 +124,10 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 	ckpt_close(c);
 	if (S_ISLNK(st.st_mode))
 		return err_set(
-			e, EX_USAGE, "%s is a link; name the checkpoint itself", path);
+			e, EX_USAGE, "%s is a link; specify the checkpoint itself", path);
 	str_printf(&dir, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-	bool marked = step >= 0 && (ckpt_marked(dir.s, "latest.h5") == step ||
-					   ckpt_marked(dir.s, "best.h5") == step);
+	bool marked = step >= 0 && (ckpt_get_link(dir.s, "latest.h5") == step ||
+					   ckpt_get_link(dir.s, "best.h5") == step);
 	if (marked && !force)
 		return err_set(e, EX_USAGE,
 			"%s is the latest or the best; --force removes it", path);

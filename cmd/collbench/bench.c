@@ -12,8 +12,8 @@ enum { PAGE = 4096 };
 
 /* ---- buffers --------------------------------------------------------------------- */
 
-/* Two buffers, and as much for MPI's internal buffers (MPICH copies the input of a reduction, and
- * half the blocks of a gather). */
+/* Checks that there is memory for two buffers, and as much for MPI's internal buffers (MPICH
+ * copies the input of a reduction, and half the blocks of a gather). */
 static int check_memory(const struct bench *b, int64_t max_bytes, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
@@ -28,23 +28,23 @@ static int check_memory(const struct bench *b, int64_t max_bytes, struct err *e)
 		text_bytes(has, (double)available), advice_on(ADVICE_BENCH_MEMORY));
 }
 
-/* A buffer with guards. As in OSU's benchmarks it has pages of its own (those of an arena may be huge, and then 64 KiB
- * take 20 % less), and all are touched at the beginning: if they are only when a size needs them, a broadcast
- * of 4 KiB takes 20 % longer. */
-static char *host_buffer(int64_t room)
+/* Allocates a buffer with guards. As in OSU's benchmarks it has pages of its own: an arena may
+ * have huge pages, with which 64 KiB take 20 % less. All pages are touched now: otherwise a
+ * broadcast of 4 KiB takes 20 % longer. */
+static char *alloc_host_buffer(int64_t capacity)
 {
 	void *p;
-	if (posix_memalign(&p, PAGE, (size_t)room))
-		die(EX_OSERR, "out of memory (%lld bytes)", (long long)room);
-	memset(p, 0, (size_t)room);
+	if (posix_memalign(&p, PAGE, (size_t)capacity))
+		die(EX_OSERR, "out of memory (%lld bytes)", (long long)capacity);
+	memset(p, 0, (size_t)capacity);
 	return (char *)p + VERIFY_GUARD;
 }
 
-/* Two buffers with guards. */
-static void place(struct arena *a, int64_t room, char **send, char **recv)
+/* Places two buffers with guards in an arena. */
+static void place_buffers(struct arena *a, int64_t capacity, char **send, char **recv)
 {
-	*send = (char *)arena_alloc(a, (size_t)room) + VERIFY_GUARD;
-	*recv = (char *)arena_alloc(a, (size_t)room) + VERIFY_GUARD;
+	*send = (char *)arena_alloc(a, (size_t)capacity) + VERIFY_GUARD;
+	*recv = (char *)arena_alloc(a, (size_t)capacity) + VERIFY_GUARD;
 }
 
 int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e)
@@ -55,15 +55,16 @@ int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e
 	check_memory(b, max_bytes, e);
 	if (comm_agree(c, e))
 		return -1;
-	b->room = round_up(max_bytes + 2 * VERIFY_GUARD, PAGE);
-	b->send = b->host_send = host_buffer(b->room);
-	b->recv = b->host_recv = host_buffer(b->room);
+	b->capacity = round_up(max_bytes + 2 * VERIFY_GUARD, PAGE);
+	b->send = b->host_send = alloc_host_buffer(b->capacity);
+	b->recv = b->host_recv = alloc_host_buffer(b->capacity);
 	if (b->d && b->o.registered)
-		comm_device_arena(c, b->d, &b->memory, "buffers", 2 * (size_t)b->room);
+		comm_device_arena(
+			c, b->d, &b->memory, "buffers", 2 * (size_t)b->capacity);
 	else if (b->d)
-		device_arena(b->d, &b->memory, "buffers", 2 * (size_t)b->room);
+		device_arena(b->d, &b->memory, "buffers", 2 * (size_t)b->capacity);
 	if (b->d)
-		place(&b->memory, b->room, &b->send, &b->recv);
+		place_buffers(&b->memory, b->capacity, &b->send, &b->recv);
 	return 0;
 }
 
@@ -83,9 +84,9 @@ void bench_put(struct bench *b)
 	if (!b->d)
 		return;
 	device_put(b->d, b->send - VERIFY_GUARD, b->host_send - VERIFY_GUARD,
-		(size_t)b->room);
+		(size_t)b->capacity);
 	device_put(b->d, b->recv - VERIFY_GUARD, b->host_recv - VERIFY_GUARD,
-		(size_t)b->room);
+		(size_t)b->capacity);
 	device_wait(b->d);
 }
 
@@ -94,9 +95,9 @@ void bench_get(struct bench *b)
 	if (!b->d)
 		return;
 	device_get(b->d, b->host_send - VERIFY_GUARD, b->send - VERIFY_GUARD,
-		(size_t)b->room);
+		(size_t)b->capacity);
 	device_get(b->d, b->host_recv - VERIFY_GUARD, b->recv - VERIFY_GUARD,
-		(size_t)b->room);
+		(size_t)b->capacity);
 }
 
 int64_t bench_count(int what, int ranks, enum comm_type t, int64_t bytes)
@@ -126,7 +127,7 @@ void bench_call_once(struct bench *b, enum coll what, const struct coll_args *a)
 		comm_run(b->comm, what, a);
 }
 
-/* Enqueues an iteration; in host memory it is then complete. */
+/* Enqueues an iteration; in host memory it is complete on return. */
 static void enqueue(struct bench *b, const struct coll_case *c)
 {
 	struct coll_args a = bench_args(b, c);
@@ -151,8 +152,8 @@ void bench_complete(struct bench *b)
 		device_host_wait(b->d, device_stream_mark(b->d));
 }
 
-/* False: the device has no graph of it. */
-static bool capture(struct bench *b, const struct coll_case *c)
+/* Captures an iteration in a CUDA graph. Returns false if the device has none. */
+static bool capture_graph(struct bench *b, const struct coll_case *c)
 {
 	if (b->o.launch != LAUNCH_GRAPH || !comm_has_stream(b->comm) ||
 		c->what >= COLL_BARRIER)
@@ -166,7 +167,7 @@ static bool capture(struct bench *b, const struct coll_case *c)
 static void run_one(struct bench *b, const struct coll_case *c, bool graph, bool waits)
 {
 	if (b->o.delay > 0)
-		clock_sleep(b->o.delay); /* asleep, it does not wait for a processor */
+		clock_sleep(b->o.delay); /* sleeping does not count as waiting */
 	if (graph)
 		device_graph_launch(b->d);
 	else
@@ -200,19 +201,20 @@ void bench_agree(struct bench *b, bool joins, double *v, int64_t n)
 		v[i] /= (double)joined;
 }
 
-/* Collectives, or messages, of an iteration. */
-static double per_iteration(const struct bench *b, int what)
+/* Returns the collectives or messages per iteration. */
+static double operations_per_iteration(const struct bench *b, int what)
 {
 	return (double)(what >= N_COLL ? bench_messages(b, what)
 				       : max64(1, b->o.aggregate));
 }
 
-/* Room for n samples and one value more. */
-static double *samples_room(struct bench_samples *s, int64_t n)
+/* Returns space for n samples and one more value. */
+static double *reserve_samples(struct bench_samples *s, int64_t n)
 {
-	if (s->n + n + 1 > s->room) {
-		s->room = 2 * s->room + n + 1;
-		s->seconds = xrealloc(s->seconds, (size_t)s->room * sizeof(*s->seconds));
+	if (s->n + n + 1 > s->capacity) {
+		s->capacity = 2 * s->capacity + n + 1;
+		s->seconds =
+			xrealloc(s->seconds, (size_t)s->capacity * sizeof(*s->seconds));
 	}
 	return s->seconds + s->n;
 }
@@ -230,12 +232,13 @@ static void pause_between(struct bench *b)
 	bench_call_once(b, COLL_BARRIER, &none);
 }
 
-/* n iterations on this rank: t[i] of each, and t[n] the mean, in seconds of a collective. */
+/* Times n iterations on this rank. Sets t[i] to the seconds per collective, and t[n] to the
+ * mean. */
 static void time_iterations(
 	struct bench *b, const struct coll_case *c, bool graph, int64_t n, double *t)
 {
 	bool queued = b->d && b->o.launch == LAUNCH_QUEUED;
-	double parts = per_iteration(b, c->what), sum = 0;
+	double parts = operations_per_iteration(b, c->what), sum = 0;
 	double begin = clock_seconds(), last = begin;
 	bool pauses = b->o.barrier && c->what < N_COLL;
 	for (int64_t i = 0; i < n; i++) {
@@ -253,8 +256,8 @@ static void time_iterations(
 	t[n] = pauses ? sum / (double)n : (clock_seconds() - begin) / (parts * (double)n);
 }
 
-/* The seconds that this thread has been ready to run and had no processor: the second word of Linux's schedstat. 0: the
- * system does not tell. */
+/* Returns the seconds that this thread was ready to run without a processor, the second word of
+ * Linux's schedstat; 0 if the system does not have it. */
 static double waited_seconds(void)
 {
 	long long ran, waited;
@@ -268,15 +271,17 @@ static double waited_seconds(void)
 		       : 0;
 }
 
-/* Collective over `home`. Did a rank wait for more than a quarter of these seconds? Then iterations wait for each
- * other's time slices, and most of them are slow; ranks wait either that long or hardly at all. */
+/* Returns true if a rank waited for more than a quarter of the time. Then iterations wait for
+ * each other's time slices, and most are slow. Ranks wait either this long or hardly at all.
+ * Collective over `home`. */
 static bool any_rank_waited(struct bench *b, double waited, double seconds)
 {
 	const double much = 0.25;
 	return comm_max_i64(b->home, waited > much * seconds);
 }
 
-/* Adds the parts of a batch on this rank, of n iterations t and their mean t[n]. Returns their number. */
+/* Adds the parts of a batch on this rank, from n times t and their mean t[n]. Returns their
+ * number. */
 static int64_t add_parts(
 	struct bench *b, struct bench_samples *s, const double *t, int64_t n)
 {
@@ -294,12 +299,12 @@ static int64_t add_parts(
 	return parts;
 }
 
-/* Collective over `home`. Returns the mean seconds of a collective. */
+/* Runs n iterations, and returns the mean seconds of a collective. Collective over `home`. */
 static double run_batch(struct bench *b, const struct coll_case *c, bool graph, int64_t n,
 	struct bench_samples *s)
 {
 	bool joins = bench_joins(b, c->what);
-	double *t = samples_room(s, n);
+	double *t = reserve_samples(s, n);
 	comm_barrier(b->home);
 	memset(t, 0, (size_t)(n + 1) * sizeof(*t));
 	double before = waited_seconds(), begin = clock_seconds();
@@ -321,28 +326,30 @@ static double run_batch(struct bench *b, const struct coll_case *c, bool graph, 
 	return mean;
 }
 
-/* Batches until the time is over, each of what is left, but not much more than the one before. */
+/* Runs batches until the time is over. Each fills the rest of the time, but grows at most
+ * fourfold. */
 static double run_seconds(
 	struct bench *b, const struct coll_case *c, bool graph, struct bench_samples *s)
 {
-	enum { FASTER = 4, MOST = 1 << 20 };
-	double spent = 0, mean = 0, parts = per_iteration(b, c->what);
+	enum { GROWTH = 4, MAX_ITERS = 1 << 20 };
+	double spent = 0, mean = 0, parts = operations_per_iteration(b, c->what);
 	int64_t n = 1, done = 0;
-	while (spent < b->o.seconds && done < MOST) {
+	while (spent < b->o.seconds && done < MAX_ITERS) {
 		mean = run_batch(b, c, graph, n, s);
 		done += n;
 		spent += mean * parts * (double)n;
 		double left = (b->o.seconds - spent) / (mean * parts);
-		if (!(left < (double)(FASTER * n)))
-			n = FASTER * n;
+		if (!(left < (double)(GROWTH * n)))
+			n = GROWTH * n;
 		else
 			n = max64(1, (int64_t)left);
-		n = min64(n, MOST - done);
+		n = min64(n, MAX_ITERS - done);
 	}
 	return mean;
 }
 
-/* Zeros: repeated multiplication of other values gives denormal numbers, which are slow. */
+/* Fills the buffers with zeros: repeated multiplication of other values gives denormal numbers,
+ * which are slow. */
 static void clear_buffers(struct bench *b, const struct coll_case *c)
 {
 	size_t n_bytes = (size_t)bench_bytes(c->what, b->comm->size, c->count, c->type);
@@ -358,7 +365,7 @@ void bench_measure(struct bench *b, const struct coll_case *c, struct bench_samp
 	if (joins) {
 		clear_buffers(b, c);
 		run_one(b, c, false, true); /* makes connections, before a capture */
-		graph = capture(b, c);
+		graph = capture_graph(b, c);
 	}
 	for (int64_t i = 0; i < b->o.warmup && joins; i++)
 		run_one(b, c, graph, true);

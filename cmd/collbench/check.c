@@ -12,7 +12,8 @@ static bool fault_is_here(const struct bench *b, int what)
 	return f->wanted && f->what == what && f->rank == b->home->rank;
 }
 
-static void inject(struct bench *b, const struct coll_case *c)
+/* Flips a bit of the result if the fault is in it. */
+static void inject_fault(struct bench *b, const struct coll_case *c)
 {
 	int64_t size = (int64_t)comm_type_bytes(c->type), guard = VERIFY_GUARD / size;
 	int64_t n = bench_bytes(c->what, b->comm->size, c->count, c->type) / size;
@@ -23,7 +24,7 @@ static void inject(struct bench *b, const struct coll_case *c)
 	b->fault.done = true;
 }
 
-/* Each iteration has other data. */
+/* Runs and checks an iteration with its own data. Returns the number of wrong elements. */
 static int64_t check_buffers(
 	struct bench *b, const struct coll_case *c, int64_t iteration)
 {
@@ -36,13 +37,13 @@ static int64_t check_buffers(
 	else
 		bench_call_once(b, (enum coll)c->what, &a);
 	bench_get(b);
-	inject(b, c);
-	return verify_wrong(&v, b->host_send, b->host_recv);
+	inject_fault(b, c);
+	return verify_count_wrong(&v, b->host_send, b->host_recv);
 }
 
 /* ---- repetitions ----------------------------------------------------------------- */
 
-/* Random numbers whose sums depend on their order. */
+/* Fills a buffer with random values; their sums depend on the order. */
 static void fill_random(const struct bench *b, const struct coll_case *c, char *to)
 {
 	const struct comm_type_info *t = &comm_type_table[c->type];
@@ -61,8 +62,8 @@ static void fill_random(const struct bench *b, const struct coll_case *c, char *
 	}
 }
 
-/* Reduces equal inputs again and again: the elements on this rank whose bits differ from the first time, and a
- * hash of these. */
+/* Reduces equal inputs repeatedly. Returns the elements on this rank with other bits than the
+ * first time, and sets *digest to a hash of the first result. */
 static int64_t count_differing(
 	struct bench *b, const struct coll_case *c, uint64_t *digest)
 {
@@ -90,16 +91,16 @@ static int64_t count_differing(
 	return differ;
 }
 
-/* Collective over `home`. */
+/* Repeats a reduction; sets r->differ and r->digest. Collective over `home`. */
 static void reduce_again(
 	struct bench *b, const struct coll_case *c, struct bench_result *r)
 {
-	enum { ROOM = 16 }; /* bits for the sum over ranks */
+	enum { CARRY_BITS = 16 }; /* for the sum over ranks */
 	int64_t sums[2] = {0};
 	uint64_t digest = 0;
 	if (b->comm)
 		sums[0] = count_differing(b, c, &digest);
-	sums[1] = (int64_t)(digest >> ROOM);
+	sums[1] = (int64_t)(digest >> CARRY_BITS);
 	comm_sum_i64(b->home, sums, 2);
 	r->differ = sums[0];
 	r->digest = sums[1];
@@ -107,14 +108,15 @@ static void reduce_again(
 
 /* ---- barriers -------------------------------------------------------------------- */
 
-/* Equal for ranks that share a monotonic clock. */
+/* Returns an ID that is equal for ranks that share a monotonic clock. */
 static uint64_t clock_id(int rank)
 {
 	uint64_t id = boot_id();
 	return id ? id : (uint64_t)rank;
 }
 
-/* No rank may leave a barrier before the last one has entered it. Another rank is late in each turn. */
+/* Returns how often a rank left a barrier before the last rank entered it. In each turn, a
+ * different rank is late. */
 static int64_t check_barrier(struct bench *b)
 {
 	struct visit {
@@ -147,7 +149,7 @@ static int64_t check_barrier(struct bench *b)
 	return wrong;
 }
 
-/* ---- all ------------------------------------------------------------------------- */
+/* ---- all checks ------------------------------------------------------------------ */
 
 void bench_check(struct bench *b, const struct coll_case *c, struct bench_result *r)
 {

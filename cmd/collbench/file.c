@@ -16,21 +16,22 @@ static const struct h5_field about_fields[] = {
 	{"ranks", H5_I64, F(ranks), false, "number of ranks"},
 	{"hosts", H5_I64, F(hosts), false, "number of hosts"},
 	{"iters", H5_I64, F(iters), false, "iterations timed"},
-	{"warmup_iters", H5_I64, F(warmup_iters), false, "iterations before them"},
+	{"warmup_iters", H5_I64, F(warmup_iters), false,
+		"untimed iterations before them"},
 	{"check", H5_I64, F(check), false, "iterations checked"},
 	{"device", H5_TEXT, F(device), true,
-		"whose memory the buffers are in, empty: the host's"},
-	{"comm", H5_TEXT, F(comm), true, "what transfers that memory"},
+		"the device with the buffers; empty: the host"},
+	{"comm", H5_TEXT, F(comm), true, "the library that transfers device memory"},
 	{"launch", H5_TEXT, F(launch), true,
 		"when the host waits: blocking, queued, graph"},
-	{"aggregate", H5_I64, F(aggregate), true, "collectives of an iteration"},
+	{"aggregate", H5_I64, F(aggregate), true, "collectives per iteration"},
 	{"reruns", H5_I64, F(reruns), true, "repetitions of each reduction"},
 	{"registered", H5_I64, F(registered), true, "1: registered buffers"},
 	{"passes", H5_I64, F(passes), true, "passes over all cases"},
 	{"seconds", H5_F64, F(seconds), true,
 		"time of a measurement; 0: iters iterations"},
 	{"settings", H5_TEXT, F(settings), true,
-		"options that all times depend on: a comparison needs equal ones"},
+		"options that all times depend on; results are compared only if they are equal"},
 	{0},
 };
 #undef F
@@ -43,16 +44,16 @@ static const struct h5_field column_fields[] = {
 	{"doc", H5_TEXT, offsetof(struct column_about, doc), false,
 		"what the column holds"},
 	{"names", H5_TEXT, offsetof(struct column_about, names), true,
-		"in a column of indices: their meanings, separated by blanks"},
+		"for a column of indices: the names, separated by blanks"},
 	{0},
 };
 
-/* Structs in an array, some of whose fields are columns. */
+/* An array of structs with fields that are columns. */
 struct records {
-	void *first;  /* the first struct's part with the columns */
-	size_t bytes; /* from one to the next */
+	void *first;  /* the part of the first struct with the columns */
+	size_t bytes; /* distance between structs */
 	int64_t n;
-	const char *file; /* that they are read from, in messages */
+	const char *file; /* the source, in messages */
 };
 
 static void *cell(const struct records *r, int64_t i, const struct bench_column *c)
@@ -61,12 +62,12 @@ static void *cell(const struct records *r, int64_t i, const struct bench_column 
 	return (char *)r->first + (size_t)i * r->bytes + c->offset;
 }
 
-static enum h5_type type_of(const struct bench_column *c)
+static enum h5_type column_type(const struct bench_column *c)
 {
 	return c->kind == COLUMN_REAL ? H5_F64 : H5_I64;
 }
 
-/* The names of a column's indices, separated by blanks. */
+/* Appends the names of a column's indices, separated by blanks. */
 static void add_names(const struct bench_column *c, struct str *out)
 {
 	const char *const *name = c->names();
@@ -84,11 +85,12 @@ static int write_column(struct h5 *file, const struct bench_column *c, const cha
 	for (int64_t i = 0; i < r->n; i++)
 		memcpy(&all[i], cell(r, i, c), sizeof(*all));
 	struct column_about about = {c->doc, names.s};
-	return h5_put(file, path, type_of(c), 1, &r->n, all, e) ||
+	return h5_put(file, path, column_type(c), 1, &r->n, all, e) ||
 	       h5_fields_write(file, path, column_fields, &about, e);
 }
 
-/* A file of a version with fewer or more names has the same ones at the same indices. */
+/* Checks the names of a column. Another version may have fewer or more, but the same at the same
+ * indices. */
 static int check_names(struct h5 *file, const struct bench_column *c, const char *path,
 	const char *name, struct err *e)
 {
@@ -100,8 +102,8 @@ static int check_names(struct h5 *file, const struct bench_column *c, const char
 		rc = err_set(e, EX_DATAERR, "%s: %s has no names", name, path);
 	size_t theirs = about.names ? strlen(about.names) : 0;
 	if (!rc && strncmp(about.names, ours.s, theirs < ours.len ? theirs : ours.len))
-		rc = err_set(e, EX_DATAERR, "%s: %s has other names than %s", name, path,
-			ours.s);
+		rc = err_set(e, EX_DATAERR, "%s: the names of %s differ from %s", name,
+			path, ours.s);
 	free((char *)(uintptr_t)about.doc);
 	free((char *)(uintptr_t)about.names);
 	return rc;
@@ -118,16 +120,16 @@ static bool is_valid(const struct bench_column *c, int64_t v)
 	return v >= -1;
 }
 
-/* Sets r->n if it is -1. r->first is allocated then. */
+/* Reads a column. If r->n is -1, sets it and allocates r->first. */
 static int read_column(struct h5 *file, const struct bench_column *c, const char *path,
 	struct records *r, struct err *e)
 {
-	enum { MOST = 1 << 20 };
+	enum { MAX_ROWS = 1 << 20 };
 	void *values;
 	int64_t n;
 	if (c->kind == COLUMN_NAME && check_names(file, c, path, r->file, e))
 		return -1;
-	if (h5_get(file, path, type_of(c), r->n, MOST, &values, &n, e))
+	if (h5_get(file, path, column_type(c), r->n, MAX_ROWS, &values, &n, e))
 		return -1;
 	int rc = 0;
 	if (r->n < 0) {
@@ -159,7 +161,7 @@ static int each_column(struct h5 *file, const struct bench_column *columns,
 	return rc;
 }
 
-static struct records results_of(
+static struct records place_results(
 	struct bench_row *rows, int64_t n, int place, const char *file)
 {
 	return (struct records){&rows->result[place], sizeof(*rows), n, file};
@@ -174,7 +176,7 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 		 each_column(file, case_columns, "", &rows, false, e) ||
 		 each_column(file, fit_columns, "/fit", &fits, false, e);
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		struct records r = results_of(t->rows, t->n_rows, p, NULL);
+		struct records r = place_results(t->rows, t->n_rows, p, NULL);
 		rc = each_column(file, result_columns, place_names[p], &r, false, e);
 	}
 	return rc;
@@ -200,9 +202,8 @@ static int check_fits(const struct records *r, struct err *e)
 			!(f->beta >= 0) || !(f->error >= 0) || isinf(f->alpha) ||
 			isinf(f->beta) || isinf(f->error))
 			return err_set(e, EX_DATAERR,
-				"%s: /fit: number %lld has no latency and bandwidth of a "
-				"collective",
-				r->file, (long long)i);
+				"%s: /fit: row %lld is not a valid fit", r->file,
+				(long long)i);
 	return 0;
 }
 
@@ -232,7 +233,7 @@ static int check_rows(const struct bench_table *t, const char *path, struct err 
 	for (int64_t i = 0; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
 		if (r->collective < 0 || r->size < 0 || r->group < 0)
-			return err_set(e, EX_DATAERR, "%s: row %lld is no case", path,
+			return err_set(e, EX_DATAERR, "%s: row %lld is not a case", path,
 				(long long)i);
 	}
 	return 0;
@@ -259,7 +260,7 @@ static int read_results(
 	t->rows = rows.first;
 	t->n_rows = max64(0, rows.n);
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		struct records r = results_of(t->rows, t->n_rows, p, path);
+		struct records r = place_results(t->rows, t->n_rows, p, path);
 		rc = each_column(file, result_columns, place_names[p], &r, true, e);
 	}
 	return rc || check_rows(t, path, e) || read_settings(file, t, e) ||
@@ -279,8 +280,8 @@ int bench_file_read(const char *path, struct bench_table *t, struct err *e)
 
 /* ---- writing --------------------------------------------------------------------------- */
 
-/* Only results of pt-collbench are replaced, unless f->overwrite. */
-static int may_replace(const struct bench_file *f, struct err *e)
+/* Rejects replacing a file that is not a result of pt-collbench, unless f->overwrite. */
+static int check_replace(const struct bench_file *f, struct err *e)
 {
 	struct h5 *h;
 	struct err other = {0};
@@ -304,7 +305,7 @@ static int may_replace(const struct bench_file *f, struct err *e)
 
 int bench_file_begin(struct bench_file *f, struct comm *c, struct err *e)
 {
-	if (f->path && c->rank == 0 && !may_replace(f, e) &&
+	if (f->path && c->rank == 0 && !check_replace(f, e) &&
 		!durable_begin_own(&f->out, f->path, e)) {
 		if (h5_open_as(&f->file, f->out.tmp, f->path, H5_MAKE, e))
 			durable_abort(&f->out);

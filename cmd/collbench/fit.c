@@ -14,9 +14,9 @@ static double median_deviation(
 }
 
 /*
- * The least squares of (alpha + beta s) / T - 1, that is of alpha u + beta v = 1 with u = 1 / T and v = s / T.
- * Neither is negative: if the unconstrained solution has a negative one, the other is fitted alone, since the
- * sum of squares is convex.
+ * Minimizes the squares of (alpha + beta s) / T - 1, that is, of alpha u + beta v - 1 with u = 1
+ * / T and v = s / T. If the unconstrained solution has a negative parameter, it becomes 0 and the
+ * other is fitted alone, since the sum of squares is convex.
  */
 bool bench_fit_times(
 	const double *size, const double *time, int64_t n, struct bench_fit *f)
@@ -45,16 +45,16 @@ bool bench_fit_times(
 
 /* ---- the fits of a table --------------------------------------------------------------- */
 
-static int64_t library_of(const struct bench_row *r)
+static int64_t row_library(const struct bench_row *r)
 {
 	return r->library < 0 ? LIBRARY_MPI : r->library;
 }
 
-/* Do both belong to one fit, whatever their type, operation and root? Axes with equally many ranks are two, whose
- * groups have other ranks. */
+/* Returns true if both rows belong to one fit, regardless of type, operation and root. Two axes are
+ * different, even if their groups have equally many ranks. */
 static bool same_kind(const struct bench_row *a, const struct bench_row *b)
 {
-	return a->collective == b->collective && library_of(a) == library_of(b) &&
+	return a->collective == b->collective && row_library(a) == row_library(b) &&
 	       a->group == b->group && a->group_ranks == b->group_ranks &&
 	       a->group_hosts == b->group_hosts && a->groups == b->groups;
 }
@@ -64,8 +64,8 @@ static bool same_type(const struct bench_row *a, const struct bench_row *b)
 	return a->type == b->type && a->redop == b->redop && a->root == b->root;
 }
 
-/* The time of a row, in seconds; 0: not measured. */
-static double time_of(const struct bench_row *r)
+/* Returns the time of a row; 0: not measured. */
+static double row_seconds(const struct bench_row *r)
 {
 	for (int p = 0; p < N_COLL_PLACES; p++) {
 		if (r->result[p].typical > 0)
@@ -74,8 +74,9 @@ static double time_of(const struct bench_row *r)
 	return 0;
 }
 
-/* The row whose type, operation and root the fit of this kind has. */
-static const struct bench_row *reference_of(
+/* Returns the row with the type, operation and root to fit: float and sum if measured, else
+ * `kind`. */
+static const struct bench_row *find_reference(
 	const struct bench_table *t, const struct bench_row *kind)
 {
 	for (int64_t i = 0; i < t->n_rows; i++) {
@@ -86,20 +87,21 @@ static const struct bench_row *reference_of(
 	return kind;
 }
 
+/* Fits the rows of the kind of a row, and adds the fit to the table. */
 static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 {
 	scoped_ptr double *size = xcalloc((size_t)t->n_rows, sizeof(*size));
 	scoped_ptr double *time = xcalloc((size_t)t->n_rows, sizeof(*time));
-	const struct bench_row *like = reference_of(t, kind);
-	struct bench_fit f = {kind->collective, library_of(kind), kind->group_ranks,
+	const struct bench_row *like = find_reference(t, kind);
+	struct bench_fit f = {kind->collective, row_library(kind), kind->group_ranks,
 		kind->group_hosts, kind->groups, 0, 0, 0};
 	int64_t n = 0;
 	for (int64_t i = 0; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
-		if (!same_kind(r, kind) || !same_type(r, like) || !(time_of(r) > 0))
+		if (!same_kind(r, kind) || !same_type(r, like) || !(row_seconds(r) > 0))
 			continue;
 		size[n] = (double)r->size;
-		time[n++] = time_of(r);
+		time[n++] = row_seconds(r);
 	}
 	if (bench_fit_times(size, time, n, &f)) {
 		t->fits = xgrow(t->fits, t->n_fits, sizeof(*t->fits));

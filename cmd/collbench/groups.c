@@ -1,4 +1,4 @@
-/* Groups of ranks: the world, and groups along the axes of meshes. */
+/* Groups of ranks: the world, and the groups along the axes of meshes. */
 #include "collbench/suite.h"
 
 static int find_axis(const char *name)
@@ -9,7 +9,7 @@ static int find_axis(const char *name)
 	return a;
 }
 
-/* "tp=2,fsdp=4" as degrees of the axes; named: bits of those that it names. */
+/* Parses "tp=2,fsdp=4" to degrees of the axes. Sets *named to a bit per axis in the text. */
 static int parse_split(
 	const char *text, int64_t degree[N_AXES], unsigned *named, struct err *e)
 {
@@ -23,12 +23,12 @@ static int parse_split(
 		int a = find_axis(name);
 		if (a == N_AXES || !word || parse_int(word, &degree[a]))
 			rc = err_set(e, EX_USAGE,
-				"split: '%s' is not like tp=2,fsdp=4 (axes: pp, dp, fsdp, "
-				"cp, tp)",
+				"split: '%s' is not a list such as tp=2,fsdp=4 (axes: pp, "
+				"dp, fsdp, cp, tp)",
 				text);
 		else if (*named & AXIS_BIT(a))
 			rc = err_set(
-				e, EX_USAGE, "split %s: %s is there twice", text, name);
+				e, EX_USAGE, "split %s: %s is given twice", text, name);
 		else
 			*named |= AXIS_BIT(a);
 	}
@@ -53,7 +53,7 @@ static int64_t count_hosts(const struct peer *peers, const int *ranks, int n)
 	return hosts;
 }
 
-static struct bench_group *add(struct bench_groups *g, struct bench_group new)
+static struct bench_group *add_group(struct bench_groups *g, struct bench_group new)
 {
 	g->list = xgrow(g->list, g->n, sizeof(*g->list));
 	g->list[g->n++] = new;
@@ -69,14 +69,14 @@ static void add_world(struct bench_groups *g, struct comm *const comm[N_LIBRARIE
 	for (int r = 0; r < any->size; r++)
 		ranks[r] = r;
 	struct bench_group *new =
-		add(g, (struct bench_group){.joins = true,
-			       .ranks = any->size,
-			       .hosts = count_hosts(peers, ranks, any->size),
-			       .groups = 1});
+		add_group(g, (struct bench_group){.joins = true,
+				     .ranks = any->size,
+				     .hosts = count_hosts(peers, ranks, any->size),
+				     .groups = 1});
 	memcpy(new->comm, comm, sizeof(new->comm));
 }
 
-/* The meshes are one for each library. */
+/* Adds the groups along an axis. mesh[] has a mesh per library. `all`: all groups run at once. */
 static void add_axis(struct bench_groups *g, struct mesh *const mesh[N_LIBRARIES],
 	int axis, const struct peer *peers, bool all)
 {
@@ -93,9 +93,10 @@ static void add_axis(struct bench_groups *g, struct mesh *const mesh[N_LIBRARIES
 		new.comm[l] = mesh[l] ? mesh[l]->axis[axis] : NULL;
 	free(ranks);
 	if (n > 1)
-		add(g, new);
+		add_group(g, new);
 }
 
+/* Opens the meshes of a split, one per library, and adds the groups along its axes. */
 static int add_split(struct bench_groups *g, const char *text, enum group_choice which,
 	struct comm *const comm[N_LIBRARIES], const struct peer *peers, struct err *e)
 {

@@ -1,7 +1,7 @@
 /*
- * Measurements that are made of messages: between pairs of ranks, and two exchanges of all ranks for which
- * neither MPI nor NCCL has one function: an all-to-all with unequal blocks, and an all-gather along the edges
- * of a hypercube.
+ * Operations made of messages: between pairs of ranks, and two exchanges of all ranks that are
+ * not a single function of both MPI and NCCL: an all-to-all with unequal blocks, and an
+ * all-gather along the edges of a hypercube.
  */
 #include "collbench/bench_internal.h"
 
@@ -16,7 +16,7 @@ static const struct coll_info message_table[N_BENCH - N_COLL] = {
 	[BENCH_BIDIRECTIONAL - N_COLL] = {"bidirectional", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"a window of messages from each of ranks r and r + n/2 to the other"},
 	[BENCH_ALLTOALLV - N_COLL] = {"alltoallv", 0, 0, false, false, {true, false}, bus_share, "(n-1)/n",
-		"each rank sends a part to every rank, to even ones half as much"},
+		"each rank sends a block to every rank, half as large to even ranks"},
 	[BENCH_HYPERCUBE - N_COLL] = {"hypercube", 1, 0, false, false, {false, true}, bus_share, "(n-1)/n",
 		"an allgather by exchanges with ranks at distances 1, 2, 4, ..."},
 };
@@ -37,7 +37,7 @@ int64_t bench_block(const struct coll_case *c, int64_t to)
 	return c->what == BENCH_ALLTOALLV && to % 2 == 0 ? c->count / 2 : c->count;
 }
 
-/* ---- which ranks ----------------------------------------------------------------------- */
+/* ---- ranks that take part -------------------------------------------------------------- */
 
 static bool is_pair(int what)
 {
@@ -50,15 +50,15 @@ int bench_peer(int rank, int ranks)
 	return rank < half ? rank + half : rank < 2 * half ? rank - half : -1;
 }
 
-int bench_least_ranks(int what)
+int bench_min_ranks(int what)
 {
 	return what >= N_COLL ? 2 : 1;
 }
 
-bool bench_has_ranks(int what, int64_t ranks)
+bool bench_can_run(int what, int64_t ranks)
 {
 	bool is_power = (ranks & (ranks - 1)) == 0;
-	return ranks >= bench_least_ranks(what) && (what != BENCH_HYPERCUBE || is_power);
+	return ranks >= bench_min_ranks(what) && (what != BENCH_HYPERCUBE || is_power);
 }
 
 bool bench_joins(const struct bench *b, int what)
@@ -76,7 +76,7 @@ void bench_finish(struct comm_requests *r)
 	comm_requests_free(r);
 }
 
-static void message(struct bench *b, bool sends, int64_t n_bytes, int peer)
+static void send_or_recv(struct bench *b, bool sends, int64_t n_bytes, int peer)
 {
 	struct comm_requests r = {.c = b->comm};
 	bool blocking = b->o.calls == CALLS_BLOCKING;
@@ -95,12 +95,13 @@ static void message(struct bench *b, bool sends, int64_t n_bytes, int peer)
 static void ping_pong(struct bench *b, int64_t n_bytes, int peer)
 {
 	bool leads = b->comm->rank < peer;
-	message(b, leads, n_bytes, peer);
-	message(b, !leads, n_bytes, peer);
+	send_or_recv(b, leads, n_bytes, peer);
+	send_or_recv(b, !leads, n_bytes, peer);
 }
 
-/* All messages of a window are received into one buffer, as in OSU's. One way, a byte goes back at the end. */
-static void window(struct bench *b, int64_t n_bytes, int peer, bool both)
+/* Sends a window of messages, all received into one buffer as in OSU's benchmarks. If not `both`
+ * ways, a byte is sent back at the end. */
+static void run_window(struct bench *b, int64_t n_bytes, int peer, bool both)
 {
 	struct comm_requests r = {.c = b->comm};
 	bool leads = b->comm->rank < peer;
@@ -112,12 +113,12 @@ static void window(struct bench *b, int64_t n_bytes, int peer, bool both)
 	}
 	bench_finish(&r);
 	if (!both)
-		message(b, !leads, 1, peer);
+		send_or_recv(b, !leads, 1, peer);
 }
 
 /* ---- all ranks ------------------------------------------------------------------------- */
 
-static void copy(struct bench *b, char *to, const char *from, int64_t n_bytes)
+static void copy_block(struct bench *b, char *to, const char *from, int64_t n_bytes)
 {
 	if (b->d && n_bytes)
 		b->d->k->copy(b->d, mat_typed(to, 1, n_bytes, DT_E4M3),
@@ -126,7 +127,7 @@ static void copy(struct bench *b, char *to, const char *from, int64_t n_bytes)
 		memcpy(to, from, (size_t)n_bytes);
 }
 
-/* Each rank begins with the next one, so that not all send to one. */
+/* Each rank begins with the next rank, so that not all send to the same one. */
 static void all_to_all_v(struct bench *b, const struct coll_case *c)
 {
 	struct comm_requests r = {.c = b->comm};
@@ -138,7 +139,7 @@ static void all_to_all_v(struct bench *b, const struct coll_case *c)
 		from[to] = at;
 		at += bench_block(c, to) * size;
 	}
-	copy(b, b->recv + rank * mine, b->send + from[rank], mine);
+	copy_block(b, b->recv + rank * mine, b->send + from[rank], mine);
 	for (int i = 1; i < ranks; i++) {
 		int to = (rank + i) % ranks, source = (rank - i + ranks) % ranks;
 		comm_send(
@@ -148,7 +149,8 @@ static void all_to_all_v(struct bench *b, const struct coll_case *c)
 	bench_finish(&r);
 }
 
-/* In place: after k exchanges a rank has the blocks of the 2^k ranks whose numbers differ in the last k bits. */
+/* In place. After k exchanges, a rank has the blocks of the 2^k ranks that differ in the last k
+ * bits. */
 static void hypercube(struct bench *b, const struct coll_case *c)
 {
 	int64_t block = c->count * (int64_t)comm_type_bytes(c->type);
@@ -171,7 +173,7 @@ void bench_run_messages(struct bench *b, const struct coll_case *c)
 		return;
 	case BENCH_BANDWIDTH:
 	case BENCH_BIDIRECTIONAL:
-		window(b, n_bytes, peer, c->what == BENCH_BIDIRECTIONAL);
+		run_window(b, n_bytes, peer, c->what == BENCH_BIDIRECTIONAL);
 		return;
 	case BENCH_ALLTOALLV:
 		all_to_all_v(b, c);

@@ -1,10 +1,11 @@
 /*
- * Communication beside computation, as in OSU's micro-benchmarks of nonblocking collectives: a collective is
- * started, the rank computes for as long as the collective takes alone, and then waits for it.
+ * Overlap of communication and computation, as in OSU's micro-benchmarks of nonblocking
+ * collectives: a rank starts a collective, computes for as long as the collective takes alone,
+ * and then waits for it.
  *
- * On a CPU it computes until that time is over, and calls comm_test() `polls` times meanwhile, as pt-train
- * does between layers; the time of these calls is none of computation. On a GPU the computation is a number of
- * additions of vectors in the current stream, while NCCL has its own.
+ * A CPU computes for that time, and calls comm_test() `polls` times, as pt-train does between
+ * layers; these calls do not count as computation. A GPU adds vectors in the current stream,
+ * while NCCL has its own stream.
  */
 #include "collbench/bench_internal.h"
 
@@ -13,7 +14,7 @@
 enum { FLOATS = 1 << 16 };
 
 struct bench_load {
-	float *x;	/* [3 * FLOATS], in the memory of the device or of the host */
+	float *x;	/* [3 * FLOATS], device or host memory */
 	double seconds; /* of one addition */
 };
 
@@ -25,7 +26,7 @@ static void add_many(struct bench *b, int64_t n)
 			mat(x + 2 * FLOATS, 1, FLOATS));
 }
 
-/* How long the device takes for an addition, of many. */
+/* Measures the mean seconds of an addition on the device. */
 static void calibrate(struct bench *b)
 {
 	enum { WARM = 10, TIMED = 200 };
@@ -60,7 +61,7 @@ void overlap_close(struct bench *b)
 	b->load = NULL;
 }
 
-/* Until `seconds` are over. */
+/* Computes for `seconds`. */
 static void compute_on_host(float *x, double seconds)
 {
 	enum { ROUND = 64 };
@@ -70,7 +71,7 @@ static void compute_on_host(float *x, double seconds)
 			x[i] = x[i] * 0.999f + 1;
 }
 
-/* Returns the seconds of computation. */
+/* Computes while requests are in progress. Returns the seconds of computation; 0 on a device. */
 static double compute(struct bench *b, struct comm_requests *r, double seconds)
 {
 	double parts = (double)(b->o.polls + 1), tested = 0, begin = clock_seconds();
@@ -88,7 +89,7 @@ static double compute(struct bench *b, struct comm_requests *r, double seconds)
 	return clock_seconds() - begin - tested;
 }
 
-/* The computation on a device, without communication. */
+/* Returns the seconds of the computation on a device, without communication. */
 static double compute_alone(struct bench *b, double seconds)
 {
 	struct comm_requests none = {.c = b->comm};
@@ -98,7 +99,7 @@ static double compute_alone(struct bench *b, double seconds)
 	return clock_seconds() - begin;
 }
 
-/* t[0]: seconds of it all, t[1]: of the computation. */
+/* Sets t[0] to the seconds of an iteration, and t[1] to the seconds of its computation. */
 static void one_iteration(
 	struct bench *b, const struct coll_case *c, double pure, double t[2])
 {

@@ -1,14 +1,14 @@
-/* Times or bandwidths of a table over the size, as curves for base/graph.h. */
+/* Times or bandwidths of a table over the size, as curves for draw/graph.h. */
 #include "collbench/table.h"
 
 #include <math.h>
 
-static double value_of(const struct bench_result *r, enum picture_of what)
+static double curve_value(const struct bench_result *r, enum picture_of what)
 {
 	return what == PICTURE_TIME ? r->time : r->busbw;
 }
 
-/* Do both rows belong to one curve? */
+/* Returns true if both rows belong to one curve. */
 static bool same_curve(const struct bench_row *a, const struct bench_row *b)
 {
 	return a->collective == b->collective && a->type == b->type &&
@@ -17,8 +17,8 @@ static bool same_curve(const struct bench_row *a, const struct bench_row *b)
 	       a->groups == b->groups;
 }
 
-/* The name of a curve, to be freed. */
-static char *title_of(const struct bench_row *r, int place)
+/* Returns the name of a curve, to be freed. */
+static char *curve_title(const struct bench_row *r, int place)
 {
 	struct str title = {0};
 	str_printf(&title, "%s", bench_info((int)r->collective)->name);
@@ -40,13 +40,13 @@ static char *title_of(const struct bench_row *r, int place)
 }
 
 /* Appends the points of the curve that begins with row `first` to p. Returns their number. */
-static int64_t points_of(const struct bench_table *t, int64_t first, int place,
+static int64_t add_points(const struct bench_table *t, int64_t first, int place,
 	enum picture_of what, struct graph_point *p)
 {
 	int64_t n = 0;
 	for (int64_t i = first; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
-		double y = value_of(&r->result[place], what);
+		double y = curve_value(&r->result[place], what);
 		if (same_curve(r, &t->rows[first]) && y > 0 && !isinf(y) && r->size > 0)
 			p[n++] = (struct graph_point){(double)r->size, y};
 	}
@@ -72,11 +72,11 @@ void table_curves(const struct bench_table *t, enum picture_of what, bool log_sc
 		for (int place = 0; place < N_COLL_PLACES && begins_curve(t, i) &&
 				    n < MAX_BENCH_CURVES;
 			place++) {
-			int64_t n_points = points_of(t, i, place, what, p);
+			int64_t n_points = add_points(t, i, place, what, p);
 			if (!n_points)
 				continue;
 			c->series[n++] = (struct graph_series){
-				title_of(&t->rows[i], place), p, n_points};
+				curve_title(&t->rows[i], place), p, n_points};
 			p += n_points;
 		}
 	c->graph = (struct graph){

@@ -1,4 +1,4 @@
-/* Comparison of a result with an older one. */
+/* Comparison of a result with an earlier one. */
 #include "collbench/table.h"
 #include "stats/stats.h"
 
@@ -6,13 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What makes two rows measurements of one case. */
+/* Returns true if both rows measure the same case. */
 static bool same_case(const struct bench_row *a, const struct bench_row *b)
 {
 	return !memcmp(a, b, offsetof(struct bench_row, result));
 }
 
-/* The rows of both files have one order in most cases, so the search begins behind the last one found. */
+/* Returns the row of the same case, or NULL. The search begins after the last row found, since
+ * the rows of both results are usually in the same order. */
 static const struct bench_row *find_case(
 	const struct bench_table *t, const struct bench_row *r, int64_t *last)
 {
@@ -34,12 +35,13 @@ static const char *const verdict_names[N_VERDICTS] = {[VERDICT_UNCHANGED] = "unc
 /* ---- judging ------------------------------------------------------------------------------ */
 
 /*
- * Two launches of one program differ by more than the parts of a launch show: by the standard deviation of a launch,
- * 3 % of the time and 0.1 us, which is a line of cache more or less that moves between processors. (Measured over 66
- * launches of 42 cases on a machine with two processors, of which others used both: tests/bench/repeat.)
+ * Two launches of one program differ by more than the parts of a launch do. The standard
+ * deviation of a launch is 3 % of the time, plus 0.1 us for one cache line more or less that
+ * moves between processors. (Measured by tests/bench/repeat over 66 launches of 42 cases on a
+ * machine with two busy processors.)
  */
 static const double launch_ratio = 0.03, launch_us = 0.1;
-/* That any time of an unchanged network is called slower. */
+/* Probability that any time of an unchanged network is called slower. */
 static const double level = 0.05;
 
 static double launch_variance(const struct bench_result *r)
@@ -47,9 +49,9 @@ static double launch_variance(const struct bench_result *r)
 	return pow(launch_ratio, 2) + pow(launch_us / r->typical, 2);
 }
 
-/* Returns the logarithm of the ratio of the times. The degrees of freedom are by Welch and Satterthwaite; the error of a
- * launch is known. */
-static struct estimate change_of(
+/* Returns the logarithm of the ratio of the times, with degrees of freedom by Welch and
+ * Satterthwaite; the error of a launch counts as known. */
+static struct estimate time_change(
 	const struct bench_result *old, const struct bench_result *now)
 {
 	double a = pow(1e-2 * old->noise, 2), b = pow(1e-2 * now->noise, 2);
@@ -62,15 +64,15 @@ static struct estimate change_of(
 
 static bool can_judge(const struct bench_result *old, const struct bench_result *now)
 {
-	struct estimate e = change_of(old, now);
+	struct estimate e = time_change(old, now);
 	return old->parts >= 3 && now->parts >= 3 && isfinite(e.mean) && isfinite(e.se);
 }
 
-/* `p`: the probability of such a difference, of one case, to either side. */
+/* Judges a time. `p`: the two-sided probability of an error. */
 static enum bench_verdict judge(const struct bench_result *old,
 	const struct bench_result *now, double threshold, double p)
 {
-	struct estimate e = change_of(old, now);
+	struct estimate e = time_change(old, now);
 	if (isnan(old->time) || isnan(now->time))
 		return VERDICT_NONE;
 	if (!can_judge(old, now))
@@ -109,6 +111,7 @@ int table_n_open(const struct bench_judged *j)
 	return open;
 }
 
+/* Updates a verdict from a repeated measurement. */
 static void confirm(struct bench_judged *first, const struct bench_judged *again, int p)
 {
 	enum bench_verdict was = first->verdict[p], is = again->verdict[p];
@@ -130,7 +133,7 @@ void table_confirm(
 
 /* ---- printing ----------------------------------------------------------------------------- */
 
-/* The first words of a line about a row. */
+/* Prints the beginning of a line about a row. */
 static void print_case(const char *what, const struct bench_row *r, struct str *out)
 {
 	const char *type = r->type < 0 ? "" : bench_type_names[r->type];
@@ -144,22 +147,23 @@ static void print_change(const struct bench_row *now, int place,
 	const struct bench_judged *j, struct str *out)
 {
 	const struct bench_result *a = &j->old->result[place], *b = &j->now[place];
-	struct estimate e = change_of(a, b);
+	struct estimate e = time_change(a, b);
 	print_case(verdict_names[j->verdict[place]], now, out);
 	str_printf(out, ", %s: %.2f us, before %.2f us: %+.1f %%, noise %.1f %%\n",
 		place_names[place], b->typical, a->typical,
 		100 * (b->typical / a->typical - 1), 100 * e.se);
 }
 
-/* Counts of verdicts, and of reductions of random numbers, in `bits`: all, and those with other bits. Rows that
- * only one of the results has. */
 struct tally {
-	int64_t verdicts[N_VERDICTS], bits[2], only_now, only_old;
+	int64_t verdicts[N_VERDICTS];
+	int64_t bits
+		[2]; /* reductions of random values: all, and with other bits than before */
+	int64_t only_now, only_old; /* rows that only one result has */
 	double log_ratio;
 	struct str *out;
 };
 
-static int64_t judged_of(const struct tally *t)
+static int64_t n_judged(const struct tally *t)
 {
 	return t->verdicts[VERDICT_SLOWER] + t->verdicts[VERDICT_FASTER] +
 	       t->verdicts[VERDICT_UNCHANGED];
@@ -178,13 +182,13 @@ static void add_row(
 		}
 		t->verdicts[v]++;
 		if (v != VERDICT_NONE && v != VERDICT_UNJUDGED)
-			t->log_ratio += change_of(a, b).mean;
+			t->log_ratio += time_change(a, b).mean;
 		if (v == VERDICT_SLOWER || v == VERDICT_FASTER)
 			print_change(now, p, j, t->out);
 	}
 }
 
-/* What is no longer measured. */
+/* Prints the rows that are no longer measured. */
 static void add_missing(
 	struct tally *t, const struct bench_table *old, const struct bench_table *now)
 {
@@ -200,7 +204,7 @@ static void add_missing(
 
 static void print_tally(const struct tally *t)
 {
-	int64_t judged = judged_of(t), not_judged = t->verdicts[VERDICT_UNJUDGED];
+	int64_t judged = n_judged(t), not_judged = t->verdicts[VERDICT_UNJUDGED];
 	str_printf(t->out,
 		"# compared %lld: %lld slower, %lld faster, %lld unchanged, %lld not judged; "
 		"%lld rows are new, %lld are missing\n",
@@ -213,7 +217,7 @@ static void print_tally(const struct tally *t)
 			exp(t->log_ratio / (double)judged));
 	if (t->bits[0])
 		str_printf(t->out,
-			"# reductions of random numbers: %lld of %lld have other bits than "
+			"# reductions of random values: %lld of %lld have other bits than "
 			"before\n",
 			(long long)t->bits[1], (long long)t->bits[0]);
 }
@@ -238,12 +242,12 @@ int64_t table_compare(const struct bench_table *old, const struct bench_table *n
 		add_row(&t, &now->rows[i], &j[i]);
 	add_missing(&t, old, now);
 	print_tally(&t);
-	if (judged_of(&t))
+	if (n_judged(&t))
 		return t.verdicts[VERDICT_SLOWER];
 	return t.verdicts[VERDICT_UNJUDGED]
 		       ? err_set(e, EX_DATAERR,
-				 "compare: no case is judged, since none has three parts in both "
-				 "results in which no rank waited for a processor: give more "
-				 "--iters or --passes, or a processor to each rank")
+				 "compare: no case can be judged: none has three parts in both "
+				 "results in which no rank waited for a processor; give more "
+				 "--iters or --passes, or each rank its own processor")
 		       : err_set(e, EX_DATAERR, "compare: no case is in both results");
 }

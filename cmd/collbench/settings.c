@@ -1,4 +1,4 @@
-/* What a run is asked for: names of its settings, and what tests it by the environment. */
+/* Names of the settings of a run, and the test settings from the environment. */
 #include "collbench/table.h"
 #include "options/options.h"
 
@@ -16,8 +16,8 @@ void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS])
 		bench_launch_names[o->launch], o->registered);
 }
 
-/* nccl-tests has names such as all_reduce, and PyTorch all_to_all. */
-static bool same_words(const char *ours, const char *name)
+/* Compares names, ignoring underscores: nccl-tests writes all_reduce, PyTorch all_to_all. */
+static bool same_name(const char *ours, const char *name)
 {
 	for (; *name; name++)
 		if (*name != '_' && *ours++ != *name)
@@ -30,12 +30,12 @@ int bench_find(const char *name, struct err *e)
 	const char *const *names = bench_coll_names();
 	int64_t number;
 	for (int i = 0; i <= N_BENCH; i++)
-		if (same_words(names[i], name))
+		if (same_name(names[i], name))
 			return i;
 	if (!parse_int(name, &number))
 		return err_set(e, EX_USAGE,
-			"'%s' is no collective; where nccl-tests has -g and -t, start a rank for "
-			"each GPU: mpiexec -n RANKS pt-collbench --device cuda",
+			"'%s' is not a collective; instead of -g and -t of nccl-tests, start a "
+			"rank per GPU: mpiexec -n RANKS pt-collbench --device cuda",
 			name);
 	return opts_unknown("collective", name, names, N_BENCH + 1, e);
 }
@@ -66,10 +66,10 @@ static int parse_delay(const char *text, double *seconds, struct err *e)
 	if (!parse_double(text, seconds) && *seconds >= 0 && *seconds <= 1)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"PT_COLLBENCH_DELAY: '%s' is no number of seconds up to 1", text);
+		"PT_COLLBENCH_DELAY: '%s' is not a number of seconds up to 1", text);
 }
 
-int bench_tests_from_environment(struct bench *b, struct err *e)
+int bench_read_environment(struct bench *b, struct err *e)
 {
 	const char *fault = getenv("PT_COLLBENCH_FAULT");
 	const char *delay = getenv("PT_COLLBENCH_DELAY");

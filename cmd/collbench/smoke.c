@@ -20,7 +20,7 @@ static void write_text(const char *s)
 		return; /* standard error is closed */
 }
 
-/* Calls async-signal-safe functions only. */
+/* Calls only async-signal-safe functions. */
 static void on_timeout(int sig)
 {
 	(void)sig;
@@ -41,7 +41,7 @@ void smoke_watch(const char *program)
 
 /* ---- checks ---------------------------------------------------------------------- */
 
-struct peer *peers_meet(struct comm *world, const char *libraries)
+struct peer *peers_gather(struct comm *world, const char *libraries)
 {
 	struct peer mine = {.pid = getpid()};
 	struct peer *all = xcalloc((size_t)world->size, sizeof(*all));
@@ -52,7 +52,7 @@ struct peer *peers_meet(struct comm *world, const char *libraries)
 	return all;
 }
 
-/* Rank 0 prints the line. Returns `good`, which is the same on all ranks. */
+/* Prints a line on rank 0. Returns `good`, which is equal on all ranks. */
 static bool verdict(const struct comm *c, bool good, const char *fmt, ...) PRINTF(3, 4);
 static bool verdict(const struct comm *c, bool good, const char *fmt, ...)
 {
@@ -68,7 +68,7 @@ static bool verdict(const struct comm *c, bool good, const char *fmt, ...)
 	return good;
 }
 
-/* One line for each host, in the order of their first ranks. */
+/* Prints a line per host, in the order of their first ranks. */
 static bool check_hosts(const struct comm *c, const struct peer *p)
 {
 	int n_hosts = 0;
@@ -100,6 +100,7 @@ static bool check_libraries(const struct comm *c, const struct peer *p)
 		same ? ", on all ranks" : " on rank 0");
 }
 
+/* Checks a collective with three sizes, in and out of place, from the first and the last root. */
 static bool check_collective(struct bench *b, enum coll what)
 {
 	static const int64_t sizes[] = {1, 1000, 100000};
@@ -155,8 +156,8 @@ static void pass(struct comm *c, bool sends, int other, int64_t *ball)
 	bench_finish(&r);
 }
 
-/* Called by ranks `leader` and `other` only. On the leader: the mean time of n round trips of 8
- * bytes, in seconds; NaN: the bytes were wrong. */
+/* Returns the mean seconds of n round trips of 8 bytes, on the leader; NaN if the bytes were
+ * wrong. Only ranks `leader` and `other` call it. */
 static double round_trip(struct comm *c, int leader, int other, int64_t n)
 {
 	enum { WARM = 8 };
@@ -174,7 +175,7 @@ static double round_trip(struct comm *c, int leader, int other, int64_t n)
 	return same ? (clock_seconds() - begin) / (double)n : NAN;
 }
 
-/* Round trips of the pairs on the same host, or of those on different hosts. */
+/* Round trips of the pairs on one host, or of the pairs on different hosts. */
 struct trips {
 	double min, max, sum;
 	int n, n_bad, slow[2];
@@ -195,8 +196,8 @@ static void trips_add(struct trips *t, double seconds, int a, int b)
 	}
 }
 
-/* Rank r is the leader of pairs (r, r + 1), (r, r + 2), (r, r + 4), ...: n log n pairs, all pairs of
- * four ranks, and all links of a ring. */
+/* Measures the pairs (r, r + 1), (r, r + 2), (r, r + 4), ... of each rank r: n log n pairs, with
+ * all pairs of four ranks, and all links of a ring. */
 static bool check_round_trips(struct comm *c, const struct peer *p)
 {
 	enum { MAX_DISTANCES = 31, TRIPS = 50 };
@@ -236,11 +237,11 @@ static bool check_round_trips(struct comm *c, const struct peer *p)
 static bool check_step(struct comm *c, const struct bench_fault *fault)
 {
 	phase = "the gradient of a training step";
-	int64_t wrong = step_wrong(c, fault);
+	int64_t wrong = step_count_wrong(c, fault);
 	return verdict(c, !wrong,
 		"training step: gradient compared with one rank's, %lld wrong values%s",
 		(long long)wrong,
-		wrong ? "; have all ranks the same kind of processor?" : "");
+		wrong ? "; do all ranks have the same kind of processor?" : "");
 }
 
 int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_BENCH],

@@ -14,9 +14,10 @@ double bench_median(const double *v, int64_t n)
 	return median(copy, n);
 }
 
-/* The parts that count, into v: not those that are much shorter than the longest, at the beginning of a run for a
- * time, nor, if there are others, those in which a rank waited for a processor. Returns their number. */
-static int64_t parts_that_count(
+/* Sets v[] to the times of the parts that count, and returns their number. Much shorter parts, at
+ * the beginning of a run with --seconds, do not count; nor do parts in which a rank waited for a
+ * processor, unless there are no other parts. */
+static int64_t select_parts(
 	const struct bench_samples *s, double *v, struct bench_result *r)
 {
 	enum { SHORT = 4 };
@@ -37,14 +38,14 @@ static int64_t parts_that_count(
 }
 
 /*
- * The median over parts of the run, and its standard error. Iterations beside each other share what disturbs
- * them, so the error is estimated from the parts: from the standard deviation of their logarithms, which one part that
- * is far from the others makes large.
+ * Sets the median over parts of the run, and its standard error. Neighboring iterations share
+ * their disturbances, so the error is estimated from the parts, by the standard deviation of
+ * their logarithms; a single outlier makes it large.
  */
-static void typical(const struct bench_samples *s, struct bench_result *r)
+static void set_typical(const struct bench_samples *s, struct bench_result *r)
 {
 	scoped_ptr double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v));
-	int64_t n = parts_that_count(s, v, r);
+	int64_t n = select_parts(s, v, r);
 	double middle = median(v, n);
 	r->typical = 1e6 * middle;
 	for (int64_t i = 0; i < n; i++)
@@ -53,7 +54,7 @@ static void typical(const struct bench_samples *s, struct bench_result *r)
 					       : (double)NAN;
 }
 
-static void spread(const struct bench_samples *s, struct bench_result *r)
+static void set_spread(const struct bench_samples *s, struct bench_result *r)
 {
 	int64_t n = s->n;
 	double squares = 0, *v = xcalloc((size_t)n, sizeof(*v));
@@ -70,8 +71,8 @@ static void spread(const struct bench_samples *s, struct bench_result *r)
 	free(v);
 }
 
-/* As osu_iallreduce: the part of the communication that the computation beside it hides. */
-static void overlap(const struct bench_samples *s, struct bench_result *r)
+/* Sets the fraction of communication that computation hides, as osu_iallreduce does. */
+static void set_overlap(const struct bench_samples *s, struct bench_result *r)
 {
 	double n = (double)s->n_overlapped;
 	r->overall = 1e6 * s->overall / n;
@@ -90,9 +91,9 @@ void bench_statistics(const struct bench_samples *s, const struct coll_case *c, 
 	r->algbw = mean > 0 ? 1e-9 * n_bytes / mean : 0;
 	r->busbw = r->algbw * info->bus(ranks);
 	r->iters = s->iters;
-	typical(s, r);
+	set_typical(s, r);
 	if (s->n)
-		spread(s, r);
+		set_spread(s, r);
 	if (s->n_overlapped)
-		overlap(s, r);
+		set_overlap(s, r);
 }

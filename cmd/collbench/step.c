@@ -1,9 +1,9 @@
 /*
- * A training step of a tiny net, for the smoke test: the gradient of its ranks, an exact sum, must be that of
- * one rank, bit for bit.
+ * A training step of a tiny net, for the smoke test: the gradient of all ranks, an exact sum,
+ * must equal the gradient of one rank, bit for bit.
  *
- * The net has two linear layers with GELU in between, and a cross-entropy loss. A leaf of the gradient
- * is that of a micro-batch; ranks have two or three of them.
+ * The net has two linear layers with a GELU between them, and a cross-entropy loss. A leaf of the
+ * sum is the gradient of a micro-batch; ranks have two or three leaves.
  */
 #include "collbench/collbench.h"
 #include "comm/sum.h"
@@ -15,25 +15,25 @@ struct net {
 	struct device d;
 	struct grid grid;
 	float leaf[FLOATS];
-	int64_t local[FLOATS]; /* the sum of the leaves of a rank */
+	int64_t local[FLOATS]; /* sum of a rank's leaves */
 	float result[FLOATS], alone[FLOATS];
-	/* a leaf is computed here */
+	/* work space for a leaf */
 	float weights[FLOATS];
 	float input[ROWS * IN], sum[ROWS * HIDDEN], hidden[ROWS * HIDDEN];
 	float d_hidden[ROWS * HIDDEN], logits[ROWS * OUT], loss[ROWS];
 	int32_t targets[ROWS];
 };
 
-/* Numbers of [-0.5, 0.5). */
-static void fill(float *x, int64_t n, uint64_t seed)
+/* Fills x with values in [-0.5, 0.5). */
+static void fill_values(float *x, int64_t n, uint64_t seed)
 {
 	for (int64_t i = 0; i < n; i++)
 		x[i] = (float)(hash_mix(seed << 32 | (uint64_t)i) >> 40) * 0x1p-24f -
 		       0.5f;
 }
 
-/* The gradient of micro-batch `leaf`. */
-static void gradient(struct net *m, int64_t leaf, float *to)
+/* Computes the gradient of micro-batch `leaf`. */
+static void compute_gradient(struct net *m, int64_t leaf, float *to)
 {
 	struct device *d = &m->d;
 	const struct mat none = {0};
@@ -43,7 +43,7 @@ static void gradient(struct net *m, int64_t leaf, float *to)
 	struct mat y = mat(m->logits, ROWS, OUT);
 	struct mat first = mat(m->weights, HIDDEN, IN);
 	struct mat second = mat(m->weights + HIDDEN * IN, OUT, HIDDEN);
-	fill(m->input, ROWS * IN, (uint64_t)leaf + 2);
+	fill_values(m->input, ROWS * IN, (uint64_t)leaf + 2);
 	for (int i = 0; i < ROWS; i++)
 		m->targets[i] = (int32_t)((leaf + i) % OUT);
 	d->k->linear_fwd(d, a, x, first, none);
@@ -61,13 +61,13 @@ static int64_t first_leaf(int size, int rank)
 	return part_begin(2 * (int64_t)size + 1, size, rank);
 }
 
-/* Leaves [begin, end) are added to `local`, and `rounded` receives the sum, unless it is NULL. */
+/* Adds leaves [begin, end) to `local`. Sets `rounded`, unless NULL, to the sum. */
 static void add_leaves(
 	struct net *m, int64_t begin, int64_t end, int levels, float *rounded)
 {
 	struct device *d = &m->d;
 	for (int64_t leaf = begin; leaf < end; leaf++) {
-		gradient(m, leaf, m->leaf);
+		compute_gradient(m, leaf, m->leaf);
 		d->k->grid_sum(d,
 			&(struct grid_sum){.sum = m->local,
 				.add = leaf > begin,
@@ -80,7 +80,7 @@ static void add_leaves(
 	}
 }
 
-/* Collective. All-reduces the gradients of the ranks' leaves. */
+/* All-reduces the gradients of all leaves. Collective. */
 static void add_with_ranks(struct comm *c, struct net *m)
 {
 	struct sum_run run = {0, FLOATS};
@@ -107,13 +107,13 @@ static void add_with_ranks(struct comm *c, struct net *m)
 	sum_unshare(&plan);
 }
 
-int64_t step_wrong(struct comm *c, const struct bench_fault *fault)
+int64_t step_count_wrong(struct comm *c, const struct bench_fault *fault)
 {
 	int64_t leaves = first_leaf(c->size, c->size), wrong = 0;
 	scoped_ptr struct net *m = xcalloc(1, sizeof(*m));
 	device_cpu(&m->d, 1);
 	m->grid.exponent = GRID_EXPONENT;
-	fill(m->weights, FLOATS, 1);
+	fill_values(m->weights, FLOATS, 1);
 	add_with_ranks(c, m);
 	if (fault->wanted && fault->what == N_BENCH && fault->rank == c->rank &&
 		fault->element >= 0 && fault->element < FLOATS)

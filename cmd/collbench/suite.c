@@ -6,7 +6,7 @@ struct suite_case {
 	const struct bench_group *group;
 	struct comm *comm;
 	struct bench_samples samples[N_COLL_PLACES];
-	bool heads; /* the table has a heading before it */
+	bool has_heading; /* the table has a heading before it */
 };
 
 int suite_want(struct suite_options *o, char **names, int n, struct err *e)
@@ -49,7 +49,7 @@ static void add_row(struct suite *s, const struct suite_case *x, int library)
 	};
 }
 
-/* A row for each library. A barrier has no memory: it is MPI's, also in a group with NCCL. */
+/* Adds a row per library. A barrier has no memory: it is always MPI's. */
 static void add_case(struct suite *s, struct suite_case *x)
 {
 	bool once = x->c.what == COLL_BARRIER;
@@ -58,13 +58,14 @@ static void add_case(struct suite *s, struct suite_case *x)
 		if (!x->comm || !comm_has_type(x->comm, x->c.type, &(struct err){0}))
 			continue;
 		add_row(s, x, l);
-		x->heads = false;
+		x->has_heading = false;
 		if (once)
 			return;
 	}
 }
 
-/* Sizes are cut to whole elements for each rank; those that become equal are one. */
+/* Adds a case per size. Sizes are rounded down to whole elements per rank, and equal sizes are
+ * added once. */
 static void add_sizes(struct suite *s, struct suite_case *x)
 {
 	const struct suite_options *o = &s->o;
@@ -81,16 +82,17 @@ static void add_sizes(struct suite *s, struct suite_case *x)
 	}
 }
 
-/* Is number i of n wanted? A choice that is none of them stands for all. */
-static bool chosen(int64_t choice, int i, int n)
+/* Returns true if index i of n is chosen. A choice outside of [0, n) stands for all. */
+static bool is_chosen(int64_t choice, int i, int n)
 {
 	return choice == i || choice < 0 || choice >= n;
 }
 
+/* Adds the cases of an operation: all chosen types, reductions, roots and sizes. */
 static void add_collective(struct suite *s, const struct bench_group *g, int what)
 {
 	const struct coll_info *info = bench_info(what);
-	struct suite_case x = {.c.what = what, .group = g, .heads = true};
+	struct suite_case x = {.c.what = what, .group = g, .has_heading = true};
 	int n_ops = info->has_op ? N_COMM_OPS : 1;
 	int n_roots = info->has_root ? (int)g->ranks : 1;
 	if (what == COLL_BARRIER) {
@@ -100,9 +102,9 @@ static void add_collective(struct suite *s, const struct bench_group *g, int wha
 	for (int type = 0; type < N_COMM_TYPES; type++) {
 		for (int op = 0; op < n_ops; op++) {
 			for (int root = 0; root < n_roots; root++) {
-				if (!chosen(s->o.type, type, N_COMM_TYPES) ||
-					!chosen(s->o.op, op, n_ops) ||
-					!chosen(s->o.root, root, n_roots))
+				if (!is_chosen(s->o.type, type, N_COMM_TYPES) ||
+					!is_chosen(s->o.op, op, n_ops) ||
+					!is_chosen(s->o.root, root, n_roots))
 					continue;
 				x.c.type = (enum comm_type)type;
 				x.c.op = (enum comm_op)op;
@@ -113,7 +115,7 @@ static void add_collective(struct suite *s, const struct bench_group *g, int wha
 	}
 }
 
-/* What was asked for and cannot be measured. */
+/* Rejects operations, types and roots that cannot be measured. */
 static int check_wanted(const struct suite *s, struct err *e)
 {
 	for (int i = 0; i < s->groups->n; i++) {
@@ -123,14 +125,14 @@ static int check_wanted(const struct suite *s, struct err *e)
 				!comm_has_type(g->comm[l], (enum comm_type)s->o.type, e))
 				return -1;
 		for (int what = 0; what < N_BENCH; what++)
-			if (s->o.wanted[what] && !bench_has_ranks(what, g->ranks))
+			if (s->o.wanted[what] && !bench_can_run(what, g->ranks))
 				return err_set(e, EX_USAGE, "%s needs %d ranks%s",
-					bench_info(what)->name, bench_least_ranks(what),
+					bench_info(what)->name, bench_min_ranks(what),
 					what == BENCH_HYPERCUBE ? ", or 4, 8, 16, ..."
 								: "");
 		if (s->o.root >= g->ranks)
 			return err_set(e, EX_USAGE,
-				"root: there is no rank %lld among %lld",
+				"root: rank %lld is not among %lld ranks",
 				(long long)s->o.root, (long long)g->ranks);
 	}
 	return 0;
@@ -138,8 +140,8 @@ static int check_wanted(const struct suite *s, struct err *e)
 
 /* ---- measuring ------------------------------------------------------------------------- */
 
-/* Before a pass: ranks that shared a processor may get one each when they wake up. */
-static void rest(void)
+/* Pauses before a pass: ranks that shared a processor may get one each when they wake up. */
+static void pause_before_pass(void)
 {
 	clock_sleep(0.02);
 }
@@ -156,8 +158,8 @@ static void measure(struct suite *s, int64_t i)
 	}
 }
 
-/* After the last pass: what was measured, and if it is to be checked how many elements are wrong. */
-static void sum_up(struct suite *s, int64_t i, struct bench_row *to, bool checks)
+/* Sets the results of a case after the last pass, and checks it if `checks`. */
+static void finish_case(struct suite *s, int64_t i, struct bench_row *to, bool checks)
 {
 	struct suite_case *x = &s->cases[i];
 	for (int p = 0; p < N_COLL_PLACES; p++) {
@@ -177,10 +179,10 @@ static void sum_up(struct suite *s, int64_t i, struct bench_row *to, bool checks
 void suite_print_header(
 	const struct suite *s, const struct peer *peers, const char *library)
 {
-	static const char *const averages[] = {[AVERAGE_MAX] = "the slowest one",
-		[AVERAGE_AVG] = "their mean",
-		[AVERAGE_MIN] = "the fastest one",
-		[AVERAGE_RANK0] = "rank 0"};
+	static const char *const averages[] = {[AVERAGE_MAX] = "of the slowest rank",
+		[AVERAGE_AVG] = "mean over ranks",
+		[AVERAGE_MIN] = "of the fastest rank",
+		[AVERAGE_RANK0] = "of rank 0"};
 	const struct bench_options *o = &s->bench->o;
 	const struct device *d = s->bench->d;
 	int ranks = s->bench->home->size;
@@ -205,17 +207,16 @@ void suite_print_header(
 		printf("# device %s, by %s, launch %s, aggregate %lld%s\n", d->name,
 			library, bench_launch_names[o->launch], (long long)o->aggregate,
 			o->registered ? ", registered" : "");
-	printf("# time: mean over iterations, of the ranks %s; algbw = size / time; "
-	       "GB = 1e9 B\n",
+	printf("# time: mean over iterations, %s; algbw = size / time; GB = 1e9 B\n",
 		averages[o->average]);
 }
 
 static void print_row(const struct suite *s, int64_t i)
 {
 	const struct bench_group *g = s->cases[i].group;
-	if (s->cases[i].heads)
+	if (s->cases[i].has_heading)
 		table_heading(&s->table, s->cases[i].c.what);
-	if (s->cases[i].heads && g->name)
+	if (s->cases[i].has_heading && g->name)
 		printf("# %s: %lld group%s of %lld ranks on %lld host%s%s\n",
 			bench_group_names()[g->name], (long long)g->groups,
 			plural(g->groups), (long long)g->ranks, (long long)g->hosts,
@@ -238,12 +239,12 @@ void suite_run(struct suite *s)
 {
 	for (int64_t pass = 1; pass <= s->bench->o.passes; pass++) {
 		if (pass > 1)
-			rest();
+			pause_before_pass();
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
 			measure(s, i);
 			if (pass < s->bench->o.passes)
 				continue;
-			sum_up(s, i, &s->table.rows[i], true);
+			finish_case(s, i, &s->table.rows[i], true);
 			if (s->bench->home->rank == 0)
 				print_row(s, i);
 		}
@@ -253,23 +254,24 @@ void suite_run(struct suite *s)
 
 /* ---- comparison ---------------------------------------------------------------------------- */
 
-/* Collective. Measures rows a second time, into `again`. */
+/* Measures rows again, into `again`. Collective. */
 static void measure_again(struct suite *s, const bool *row, struct bench_table *again)
 {
 	for (int64_t pass = 1; pass <= s->bench->o.passes; pass++) {
-		rest();
+		pause_before_pass();
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
 			if (!row[i])
 				continue;
 			measure(s, i);
 			if (pass == s->bench->o.passes)
-				sum_up(s, i, &again->rows[i], false);
+				finish_case(s, i, &again->rows[i], false);
 		}
 	}
 }
 
-/* Collective. Which rows are measured again, on all ranks, and how many times of them are in doubt. */
-static int64_t open_rows(struct suite *s, bool *row)
+/* Sets row[] to the rows to measure again. Returns the number of their times in doubt.
+ * Collective. */
+static int64_t find_open_rows(struct suite *s, bool *row)
 {
 	struct comm *world = s->bench->home;
 	int64_t n = 0;
@@ -294,7 +296,7 @@ void suite_compare(
 	if (prints)
 		s->judged = table_judge(old, t, threshold);
 	for (int64_t i = 0; i < retries; i++) {
-		int64_t n_open = open_rows(s, row);
+		int64_t n_open = find_open_rows(s, row);
 		if (!n_open)
 			break;
 		measure_again(s, row, &again);
@@ -303,7 +305,7 @@ void suite_compare(
 		struct bench_judged *judged = table_judge(old, &again, threshold);
 		table_confirm(s->judged, judged, t->n_rows);
 		free(judged);
-		printf("# measured again: %lld times that are slower or not judged\n",
+		printf("# measured again: %lld times that were slower or not judged\n",
 			(long long)n_open);
 	}
 	table_free(&again);

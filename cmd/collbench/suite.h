@@ -6,16 +6,17 @@
 
 /* ---- worlds.c ---------------------------------------------------------------------------- */
 
-/* All ranks, as each library that is measured sees them. */
+/* All ranks, with a communicator per measured library. */
 struct bench_worlds {
 	struct device device;
-	struct comm *mpi;	      /* without NCCL */
-	struct comm *of[N_LIBRARIES]; /* NULL: not measured */
-	const char *library; /* that transfers the device's memory; NULL: no device */
+	struct comm *mpi;		/* without NCCL */
+	struct comm *comm[N_LIBRARIES]; /* NULL: not measured */
+	const char *library; /* the library for device memory; NULL: no device */
 };
-enum { WORLDS_BOTH = COMM_MPI + 1 }; /* MPI, then NCCL, for each case */
+enum { WORLDS_BOTH = COMM_MPI + 1 }; /* measure each case with MPI, then NCCL */
 
-/* Collective. A device, and its libraries: enum comm_library or WORLDS_BOTH. `graphs`: for CUDA graphs. */
+/* Opens a device, and its libraries: enum comm_library or WORLDS_BOTH. `graphs`: for CUDA graphs.
+ * Collective. */
 int worlds_open(struct bench_worlds *w, struct comm *world, int which, bool graphs,
 	struct err *e);
 /* Collective. */
@@ -23,8 +24,8 @@ void worlds_close(struct bench_worlds *w);
 
 /* ---- groups.c -------------------------------------------------------------------------- */
 
-/* Ranks that a case runs on: the world, or the groups along an axis of a mesh, all of which run the case at once,
- * or only the one of rank 0. */
+/* The ranks of a case: the world; or the groups along an axis of a mesh, all at once or only the
+ * group of rank 0. */
 struct bench_group {
 	int64_t name;			/* in bench_group_names() */
 	struct comm *comm[N_LIBRARIES]; /* NULL: not measured */
@@ -32,7 +33,8 @@ struct bench_group {
 	int64_t ranks, hosts, groups;
 };
 
-/* Which of the groups along an axis run. */
+/* The groups along an axis that run: all at once, only the group of rank 0, or first all and then
+ * one. */
 enum group_choice { GROUPS_ALL, GROUPS_ONE, GROUPS_BOTH };
 
 struct bench_groups {
@@ -43,9 +45,9 @@ struct bench_groups {
 };
 
 /*
- * Collective. The groups of splits such as "tp=2,fsdp=4", whose axes are those of pt-train; "world" is no
- * split. An axis dp that is not named gets the ranks that are left. Without splits: the world. comm[] are the
- * worlds of each library, or NULL. -1: the same error on all ranks.
+ * Opens the groups of splits such as "tp=2,fsdp=4", with the axes of pt-train, or of "world". If
+ * dp is not named, it gets the remaining ranks. Without splits, opens the world. comm[] has the
+ * world of each library, or NULL. Returns -1 with the same error on all ranks. Collective.
  */
 int groups_open(struct bench_groups *g, const struct strs *splits,
 	enum group_choice which, struct comm *const comm[N_LIBRARIES],
@@ -58,8 +60,8 @@ void groups_close(struct bench_groups *g);
 struct suite_options {
 	bool wanted[N_BENCH];
 	int64_t minbytes, maxbytes, stepbytes, stepfactor;
-	int type, op; /* one that does not exist stands for all */
-	int64_t root; /* likewise */
+	int type, op; /* an index out of range stands for all */
+	int64_t root; /* an index out of range stands for all */
 };
 
 struct suite {
@@ -72,18 +74,20 @@ struct suite {
 		*judged; /* [table.n_rows], on rank 0, after suite_compare() */
 };
 
-/* Marks the operands as wanted; "all": all collectives, not messages between pairs. */
+/* Marks the operands as wanted; "all": all collectives, without operations made of messages. */
 int suite_want(struct suite_options *o, char **names, int n, struct err *e);
-/* Prints the ranks and the settings, before the table. `library` transfers the memory of a device. */
+/* Prints the ranks and the settings, before the table. `library` transfers the memory of a
+ * device. */
 void suite_print_header(
 	const struct suite *s, const struct peer *peers, const char *library);
-/* Lists the cases. -1, with the same error on all ranks: one cannot be measured. */
+/* Lists the cases. Returns -1 with the same error on all ranks if one cannot be measured. */
 int suite_list(struct suite *s, struct err *e);
-/* Collective. Measures all cases in each pass; during the last one, checks them, and rank 0 prints the rows. */
+/* Measures all cases in each pass. In the last pass, checks them, and rank 0 prints the rows.
+ * Collective. */
 void suite_run(struct suite *s);
-/* Collective. Sets s->judged. Cases that are slower than before are measured again, up to `retries` times, and stay
- * slower unless one of these measurements says otherwise; likewise those that could not be judged since ranks waited for
- * processors. The table keeps the first results. `old` is rank 0's. */
+/* Sets s->judged. Cases that are slower than before, or could not be judged because ranks waited
+ * for processors, are measured again up to `retries` times. A case stays slower only if it is
+ * slower each time. The table keeps the first results. `old` is set on rank 0. Collective. */
 void suite_compare(struct suite *s, const struct bench_table *old, double threshold,
 	int64_t retries);
 void suite_free(struct suite *s);

@@ -54,7 +54,7 @@ const struct bench_column case_columns[] = {
 	{"type", "", 8, COLUMN_NAME, R(type), "type", "index in names; -1: none", type_names},
 	{"redop", "", 6, COLUMN_NAME, R(redop), "redop", "index in names; -1: none", op_names},
 	{"root", "", 6, COLUMN_WHOLE, R(root), "root", "rank of the root; -1: none"},
-	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "what transferred device memory: index in names; -1: host memory, by MPI", library_names, SET_LIBRARY},
+	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "library that transferred device memory: index in names; -1: host memory, by MPI", library_names, SET_LIBRARY},
 	{"group", "", 6, COLUMN_NAME, R(group), "group", "axis of the groups: index in names", bench_group_names, SET_GROUPS},
 	{"ranks", "", 6, COLUMN_WHOLE, R(group_ranks), "group_ranks", "ranks of a group", NULL, SET_GROUPS},
 	{"hosts", "", 6, COLUMN_WHOLE, R(group_hosts), "group_hosts", "hosts that a group spans", NULL, SET_GROUPS},
@@ -64,8 +64,8 @@ const struct bench_column case_columns[] = {
 #undef R
 #define R(field) offsetof(struct bench_result, field)
 const struct bench_column result_columns[] = {
-	{"time", "(us)", 8, COLUMN_REAL, R(time), "time", "us a collective: mean over iterations, over ranks as the attribute settings says"},
-	{"algbw", "(GB/s)", 7, COLUMN_REAL, R(algbw), "algbw", "size over time, 1e9 bytes a second"},
+	{"time", "(us)", 8, COLUMN_REAL, R(time), "time", "us per collective: mean over iterations, over ranks as in the attribute settings"},
+	{"algbw", "(GB/s)", 7, COLUMN_REAL, R(algbw), "algbw", "size over time, 1e9 bytes per second"},
 	{"busbw", "(GB/s)", 7, COLUMN_REAL, R(busbw), "busbw", "algbw times the collective's factor"},
 	{"#wrong", "", 7, COLUMN_TALLY, R(wrong), "wrong", "wrong elements of all ranks; -1: not checked"},
 	{"i_min", "(us)", 8, COLUMN_REAL, R(i_min), "i_min", "us: shortest time of an iteration", NULL, SET_ITERATIONS},
@@ -75,13 +75,13 @@ const struct bench_column result_columns[] = {
 	{"i_cv%", "(%)", 7, COLUMN_REAL, R(i_cv), "i_cv", "percent: standard deviation over mean", NULL, SET_ITERATIONS},
 	{"typical", "(us)", 8, COLUMN_REAL, R(typical), "typical", "us: median over parts of the run in which no rank waited for a processor", NULL, SET_ITERATIONS},
 	{"noise%", "(%)", 7, COLUMN_REAL, R(noise), "noise", "percent: standard error of typical", NULL, SET_ITERATIONS},
-	{"", "", 0, COLUMN_WHOLE, R(parts), "parts", "parts of the run that typical is the median of; 0: in each one a rank waited"},
+	{"", "", 0, COLUMN_WHOLE, R(parts), "parts", "parts of the run in the median typical; 0: a rank waited in each part"},
 	{"", "", 0, COLUMN_WHOLE, R(waited), "waited", "parts in which a rank waited for a processor"},
 	{"iters", "", 7, COLUMN_WHOLE, R(iters), "iters", "iterations; 0: not measured", NULL, SET_ITERATIONS},
-	{"#differ", "", 7, COLUMN_TALLY, R(differ), "differ", "elements of all ranks with other bits when reduced again; -1: not tried", NULL, SET_RERUNS},
-	{"", "", 0, COLUMN_TALLY, R(digest), "digest", "hash of the result of that reduction on all ranks; -1: not tried"},
-	{"overall", "(us)", 8, COLUMN_REAL, R(overall), "overall", "us: with computation beside it", NULL, SET_OVERLAP},
-	{"compute", "(us)", 8, COLUMN_REAL, R(compute), "compute", "us of that: computation", NULL, SET_OVERLAP},
+	{"#differ", "", 7, COLUMN_TALLY, R(differ), "differ", "elements on all ranks with other bits when reduced again; -1: not tried", NULL, SET_RERUNS},
+	{"", "", 0, COLUMN_TALLY, R(digest), "digest", "hash of the reduction's result on all ranks; -1: not tried"},
+	{"overall", "(us)", 8, COLUMN_REAL, R(overall), "overall", "us: with overlapped computation", NULL, SET_OVERLAP},
+	{"compute", "(us)", 8, COLUMN_REAL, R(compute), "compute", "us: the computation in overall", NULL, SET_OVERLAP},
 	{"overlap", "(%)", 7, COLUMN_REAL, R(overlap), "overlap", "percent of the time that the computation hides", NULL, SET_OVERLAP},
 	{0},
 };
@@ -89,7 +89,7 @@ const struct bench_column result_columns[] = {
 #define R(field) offsetof(struct bench_fit, field)
 const struct bench_column fit_columns[] = {
 	{"collective", "", 14, COLUMN_NAME, R(collective), "collective", "index in names", bench_coll_names},
-	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "what transferred the buffers: index in names", library_names},
+	{"comm", "", 5, COLUMN_NAME, R(library), "comm", "library that transferred the buffers: index in names", library_names},
 	{"ranks", "", 6, COLUMN_WHOLE, R(group_ranks), "group_ranks", "ranks of a group"},
 	{"hosts", "", 6, COLUMN_WHOLE, R(group_hosts), "group_hosts", "hosts that a group spans"},
 	{"groups", "", 6, COLUMN_WHOLE, R(groups), "groups", "groups that run at once"},
@@ -104,7 +104,7 @@ const struct bench_column fit_columns[] = {
 const char *const place_names[N_COLL_PLACES] = {
 	[COLL_OUT_OF_PLACE] = "out_of_place", [COLL_IN_PLACE] = "in_place"};
 
-/* At most two decimals, fewer if they do not fit the column. */
+/* Prints at most two decimals, fewer if they do not fit into the column. */
 static void print_real(double x, int width)
 {
 	char text[NUM_TEXT];
@@ -143,7 +143,7 @@ static void print_cells(
 
 void table_print_row(const struct bench_table *t, const struct bench_row *r)
 {
-	putchar(' '); /* headings have a # here */
+	putchar(' '); /* headings have a '#' here */
 	print_cells(t, case_columns, r);
 	for (int p = 0; p < N_COLL_PLACES; p++)
 		print_cells(t, result_columns, &r->result[p]);
@@ -159,7 +159,7 @@ static void print_labels(
 			printf(" %*s", c->width, units ? c->unit : c->label);
 }
 
-static int width_of(const struct bench_table *t, const struct bench_column *columns)
+static int total_width(const struct bench_table *t, const struct bench_column *columns)
 {
 	int width = 0;
 	for (const struct bench_column *c = columns; c->label; c++)
@@ -170,10 +170,10 @@ static int width_of(const struct bench_table *t, const struct bench_column *colu
 void table_heading(const struct bench_table *t, int what)
 {
 	const struct coll_info *info = bench_info(what);
-	int width = width_of(t, result_columns);
+	int width = total_width(t, result_columns);
 	printf("#\n# %s: %s; busbw = algbw * %s\n#\n", info->name, info->help,
 		info->bus_text);
-	printf("#%*s%*s%*s\n", width_of(t, case_columns), "", width, "out-of-place",
+	printf("#%*s%*s%*s\n", total_width(t, case_columns), "", width, "out-of-place",
 		width, "in-place");
 	for (int units = 0; units < 2; units++) {
 		putchar('#');
@@ -224,7 +224,7 @@ void table_print_fits(const struct bench_table *t)
 {
 	if (!t->n_fits)
 		return;
-	printf("#\n# time = alpha + beta * size, fitted with equal weight of all sizes\n#");
+	printf("#\n# time = alpha + beta * size, fitted with equal weights for all sizes\n#");
 	for (const struct bench_column *c = fit_columns; c->label; c++)
 		printf(" %*s", c->width, c->label);
 	putchar('\n');

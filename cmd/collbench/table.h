@@ -1,4 +1,4 @@
-/* Results of pt-collbench: the table and its columns, the HDF5 file, comparison with an older one, pictures. */
+/* Results of pt-collbench: the table and its columns, the HDF5 file, comparisons, pictures. */
 #pragma once
 
 #include "base/file.h"
@@ -9,10 +9,10 @@
 
 /* ---- table.c ------------------------------------------------------------------------ */
 
-/* What transferred the buffers. */
+/* The library that transferred the buffers. */
 enum bench_library { LIBRARY_MPI, LIBRARY_NCCL, N_LIBRARIES };
-/* Names, each list closed by NULL: of operations, types and collectives, followed by "all"; of libraries; of
- * groups, "world" and the axes of a mesh. */
+/* Lists of names, closed by NULL. Operations, types and collectives end with "all". Groups are
+ * "world" and the axes of a mesh. */
 extern const char *const bench_op_names[N_COMM_OPS + 2];
 extern const char *const bench_type_names[N_COMM_TYPES + 2];
 const char *const *bench_coll_names(void);
@@ -67,8 +67,9 @@ void table_heading(const struct bench_table *t, int what);
 void table_print_row(const struct bench_table *t, const struct bench_row *r);
 void table_footer(const struct bench_table *t);
 void table_free(struct bench_table *t);
-/* Sets t->fits from the rows: of each collective, library, axis and kind of group with 3 sizes or more, times out of
- * place (else in place) of the first type, operation and root, but of float and sum if they are there. */
+/* Fits each collective, library, axis and kind of group with at least 3 sizes, and sets t->fits.
+ * Uses the times out of place, else in place, of float and sum, else of the first type, operation
+ * and root. */
 void table_fit(struct bench_table *t);
 void table_print_fits(const struct bench_table *t);
 
@@ -80,30 +81,31 @@ enum { BENCH_VERSION = 3 };
 struct bench_about {
 	const char *format, *created_by, *started, *host;
 	int64_t version, ranks, hosts, iters, warmup_iters, check;
-	const char *device, *comm,
-		*launch; /* NULL: host memory; what transfers it; the option */
+	const char *device, *comm; /* NULL: host memory; the library that transfers it */
+	const char *launch;
 	int64_t aggregate, reruns, registered, passes;
 	double seconds;
-	const char *settings; /* of the table */
+	const char *settings; /* the table's */
 };
 
 struct bench_file {
 	const char *path; /* NULL: no file */
-	bool overwrite;	  /* replaces any file; else only results of pt-collbench */
+	bool overwrite;	  /* replace any file; else only results of pt-collbench */
 	struct durable out;
 	struct h5 *file; /* on rank 0 */
 };
 
-/* Collective. Creates the file before anything is measured, so that a path that cannot be written
- * is reported at once. -1: the same error on all ranks. */
+/* Creates the file before anything is measured, to report errors at once. Returns -1 with the
+ * same error on all ranks. Collective. */
 int bench_file_begin(struct bench_file *f, struct comm *c, struct err *e);
-/* Collective. Writes the table and gives the file its name; t NULL: removes the file. */
+/* Writes the table and gives the file its name; if t is NULL, removes the file. Collective. */
 int bench_file_end(struct bench_file *f, struct comm *c, const struct bench_table *t,
 	const struct bench_about *about, struct err *e);
-/* Reads rows and fits of a file, which is not trusted. *t is empty before, and if it fails. */
+/* Reads rows and fits of a file, which is not trusted, into an empty table. On errors it stays
+ * empty. */
 int bench_file_read(const char *path, struct bench_table *t, struct err *e);
 
-/* ---- regress.c: comparison with an older result ---------------------------------------- */
+/* ---- regress.c: comparison with an earlier result -------------------------------------- */
 
 /* VERDICT_NONE: one of the results does not have it. */
 enum bench_verdict {
@@ -115,35 +117,37 @@ enum bench_verdict {
 	N_VERDICTS
 };
 
-/* What a row was compared with: the case of the old result, or NULL; and its own result. */
+/* A row, compared with the same case of an earlier result. */
 struct bench_judged {
-	const struct bench_row *old;
+	const struct bench_row *old; /* NULL: none */
 	struct bench_result now[N_COLL_PLACES];
 	enum bench_verdict verdict[N_COLL_PLACES];
 };
 
 /*
- * Compares the typical times of equal cases: slower or faster if they differ by more than `threshold` (a ratio,
- * such as 0.15) and significantly. A case without an error, of fewer than 3 parts, is not judged. The test is Welch's,
- * of the logarithms of the times, with the errors of both and that of a launch (regress.c); its level is 5 % over the
- * number of times that are judged (Bonferroni), so that of two equal networks any one is called slower in 5 % of
- * the comparisons at most. Returns an element for each row of `now`, to be freed.
+ * Compares the typical times of equal cases. A time is slower or faster if it differs by more
+ * than `threshold` (a ratio, such as 0.15) and significantly. A case with fewer than 3 parts has
+ * no error and is not judged. The test is Welch's, on the logarithms of the times, with the
+ * errors of both results and of a launch (regress.c). Its level is 5 % over the number of judged
+ * times (Bonferroni), so at most 5 % of the comparisons of an unchanged network find any slower
+ * time. Returns an element per row of `now`, to be freed.
  */
 struct bench_judged *table_judge(
 	const struct bench_table *old, const struct bench_table *now, double threshold);
-/* How many of the row's times are slower, or not judged because ranks waited for processors? */
+/* Returns the number of a row's times that are slower, or not judged because ranks waited. */
 int table_n_open(const struct bench_judged *j);
-/* What was measured again: of times that were slower, those that are not slower now are unchanged; those that were
- * not judged have the verdict of now. */
+/* Updates `first` by a repeated measurement: times that are not slower again are unchanged; times
+ * that were not judged get the new verdict. */
 void table_confirm(
 	struct bench_judged *first, const struct bench_judged *again, int64_t n);
 
-/* Appends a line for each time that is slower or faster and for each row that only `old` has, and sums. Returns the
- * number of slower ones. -1, with *e set: the settings differ, or nothing is judged. */
+/* Appends a line per slower or faster time and per row that only `old` has, and the totals.
+ * Returns the number of slower times; -1 with *e set if the settings differ, or nothing is
+ * judged. */
 int64_t table_compare(const struct bench_table *old, const struct bench_table *now,
 	const struct bench_judged *j, struct str *out, struct err *e);
 
-/* -1, with *e set: the results were measured with other options. */
+/* Returns -1 with *e set if the results were measured with different options. */
 int table_check_settings(
 	const struct bench_table *old, const struct bench_table *now, struct err *e);
 
@@ -156,8 +160,8 @@ struct bench_curves {
 	struct graph_series series[MAX_BENCH_CURVES];
 	struct graph_point *points;
 };
-/* Times or bandwidths over the size, a curve for each case; times are on a logarithmic scale. *c must not move: its
- * graph points into it. */
+/* Makes curves of times (on a logarithmic scale) or bandwidths over the size, one per case. *c
+ * must not move: its graph points into it. */
 void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
 	struct bench_curves *c);
 void bench_curves_free(struct bench_curves *c);

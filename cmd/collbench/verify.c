@@ -1,12 +1,12 @@
 /*
  * Inputs with known results, and the check of a result.
  *
- * The result of a reduction does not depend on its order only if nothing is rounded. So an input is
+ * The result of a reduction is independent of its order only if nothing is rounded. So an input is
  * a hash of (rank, index, iteration), restricted to values for which the operation is exact:
  *   integers, any op   all bits; sums and products wrap (products: odd numbers, so that
  *                      not all results are 0)
- *   floating sum       integers so small that the sum of n fits the mantissa; if n is too large for
- *                      that, some ranks have zeros
+ *   floating sum       integers so small that the sum of n fits into the mantissa; if n is too
+ *                      large, some ranks have zeros
  *   floating product   powers of two, and one rank's full mantissa; no product overflows
  *   floating min, max  finite numbers other than 0
  * Collectives without an operation move arbitrary bits. Expected results are computed chunk by
@@ -22,20 +22,20 @@
 
 enum { CHUNK = 512, GUARD_BYTE = 0xa5 };
 
-/* A chunk of elements in the widest types: floating-point ones as doubles, others as the low bits of
- * an integer. */
+/* A chunk of elements in the widest types: floats as doubles, integers as the low bits of 64. */
 union chunk {
 	uint64_t u[CHUNK];
 	double f[CHUNK];
 };
 
-/* The expected content of a block of a buffer: block `block` of a rank's input, or one of these. */
+/* Values of content.rank other than a rank. */
 enum {
-	ALL_RANKS = -1, /* the reduction of that block over all ranks */
+	ALL_RANKS = -1, /* the reduction of the block over all ranks */
 	UNTOUCHED = -2, /* guard bytes */
 	UNDEFINED = -3, /* not checked */
 };
 
+/* The expected content of a block of a buffer: a block of a rank's input. */
 struct content {
 	int rank;
 	int64_t block;
@@ -48,23 +48,23 @@ static bool has_op(const struct verify *v)
 	return bench_info(v->c.what)->has_op;
 }
 
-/* The stored bits of the mantissa, without the leading 1. */
+/* Returns the stored bits of the mantissa, without the leading 1. */
 static int mantissa_bits(enum comm_type t)
 {
 	return t == COMM_F64 ? DBL_MANT_DIG - 1
 			     : dtype_table[comm_type_table[t].dtype].fraction_bits;
 }
 
-/* Powers of two to this and from minus this are normal numbers. */
+/* Returns the largest e for which 2^e and 2^-e are normal numbers. */
 static int largest_exponent(enum comm_type t)
 {
-	double least = t == COMM_F64 ? DBL_MIN
-				     : dtype_table[comm_type_table[t].dtype].min_normal;
-	return -ilogb(least);
+	double min = t == COMM_F64 ? DBL_MIN
+				   : dtype_table[comm_type_table[t].dtype].min_normal;
+	return -ilogb(min);
 }
 
-/* 2^e times a mantissa of `bits` bits; the lowest bit of h is the sign. */
-static double real(uint64_t h, int bits, int e)
+/* Returns 2^e times a mantissa of `bits` bits of h; its lowest bit is the sign. */
+static double make_float(uint64_t h, int bits, int e)
 {
 	uint64_t mantissa = bits ? h >> (64 - bits) << (52 - bits) : 0;
 	uint64_t word = h << 63 | (uint64_t)(1023 + e) << 52 | mantissa;
@@ -73,7 +73,8 @@ static double real(uint64_t h, int bits, int e)
 	return x;
 }
 
-/* A whole number; of those of all ranks, the absolute values add up to no more than the mantissa holds. */
+/* Returns an integer so small that the sum over all ranks of absolute values fits into the
+ * mantissa. */
 static double small_whole(const struct verify *v, int rank, int64_t at, uint64_t h)
 {
 	int bits = mantissa_bits(v->c.type) + 1 - tree_levels(v->n_ranks);
@@ -84,29 +85,30 @@ static double small_whole(const struct verify *v, int rank, int64_t at, uint64_t
 	return (double)(h & 1 ? -m : m); /* never -0 */
 }
 
-/* `first`: the index, in the rank's input, of the chunk's first element. */
+/* Makes a chunk of floats. `first`: index of its first element in the rank's input. */
 static void make_real(
 	const struct verify *v, int rank, int64_t first, int64_t n, union chunk *x)
 {
-	int mantissa = mantissa_bits(v->c.type), most = largest_exponent(v->c.type) - 2;
-	uint64_t product = 2 * (uint64_t)(most / v->n_ranks) + 1; /* exponents */
-	uint64_t any = 2 * (uint64_t)min64(100, most) + 1;
+	int mantissa = mantissa_bits(v->c.type), limit = largest_exponent(v->c.type) - 2;
+	uint64_t product = 2 * (uint64_t)(limit / v->n_ranks) + 1; /* exponents */
+	uint64_t any = 2 * (uint64_t)min64(100, limit) + 1;
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t h = x->u[i], e = h >> 8;
 		if (v->c.op == COMM_SUM) {
 			x->f[i] = small_whole(v, rank, first + i, h);
 		} else if (v->c.op == COMM_PROD) {
 			bool full = (first + i) % v->n_ranks == rank;
-			x->f[i] = full ? real(h, mantissa, 0)
-				       : real(h, 0,
+			x->f[i] = full ? make_float(h, mantissa, 0)
+				       : make_float(h, 0,
 						 (int)(e % product) - (int)(product / 2));
 		} else {
-			x->f[i] = real(h, mantissa, (int)(e % any) - (int)(any / 2));
+			x->f[i] =
+				make_float(h, mantissa, (int)(e % any) - (int)(any / 2));
 		}
 	}
 }
 
-/* Integers are reduced in 64 bits, so signed types are sign-extended for comparisons. */
+/* Makes a chunk of integers. They are reduced in 64 bits, so signed types are sign-extended. */
 static void make_whole(const struct verify *v, int64_t n, union chunk *x)
 {
 	int unused = 64 - 8 * (int)comm_type_bytes(v->c.type);
@@ -120,7 +122,7 @@ static void make_whole(const struct verify *v, int64_t n, union chunk *x)
 	}
 }
 
-/* Elements [at, at + n) of block `block` of a rank's input. */
+/* Makes elements [at, at + n) of a block of a rank's input. */
 static void make_input(const struct verify *v, int rank, int64_t block, int64_t at,
 	int64_t n, union chunk *x)
 {
@@ -178,7 +180,8 @@ static void make_reduction(
 }
 
 /* Converts a chunk to the case's type. */
-static void store(const struct verify *v, const union chunk *x, int64_t n, void *out)
+static void store_chunk(
+	const struct verify *v, const union chunk *x, int64_t n, void *out)
 {
 	const struct comm_type_info *t = &comm_type_table[v->c.type];
 	bool reduces = has_op(v) && t->is_floating && v->c.type != COMM_F64;
@@ -194,7 +197,7 @@ static void store(const struct verify *v, const union chunk *x, int64_t n, void 
 }
 
 /* Writes elements [at, at + n) of a block's expected content to `out`. */
-static void make(
+static void make_content(
 	const struct verify *v, struct content c, int64_t at, int64_t n, void *out)
 {
 	union chunk x;
@@ -206,7 +209,7 @@ static void make(
 		make_reduction(v, c.block, at, n, &x);
 	else
 		make_input(v, c.rank, c.block, at, n, &x);
-	store(v, &x, n, out);
+	store_chunk(v, &x, n, out);
 }
 
 /* ---- buffers --------------------------------------------------------------------- */
@@ -232,8 +235,8 @@ static int64_t recv_blocks(const struct verify *v)
 			   : blocks(v, bench_info(v->c.what)->recv_parts);
 }
 
-/* The content of block b of the receive buffer before the collective. */
-static struct content before(const struct verify *v, int64_t b)
+/* Returns the content of block b of the receive buffer before the collective. */
+static struct content content_before(const struct verify *v, int64_t b)
 {
 	struct content mine = {v->rank, b}, nothing = {UNTOUCHED, 0};
 	if (!in_place(v))
@@ -251,23 +254,23 @@ static struct content before(const struct verify *v, int64_t b)
 	}
 }
 
-/* The content after messages between pairs: on ranks that have only sent, undefined. */
-static struct content after_messages(const struct verify *v)
+/* Returns the content after messages between pairs, undefined on ranks that only send. */
+static struct content content_after_messages(const struct verify *v)
 {
 	int peer = bench_peer(v->rank, v->n_ranks);
 	bool received = v->c.what != BENCH_BANDWIDTH || v->rank > peer;
 	return (struct content){received ? peer : UNDEFINED, 0};
 }
 
-/* The content after the collective: unchanged on ranks that get no result. */
-static struct content after(const struct verify *v, int64_t b)
+/* Returns the content after the collective, unchanged on ranks that get no result. */
+static struct content content_after(const struct verify *v, int64_t b)
 {
 	bool at_root = v->rank == v->c.root;
 	switch (v->c.what) {
 	case COLL_ALLREDUCE:
 		return (struct content){ALL_RANKS, 0};
 	case COLL_REDUCE:
-		return at_root ? (struct content){ALL_RANKS, 0} : before(v, b);
+		return at_root ? (struct content){ALL_RANKS, 0} : content_before(v, b);
 	case COLL_BROADCAST:
 		return (struct content){v->c.root, 0};
 	case COLL_ALLGATHER:
@@ -277,10 +280,10 @@ static struct content after(const struct verify *v, int64_t b)
 		return (struct content){b ? UNDEFINED : ALL_RANKS, v->rank};
 	case COLL_SCATTER:
 		if (in_place(v) && b != v->rank)
-			return before(v, b);
+			return content_before(v, b);
 		return (struct content){v->c.root, v->rank};
 	case COLL_GATHER:
-		return at_root ? (struct content){(int)b, 0} : before(v, b);
+		return at_root ? (struct content){(int)b, 0} : content_before(v, b);
 	case COLL_ALLTOALL:
 	case BENCH_ALLTOALLV:
 		return (struct content){(int)b, v->rank};
@@ -289,16 +292,16 @@ static struct content after(const struct verify *v, int64_t b)
 	case BENCH_LATENCY:
 	case BENCH_BANDWIDTH:
 	case BENCH_BIDIRECTIONAL:
-		return after_messages(v);
+		return content_after_messages(v);
 	default:
 		return (struct content){UNTOUCHED, 0};
 	}
 }
 
-static void fill(const struct verify *v, struct content c, int64_t n, char *to)
+static void fill_block(const struct verify *v, struct content c, int64_t n, char *to)
 {
 	for (int64_t at = 0; at < n; at += CHUNK)
-		make(v, c, at, min64(CHUNK, n - at),
+		make_content(v, c, at, min64(CHUNK, n - at),
 			to + at * (int64_t)comm_type_bytes(v->c.type));
 }
 
@@ -312,7 +315,7 @@ static int64_t count_wrong(
 		return 0;
 	for (int64_t at = 0; at < n; at += CHUNK) {
 		size_t n_bytes = (size_t)min64(CHUNK, n - at) * size;
-		make(v, c, at, min64(CHUNK, n - at), &right);
+		make_content(v, c, at, min64(CHUNK, n - at), &right);
 		const char *mine = got + (size_t)at * size;
 		if (!memcmp(mine, &right, n_bytes))
 			continue;
@@ -340,19 +343,19 @@ void verify_fill(const struct verify *v, char *send, char *recv)
 	int64_t size = (int64_t)comm_type_bytes(v->c.type);
 	memset(send - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
 	for (int64_t b = 0; b < send_blocks(v); b++) {
-		fill(v, (struct content){v->rank, b}, bench_block(&v->c, b), send);
+		fill_block(v, (struct content){v->rank, b}, bench_block(&v->c, b), send);
 		send += bench_block(&v->c, b) * size;
 	}
 	memset(send, GUARD_BYTE, VERIFY_GUARD);
 	memset(recv - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		fill(v, before(v, b), bench_block(&v->c, v->rank), recv);
+		fill_block(v, content_before(v, b), bench_block(&v->c, v->rank), recv);
 		recv += bench_block(&v->c, v->rank) * size;
 	}
 	memset(recv, GUARD_BYTE, VERIFY_GUARD);
 }
 
-int64_t verify_wrong(const struct verify *v, const char *send, const char *recv)
+int64_t verify_count_wrong(const struct verify *v, const char *send, const char *recv)
 {
 	int64_t size = (int64_t)comm_type_bytes(v->c.type);
 	int64_t wrong =
@@ -363,7 +366,8 @@ int64_t verify_wrong(const struct verify *v, const char *send, const char *recv)
 		send += bench_block(&v->c, b) * size;
 	}
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		wrong += count_wrong(v, after(v, b), bench_block(&v->c, v->rank), recv);
+		wrong += count_wrong(
+			v, content_after(v, b), bench_block(&v->c, v->rank), recv);
 		recv += bench_block(&v->c, v->rank) * size;
 	}
 	return wrong + guard_wrong(v, send) + guard_wrong(v, recv);

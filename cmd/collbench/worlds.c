@@ -1,4 +1,4 @@
-/* The ranks of a run as each library sees them, and the device whose memory is transferred. */
+/* The communicators of each library, and the device. */
 #include "collbench/suite.h"
 #include "comm/requests.h"
 
@@ -21,7 +21,7 @@ int worlds_open(
 		which == WORLDS_BOTH ? COMM_NCCL : (enum comm_library)which;
 	if (open_device(w, world, e))
 		return -1;
-	w->mpi = comm_dup(world, "mpi"); /* before it has NCCL */
+	w->mpi = comm_dup(world, "mpi"); /* before NCCL is opened on `world` */
 	if (comm_device_open(world, &w->device, library, e))
 		return -1;
 	bool nccl = comm_has_stream(world);
@@ -31,8 +31,8 @@ int worlds_open(
 	if (graphs && !nccl)
 		return err_set(
 			e, EX_USAGE, "--launch graph needs NCCL and several ranks");
-	w->of[LIBRARY_NCCL] = nccl ? world : NULL;
-	w->of[LIBRARY_MPI] = !nccl || which == WORLDS_BOTH ? w->mpi : NULL;
+	w->comm[LIBRARY_NCCL] = nccl ? world : NULL;
+	w->comm[LIBRARY_MPI] = !nccl || which == WORLDS_BOTH ? w->mpi : NULL;
 	return 0;
 }
 

@@ -1,9 +1,9 @@
 /*
- * Bounds: bytes that a layout of pt needs at least, and seconds that a step takes at least. What layouts have in
- * common is planned once by the code that trains (exact_part()): blocks on ranks that divide tensors and
- * sequences. The bounds follow from it by counting: shards of state, activations in flight, the work of the
- * busiest stage and the bubble, and bytes over the bandwidths of links. So a search need not plan what is bound to
- * be slower than what it has found.
+ * Lower bounds of the memory and the step time of pt's layouts, so that a search need not plan
+ * layouts that are bound to be slower than the ones it has found. The parts that many layouts
+ * share, blocks on ranks that divide tensors and sequences, are planned once by the code that
+ * trains (exact_part()). The bounds follow by counting: shards of state, activations in flight,
+ * the work of the busiest stage and the bubble, and bytes over the bandwidths of links.
  */
 #include "plan/planner.h"
 
@@ -14,13 +14,13 @@
 
 struct known_part {
 	int64_t key; /* 0: unused */
-	bool refused;
+	bool rejected;
 	struct shared_part part;
 };
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-static int64_t key_of(const struct layout *l)
+static int64_t part_key(const struct layout *l)
 {
 	int64_t key = l->degree[AXIS_TP];
 	key = key << 7 | l->degree[AXIS_CP];
@@ -28,46 +28,49 @@ static int64_t key_of(const struct layout *l)
 	return (key << 2 | l->recompute) << 1 | (l->n_micro > 1);
 }
 
-/* The place of a key, or of the first unused one behind where it would be. */
-static struct known_part *place_of(struct known_part *table, int64_t room, int64_t key)
+/* Returns the slot of a key, or the first unused slot after its place. */
+static struct known_part *find_slot(
+	struct known_part *table, int64_t capacity, int64_t key)
 {
 	uint64_t i = (uint64_t)key * 0x9e3779b97f4a7c15u >> 32;
-	while (table[i & (uint64_t)(room - 1)].key &&
-		table[i & (uint64_t)(room - 1)].key != key)
+	while (table[i & (uint64_t)(capacity - 1)].key &&
+		table[i & (uint64_t)(capacity - 1)].key != key)
 		i++;
-	return &table[i & (uint64_t)(room - 1)];
+	return &table[i & (uint64_t)(capacity - 1)];
 }
 
-static void make_room(struct bounds *b)
+static void grow_table(struct bounds *b)
 {
-	int64_t room = b->room ? 2 * b->room : 256;
-	struct known_part *more = xcalloc((size_t)room, sizeof(*more));
-	for (int64_t i = 0; i < b->room; i++)
+	int64_t capacity = b->capacity ? 2 * b->capacity : 256;
+	struct known_part *more = xcalloc((size_t)capacity, sizeof(*more));
+	for (int64_t i = 0; i < b->capacity; i++)
 		if (b->known[i].key)
-			*place_of(more, room, b->known[i].key) = b->known[i];
+			*find_slot(more, capacity, b->known[i].key) = b->known[i];
 	free(b->known);
 	b->known = more;
-	b->room = room;
+	b->capacity = capacity;
 }
 
-/* NULL: pt-train refuses it, and will say why. */
+/* Returns the part of a layout from the cache, or plans it. NULL: pt-train rejects it, and
+ * reports why when the layout is planned. */
 static const struct shared_part *planned_part(struct bounds *b, const struct layout *l)
 {
-	int64_t key = key_of(l);
-	if (2 * b->n >= b->room)
-		make_room(b);
-	struct known_part *k = place_of(b->known, b->room, key);
+	int64_t key = part_key(l);
+	if (2 * b->n >= b->capacity)
+		grow_table(b);
+	struct known_part *k = find_slot(b->known, b->capacity, key);
 	if (!k->key) {
 		k->key = key;
-		k->refused = exact_part(b->r, l, &k->part) != 0;
+		k->rejected = exact_part(b->r, l, &k->part) != 0;
 		b->n++;
 	}
-	return k->refused ? NULL : &k->part;
+	return k->rejected ? NULL : &k->part;
 }
 
-/* A kernel takes the longer of two times, one of which grows with the micro-batch, and activations grow with it: of
- * large micro-batches, the line through two smaller ones is a bound. */
-static bool part_of(struct bounds *b, const struct layout *l, struct shared_part *out)
+/* Sets *out to the part of a layout, or a bound of it. A kernel takes the longer of two times,
+ * one of which grows with the micro-batch, as activations do: for large micro-batches, the line
+ * through two smaller ones is a bound. */
+static bool find_part(struct bounds *b, const struct layout *l, struct shared_part *out)
 {
 	enum { LARGE = 4 };
 	struct layout small = *l;
@@ -83,7 +86,7 @@ static bool part_of(struct bounds *b, const struct layout *l, struct shared_part
 	if (!(p = planned_part(b, &small)))
 		return false;
 	const double *less = (const double *)p;
-	double scratch = out->ends.scratch; /* of pieces that do not grow */
+	double scratch = out->ends.scratch; /* pieces, which do not grow */
 	double *x = (double *)out, times = (double)l->micro_batch / (LARGE / 2) - 2;
 	for (size_t i = 0; i < sizeof(*out) / sizeof(double); i++)
 		x[i] += times * (x[i] - less[i]);
@@ -102,7 +105,7 @@ void bounds_free(struct bounds *b)
 
 /* ---- stages --------------------------------------------------------------------------------- */
 
-/* A layout, and what it is made of. */
+/* A layout, and the parts that its bounds follow from. */
 struct bound {
 	const struct request *r;
 	const struct layout *l;
@@ -110,7 +113,7 @@ struct bound {
 	const int *first; /* the first layer of each stage */
 };
 
-static const int *split_of(struct bounds *b, const struct layout *l)
+static const int *stage_split(struct bounds *b, const struct layout *l)
 {
 	int stages = l->degree[AXIS_PP] * l->stages;
 	if (!b->split)
@@ -121,8 +124,8 @@ static const int *split_of(struct bounds *b, const struct layout *l)
 	return b->split[stages];
 }
 
-/* The blocks of a rank of the pipeline. */
-static double blocks_of(const struct bound *x, int rank)
+/* Returns the number of blocks of a pipeline rank. */
+static double rank_blocks(const struct bound *x, int rank)
 {
 	int n = 0, pp = x->l->degree[AXIS_PP];
 	for (int v = 0; v < x->l->stages; v++) {
@@ -133,8 +136,8 @@ static double blocks_of(const struct bound *x, int rank)
 	return n;
 }
 
-/* Does the rank have the last stage? */
-static bool is_last(const struct bound *x, int rank)
+/* Returns true if a pipeline rank has the last stage. */
+static bool has_last_stage(const struct bound *x, int rank)
 {
 	int pp = x->l->degree[AXIS_PP];
 	return rank == schedule_stage_rank((enum schedule_kind)x->l->schedule, pp,
@@ -143,14 +146,14 @@ static bool is_last(const struct bound *x, int rank)
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
-/* The ranks that share parameters: those of context parallelism have the same ones, too. */
-static int shards_of(const struct layout *l)
+/* Returns the number of shards of the parameters: cp ranks shard them, too. */
+static int n_shards(const struct layout *l)
 {
 	return l->zero ? l->degree[AXIS_FSDP] * l->degree[AXIS_CP] : 1;
 }
 
-/* Of `n` blocks and `ends` of all else. */
-static struct part_cost sum_of(const struct shared_part *p, double n, double ends)
+/* Returns the cost of `n` blocks and a fraction `ends` of the rest. */
+static struct part_cost sum_parts(const struct shared_part *p, double n, double ends)
 {
 	return (struct part_cost){.values = n * p->block.values + ends * p->ends.values,
 		.copies = n * p->block.copies + ends * p->ends.copies,
@@ -158,13 +161,14 @@ static struct part_cost sum_of(const struct shared_part *p, double n, double end
 		.update = n * p->block.update + ends * p->ends.update};
 }
 
-/* Parameters, gradients and the optimizer's state. Gradients of several micro-batches are int64. */
+/* Sets the bytes of parameters, gradients and optimizer state. Sums over micro-batches are
+ * int64. */
 static void state_bytes(const struct layout *l, const struct shared_part *p,
 	double blocks, double ends, struct memory *o)
 {
-	const struct part_cost all = sum_of(p, blocks, ends);
+	const struct part_cost all = sum_parts(p, blocks, ends);
 	const enum offload kind = (enum offload)l->offload;
-	double shards = shards_of(l), sums = l->n_micro > 1 ? 2 : 1;
+	double shards = n_shards(l), sums = l->n_micro > 1 ? 2 : 1;
 	bool keeps = l->reshard == RESHARD_NO && l->zero == 3;
 	double pieces = l->tile ? l->tile / (double)l->degree[AXIS_TP] : 1;
 	*o = (struct memory){.optimizer = all.optimizer / shards};
@@ -172,7 +176,7 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 	if (shards <= 1)
 		o->params += all.copies;
 	else if (l->zero < 3)
-		o->params += all.values / shards; /* for the update */
+		o->params += all.values / shards; /* fp32, for the update */
 	o->gathered = l->zero < 3 ? 0 : keeps ? all.copies : 2 * p->block.copies / pieces;
 	o->grads = l->zero >= 2
 			   ? sums * all.values / shards + 2 * p->block.values / pieces
@@ -185,43 +189,45 @@ static void state_bytes(const struct layout *l, const struct shared_part *p,
 		o->params = 0;
 }
 
-/* The part of all that is not blocks: the embedding is on the first rank, and the head with the last stage. */
-static double ends_of(const struct bound *x, int rank)
+/* Returns a rank's fraction of `ends`: the embedding is on the first rank, the head with the last
+ * stage. */
+static double ends_share(const struct bound *x, int rank)
 {
-	double embedding = !rank, head = is_last(x, rank);
+	double embedding = !rank, head = has_last_stage(x, rank);
 	return x->r->m->tie ? fmax(embedding, head) : (embedding + head) / 2;
 }
 
 static void rank_memory(const struct bound *x, int rank, struct memory *o)
 {
 	const struct shared_part *p = x->p;
-	double blocks = blocks_of(x, rank);
-	state_bytes(x->l, p, blocks, ends_of(x, rank), o);
+	double blocks = rank_blocks(x, rank);
+	state_bytes(x->l, p, blocks, ends_share(x, rank), o);
 	o->activations = in_flight(x->l, rank) * blocks * p->block.activations;
 	o->activations += p->ends.activations;
-	if (is_last(x, rank))
+	if (has_last_stage(x, rank))
 		o->scratch = p->ends.scratch;
 	o->other = x->r->o->device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
-	if (x->l->n_micro == 1 && x->l->degree[AXIS_PP] == 1) /* they share memory */
+	if (x->l->n_micro == 1 && x->l->degree[AXIS_PP] == 1) /* both share memory */
 		o->grads = fmax(0, o->grads - o->activations);
 	o->total = o->params + o->grads + o->gathered + o->optimizer + o->activations +
 		   o->scratch + o->other;
 }
 
-static void memory_bound(const struct bound *x, struct memory *most)
+/* Sets *largest to the memory of the rank that needs most. */
+static void memory_bound(const struct bound *x, struct memory *largest)
 {
-	*most = (struct memory){.total = 0};
+	*largest = (struct memory){.total = 0};
 	for (int i = 0; i < x->l->degree[AXIS_PP]; i++) {
 		struct memory m;
 		rank_memory(x, i, &m);
-		if (m.total > most->total)
-			*most = m;
+		if (m.total > largest->total)
+			*largest = m;
 	}
 }
 
 /* ---- time ----------------------------------------------------------------------------------- */
 
-/* In the mean of a step's. */
+/* Returns the mean seconds of a micro-batch in a step. */
 static double mean_seconds(const struct bound *x, const struct part_cost *c)
 {
 	return c->micro + c->once / (double)x->l->n_micro;
@@ -229,16 +235,17 @@ static double mean_seconds(const struct bound *x, const struct part_cost *c)
 
 static double blocks_seconds(const struct bound *x, int rank)
 {
-	return blocks_of(x, rank) * mean_seconds(x, &x->p->block);
+	return rank_blocks(x, rank) * mean_seconds(x, &x->p->block);
 }
 
 static double micro_seconds(const struct bound *x, int rank)
 {
 	return blocks_seconds(x, rank) +
-	       (is_last(x, rank) ? mean_seconds(x, &x->p->ends) : 0);
+	       (has_last_stage(x, rank) ? mean_seconds(x, &x->p->ends) : 0);
 }
 
-/* A micro-batch's way through all stages and back, which ends with the weight gradients of the first stage. */
+/* Returns the seconds of one micro-batch through all stages and back, to the weight gradients of
+ * the first stage. */
 static double path_seconds(const struct bound *x)
 {
 	double blocks = (double)x->r->m->c.layers;
@@ -247,14 +254,15 @@ static double path_seconds(const struct bound *x)
 	return blocks * mean_seconds(x, &x->p->block) + mean_seconds(x, &x->p->ends);
 }
 
-/* Returns the time of the rank of the pipeline that is busy longest with what it computes and waits for: the ranks
- * before it, in both directions; and the ranks after it, unless it computes as many micro-batches as it may keep.
- * Schedules that split the backward fill two thirds of this with the gradients of weights. */
+/* Returns the longest time of a pipeline rank, computing and waiting, and sets *busiest to the
+ * longest micro-batch. A rank waits for the ranks before it, in both directions, and for the
+ * ranks after it unless the micro-batches that it may keep fill that time. Schedules that split
+ * the backward fill two thirds of the waits with weight gradients. */
 static double pipeline_seconds(const struct bound *x, double *busiest)
 {
 	const struct layout *l = x->l;
 	int pp = l->degree[AXIS_PP];
-	double behind = 0, before = 0, most = path_seconds(x),
+	double after = 0, before = 0, longest = path_seconds(x),
 	       fills = schedule_kinds[l->schedule].splits_backward ? 3 : 1;
 	*busiest = 0;
 	for (int i = 0; i < pp; i++)
@@ -264,16 +272,17 @@ static double pipeline_seconds(const struct bound *x, double *busiest)
 		before -= blocks_seconds(x, i);
 		waits = before / l->stages;
 		if (l->stages == 1)
-			waits += fmax(0, 2 * behind - (pp - 1 - i) * micro);
-		most = fmax(most, (double)l->n_micro * micro + waits / fills);
+			waits += fmax(0, 2 * after - (pp - 1 - i) * micro);
+		longest = fmax(longest, (double)l->n_micro * micro + waits / fills);
 		*busiest = fmax(*busiest, micro);
-		behind += micro;
+		after += micro;
 	}
-	return most;
+	return longest;
 }
 
-/* Seconds in which each rank of a group sends the others what it has of n bytes, or its part of them in a sum: `inside`
- * times within a host, and `across` times to other hosts, where a host's ranks send a part each. */
+/* Returns the seconds in which the ranks of a group gather or sum n bytes: each sends its part
+ * `inside` times within its host, and the ranks of a host share the data sent `across` times to
+ * other hosts. */
 static double group_seconds(const struct request *r, double ranks, double stride,
 	double n, double inside, double across)
 {
@@ -286,8 +295,8 @@ static double group_seconds(const struct request *r, double ranks, double stride
 			links->link[LINK_NETWORK].bytes_per_second);
 }
 
-/* Sums of gradients: fp32, but of several micro-batches, and between hosts, int64; and without shards the result goes
- * to all ranks. */
+/* Returns the seconds of a sum of gradients. It is int64 over several micro-batches and between
+ * hosts, else fp32. Without shards, all ranks get the result. */
 static double sum_seconds(const struct bound *x, double ranks, double stride, double n)
 {
 	bool once = x->l->zero < 2, several = once && x->l->n_micro > 1;
@@ -297,23 +306,27 @@ static double sum_seconds(const struct bound *x, double ranks, double stride, do
 		(several || hosts ? 2 : 1) + back);
 }
 
-/* What a micro-batch waits for gathers and sums. A forward takes a quarter to a third of its time. */
+/* Returns the seconds that a micro-batch waits for gathers and sums. Its forward takes a quarter
+ * to a third of its time. */
 static double micro_exposed(double micro, double gather, double again, double sum)
 {
 	double forward = gather - micro / 3, backward = again + sum - micro * 3 / 4;
 	return fmax(fmax(0, gather + again + sum - micro), fmax(forward, backward));
 }
 
-/* Of offloaded state: the optimizer's once in a step, and parameters in each micro-batch. */
+/* Returns the seconds of copying offloaded state: the optimizer's once per step, and parameters
+ * in each micro-batch. */
 static double copied_seconds(const struct bound *x, const struct part_cost *all)
 {
 	const enum offload kind = (enum offload)x->l->offload;
 	double pcie = x->r->cluster.pcie, n = kind == OFFLOAD_NONE ? 0 : all->optimizer;
 	if (offloads_params(kind))
 		n += (double)x->l->n_micro * all->copies;
-	return pcie > 0 ? n / shards_of(x->l) / pcie : 0;
+	return pcie > 0 ? n / n_shards(x->l) / pcie : 0;
 }
 
+/* Sets lower bounds of the times: the pipeline, the exposed gathers and sums, the update, the
+ * copies. */
 static void time_bound(const struct bound *x, struct times *o)
 {
 	const struct request *r = x->r;
@@ -321,17 +334,16 @@ static void time_bound(const struct bound *x, struct times *o)
 	double n = (double)l->n_micro, tp = l->degree[AXIS_TP], cp = l->degree[AXIS_CP];
 	double shards = l->degree[AXIS_FSDP] * cp, dp = l->degree[AXIS_DP], micro;
 	double pp = l->degree[AXIS_PP], pipeline = pipeline_seconds(x, &micro);
-	const struct part_cost all = sum_of(x->p, (double)r->m->c.layers / pp, 1 / pp);
+	const struct part_cost all = sum_parts(x->p, (double)r->m->c.layers / pp, 1 / pp);
 	double type = (double)dtype_bytes(options_gemm_dtype(r->o)) / sizeof(float);
 	double gather = 0, again = 0, sum = 0, last = 0;
 	if (l->zero == 3)
 		gather = group_seconds(r, shards, tp, all.values, type, type);
 	if (l->reshard != RESHARD_NO)
 		again = gather;
-	if (l->zero >= 2 &&
-		shards >
-			1) { /* and once over replicas: to who adds a piece, and its sum */
+	if (l->zero >= 2 && shards > 1) {
 		sum = sum_seconds(x, shards, tp, all.values);
+		/* once over replicas: each piece to the rank that adds it, and the sum back */
 		last = group_seconds(r, dp, tp * shards, all.values / shards, 2, 2);
 	} else if (l->zero >= 2) {
 		sum = sum_seconds(x, dp, tp, all.values);
@@ -342,7 +354,7 @@ static void time_bound(const struct bound *x, struct times *o)
 	last = fmax(0, last - micro);
 	if (l->zero == 1 || l->zero == 2)
 		last += group_seconds(r, shards, tp, all.values, 1, 1);
-	double update = all.update / shards_of(l);
+	double update = all.update / n_shards(l);
 	*o = (struct times){.rest = update + last};
 	o->computation = n * micro + update;
 	o->exposed = n * micro_exposed(micro, gather, again, sum) + last;
@@ -352,8 +364,9 @@ static void time_bound(const struct bound *x, struct times *o)
 	o->step = o->computation + o->exposed + o->bubble;
 }
 
-/* The bounds are of a model that is trained whole. Frozen tensors have no gradient and no state; layers below the lowest
- * one that is trained have no backward, which leaves a quarter of their work if activations are recomputed. */
+/* Subtracts the cost of training frozen tensors. They have no gradient and no optimizer state.
+ * Layers below the lowest trained one have no backward; a quarter of their work remains if
+ * activations are recomputed. */
 static void leave_out_frozen(const struct model *m, struct choice *c)
 {
 	double all = 0, trained = 0;
@@ -369,11 +382,11 @@ static void leave_out_frozen(const struct model *m, struct choice *c)
 	c->times.step *= (1 - forward_only) * (2 + share) / 3 + forward_only / 4;
 }
 
-void bounds_of(struct bounds *b, struct choice *c)
+void bounds_compute(struct bounds *b, struct choice *c)
 {
 	struct shared_part p;
-	const struct bound x = {b->r, &c->l, &p, split_of(b, &c->l)};
-	if (!part_of(b, &c->l, &p))
+	const struct bound x = {b->r, &c->l, &p, stage_split(b, &c->l)};
+	if (!find_part(b, &c->l, &p))
 		return;
 	memory_bound(&x, &c->memory);
 	time_bound(&x, &c->times);

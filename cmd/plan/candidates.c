@@ -1,40 +1,42 @@
-/* The layouts of a number of ranks: every combination that could be the fastest, and those that --only names. */
+/* The layouts of a number of ranks: all combinations that could be the fastest, or that --only
+ * has. */
 #include "plan/planner.h"
 
 struct walk {
 	const struct space *space;
 	struct layout l;
-	void (*take)(void *with, const struct layout *l);
-	void *with;
+	void (*visit)(void *ctx, const struct layout *l);
+	void *ctx;
 	int64_t n;
 };
 
-/* The values of a setting: those of --only, or else the usual ones. */
+/* The values of a setting: from --only, or else the usual values. */
 struct values {
-	int of[MOST_ONLY], n;
+	int value[MAX_ONLY], n;
 };
 
 static struct values values_of(
 	const struct walk *w, enum setting_kind kind, const int *usual, int n)
 {
 	struct values v;
-	v.n = only_values(w->space->only, kind, v.of);
+	v.n = only_values(w->space->only, kind, v.value);
 	for (int i = 0; !v.n && i < n; i++)
-		v.of[i] = usual[i];
+		v.value[i] = usual[i];
 	v.n = v.n ? v.n : n;
 	return v;
 }
 
-static void take(struct walk *w)
+/* Visits the layout, if --only allows it. */
+static void emit(struct walk *w)
 {
 	if (!only_allows(w->space->only, &w->l))
 		return;
 	w->n++;
-	w->take(w->with, &w->l);
+	w->visit(w->ctx, &w->l);
 }
 
-/* Tiles are for parameters that are gathered or read, and are smaller than the slices of tensor
- * parallelism. */
+/* Returns true if layers can be tiled: parameters must be gathered or read, and a tile must be
+ * smaller than a slice of tensor parallelism. */
 static bool can_tile(const struct walk *w, int tile, enum offload offload)
 {
 	const struct layout *l = &w->l;
@@ -46,17 +48,17 @@ static bool can_tile(const struct walk *w, int tile, enum offload offload)
 		       c->dim % tile == 0 && c->ffn_dim % tile == 0);
 }
 
-static void each_last_resort(struct walk *w)
+static void each_tile_and_offload(struct walk *w)
 {
 	const struct space *s = w->space;
 	struct values tiles = values_of(w, SET_TILE, s->tile, s->n_tiles);
 	struct values offloads = values_of(w, SET_OFFLOAD, s->offload, s->n_offloads);
 	for (int i = 0; i < tiles.n; i++)
 		for (int k = 0; k < offloads.n; k++) {
-			w->l.tile = tiles.of[i];
-			w->l.offload = offloads.of[k];
+			w->l.tile = tiles.value[i];
+			w->l.offload = offloads.value[k];
 			if (can_tile(w, w->l.tile, (enum offload)w->l.offload))
-				take(w);
+				emit(w);
 		}
 }
 
@@ -64,12 +66,12 @@ static void each_recompute(struct walk *w)
 {
 	for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_FULL; r++) {
 		w->l.recompute = r;
-		each_last_resort(w);
+		each_tile_and_offload(w);
 	}
 }
 
-/* One stage per rank, or two or four where the schedule has several: more make the messages small. gpipe keeps more
- * than 1f1b, and is as fast. */
+/* Tries one stage per rank, or two or four where the schedule has several; with more stages,
+ * messages get small. gpipe is left out: it keeps more than 1f1b, and is not faster. */
 static void each_schedule(struct walk *w)
 {
 	static const int kinds[] = {SCHEDULE_1F1B, SCHEDULE_ZB_H1, SCHEDULE_INTERLEAVED,
@@ -79,22 +81,22 @@ static void each_schedule(struct walk *w)
 	struct values kind = values_of(w, SET_SCHEDULE, kinds, ARRAY_LEN(kinds));
 	struct values stages = values_of(w, SET_STAGES, usual, ARRAY_LEN(usual));
 	for (int i = 0; i < (pp > 1 ? kind.n : 1); i++) {
-		w->l.schedule = pp > 1 ? kind.of[i] : SCHEDULE_1F1B;
+		w->l.schedule = pp > 1 ? kind.value[i] : SCHEDULE_1F1B;
 		const struct schedule_row *row = &schedule_kinds[w->l.schedule];
-		int most = row->max_stages	 ? row->max_stages
-			   : row->min_stages > 1 ? INT32_MAX
-						 : 1;
+		int limit = row->max_stages	  ? row->max_stages
+			    : row->min_stages > 1 ? INT32_MAX
+						  : 1;
 		for (int k = 0; k < stages.n; k++) {
-			w->l.stages = stages.of[k];
-			if (w->l.stages >= row->min_stages && w->l.stages <= most &&
+			w->l.stages = stages.value[k];
+			if (w->l.stages >= row->min_stages && w->l.stages <= limit &&
 				(int64_t)pp * w->l.stages <= w->space->m->c.layers)
 				each_recompute(w);
 		}
 	}
 }
 
-/* Sharding of everything, with and without gathering again; of gradients and moments; of moments; and none, where
- * only ranks of cp could share. */
+/* Tries ZeRO-3, with and without gathering again; ZeRO-2; ZeRO-1; and no sharding, if only ranks of
+ * cp could share. */
 static void each_zero(struct walk *w)
 {
 	static const int usual[] = {RESHARD_YES, RESHARD_NO};
@@ -103,7 +105,7 @@ static void each_zero(struct walk *w)
 	bool sharded = several || w->l.degree[AXIS_CP] > 1;
 	for (int i = 0; sharded && i < reshard.n; i++) {
 		w->l.zero = 3;
-		w->l.reshard = reshard.of[i];
+		w->l.reshard = reshard.value[i];
 		each_schedule(w);
 	}
 	w->l.reshard = RESHARD_YES;
@@ -115,21 +117,22 @@ static void each_micro_batch(struct walk *w)
 {
 	static const int powers[] = {1, 2, 4, 8, 16, 32, 64};
 	int64_t data = (int64_t)w->l.degree[AXIS_DP] * w->l.degree[AXIS_FSDP];
-	int64_t of_rank = w->space->batch / data;
+	int64_t rank_batch = w->space->batch / data;
 	struct values sizes = values_of(w, SET_MICRO_BATCH, powers, ARRAY_LEN(powers));
 	if (w->space->batch % data)
 		return;
 	for (int i = 0; i < sizes.n; i++) {
-		int size = sizes.of[i];
-		if (size < 1 || of_rank % size)
+		int size = sizes.value[i];
+		if (size < 1 || rank_batch % size)
 			continue;
 		w->l.micro_batch = size;
-		w->l.n_micro = of_rank / size;
+		w->l.n_micro = rank_batch / size;
 		each_zero(w);
 	}
 }
 
-/* Shards over all data-parallel ranks, those of a host (hybrid sharding, HSDP), or none; of --only, any. */
+/* Tries shards over all data-parallel ranks, over a host's ranks (HSDP), and none, or as --only
+ * has. */
 static void each_fsdp(struct walk *w, int data)
 {
 	int *degree = w->l.degree;
@@ -138,12 +141,12 @@ static void each_fsdp(struct walk *w, int data)
 	const int usual[] = {data, host, 1};
 	struct values shards = values_of(w, SET_FSDP, usual, ARRAY_LEN(usual));
 	struct values replicas = values_of(w, SET_DP, NULL, 0);
-	for (int i = 0; i < replicas.n && replicas.of[i] > 0; i++)
-		shards.of[i] = data / replicas.of[i];
+	for (int i = 0; i < replicas.n && replicas.value[i] > 0; i++)
+		shards.value[i] = data / replicas.value[i];
 	shards.n = replicas.n ? replicas.n : shards.n;
 	int last = 0;
 	for (int i = 0; i < shards.n; i++) {
-		int f = shards.of[i];
+		int f = shards.value[i];
 		if (f < 1 || f > data || data % f || f == last)
 			continue;
 		last = f;
@@ -153,7 +156,7 @@ static void each_fsdp(struct walk *w, int data)
 	}
 }
 
-/* m->tp: of --virtual, else 1. */
+/* Returns true if tp and cp divide the model. m->tp is the degree of --virtual, else 1. */
 static bool divides_model(const struct model *m, int tp, int cp)
 {
 	bool kv = m->tp > 1 ? m->tp % tp == 0
@@ -163,12 +166,12 @@ static bool divides_model(const struct model *m, int tp, int cp)
 	       (cp == 1 || m->c.context / cp >= 64);
 }
 
-int64_t candidates(const struct space *s,
-	void (*taker)(void *with, const struct layout *l), void *with)
+int64_t visit_layouts(const struct space *s,
+	void (*visit)(void *ctx, const struct layout *l), void *ctx)
 {
-	struct walk w = {.space = s, .take = taker, .with = with};
+	struct walk w = {.space = s, .visit = visit, .ctx = ctx};
 	w.l.host_ranks = s->host_ranks < s->ranks ? s->host_ranks : 0;
-	int *degree = w.l.degree, given[MOST_ONLY];
+	int *degree = w.l.degree, given[MAX_ONLY];
 	bool any = only_values(s->only, SET_TP, given) > 0;
 	for (int tp = 1; tp <= min64(s->ranks, any ? s->ranks : s->host_ranks); tp++)
 		for (int cp = 1; tp * cp <= s->ranks && cp <= 64; cp++) {

@@ -1,9 +1,9 @@
-/* Memory and time of a layout of another trainer, by closed formulas: those of pt are planned. */
+/* Memory and time of another trainer's layout, by formulas. Layouts of pt are planned. */
 #include "plan/planner.h"
 
 #include <math.h>
 
-void shape_of(struct shape *s, const struct model *m)
+void shape_init(struct shape *s, const struct model *m)
 {
 	const struct model_config *c = &m->c;
 	*s = (struct shape){.layers = (double)c->layers,
@@ -29,7 +29,7 @@ int ranks_here(const struct cluster *c, int ranks, int stride)
 	return here < 1 ? 1 : here < ranks ? here : ranks;
 }
 
-/* The distance of neighbours along an axis. */
+/* Returns the distance in ranks between neighbors along an axis. */
 static int stride_of(const struct layout *l, enum axis axis)
 {
 	int stride = 1;
@@ -38,33 +38,33 @@ static int stride_of(const struct layout *l, enum axis axis)
 	return stride;
 }
 
-/* The ranks that share parameters: context parallelism has the same ones, too. */
-static int shards_of(const struct layout *l)
+/* Returns the number of ranks that share parameters: cp ranks hold the same ones, too. */
+static int n_shards(const struct layout *l)
 {
 	return l->degree[AXIS_FSDP] * l->degree[AXIS_CP];
 }
 
-/* The outermost of the axes along which parameters are shared begins where tensor parallelism ends. */
+/* Returns the innermost axis along which parameters are shared, next to tensor parallelism. */
 static enum axis shard_axis(const struct layout *l)
 {
 	return l->degree[AXIS_CP] > 1 ? AXIS_CP : AXIS_FSDP;
 }
 
-/* Are gradients reduced after each micro-batch? As in microbatches_assign(). */
-bool estimate_waits(const struct layout *l)
+/* As in microbatches_assign(). */
+bool reduces_each_micro_batch(const struct layout *l)
 {
 	return l->zero >= 2;
 }
 
-/* Blocks that a rank has at most. */
+/* Returns the maximum number of blocks of a rank. */
 static double blocks_kept(const struct shape *s, const struct layout *l)
 {
 	double stages = (double)(l->degree[AXIS_PP] * l->stages);
 	return ceil(s->layers / stages) * (double)l->stages;
 }
 
-/* Blocks that the slowest rank computes, if the head is as much work as `head` of them: stages have equal work, as
- * far as blocks are not divided. */
+/* Returns the blocks that the slowest rank computes, if the head is as much work as `head` blocks.
+ * Stages have equal work as far as whole blocks allow. */
 static double blocks_computed(const struct shape *s, const struct layout *l, double head)
 {
 	double stages = (double)(l->degree[AXIS_PP] * l->stages), v = (double)l->stages;
@@ -81,17 +81,18 @@ static double head_blocks(const struct shape *s)
 
 /* ---- memory ---------------------------------------------------------------------------- */
 
-/* Bytes of a token of a block on a rank. `whole`: what tensor parallelism does not divide. */
+/* Returns the bytes that a rank keeps per token of a block. Tensor parallelism does not divide
+ * `whole`. */
 static double block_bytes(const struct shape *s, const struct layout *l,
 	const struct practice *p, int recompute)
 {
 	const struct kept *k = &p->kept[recompute];
 	double type = p->gather_bytes;
 	double whole = type * k->whole * s->dim;
-	bool ring = l->degree[AXIS_CP] > 1; /* it keeps its own sums of the attention */
+	bool ring = l->degree[AXIS_CP] > 1; /* which keeps its own sums of attention */
 	double kv = type * k->kv * s->kv_dim;
 	double ffn = type * (s->gated ? k->gated : k->plain) * s->ffn_dim;
-	/* two of the values of dim are queries and what attention makes of them */
+	/* of the values of size dim, two are the queries and the output of attention */
 	double q = recompute == RECOMPUTE_FULL ? 0 : fmin(2, k->dim);
 	double before = 0; /* queries and keys before their norms */
 	if (s->head_norms && recompute != RECOMPUTE_FULL)
@@ -113,10 +114,11 @@ double in_flight(const struct layout *l, int rank)
 					       : fmin(n, v > 1 ? interleaved : left + 1);
 }
 
+/* Sets the bytes of parameters, gathered parameters, gradients and optimizer state. */
 static void estimate_state(const struct layout *l, const struct practice *p, double n,
 	double block, double ends, struct memory *o)
 {
-	double shards = shards_of(l), type = p->gather_bytes;
+	double shards = n_shards(l), type = p->gather_bytes;
 	bool sharded = shards > 1 && l->zero > 0;
 	double part = sharded ? n / shards : n;
 	o->optimizer = p->optimizer_bytes * part;
@@ -154,19 +156,19 @@ void estimate_memory(const struct shape *s, const struct layout *l,
 
 /* ---- time -------------------------------------------------------------------------------- */
 
-/* What the time of a layout follows from. */
+/* The inputs of a layout's time. */
 struct timing {
 	const struct shape *s;
 	const struct layout *l;
 	const struct cluster *c;
 	const struct practice *p;
 	double rate, memory; /* FLOP/s and bytes/s of a rank */
-	double tokens;	     /* of a micro-batch on a rank, divided by cp */
-	double blocks;	     /* of a rank */
+	double tokens;	     /* per micro-batch and rank, divided by cp */
+	double blocks;	     /* per rank */
 };
 
-/* Seconds of `n` bytes of each rank of a group, which go to all others or come from them: within the
- * host, and to other hosts, where ranks of a host share what they send (`shares`) or send all. */
+/* Returns the seconds in which each rank of a group exchanges `n` bytes with all others, within the
+ * host and with other hosts. `shares`: the ranks of a host share the data sent to other hosts. */
 static double group_seconds(const struct timing *t, enum axis axis, int ranks, double n,
 	bool shares, double messages)
 {
@@ -183,7 +185,7 @@ static double group_seconds(const struct timing *t, enum axis axis, int ranks, d
 	return latency + fmax(inside, away / net->bytes_per_second);
 }
 
-/* y[n,out] = x[n,in] w[out,in]^T. Small sides fill the device less. */
+/* Returns the seconds of y[n,out] = x[n,in] w[out,in]^T. Small sides do not fill the device. */
 static double matmul_seconds(const struct timing *t, double n, double out, double in)
 {
 	double small = 1 + t->p->small / out + t->p->small / in;
@@ -199,7 +201,7 @@ static double attention_rate(const struct timing *t)
 				: rate;
 }
 
-/* A block's forward of a micro-batch, without communication. */
+/* Returns the seconds of a block's forward of a micro-batch, without communication. */
 static double forward_seconds(const struct timing *t)
 {
 	const struct shape *s = t->s;
@@ -214,7 +216,7 @@ static double forward_seconds(const struct timing *t)
 	return linear / t->p->float8 + scores / attention_rate(t) + moved / 3 / t->memory;
 }
 
-/* The head and the loss of a micro-batch: all passes. */
+/* Returns the seconds of all passes of the head and the loss of a micro-batch. */
 static double head_seconds(const struct timing *t)
 {
 	double part = t->s->vocab / t->l->degree[AXIS_TP];
@@ -222,8 +224,8 @@ static double head_seconds(const struct timing *t)
 	       16 * t->tokens * part / t->memory;
 }
 
-/* Communication of a block for a micro-batch, which cannot begin earlier than its computation, and
- * the part of it that this does not hide. */
+/* The seconds of a block's communication for a micro-batch, which cannot begin before its
+ * computation; and the part that computation does not hide. */
 struct exchange {
 	double alone, exposed;
 };
@@ -249,19 +251,19 @@ static struct exchange cp_exchange(const struct timing *t, double attention)
 	return x;
 }
 
-/* Parameters are gathered for each micro-batch, and gradients summed. */
+/* Returns the gathers of parameters and the sums of gradients in each micro-batch. */
 static struct exchange fsdp_exchange(
 	const struct timing *t, double forward, double backward)
 {
 	const struct layout *l = t->l;
-	int ranks = shards_of(l);
+	int ranks = n_shards(l);
 	double block = t->s->block / l->degree[AXIS_TP];
 	double messages = 3; /* a tree within the host and one over hosts */
 	double gather = 0, sum = 0;
 	if (l->zero == 3)
 		gather = group_seconds(t, shard_axis(l), ranks,
 			t->p->gather_bytes * block, true, messages);
-	if (estimate_waits(l))
+	if (reduces_each_micro_batch(l))
 		sum = ranks > 1 ? group_seconds(t, shard_axis(l), ranks,
 					  t->p->reduce_bytes * block, false, 1)
 				: group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
@@ -272,12 +274,12 @@ static struct exchange fsdp_exchange(
 	return x;
 }
 
-/* Other trainers send a rank's whole part through its own adapter, hide some of the sums, and gather the
- * updated parameters at the end. */
+/* Returns the sums of gradients at the end of a step, for trainers that send a rank's whole part
+ * through its own adapter, hide some of the sums, and then gather the updated parameters. */
 static struct exchange whole_exchange(const struct timing *t, double params)
 {
 	const struct layout *l = t->l;
-	double ranks = l->degree[AXIS_DP] * shards_of(l);
+	double ranks = l->degree[AXIS_DP] * n_shards(l);
 	bool inside = ranks * l->degree[AXIS_TP] <= t->c->links.host_ranks;
 	double sums = t->p->reduce_bytes * (l->zero ? 1 : 2);
 	double gathers = l->zero ? t->p->gather_bytes : 0;
@@ -289,22 +291,22 @@ static struct exchange whole_exchange(const struct timing *t, double params)
 		.exposed = t->p->reduce_exposed * sums * each + gather};
 }
 
-/* Once in a step: of shards that are summed in each micro-batch, the sums of replicas, which a backward hides; or of
- * all. */
+/* Returns the exchange once per step. If shards are summed in each micro-batch, it is the sum over
+ * replicas, which a backward hides; else the sum over all ranks. */
 static struct exchange step_exchange(
 	const struct timing *t, double params, double backward)
 {
 	const struct layout *l = t->l;
-	if (!estimate_waits(l))
+	if (!reduces_each_micro_batch(l))
 		return whole_exchange(t, params);
 	double sums = group_seconds(t, AXIS_DP, l->degree[AXIS_DP],
-		2 * t->p->reduce_bytes * params / shards_of(l), false,
-		2); /* to who adds a piece, and its sum */
+		2 * t->p->reduce_bytes * params / n_shards(l), false,
+		2); /* each piece to the rank that adds it, and the sum back */
 	return (struct exchange){.alone = sums, .exposed = fmax(0, sums - backward)};
 }
 
-/* The pipeline waits for this many of its micro-batches' times. */
-static double bubble_of(const struct layout *l)
+/* Returns the bubble in micro-batches. */
+static double bubble_micro_batches(const struct layout *l)
 {
 	double pp = l->degree[AXIS_PP];
 	if (l->schedule == SCHEDULE_INTERLEAVED)
@@ -312,7 +314,8 @@ static double bubble_of(const struct layout *l)
 	return pp - 1;
 }
 
-static void begin(struct timing *t, double peak)
+/* Sets the rates, the tokens and the blocks of a rank. */
+static void set_rates(struct timing *t, double peak)
 {
 	double share = cluster_share(t->c, ranks_here(t->c, mesh_ranks(t->l->degree), 1));
 	t->rate = share * fmin(1, t->p->rate * t->c->efficiency) * peak;
@@ -321,7 +324,8 @@ static void begin(struct timing *t, double peak)
 	t->blocks = blocks_computed(t->s, t->l, head_blocks(t->s));
 }
 
-/* The rank with the head computes it instead of as much work in blocks. */
+/* Returns the seconds of a micro-batch on the slowest rank. In a pipeline, the rank with the head
+ * has fewer blocks. */
 static double micro_seconds(const struct timing *t, double block)
 {
 	double head = head_seconds(t);
@@ -330,13 +334,15 @@ static double micro_seconds(const struct timing *t, double block)
 	return blocks_computed(t->s, t->l, head / block) * block;
 }
 
-static void end(const struct timing *t, double micro, double exposed, struct times *o)
+/* Adds the exchange of the step, the update and the bubble, and sums all up. */
+static void sum_times(
+	const struct timing *t, double micro, double exposed, struct times *o)
 {
 	const struct layout *l = t->l;
 	double pp = l->degree[AXIS_PP], n = (double)l->n_micro;
 	double ends = t->s->embedding * (pp == 1 && !t->s->tied ? 2 : 1);
 	double params = (t->s->layers / pp * t->s->block + ends) / l->degree[AXIS_TP];
-	double part = l->zero ? params / shards_of(l) : params;
+	double part = l->zero ? params / n_shards(l) : params;
 	double hop = group_seconds(t, AXIS_PP, pp > 1 ? 2 : 1,
 		4 * t->tokens * t->s->dim / l->degree[AXIS_TP], false, 1);
 	double update = t->p->update_bytes * part / t->memory + t->p->step;
@@ -345,7 +351,7 @@ static void end(const struct timing *t, double micro, double exposed, struct tim
 	o->axis[l->degree[AXIS_DP] > 1 ? AXIS_DP : AXIS_FSDP] += last.alone;
 	o->computation = n * micro + update;
 	o->exposed = n * exposed + last.exposed;
-	o->bubble = bubble_of(l) * (micro + exposed) +
+	o->bubble = bubble_micro_batches(l) * (micro + exposed) +
 		    (pp > 1 ? 2 * (pp - 1) * (double)l->stages * hop : 0);
 	o->rest = update + last.exposed;
 	o->step = o->computation + o->exposed + o->bubble;
@@ -355,7 +361,7 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	const struct practice *p, double peak, struct times *o)
 {
 	struct timing t = {.s = s, .l = l, .c = c, .p = p};
-	begin(&t, peak);
+	set_rates(&t, peak);
 	double forward = forward_seconds(&t), passes = p->passes[l->recompute];
 	double block = passes * forward, n = (double)l->n_micro;
 	double attention = 3 * p->attention * t.tokens * s->attended * s->q_dim /
@@ -368,5 +374,5 @@ void estimate_time(const struct shape *s, const struct layout *l, const struct c
 	o->axis[AXIS_CP] = n * t.blocks * cp.alone;
 	o->axis[AXIS_FSDP] = n * t.blocks * fsdp.alone;
 	double exposed = t.blocks * (tp.exposed + cp.exposed + fsdp.exposed);
-	end(&t, micro_seconds(&t, block), exposed, o);
+	sum_times(&t, micro_seconds(&t, block), exposed, o);
 }

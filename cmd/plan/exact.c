@@ -1,6 +1,6 @@
 /*
- * The memory and the time of a layout, planned by the code that trains (plan/plan.h): of the whole
- * model, or of two models of fewer layers where each further layer of a stage costs the same.
+ * Memory and time of a layout, planned by the code that trains (plan/plan.h): with all layers, or
+ * extrapolated from two models with fewer layers, if each further layer of a stage costs the same.
  */
 #include "plan/planner.h"
 
@@ -23,7 +23,8 @@ static void close_options(const struct request *r, struct train_opts *o)
 		free((char *)(uintptr_t)o->model.virtual_degrees);
 }
 
-/* -1 with *e set: pt-train refuses it. */
+/* Opens the model of a layout with `layers` layers. Returns -1 with *e set if pt-train rejects
+ * it. */
 static int open_subject(const struct request *r, const struct layout *l, int64_t layers,
 	struct subject *s, struct err *e)
 {
@@ -54,7 +55,7 @@ bool exact_fits(const struct request *r, const struct memory *m)
 	return !r->limit || m->total <= (double)r->limit;
 }
 
-/* That of the first rank of a stage. */
+/* Sets *out to the memory of the first rank of a stage. */
 static void stage_memory(
 	const struct request *r, struct subject *s, int stage, struct memory *out)
 {
@@ -70,7 +71,7 @@ static void stage_memory(
 		.host = (double)p.pinned_bytes,
 		.total = (double)(s->o.device == DEVICE_CUDA ? plan_on_device(&p)
 							     : plan_needed(&s->o, &p))};
-	/* what is in a file, or in the memory of a GPU's host */
+	/* offloaded parameters are in a file, or in the memory of a GPU's host */
 	const enum offload kind = (enum offload)s->o.offload;
 	out->params = offloads_params(kind) ? 0 : out->params;
 	out->other = out->total - out->params - out->grads - out->gathered -
@@ -79,7 +80,7 @@ static void stage_memory(
 
 /* ---- extrapolation -------------------------------------------------------------------------- */
 
-/* Members of structs of doubles only. */
+/* Adds `times` the difference of *more and *few to *few, two structs of doubles. */
 static void extrapolate(void *few, const void *more, size_t n_bytes, double times)
 {
 	double *x = few;
@@ -88,18 +89,19 @@ static void extrapolate(void *few, const void *more, size_t n_bytes, double time
 		x[i] += times * (y[i] - x[i]);
 }
 
-enum { LEAST = 4 }; /* layers of a stage */
+enum { MIN_LAYERS = 4 }; /* per stage */
 
-/* Does each layer cost the same? */
+/* Returns true if all layers cost the same. */
 static bool layers_are_alike(const struct train_opts *o)
 {
 	const struct model_config *c = &o->model;
 	return !o->freeze.n && !(c->window && (c->window_from || c->window_skip));
 }
 
-/* The layers of two smaller models whose stages have equally many layers less, but `least`: *few, and *step more.
- * Returns how many times more: 0, and *few all layers, if the whole model is less work. Blocks take turns in two places of
- * the memory, so both have an even number of layers less. */
+/* Chooses two smaller models with at least `least` layers per stage: with *few layers, and with
+ * *step more. Returns the number of *steps that remain. If the whole model is less work,
+ * returns 0, and *few is all layers. Blocks alternate between two places in memory, so layers are
+ * left out in pairs. */
 static int64_t fewer_layers(const struct train_opts *o, const struct layout *l,
 	int64_t least, int64_t *few, int64_t *step)
 {
@@ -114,8 +116,9 @@ static int64_t fewer_layers(const struct train_opts *o, const struct layout *l,
 	return 0;
 }
 
-/* Stages of a pipeline take turns, and offloaded gradients are summed in small pieces: both were measured. */
-static double work_of(const struct request *r, const struct layout *l, int64_t layers)
+/* Returns the work of a plan. The costs of pipeline stages, which alternate, and of offloaded
+ * gradients, which are summed in small pieces, were measured. */
+static double plan_work(const struct request *r, const struct layout *l, int64_t layers)
 {
 	const int *degree = l->degree;
 	double few = fmin((double)l->n_micro, fmax(4, 2.0 * degree[AXIS_PP] * l->stages));
@@ -123,7 +126,7 @@ static double work_of(const struct request *r, const struct layout *l, int64_t l
 	struct shape s;
 	double work = few * (double)(layers + 4) * (1 + shards * degree[AXIS_DP] / 4) *
 		      (degree[AXIS_PP] > 1 ? 3 : 1);
-	shape_of(&s, r->m);
+	shape_init(&s, r->m);
 	if (offloads_grads((enum offload)l->offload))
 		work += 6e-8 * few * (double)layers * s.block / degree[AXIS_TP] / shards;
 	return work;
@@ -132,13 +135,14 @@ static double work_of(const struct request *r, const struct layout *l, int64_t l
 double exact_work(const struct request *r, const struct layout *l, bool quickly)
 {
 	int64_t few, step;
-	bool fewer = quickly && fewer_layers(r->o, l, LEAST, &few, &step);
-	return work_of(r, l, fewer ? 2 * few + step : r->m->c.layers);
+	bool fewer = quickly && fewer_layers(r->o, l, MIN_LAYERS, &few, &step);
+	return plan_work(r, l, fewer ? 2 * few + step : r->m->c.layers);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------- */
 
-/* Seconds of all micro-batches of a step of n, and *update, of what is after them. */
+/* Returns the seconds of the n micro-batches of a step, and sets *update to the seconds after
+ * them. */
 static double micro_seconds(
 	const struct request *r, struct subject *s, int64_t n, double *update)
 {
@@ -149,8 +153,10 @@ static double micro_seconds(
 	return t.step - t.rest;
 }
 
-/* Of a step of one micro-batch, or of several: each of these, and what there is once. */
-static struct part_cost cost_of(const struct request *r, struct subject *s, bool several)
+/* Returns the cost of a model on rank 0, per micro-batch and per step. `several`: in steps of
+ * several micro-batches. */
+static struct part_cost part_cost_of(
+	const struct request *r, struct subject *s, bool several)
 {
 	struct plan p;
 	double rest, two;
@@ -170,7 +176,7 @@ static struct part_cost cost_of(const struct request *r, struct subject *s, bool
 	return c;
 }
 
-/* Cores of CPUs that the ranks of a host share are as many for each. */
+/* Gives each rank an equal share of the cores of its host, if ranks share them. */
 static void share_cores(const struct request *r, struct cluster *c)
 {
 	int here = r->ranks / r->hosts;
@@ -182,7 +188,8 @@ static void share_cores(const struct request *r, struct cluster *c)
 	c->cores = 0;
 }
 
-/* Of a model with `few` layers, and one with `step` more. */
+/* Splits the costs of a model with `few` layers and a model with `step` more into block and
+ * ends. */
 static void split_costs(
 	const struct part_cost cost[2], double few, double step, struct shared_part *out)
 {
@@ -206,14 +213,14 @@ int exact_part(const struct request *r, const struct layout *l, struct shared_pa
 		.micro_batch = l->micro_batch,
 		.recompute = l->recompute,
 		.n_micro = 1};
-	/* the first and the last one are not in float8 */
+	/* the first and the last layer are not in float8 */
 	int64_t few = o.dtype == PRECISION_FLOAT8 ? 3 : 1;
 	int64_t step = o.recompute_every <= r->m->c.layers ? o.recompute_every : 1;
 	struct part_cost cost[2];
 	struct subject s;
 	struct err e = {0};
 	o.batch = alone.micro_batch;
-	o.freeze = (struct strs){0}; /* bounds_of() leaves it out */
+	o.freeze = (struct strs){0}; /* bounds_compute() accounts for it */
 	o.model.window_from = o.model.window_skip = 0;
 	q.o = &o;
 	q.ranks = mesh_ranks(alone.degree);
@@ -221,7 +228,7 @@ int exact_part(const struct request *r, const struct layout *l, struct shared_pa
 	for (int i = 0; i < 2; i++) {
 		if (open_subject(&q, &alone, few + i * step, &s, &e))
 			return -1;
-		cost[i] = cost_of(&q, &s, l->n_micro > 1);
+		cost[i] = part_cost_of(&q, &s, l->n_micro > 1);
 		close_subject(&q, &s);
 	}
 	split_costs(cost, (double)few, (double)step, out);
@@ -230,7 +237,7 @@ int exact_part(const struct request *r, const struct layout *l, struct shared_pa
 
 /* ---- plans ---------------------------------------------------------------------------------- */
 
-/* The axis of a group by the first name in it: "fsdp*cp" is fsdp's. */
+/* Returns the axis of a group by its first name, fsdp for "fsdp*cp"; -1: none. */
 static int axis_of(const char *group)
 {
 	for (int a = 0; a < N_AXES; a++)
@@ -256,10 +263,10 @@ static void predict(const struct request *r, struct subject *s, struct times *o)
 	}
 }
 
-/* One model is planned, or two, and `times` their difference is added. */
+/* A model, or two smaller models, to which `times` their difference is added. */
 struct pair {
 	struct subject few, more;
-	int64_t times, layers; /* of both */
+	int64_t times, layers; /* 0: only `few`; layers of both models */
 };
 
 static void close_pair(const struct request *r, struct pair *p)
@@ -269,7 +276,7 @@ static void close_pair(const struct request *r, struct pair *p)
 		close_subject(r, &p->more);
 }
 
-/* least: of a stage's layers; 0: all. */
+/* Opens one or two models with at least `least` layers per stage; 0: the whole model. */
 static int open_pair(const struct request *r, const struct layout *l, int64_t least,
 	struct pair *p, struct err *e)
 {
@@ -284,7 +291,7 @@ static int open_pair(const struct request *r, const struct layout *l, int64_t le
 	return -1;
 }
 
-/* Plans all stages, until one needs more than there is. */
+/* Sets *out to the memory of the stage that needs most, or of the first stage above the limit. */
 static void pair_memory(const struct request *r, struct pair *p, struct memory *out)
 {
 	*out = (struct memory){.total = 0};
@@ -301,8 +308,9 @@ static void pair_memory(const struct request *r, struct pair *p, struct memory *
 	}
 }
 
-/* Returns false if more layers wait less: what the first and the last ones wait for is then hidden only by more
- * layers than these, and nothing follows for the others. */
+/* Predicts the times. Returns false if the model with more layers waits less: the waits of the
+ * first and the last layers are hidden only by more layers than these, so they cannot be
+ * extrapolated. */
 static bool pair_times(const struct request *r, struct pair *p, struct times *out)
 {
 	const double same = 0.002;
@@ -322,7 +330,7 @@ static bool pair_times(const struct request *r, struct pair *p, struct times *ou
 	return settled;
 }
 
-/* 1: more layers of a stage are wanted. */
+/* Plans a layout with at least `least` layers per stage. Returns 1 if more layers are needed. */
 static int plan(const struct request *r, struct choice *c, int64_t least, struct err *e)
 {
 	struct pair p;
@@ -331,7 +339,7 @@ static int plan(const struct request *r, struct choice *c, int64_t least, struct
 	pair_memory(r, &p, &c->memory);
 	int rc = exact_fits(r, &c->memory) && !pair_times(r, &p, &c->times);
 	c->planned = p.times ? BY_FEWER_LAYERS : BY_WHOLE_PLAN;
-	c->work += work_of(r, &c->l, p.layers);
+	c->work += plan_work(r, &c->l, p.layers);
 	close_pair(r, &p);
 	return rc;
 }
@@ -344,7 +352,7 @@ int exact_plan(const struct request *r, struct choice *c, struct err *e)
 int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e)
 {
 	int rc = 1;
-	for (int64_t least = LEAST; rc > 0; least *= 2)
+	for (int64_t least = MIN_LAYERS; rc > 0; least *= 2)
 		rc = plan(r, c, least, e);
 	return rc;
 }

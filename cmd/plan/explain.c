@@ -1,25 +1,25 @@
-/* The decision list: what to try, in which order, and which of it this model and cluster need. */
+/* The answers of --explain: which kinds of parallelism this model and cluster need, and why. */
 #include "plan/planner.h"
 
 #include <math.h>
 
 #include "parallel/parallel.h"
 
-/* Bytes of the largest layer, which every rank must hold while it computes it: whole in 16 bits, and
- * its gradient. */
+/* Returns the bytes of the largest layer and its gradient, which a rank holds whole while it
+ * computes the layer. type: bytes of an element; gradients are fp32. */
 static double largest_layer(const struct shape *s, double type)
 {
 	return fmax(s->block, s->embedding) * (type + sizeof(float));
 }
 
-static void item(struct str *out, const char *answer, const char *reason)
+static void print_answer(struct str *out, const char *answer, const char *reason)
 {
 	str_printf(out, "%-4s %s\n", answer, reason);
 }
 
 enum { LIMIT_TEXT = NUM_TEXT + 16 };
 
-/* " of 76 GiB", after what is needed. */
+/* Prints " of 76 GiB", which follows a need. */
 static void limit_text(char text[static LIMIT_TEXT], double limit)
 {
 	char bytes[NUM_TEXT];
@@ -29,8 +29,8 @@ static void limit_text(char text[static LIMIT_TEXT], double limit)
 		snprintf(text, LIMIT_TEXT, " of %s", text_bytes(bytes, limit));
 }
 
-/* By the plan; by a bound, if the ranks cannot divide the batch. */
-static void memory_of(const struct request *r, const struct shape *s,
+/* Sets the memory of a layout from a plan, or from a bound if the ranks cannot divide the batch. */
+static void layout_memory(const struct request *r, const struct shape *s,
 	const struct layout *l, struct memory *m)
 {
 	struct choice c = {.l = *l};
@@ -38,17 +38,18 @@ static void memory_of(const struct request *r, const struct shape *s,
 	struct practice p;
 	struct err e = {0};
 	if (r->trainer != BY_PT) {
-		practice_of(r->trainer, r->o, &p);
+		practice_init(r->trainer, r->o, &p);
 		estimate_memory(s, l, &p, m);
 	} else if (r->o->batch % r->ranks || exact_memory(r, l, m, &e)) {
-		bounds_of(&bounds, &c);
+		bounds_compute(&bounds, &c);
 		bounds_free(&bounds);
 		*m = c.memory;
 	}
 }
 
-/* Does the whole model fit on a rank, with the smallest micro-batch and data parallelism over all ranks? */
-static void fits_on_one(
+/* Answers whether the whole model fits on a rank, with the smallest micro-batch and pure data
+ * parallelism. */
+static void answer_one_rank(
 	const struct request *r, const struct shape *s, double limit, struct str *out)
 {
 	struct layout one = {.degree = {1, 1, 1, 1, 1},
@@ -59,7 +60,7 @@ static void fits_on_one(
 	struct memory m;
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[256];
 	one.degree[AXIS_DP] = r->ranks;
-	memory_of(r, s, &one, &m);
+	layout_memory(r, s, &one, &m);
 	text_bytes(need, m.total);
 	limit_text(have, limit);
 	bool fits = m.total <= limit;
@@ -68,10 +69,11 @@ static void fits_on_one(
 		fits ? ": data parallelism (--dp) is enough, and sharding (--fsdp) lets "
 		       "larger micro-batches fit."
 		     : ": its state must be sharded (--fsdp), or split (--tp, --pp).");
-	item(out, fits ? "yes" : "no", line);
+	print_answer(out, fits ? "yes" : "no", line);
 }
 
-static void layer_fits(const struct shape *s, double limit, double type, struct str *out)
+static void answer_layer(
+	const struct shape *s, double limit, double type, struct str *out)
 {
 	char need[NUM_TEXT], line[256];
 	double n = largest_layer(s, type);
@@ -83,10 +85,10 @@ static void layer_fits(const struct shape *s, double limit, double type, struct 
 		need,
 		fits ? ": FSDP alone can do it."
 		     : ": the layer itself must be split (--tp, or --tile).");
-	item(out, fits ? "yes" : "no", line);
+	print_answer(out, fits ? "yes" : "no", line);
 }
 
-static void sample_fits(const struct shape *s, double limit, struct str *out)
+static void answer_sequence(const struct shape *s, double limit, struct str *out)
 {
 	char need[NUM_TEXT], line[256];
 	double n = s->layers * s->context * s->dim * 4;
@@ -96,11 +98,12 @@ static void sample_fits(const struct shape *s, double limit, struct str *out)
 		"Do the activations of one sequence fit? With --recompute full they take %s%s",
 		need,
 		fits ? "." : ": sequences must be split (--cp), or layers (--tp, --pp).");
-	item(out, fits ? "yes" : "no", line);
+	print_answer(out, fits ? "yes" : "no", line);
 }
 
-/* FSDP hides its communication if a block's computation takes longer than its gather. */
-static void network(
+/* Answers whether FSDP hides its communication: a block's computation must take longer than its
+ * gather. */
+static void answer_network(
 	const struct request *r, const struct shape *s, double type, struct str *out)
 {
 	const struct cluster *c = &r->cluster;
@@ -117,39 +120,39 @@ static void network(
 	bool slow = tokens > have;
 	snprintf(line, sizeof(line),
 		"Is the network slow for FSDP over all ranks? A block's gather takes %.3g ms%s, "
-		"as long as the forward of %.0f tokens; a rank has %.0f tokens in a step%s",
+		"as long as the forward of %.0f tokens; a rank has %.0f tokens per step%s",
 		1e3 * gather, many ? " between hosts" : "", tokens, have,
-		slow ? ": shard within hosts only (--fsdp ranks of a host, --dp hosts), use "
+		slow ? ": shard only within hosts (--fsdp ranks per host, --dp hosts), use "
 		       "--pp between hosts, or local SGD (--edit-workers)."
 		     : ", enough to hide it.");
-	item(out, slow ? "yes" : "no", line);
+	print_answer(out, slow ? "yes" : "no", line);
 }
 
-static void batch_is_large(const struct request *r, struct str *out)
+static void answer_batch(const struct request *r, struct str *out)
 {
 	char line[256];
 	bool few = r->o->batch < r->ranks;
 	snprintf(line, sizeof(line),
-		"Has each rank a sequence of its own? %lld sequences, %d ranks%s",
+		"Does each rank get a sequence of its own? %lld sequences, %d ranks%s",
 		(long long)r->o->batch, r->ranks,
 		few ? ": some axis must split sequences or the model (--tp, --cp, --pp)."
 		    : ".");
-	item(out, few ? "no" : "yes", line);
+	print_answer(out, few ? "no" : "yes", line);
 }
 
-/* What the fastest layout needs beside parallelism. */
-static void resort_text(const struct choice *c, struct str *out)
+/* Prints what the fastest layout needs in addition to parallelism. */
+static void print_resorts(const struct choice *c, struct str *out)
 {
 	char host[NUM_TEXT];
 	if (c->l.tile || c->l.offload)
-		str_puts(out, " None does without --tile or --offload.");
+		str_puts(out, " None fits without --tile or --offload.");
 	if (c->memory.host > 0)
 		str_printf(out, " Its host needs %s for each GPU.",
 			text_bytes(host, c->memory.host));
 }
 
-static void first(const struct request *r, const struct search *s, const char *limit,
-	struct str *out)
+static void answer_fastest(const struct request *r, const struct search *s,
+	const char *limit, struct str *out)
 {
 	const struct choice *c = &s->best[0];
 	bool timed = trainer_has_times(r->trainer);
@@ -162,32 +165,33 @@ static void first(const struct request *r, const struct search *s, const char *l
 	str_printf(&line, ": %s%s", text_bytes(need, c->memory.total), limit);
 	if (timed)
 		str_printf(&line,
-			" and %.4g s a step, of which %.0f %% is exposed communication and "
+			" and %.4g s per step: %.0f %% is exposed communication and "
 			"%.0f %% bubble",
 			c->times.step, 100 * c->times.exposed / c->times.step,
 			100 * c->times.bubble / c->times.step);
 	str_putc(&line, '.');
-	resort_text(c, &line);
-	item(out, "yes", line.s);
+	print_resorts(c, &line);
+	print_answer(out, "yes", line.s);
 }
 
-static void answer(const struct request *r, const struct search *s, struct str *out)
+/* Answers whether any layout fits, and which one is the fastest. */
+static void answer_fits(const struct request *r, const struct search *s, struct str *out)
 {
 	char need[NUM_TEXT], have[LIMIT_TEXT], line[384];
 	limit_text(have, r->limit ? (double)r->limit : INFINITY);
 	if (!s->n) {
 		text_bytes(need, s->least.memory.total);
 		snprintf(line, sizeof(line),
-			"Does any layout fit? Each needs %s or more%s (%lld layouts%s): more "
+			"Does any layout fit? Each needs %s or more%s (%lld layouts%s): use more "
 			"ranks, a shorter context, or a smaller model.",
 			need, have, (long long)s->enumerated,
-			s->least.l.offload ? ", with --tile and --offload too"
-			: s->least.l.tile  ? ", with --tile too"
+			s->least.l.offload ? ", also with --tile and --offload"
+			: s->least.l.tile  ? ", also with --tile"
 					   : "");
-		item(out, "no", line);
+		print_answer(out, "no", line);
 		return;
 	}
-	first(r, s, have, out);
+	answer_fastest(r, s, have, out);
 }
 
 void explain_choice(const struct request *r, const struct search *s, struct str *out)
@@ -198,12 +202,12 @@ void explain_choice(const struct request *r, const struct search *s, struct str 
 		      : gpu		  ? (double)dtype_bytes(options_gemm_dtype(r->o))
 					  : sizeof(float);
 	double limit = r->limit ? (double)r->limit : INFINITY;
-	shape_of(&shape, r->m);
-	fits_on_one(r, &shape, limit, out);
-	layer_fits(&shape, limit, type, out);
-	sample_fits(&shape, limit, out);
-	batch_is_large(r, out);
+	shape_init(&shape, r->m);
+	answer_one_rank(r, &shape, limit, out);
+	answer_layer(&shape, limit, type, out);
+	answer_sequence(&shape, limit, out);
+	answer_batch(r, out);
 	if (r->ranks > 1)
-		network(r, &shape, type, out);
-	answer(r, s, out);
+		answer_network(r, &shape, type, out);
+	answer_fits(r, s, out);
 }

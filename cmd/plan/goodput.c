@@ -1,18 +1,19 @@
-/* Goodput: what failures, checkpoints and stragglers leave of the time. */
+/* Goodput: the fraction of the time that failures, checkpoints and stragglers leave for
+ * training. */
 #include "plan/planner.h"
 
 #include <math.h>
 
 #include "base/philox.h"
 
-/* A step waits for its slowest rank, and each may be slow. */
+/* Returns the expected slowdown of a step, which waits for its slowest rank. */
 static double slowdown(const struct reliability *x, int ranks)
 {
 	double none = pow(1 - x->probability, ranks);
 	return x->slow > 1 ? none + (1 - none) * x->slow : 1;
 }
 
-/* Seconds of training between two checkpoints, without failures. */
+/* Returns the optimal seconds of training between two checkpoints (Daly). */
 static double best_interval(const struct reliability *x)
 {
 	double between = 3600 / x->failures, ratio = x->checkpoint / (2 * between);
@@ -54,7 +55,7 @@ struct stream {
 	uint64_t n;
 };
 
-/* In (0, 1). */
+/* Draws a number in (0, 1). */
 static double uniform(struct stream *s)
 {
 	struct philox_block b =
@@ -68,14 +69,14 @@ static double next_failure(const struct reliability *x, struct stream *s, double
 	return x->failures > 0 ? now - log(uniform(s)) * 3600 / x->failures : INFINITY;
 }
 
-/* A job, step by step: each is slow if one of its ranks is; a failure loses what was done since the
- * last checkpoint, and another one may come while it restarts. */
+/* Simulates a job step by step. A step is slow if one of its ranks is. A failure loses the work
+ * since the last checkpoint, and another failure may occur during the restart. */
 void goodput_simulate(const struct reliability *x, int ranks, double step, double hours,
 	uint64_t seed, struct goodput *g)
 {
-	enum { MOST_STEPS = 100000000 };
+	enum { MAX_STEPS = 100000000 };
 	struct stream s = {.key = {{(uint32_t)seed, PHILOX_STRAGGLE}}};
-	double end = fmin(3600 * hours, MOST_STEPS * step), now = 0,
+	double end = fmin(3600 * hours, MAX_STEPS * step), now = 0,
 	       failure = next_failure(x, &s, 0);
 	double none = pow(1 - x->probability, ranks), saved = 0, since = 0, busy = 0;
 	double elapsed = 0;

@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-/* The bytes that a rank sends for each byte of the column `size` (see busbw in pt-collbench(1)); 0: no rank sends as
- * much as all others. */
+/* Returns the bytes that a rank sends per byte of the column `size` (see busbw in pt-collbench(1));
+ * 0 if ranks do not send equally much. */
 static double sent_per_byte(int64_t collective, double ranks)
 {
 	switch (collective) {
@@ -22,8 +22,8 @@ static double sent_per_byte(int64_t collective, double ranks)
 	}
 }
 
-/* Those of them that a rank sends to other hosts: ranks of a host share what they send in rings and trees,
- * but what goes from each rank to each, or to one, is different. */
+/* Returns the bytes per byte of `size` that a rank sends to other hosts. In rings and trees, the
+ * `here` ranks of a host share the data; in all-to-all and send-receive each rank sends its own. */
 static double away_per_byte(int64_t collective, double ranks, double here)
 {
 	if (collective == COLL_SENDRECV)
@@ -33,7 +33,7 @@ static double away_per_byte(int64_t collective, double ranks, double here)
 	return sent_per_byte(collective, ranks) / here;
 }
 
-/* Means over the fits of a kind of link, weighted by their inverse squared errors. */
+/* Sums over the fits of a kind of link, weighted by their inverse squared errors. */
 struct mean {
 	double weight, latency, seconds_per_byte;
 };
@@ -46,8 +46,9 @@ static bool is_usable(const struct bench_fit *f)
 	       f->alpha >= 0 && isfinite(f->alpha + f->beta) && isfinite(f->error);
 }
 
-/* Adds a fit. Its latency is that of a tree within the host and one over the hosts, up and down if it is an
- * all-reduce, as in add_collective() of comm/simulate.c; `host`: that of a message within a host. */
+/* Adds a fit. A collective's latency is the latency of a tree within a host and a tree over the
+ * hosts, twice for an all-reduce, as in add_collective() of comm/simulate.c. `host`: latency of a
+ * message within a host. */
 static void add_fit(struct mean *mean, const struct bench_fit *f, double host)
 {
 	double ranks = (double)f->group_ranks, hosts = (double)f->group_hosts;
@@ -69,8 +70,8 @@ static void add_fit(struct mean *mean, const struct bench_fit *f, double host)
 	mean->seconds_per_byte += w * f->beta / bytes;
 }
 
-/* The library that training uses: of GPUs NCCL, if it was measured. */
-static int64_t library_of(
+/* Returns the library that training uses: for GPUs NCCL, if it was measured. */
+static int64_t choose_library(
 	const struct cluster *c, const struct bench_fit *fits, int64_t n)
 {
 	for (int64_t i = 0; i < n && *c->model; i++)
@@ -79,7 +80,7 @@ static int64_t library_of(
 	return LIBRARY_MPI;
 }
 
-/* False: no fit is of such a link. */
+/* Sets latency and bandwidth of a kind of link. Returns false if no fit has such a link. */
 static bool set_link(struct cluster *c, enum link_kind kind, int64_t library,
 	const struct bench_fit *fits, int64_t n)
 {
@@ -102,23 +103,22 @@ int network_measured(struct cluster *c, int hosts, const char *path, struct err 
 	int64_t n;
 	if (bench_fits_read(path, &fits, &n, e))
 		return -1;
-	int64_t library = library_of(c, fits, n);
+	int64_t library = choose_library(c, fits, n);
 	bool host = set_link(c, LINK_HOST, library, fits, n);
 	bool network = set_link(c, LINK_NETWORK, library, fits, n);
 	free(fits);
 	if (!host && !network)
 		return err_set(e, EX_DATAERR,
 			"%s: no fit of an all-reduce, all-gather, reduce-scatter, all-to-all or "
-			"send-receive among two or more ranks",
+			"send-receive with two or more ranks",
 			path);
 	if (!host)
-		warn("%s: no group within a host was measured: its link is that of the cluster",
+		warn("%s: no group within a host was measured; --cluster sets its link",
 			path);
 	if (!network && hosts > 1)
-		warn("%s: no group of several hosts was measured: the network is that of the "
-		     "cluster",
+		warn("%s: no group of several hosts was measured; --cluster sets the network",
 			path);
 	if (*c->model && library == LIBRARY_MPI)
-		warn("%s: NCCL was not measured: the links are those of MPI", path);
+		warn("%s: NCCL was not measured; links are set from MPI", path);
 	return 0;
 }

@@ -3,6 +3,7 @@
 
 #include "plan/cluster.h"
 
-/* Sets latencies and bandwidths of the links from the fits in a result of pt-collbench, of the library with
- * which training communicates. Warns about a link that was not measured and is used by so many hosts. */
+/* Sets latencies and bandwidths of the links from the fits in a result of pt-collbench, for the
+ * library that training uses. Warns about links that were not measured and that this number of
+ * hosts uses. */
 int network_measured(struct cluster *c, int hosts, const char *path, struct err *e);

@@ -1,7 +1,7 @@
 /*
- * planner: which parallel layout trains a model fastest on a cluster, and does it fit? Layouts are
- * enumerated; those of pt are planned by the code that trains (plan/plan.h), except those that are bound to need or to
- * take more, and those of other trainers are estimated by closed formulas. No call is collective.
+ * planner: finds the parallel layout that trains a model fastest on a cluster. All layouts are
+ * enumerated. pt's layouts are planned by the code that trains (plan/plan.h), unless lower bounds
+ * exclude them. Layouts of other trainers are estimated by formulas. No call is collective.
  */
 #pragma once
 
@@ -11,51 +11,51 @@
 #include "plan/plan.h"
 #include "plan/trainers.h"
 
-/* ---- estimate.c: memory and time of a layout of other trainers, by formulas -------------- */
+/* ---- estimate.c: memory and time of other trainers' layouts, by formulas ----------------- */
 
 /* Shapes of a decoder. */
 struct shape {
 	double layers, dim, heads, q_dim, kv_dim, ffn_dim, vocab, context;
 	double attended;	 /* model_attended() */
-	double block, embedding; /* parameters of a block, and of an embedding or head */
+	double block, embedding; /* parameters of a block; of an embedding or a head */
 	bool gated, tied, head_norms;
 };
 
-/* A layout, and what is chosen with it. */
+/* A layout, and the settings that are searched with it. */
 struct layout {
 	int degree[N_AXES];
 	int zero, schedule, recompute;
 	int reshard;		 /* enum reshard */
-	int stages, micro_batch; /* stages of a rank */
+	int stages, micro_batch; /* stages per rank; sequences */
 	int tile;		 /* pieces of a layer; 0: it is gathered whole */
 	int offload;		 /* enum offload */
-	int64_t n_micro;	 /* of a data-parallel rank in a step */
-	int host_ranks;		 /* of the cluster; 0: one host */
+	int64_t n_micro;	 /* micro-batches of a data-parallel rank per step */
+	int host_ranks;		 /* ranks per host; 0: one host */
 };
 
-/* Bytes of the rank that needs most. */
+/* Bytes of the rank with the largest total. */
 struct memory {
 	double params, grads, gathered, optimizer, activations, scratch, other, total;
-	double host; /* of a GPU's host, where state is offloaded to; in exact plans only */
+	double host; /* offloaded state in the memory of a GPU's host; only in exact plans */
 };
 
 /* Seconds of a step. */
 struct times {
 	double computation, exposed, bubble, rest, step;
-	double copies; /* of offloaded state, alone; exposed if the rest takes less */
+	double copies; /* of offloaded state, alone; exposed as far as the step is shorter */
 	double axis[N_AXES]; /* communication along each axis, alone */
 };
 
-void shape_of(struct shape *s, const struct model *m);
-/* The ranks of a group that are on one host, if neighbours are `stride` ranks of the world apart. */
+void shape_init(struct shape *s, const struct model *m);
+/* Returns the ranks of a group on one host; neighbors in it are `stride` world ranks apart. */
 int ranks_here(const struct cluster *c, int ranks, int stride);
-/* Micro-batches that a rank of the pipeline keeps at a time, in its stages. */
+/* Returns the maximum number of micro-batches that a pipeline rank keeps in its stages. */
 double in_flight(const struct layout *l, int rank);
-/* Do data-parallel ranks wait for each other in each micro-batch, whose gradients they sum? */
-bool estimate_waits(const struct layout *l);
+/* Returns true if data-parallel ranks sum gradients, and so wait, in each micro-batch. */
+bool reduces_each_micro_batch(const struct layout *l);
 void estimate_memory(const struct shape *s, const struct layout *l,
 	const struct practice *p, struct memory *out);
-/* peak: FLOP/s of matmuls, with the efficiency of the cluster. */
+/* peak: FLOP/s of matmuls, before the cluster's efficiency. */
 void estimate_time(const struct shape *s, const struct layout *l, const struct cluster *c,
 	const struct practice *p, double peak, struct times *out);
 
@@ -78,46 +78,45 @@ enum setting_kind {
 	N_SETTINGS
 };
 
-/* Is the key of "key=value" that of a setting? */
-bool setting_named(const char *word);
+/* Returns true if `word` is "key=value" with the key of a setting. */
+bool is_setting(const char *word);
 void layout_to_options(const struct layout *l, struct train_opts *o);
-/* " micro-batch=1 pp=1 ...": tile and offload only if the layout or the given options have them. */
+/* Prints " micro-batch=1 pp=1 ..."; tile and offload only if the layout or `given` has them. */
 void layout_print(
 	const struct layout *l, const struct train_opts *given, struct str *out);
 
-/* Values to which a search is restricted; a setting without any is free. */
-enum { MOST_ONLY = 64 };
+/* The values of --only, to which a search is restricted; a setting without values is free. */
+enum { MAX_ONLY = 64 };
 struct only {
 	struct only_item {
 		enum setting_kind kind;
 		int value;
-	} item[MOST_ONLY];
+	} item[MAX_ONLY];
 	int n;
 };
 
-/* "KEY=VALUE,KEY=VALUE,...", of which a key may have several; NULL or "": nothing is restricted. */
+/* Parses "KEY=VALUE,KEY=VALUE,..."; a key may have several values. NULL or "": no restriction. */
 int only_parse(const char *text, struct only *o, struct err *e);
-/* Returns the number of values of a setting. */
-int only_values(
-	const struct only *o, enum setting_kind kind, int value[static MOST_ONLY]);
-/* Is "key=value" a setting that a search decides, and is no value of it in *o? */
-bool only_lacks(const struct only *o, const char *word);
+/* Sets value[] to the values of a setting, and returns their number. */
+int only_values(const struct only *o, enum setting_kind kind, int value[static MAX_ONLY]);
+/* Returns true if "key=value" has no effect: the search decides it, and --only does not have it. */
+bool setting_is_ignored(const struct only *o, const char *word);
 bool only_allows(const struct only *o, const struct layout *l);
 
-/* ---- candidates.c: the layouts of a number of ranks -------------------------------------- */
+/* ---- candidates.c: all layouts of a number of ranks -------------------------------------- */
 
 struct space {
 	const struct model *m;
 	const struct only *only;
 	int ranks, host_ranks;
-	int64_t batch;		   /* sequences of a step */
-	const int *tile, *offload; /* values of these settings */
+	int64_t batch;		   /* sequences per step */
+	const int *tile, *offload; /* values to try of these settings */
 	int n_tiles, n_offloads;
 };
 
-/* Calls `take` for every layout of the space. Returns their number. */
-int64_t candidates(const struct space *s,
-	void (*take)(void *with, const struct layout *l), void *with);
+/* Calls `visit` for every layout of the space. Returns the number of layouts. */
+int64_t visit_layouts(const struct space *s,
+	void (*visit)(void *ctx, const struct layout *l), void *ctx);
 
 /* ---- search.c ------------------------------------------------------------------------------ */
 
@@ -129,17 +128,16 @@ struct request {
 	enum trainer_kind trainer;
 	struct only only;
 	int hosts, ranks;
-	int64_t limit; /* bytes of memory of a rank */
+	int64_t limit; /* bytes of memory per rank; 0: none */
 	int64_t show,
-		exact; /* layouts that are listed, and planned exactly (0: all; -1: a few
-					seconds' worth) */
+		exact; /* layouts to list; to plan (0: all; -1: for a few seconds) */
 };
 
-/* How the memory and the time of a layout are known. */
+/* The source of the memory and the time of a layout. */
 enum planned {
-	BY_FORMULAS, /* of pt: a bound, and the layout needs and takes at least as much */
-	BY_FEWER_LAYERS, /* by the code that trains, extrapolated from models of fewer layers */
-	BY_WHOLE_PLAN /* by the code that trains */
+	BY_FORMULAS,	 /* for pt: lower bounds */
+	BY_FEWER_LAYERS, /* plans of models with fewer layers, extrapolated */
+	BY_WHOLE_PLAN	 /* a plan of the whole model */
 };
 
 struct choice {
@@ -148,98 +146,100 @@ struct choice {
 	struct times times;
 	enum planned planned;
 	double work;  /* of its plans: see exact_work() */
-	bool dropped; /* needs more memory than there is, or is refused */
-	double least_bytes, least_step; /* by the formulas */
+	bool dropped; /* it exceeds the memory, or pt-train rejects it */
+	double bound_bytes, bound_step; /* by the formulas */
 	double likely_step; /* seconds, in the middle of the band of the time */
-	bool tight; /* within the limit, but not if it needs as much as its band says */
+	bool tight; /* it exceeds the limit at the upper end of its memory's band */
 };
 
 struct search {
 	struct choice *best; /* [n], by the middles of bands, tight ones last */
 	int64_t n;
-	int64_t enumerated, fitting, refused, planned; /* counts */
-	bool proved; /* the bounds of all others are above the times that are listed */
-	int64_t extrapolated; /* of those planned, by fewer layers */
-	int64_t again;	      /* of these, planned whole, too */
-	/* The largest error of their extrapolated step time and memory. */
-	double time_error, memory_error;
+	int64_t enumerated, fitting, rejected, planned; /* counts of layouts */
+	int64_t extrapolated; /* planned layouts with fewer layers */
+	int64_t replanned;    /* extrapolated layouts that were also planned whole */
+	bool proved; /* the bounds of all unlisted layouts exceed the listed times */
+	double time_error,
+		memory_error; /* largest extrapolation errors of replanned ones */
 	double seconds;
-	struct err refusal; /* what pt-train said of the first one that it refused */
-	struct choice
-		least; /* of all, the one that needs least memory, by the formulas */
+	struct err rejection; /* the message of pt-train for the first rejected layout */
+	struct choice least;  /* the layout that needs least memory, by the formulas */
 };
 
-/* -1 with *e set: the ranks cannot divide the batch. */
+/* Returns -1 with *e set if no layout divides the batch. */
 int search_run(const struct request *r, struct search *s, struct err *e);
 void search_free(struct search *s);
 
 /* ---- exact.c: plans by the code that trains ------------------------------------------------- */
 
-/* The memory of the rank that needs most. -1 with *e set: pt-train refuses the layout. */
+/* Each of these returns -1 with *e set if pt-train rejects the layout. */
+
+/* Plans the memory of the rank that needs most. */
 int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
 	struct err *e);
-/* And the time, if it fits. */
+/* Plans the memory and, if it fits, the time of c->l with all layers. */
 int exact_plan(const struct request *r, struct choice *c, struct err *e);
-/* Extrapolates from plans of fewer layers; or plans the whole, if that is not more work. */
+/* Extrapolates from plans of fewer layers, or plans all layers if that is not more work. */
 int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e);
 bool exact_fits(const struct request *r, const struct memory *m);
-/* The work of such a plan, in passes through blocks and their messages: 30,000 take a second. */
+/* Returns the work of a plan, in passes through blocks and messages: 30,000 take a second. */
 double exact_work(const struct request *r, const struct layout *l, bool quickly);
 
-/* What layouts have in common: a model on ranks that divide its tensors and sequences only, and have all else
- * of it alone. Of a block, or of the embedding, the head and what there is once. */
+/* The cost of a block, or of the embedding, the head and all else that a model has once, on ranks
+ * that divide only its tensors and sequences. Many layouts share it. */
 struct part_cost {
-	double values, copies; /* bytes of fp32 parameters, and of those in 16 bits */
+	double values, copies; /* bytes of the parameters in fp32, and in 16 bits */
 	double optimizer, activations, scratch; /* bytes */
-	/* seconds of a micro-batch, and more in a step; and after the last one */
+	/* seconds per micro-batch, more per step, and after the last micro-batch */
 	double micro, once, update;
 };
 struct shared_part {
 	struct part_cost block, ends;
 };
-/* Of the layout's ranks of tp and cp, its micro-batch, whether a step has several, and its recomputation. -1: pt-train refuses them. */
+/* Plans the part with the layout's tp, cp, micro-batch, recompute, and one or several
+ * micro-batches. Returns -1 if pt-train rejects them. */
 int exact_part(const struct request *r, const struct layout *l, struct shared_part *out);
 
-/* ---- bounds.c: what a layout of pt needs and takes at least ---------------------------------- */
+/* ---- bounds.c: lower bounds of memory and time of pt's layouts ------------------------------- */
 
-/* The parts that were planned. */
+/* A cache of planned parts. */
 struct bounds {
 	const struct request *r;
-	struct known_part *known; /* [room], a hash table */
-	int64_t n, room;
-	int **split; /* [layers + 1]: layout_split() of so many stages, or NULL */
+	struct known_part *known; /* [capacity], a hash table */
+	int64_t n, capacity;
+	int **split; /* [layers + 1]: layout_split() for this number of stages, or NULL */
 };
 
-/* Sets c->memory and c->times for c->l. Within the limit of memory, the bound of the time; above, no time. */
-void bounds_of(struct bounds *b, struct choice *c);
+/* Sets c->memory and c->times to lower bounds for c->l. */
+void bounds_compute(struct bounds *b, struct choice *c);
 void bounds_free(struct bounds *b);
 
-/* ---- explain.c: what to do, in which order, and why ---------------------------------------- */
+/* ---- explain.c: which parallelism the model needs, and why ---------------------------------- */
 
 void explain_choice(const struct request *r, const struct search *s, struct str *out);
 
-/* ---- goodput.c: the part of the time that trains -------------------------------------------- */
+/* ---- goodput.c: the fraction of the time that trains ----------------------------------------- */
 
 struct reliability {
 	double failures;   /* per hour, of the whole job */
 	double checkpoint; /* seconds that a checkpoint stops training */
-	double interval;   /* seconds of training between checkpoints; 0: the best */
+	double interval;   /* seconds of training between checkpoints; 0: the optimum */
 	double restart;	   /* seconds from a failure to the first step */
 	double slow,
-		probability; /* a straggler's factor, and its probability for a rank and step */
+		probability; /* a straggler's slowdown; its probability per rank and step */
 };
 
 struct goodput {
 	double interval; /* seconds */
-	double slowdown; /* of a step by stragglers: expected time over the time without */
-	double fraction; /* of time that trains at full speed */
+	double slowdown; /* expected time of a step over its time without stragglers */
+	double fraction; /* of the time that trains at full speed */
 };
 
-/* By formulas: Daly, A higher order estimate of the optimum checkpoint interval for restart dumps,
- * 2006. */
+/* Computes the goodput by the formulas of Daly, A higher order estimate of the optimum checkpoint
+ * interval for restart dumps, 2006. */
 void goodput_expect(
 	const struct reliability *x, int ranks, double step, struct goodput *g);
-/* By a simulation of `hours`, of random failures and stragglers (Philox). */
+/* Simulates `hours` with random failures and stragglers (Philox). */
 void goodput_simulate(const struct reliability *x, int ranks, double step, double hours,
 	uint64_t seed, struct goodput *g);
 
@@ -248,35 +248,34 @@ void goodput_simulate(const struct reliability *x, int ranks, double step, doubl
 struct straggling {
 	const struct reliability *job;
 	uint64_t seed;
-	bool together; /* pipelines wait for each other in each micro-batch: see estimate_waits() */
+	bool together; /* see reduces_each_micro_batch() */
 };
 
-/* A step of at most 64 micro-batches. */
+/* A step with stragglers, of at most 64 micro-batches. */
 struct straggled {
-	int64_t pipelines,
-		slow;	      /* those with stragglers; of pipelines that wait, 0 or 1 */
-	int64_t slowest;      /* the pipeline that takes longest, or the first one */
-	double step, without; /* seconds, with its stragglers and without */
+	int64_t pipelines, slow; /* all; those with stragglers (`together`: 0 or 1) */
+	int64_t slowest;	 /* the pipeline that takes longest, or the first one */
+	double step, without;	 /* seconds, with and without stragglers */
 };
 
 void timeline_find(
 	const struct choice *c, const struct straggling *x, struct straggled *out);
-/* Also draws the slowest pipeline. */
+/* Draws a step of the slowest pipeline. */
 void timeline_print(const struct request *r, const struct choice *c,
 	const struct straggling *x, int width, struct str *out);
 
 /* ---- report.c ------------------------------------------------------------------------------- */
 
-/* "fsdp=64 tp=8 pp=4 interleaved,2 mb=1 full" */
+/* Prints "fsdp=64 tp=8 pp=4 interleaved,2 mb=1 full". */
 void report_layout(const struct layout *l, struct str *out);
-/* A line that says what was searched. */
+/* Prints a line with the model, the trainer and the cluster. */
 void report_header(const struct request *r, struct str *out);
 void report_table(const struct request *r, const struct search *s, struct str *out);
 void report_counts(const struct search *s, struct str *out);
-/* Memory by kind, and communication by axis, of each layout. */
+/* Prints memory by kind and communication by axis for each layout. */
 void report_details(const struct request *r, const struct search *s, struct str *out);
 int report_json(const struct request *r, const struct search *s, const char *given,
 	struct str *out, struct err *e);
-/* The arguments of pt-train: `given`, those of the model, and those of the layout. */
+/* Prints the arguments of pt-train: `given`, the batch, and the settings of the layout. */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out);

@@ -9,7 +9,7 @@
 static const char *const offload_names[] = {OFFLOAD_WORDS};
 static const char *const trainers[] = {TRAINER_WORDS};
 
-static double mfu_of(const struct request *r, const struct choice *c)
+static double choice_mfu(const struct request *r, const struct choice *c)
 {
 	const struct cluster *k = &r->cluster;
 	int here = r->ranks / r->hosts;
@@ -40,52 +40,54 @@ void report_layout(const struct layout *l, struct str *out)
 		str_printf(out, " offload=%s", offload_names[l->offload]);
 }
 
-/* How many layouts were planned, and how well fewer layers predict the whole model. */
+/* Prints how many layouts were planned, and the error of extrapolations from fewer layers. */
 static void put_planned(const struct search *s, struct str *out)
 {
 	str_printf(out, "# planned exactly: %lld", (long long)s->planned);
 	if (s->extrapolated)
-		str_printf(out, ", of which %lld by models of fewer layers (=)",
-			(long long)s->extrapolated);
+		str_printf(
+			out, ", %lld with fewer layers (=)", (long long)s->extrapolated);
 	if (s->proved)
-		str_puts(out, ", and no other can be faster in the middle of its band");
-	if (s->again)
+		str_puts(out, "; no other can be faster in the middle of its band");
+	if (s->replanned)
 		str_printf(out,
-			"; of the first %s planned whole too, that differs by %s%.2f %% of the time and %.2f %% of the memory",
-			s->again > 1 ? "ones," : "one,", s->again > 1 ? "at most " : "",
-			100 * s->time_error, 100 * s->memory_error);
+			"; planned whole, the first %s by %s%.2f %% in time and %.2f %% in memory",
+			s->replanned > 1 ? "ones differ" : "one differs",
+			s->replanned > 1 ? "at most " : "", 100 * s->time_error,
+			100 * s->memory_error);
 	str_putc(out, '\n');
 }
 
-static struct band time_of(const struct request *r, const struct choice *c)
+static struct band choice_band(const struct request *r, const struct choice *c)
 {
 	return time_band(r->trainer, &c->l, r->cluster.links.host_ranks,
 		r->o->dtype == PRECISION_FLOAT8);
 }
 
-/* "-10%+20%" */
+/* Prints "-10%+20%". */
 static const char *band_text(char text[static NUM_TEXT], struct band b)
 {
 	snprintf(text, NUM_TEXT, "%+.0f%%%+.0f%%", 100 * (b.low - 1), 100 * (b.high - 1));
 	return text;
 }
 
+/* Prints the bands of times and memory, and the measurements that they are from. */
 static void put_bands(const struct request *r, struct str *out)
 {
 	const struct cluster *c = &r->cluster;
-	bool own = cluster_is_of_table(c);
+	bool own = cluster_is_unmodified(c);
 	const char *times = own ? trainer_times(r->trainer, c->name) : NULL;
 	char memory[NUM_TEXT];
 	if (!trainer_has_times(r->trainer))
 		str_puts(out,
-			"# no times: those that were measured differ too much from formulas");
+			"# no times: the formulas differ too much from measured times");
 	else if (times)
 		str_printf(out, "# band: %s", times);
 	else
 		str_printf(out,
-			"# band: assumed, as on H100, for no published time was compared on %s%s",
+			"# band: assumed, as on H100; no published time was compared on %s%s",
 			*c->model ? c->name : "CPUs",
-			own || !*c->model ? "" : " with such values");
+			own || !*c->model ? "" : " with these values");
 	str_printf(out, "; %s %s\n", trainer_memories(r->trainer),
 		band_text(memory, memory_band(r->trainer)));
 }
@@ -99,7 +101,7 @@ void report_header(const struct request *r, struct str *out)
 		r->model, precision_names[r->o->dtype], (long long)r->o->batch,
 		(long long)r->m->c.context, trainers[r->trainer], r->hosts,
 		r->ranks / r->hosts);
-	if (cluster_is_of_table(c) && c->attention <= 0)
+	if (cluster_is_unmodified(c) && c->attention <= 0)
 		str_puts(out, c->name);
 	else
 		cluster_print(c, out);
@@ -108,7 +110,7 @@ void report_header(const struct request *r, struct str *out)
 	str_putc(out, '\n');
 }
 
-/* Of a trainer without times. */
+/* Prints the memory of each layout, for a trainer without times. */
 static void put_memories(const struct request *r, const struct search *s, struct str *out)
 {
 	str_printf(out, "# %9s  %s\n", "memory", "layout");
@@ -140,8 +142,9 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 		const struct times *t = &c->times;
 		char memory[NUM_TEXT], band[NUM_TEXT];
 		str_printf(out, "%c %10.4f %11s %6.4f %12.0f %9s%c%6.1f%% %6.1f%%  ",
-			marks[c->planned], t->step, band_text(band, time_of(r, c)),
-			mfu_of(r, c), (double)(r->o->batch * r->m->c.context) / t->step,
+			marks[c->planned], t->step, band_text(band, choice_band(r, c)),
+			choice_mfu(r, c),
+			(double)(r->o->batch * r->m->c.context) / t->step,
 			text_bytes(memory, c->memory.total), c->tight ? '!' : ' ',
 			100 * t->exposed / t->step, 100 * t->bubble / t->step);
 		report_layout(&c->l, out);
@@ -150,7 +153,7 @@ void report_table(const struct request *r, const struct search *s, struct str *o
 	}
 	if (tight)
 		str_puts(out,
-			"# !: above the limit if the memory is at the end of its band\n");
+			"# !: above the limit at the upper end of the memory's band\n");
 	if (s->n < r->show && r->trainer == BY_PT && r->exact && !s->proved)
 		str_printf(out,
 			"# %lld of %lld layouts listed; --exact %lld plans more\n",
@@ -162,15 +165,15 @@ void report_counts(const struct search *s, struct str *out)
 {
 	str_printf(out,
 		"# %lld layouts, %lld within memory by the formulas, %lld planned exactly, "
-		"%lld refused by pt-train; %.3f s\n",
+		"%lld rejected by pt-train; %.3f s\n",
 		(long long)s->enumerated, (long long)s->fitting, (long long)s->planned,
-		(long long)s->refused, s->seconds);
+		(long long)s->rejected, s->seconds);
 }
 
 static const char *const kinds[] = {"parameters", "gradients", "gathered", "optimizer",
 	"activations", "scratch", "other", "total", "host"};
 
-static void kinds_of(const struct memory *m, double v[static ARRAY_LEN(kinds)])
+static void memory_by_kind(const struct memory *m, double v[static ARRAY_LEN(kinds)])
 {
 	const double all[] = {m->params, m->grads, m->gathered, m->optimizer,
 		m->activations, m->scratch, m->other, m->total, m->host};
@@ -183,7 +186,7 @@ void report_details(const struct request *r, const struct search *s, struct str 
 		const struct choice *c = &s->best[i];
 		double v[ARRAY_LEN(kinds)];
 		char text[NUM_TEXT];
-		kinds_of(&c->memory, v);
+		memory_by_kind(&c->memory, v);
 		str_puts(out, "# ");
 		report_layout(&c->l, out);
 		str_puts(out, "\n  memory of the rank that needs most:");
@@ -203,7 +206,7 @@ void report_details(const struct request *r, const struct search *s, struct str 
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
-/* key=value, the last of which wins: after those that were given. */
+/* The settings of the layout come after the given ones: of equal keys, the last value wins. */
 void report_arguments(const struct request *r, const struct layout *l, const char *given,
 	struct str *out)
 {
@@ -250,10 +253,10 @@ static void put_times(json_t *o, const struct request *r, const struct choice *c
 	put_real(o, "computation", t->computation);
 	put_real(o, "exposed", t->exposed);
 	put_real(o, "bubble", t->bubble);
-	put_real(o, "mfu", mfu_of(r, c));
-	put_real(o, "step_low", t->step * time_of(r, c).low);
-	put_real(o, "step_high", t->step * time_of(r, c).high);
-	put_real(o, "least_step", c->least_step);
+	put_real(o, "mfu", choice_mfu(r, c));
+	put_real(o, "step_low", t->step * choice_band(r, c).low);
+	put_real(o, "step_high", t->step * choice_band(r, c).high);
+	put_real(o, "least_step", c->bound_step);
 	json_object_set_new(o, "communication", alone);
 }
 
@@ -263,7 +266,7 @@ static json_t *json_choice(
 	double v[ARRAY_LEN(kinds)];
 	scoped_str args = {0};
 	json_t *o = json_object(), *memory = json_object();
-	kinds_of(&c->memory, v);
+	memory_by_kind(&c->memory, v);
 	for (size_t k = 0; k < ARRAY_LEN(kinds); k++)
 		put_int(memory, kinds[k], (int64_t)v[k]);
 	if (trainer_has_times(r->trainer))
@@ -271,7 +274,7 @@ static json_t *json_choice(
 	json_object_set_new(o, "exact", json_boolean(c->planned != BY_FORMULAS));
 	json_object_set_new(o, "whole", json_boolean(c->planned == BY_WHOLE_PLAN));
 	json_object_set_new(o, "memory_tight", json_boolean(c->tight));
-	put_real(o, "least_memory", c->least_bytes);
+	put_real(o, "least_memory", c->bound_bytes);
 	json_object_set_new(o, "memory", memory);
 	json_object_set_new(o, "layout", json_layout(&c->l));
 	if (r->trainer == BY_PT)
@@ -302,7 +305,7 @@ int report_json(const struct request *r, const struct search *s, const char *giv
 	put_int(all, "layouts", s->enumerated);
 	put_int(all, "fitting", s->fitting);
 	put_int(all, "planned", s->planned);
-	put_int(all, "refused", s->refused);
+	put_int(all, "refused", s->rejected);
 	put_real(all, "seconds", s->seconds);
 	json_object_set_new(all, "results", rows);
 	scoped_ptr char *text = json_dumps(all, JSON_INDENT(2));

@@ -1,29 +1,30 @@
-/* The search: all layouts by formulas, and those of pt that could be the fastest by the code that trains. */
+/* The search: estimates all layouts by formulas, and plans pt's layouts that could be the
+ * fastest. */
 #include "plan/planner.h"
 
 #include <math.h>
 
-/* A heap of the fastest layouts, the slowest one first. */
+/* Keeps the fastest layouts in s->best, a heap with the slowest one first. */
 struct filter {
 	const struct request *r;
 	struct shape shape;
 	struct practice practice;
-	struct bounds bounds; /* of pt */
+	struct bounds bounds; /* for pt */
 	struct search *s;
 	double peak;
-	int64_t room;
+	int64_t capacity;
 };
 
 /* ---- estimates ------------------------------------------------------------------------- */
 
-static void swap(struct choice *a, struct choice *b)
+static void swap_choices(struct choice *a, struct choice *b)
 {
 	struct choice c = *a;
 	*a = *b;
 	*b = c;
 }
 
-static void sink(struct choice *heap, int64_t n, int64_t i)
+static void sift_down(struct choice *heap, int64_t n, int64_t i)
 {
 	for (int64_t child; (child = 2 * i + 1) < n; i = child) {
 		if (child + 1 < n &&
@@ -31,26 +32,26 @@ static void sink(struct choice *heap, int64_t n, int64_t i)
 			child++;
 		if (heap[child].likely_step <= heap[i].likely_step)
 			return;
-		swap(&heap[child], &heap[i]);
+		swap_choices(&heap[child], &heap[i]);
 	}
 }
 
-static void keep(struct filter *f, const struct choice *c)
+static void keep_choice(struct filter *f, const struct choice *c)
 {
 	struct search *s = f->s;
-	if (s->n < f->room) {
+	if (s->n < f->capacity) {
 		s->best[s->n++] = *c;
-		for (int64_t i = s->n / 2; s->n == f->room && i-- > 0;)
-			sink(s->best, s->n, i);
+		for (int64_t i = s->n / 2; s->n == f->capacity && i-- > 0;)
+			sift_down(s->best, s->n, i);
 	} else if (c->likely_step < s->best[0].likely_step) {
 		s->best[0] = *c;
-		sink(s->best, s->n, 0);
+		sift_down(s->best, s->n, 0);
 	}
 }
 
-/* Sets what layouts are ordered by, from the time and the memory. The memories of others than pt are too uncertain to
- * order by. */
-static void judge(const struct request *r, struct choice *c)
+/* Sets the sort keys of a layout from its time, and for pt from its memory. The memory of other
+ * trainers is too uncertain. */
+static void set_sort_keys(const struct request *r, struct choice *c)
 {
 	if (!trainer_has_times(r->trainer))
 		return;
@@ -61,7 +62,8 @@ static void judge(const struct request *r, struct choice *c)
 		   c->memory.total * memory_band(BY_PT).high > (double)r->limit;
 }
 
-static void consider(void *with, const struct layout *l)
+/* Estimates a layout, counts it, and keeps it if it fits and is among the fastest. */
+static void consider_layout(void *with, const struct layout *l)
 {
 	struct filter *f = with;
 	struct search *s = f->s;
@@ -70,25 +72,25 @@ static void consider(void *with, const struct layout *l)
 		return;
 	s->enumerated++;
 	if (f->r->trainer == BY_PT) {
-		bounds_of(&f->bounds, &c);
+		bounds_compute(&f->bounds, &c);
 	} else {
 		estimate_memory(&f->shape, l, &f->practice, &c.memory);
 		if (trainer_has_times(f->r->trainer))
 			estimate_time(&f->shape, l, &f->r->cluster, &f->practice, f->peak,
 				&c.times);
 	}
-	c.least_bytes = c.memory.total;
-	c.least_step = c.times.step;
+	c.bound_bytes = c.memory.total;
+	c.bound_step = c.times.step;
 	if (!s->least.memory.total || c.memory.total < s->least.memory.total)
 		s->least = c;
 	if (!exact_fits(f->r, &c.memory))
 		return;
 	s->fitting++;
-	judge(f->r, &c);
-	keep(f, &c);
+	set_sort_keys(f->r, &c);
+	keep_choice(f, &c);
 }
 
-/* By the middle of the band of the time; those that may not fit are last. */
+/* Compares by the middle of the band of the time; layouts that may not fit come last. */
 static int by_middle(const void *a, const void *b)
 {
 	const struct choice *x = a, *y = b;
@@ -97,9 +99,9 @@ static int by_middle(const void *a, const void *b)
 	return (x->likely_step > y->likely_step) - (x->likely_step < y->likely_step);
 }
 
-/* Orders the layouts of other trainers by the middle of the band of their times; of equal ones, or without times, first
- * comes the one with the fewest kinds of parallelism, then with the least sharding, without recomputation, and with the
- * least memory. */
+/* Compares layouts of other trainers by the middle of the band of their time. Ties, and layouts
+ * without times, go by the fewest kinds of parallelism, the least sharding, no recomputation, and
+ * the time or the memory. */
 static int by_likely(const void *a, const void *b)
 {
 	const struct choice *c[2] = {a, b};
@@ -122,7 +124,7 @@ static int by_likely(const void *a, const void *b)
 	       (c[0]->memory.total < c[1]->memory.total);
 }
 
-/* A hundredth more than the least is as good as it. */
+/* Sorts the layouts of other trainers; within 1 % of the fastest, all count as equally fast. */
 static void sort_likely(struct search *s)
 {
 	const double as_good = 1.01;
@@ -137,34 +139,36 @@ static void sort_likely(struct search *s)
 
 /* ---- plans ------------------------------------------------------------------------------ */
 
-/* Is there time for a further plan? A few are made although that takes longer. */
+/* Returns true if there is time for another plan. The first few plans may take longer. */
 static bool has_time(const struct request *r, double work, int64_t found)
 {
-	enum { MOST_WORK = 45000, FEW = 3, WORK_OF_FEW = 85000 };
-	return r->exact >= 0 || work <= (found < FEW ? WORK_OF_FEW : MOST_WORK);
+	enum { MAX_WORK = 45000, FEW = 3, MAX_WORK_OF_FEW = 85000 };
+	return r->exact >= 0 || work <= (found < FEW ? MAX_WORK_OF_FEW : MAX_WORK);
 }
 
+/* Plans a layout, and drops it if it does not fit or pt-train rejects it. */
 static void plan_one(const struct request *r, struct search *s, struct choice *c)
 {
 	struct err e = {0};
 	if (r->exact < 0 ? exact_plan_quickly(r, c, &e) : exact_plan(r, c, &e)) {
-		if (!s->refused++)
-			s->refusal = e;
+		if (!s->rejected++)
+			s->rejection = e;
 		c->dropped = true;
 		return;
 	}
 	s->planned++;
 	s->extrapolated += c->planned == BY_FEWER_LAYERS;
 	c->dropped = !exact_fits(r, &c->memory);
-	judge(r, c);
+	set_sort_keys(r, c);
 }
 
-/* Plans the fastest one whole, until it fits and is still the fastest, if it was extrapolated: its neighbours are only
- * for comparison. */
+/* Plans the fastest layout whole if it was extrapolated, until the fastest one is planned whole and
+ * fits. */
 static void plan_first(const struct request *r, struct search *s)
 {
-	enum { MOST = 8 };
-	while (s->n && s->again < MOST && s->best[0].planned == BY_FEWER_LAYERS) {
+	enum { MAX_REPLANNED = 8 };
+	while (s->n && s->replanned < MAX_REPLANNED &&
+		s->best[0].planned == BY_FEWER_LAYERS) {
 		struct choice *c = s->best, before = *c;
 		struct err e = {0};
 		if (exact_plan(r, c, &e) || !exact_fits(r, &c->memory)) {
@@ -172,37 +176,37 @@ static void plan_first(const struct request *r, struct search *s)
 			memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
 			continue;
 		}
-		judge(r, c);
-		s->again++;
+		set_sort_keys(r, c);
+		s->replanned++;
 		s->time_error =
 			fmax(s->time_error, fabs(before.times.step / c->times.step - 1));
 		s->memory_error = fmax(
 			s->memory_error, fabs(before.memory.total / c->memory.total - 1));
 		for (; c + 1 < s->best + s->n && by_middle(c, c + 1) > 0; c++)
-			swap(c, c + 1);
+			swap_choices(c, c + 1);
 	}
 }
 
-/* Into the `n` smallest of at most `room` numbers, in ascending order. */
-static void insert(double *x, int64_t n, int64_t room, double value)
+/* Inserts a value into the `n` smallest of at most `capacity` values, in ascending order. */
+static void insert_sorted(double *x, int64_t n, int64_t capacity, double value)
 {
-	int64_t i = min64(n, room - 1);
-	if (n == room && value >= x[i])
+	int64_t i = min64(n, capacity - 1);
+	if (n == capacity && value >= x[i])
 		return;
 	for (; i > 0 && x[i - 1] > value; i--)
 		x[i] = x[i - 1];
 	x[i] = value;
 }
 
-/* Plans layouts in the order of their bounds until enough of them fit, or all others are bound to be slower than
- * those that are listed. Those that do not fit, or that pt-train refuses, are removed. */
+/* Plans layouts in the order of their bounds until enough of them fit, or all other layouts are
+ * bound to be slower than the listed ones. */
 static void plan_all(const struct filter *f)
 {
-	enum { MOST = 100 };	    /* of a search without --exact */
-	const double margin = 1.15; /* by which a bound may be above its plan */
+	enum { MAX_FOUND = 100 };   /* without --exact */
+	const double margin = 1.15; /* maximum ratio of a bound to its plan */
 	const struct request *r = f->r;
 	struct search *s = f->s;
-	int64_t most = r->exact > 0 ? r->exact : r->exact < 0 ? MOST : s->n;
+	int64_t limit = r->exact > 0 ? r->exact : r->exact < 0 ? MAX_FOUND : s->n;
 	int64_t found = 0, sure = 0, i; /* sure: not tight */
 	double work = 0, *fastest = xcalloc((size_t)r->show, sizeof(*fastest));
 	bool skipped = false;
@@ -212,7 +216,7 @@ static void plan_all(const struct filter *f)
 		if (r->exact < 0 && sure >= r->show &&
 			c->likely_step >= margin * fastest[r->show - 1])
 			break;
-		if (found >= most || !has_time(r, work + more, sure)) {
+		if (found >= limit || !has_time(r, work + more, sure)) {
 			skipped = true;
 			continue;
 		}
@@ -220,14 +224,15 @@ static void plan_all(const struct filter *f)
 		work += c->work;
 		found += !c->dropped;
 		if (!c->dropped && !c->tight)
-			insert(fastest, min64(sure++, r->show), r->show, c->likely_step);
+			insert_sorted(
+				fastest, min64(sure++, r->show), r->show, c->likely_step);
 	}
-	/* (with --freeze a bound is scaled, and may be above the plan) */
-	s->proved = !skipped && !f->r->o->freeze.n && (i < s->n || s->n < f->room);
+	/* with --freeze a bound is scaled, and may exceed the plan */
+	s->proved = !skipped && !f->r->o->freeze.n && (i < s->n || s->n < f->capacity);
 	free(fastest);
 }
 
-/* Those that were planned, and fit. */
+/* Keeps the layouts that were planned and fit, sorted by time. */
 static void plan_best(const struct filter *f)
 {
 	struct search *s = f->s;
@@ -241,14 +246,15 @@ static void plan_best(const struct filter *f)
 	plan_first(f->r, s);
 }
 
-/* Values of --tile and --offload. */
+/* Values of --tile and --offload to try. */
 struct resort {
 	int tile[5], offload[3];
 	int n_tiles, n_offloads;
 };
 
-/* What is tried if nothing fits: layers in pieces, and the optimizer's state or all state in the memory of a GPU's
- * host, or in files. A setting that was given is not changed; and a CPU offloads to a folder, which must be given. */
+/* Returns what to try if nothing fits: layers in pieces, and optimizer state or all state in the
+ * memory of a GPU's host. A given setting is not changed. A CPU offloads to a directory, which
+ * must be given. */
 static struct resort last_resort(const struct request *r)
 {
 	struct resort x = {
@@ -278,7 +284,7 @@ static void search_space(struct filter *f, const struct resort *x)
 		.n_tiles = x->n_tiles,
 		.n_offloads = x->n_offloads};
 	s->n = 0;
-	candidates(&space, consider, f);
+	visit_layouts(&space, consider_layout, f);
 	if (r->trainer != BY_PT) {
 		sort_likely(s);
 		return;
@@ -290,14 +296,14 @@ static void search_space(struct filter *f, const struct resort *x)
 static struct filter filter_of(const struct request *r, struct search *s)
 {
 	struct filter f = {.r = r, .s = s};
-	f.room = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
+	f.capacity = r->exact ? max64(r->show, r->exact) + (1 << 15) : 1 << 20;
 	f.bounds.r = r;
 	if (r->trainer != BY_PT)
-		practice_of(r->trainer, r->o, &f.practice);
+		practice_init(r->trainer, r->o, &f.practice);
 	f.peak = cluster_peak(&r->cluster, options_gemm_dtype(r->o),
 		r->o->numerics == NUMERICS_EXACT,
 		(int)min64(r->ranks, r->cluster.links.host_ranks));
-	shape_of(&f.shape, r->m);
+	shape_init(&f.shape, r->m);
 	return f;
 }
 
@@ -308,7 +314,7 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 	const struct resort usual = {
 		{(int)r->o->tile}, {r->o->offload}, .n_tiles = 1, .n_offloads = 1};
 	*s = (struct search){.n = 0};
-	s->best = xcalloc((size_t)f.room, sizeof(*s->best));
+	s->best = xcalloc((size_t)f.capacity, sizeof(*s->best));
 	search_space(&f, &usual);
 	bool found = s->enumerated;
 	const struct resort last = last_resort(r);
@@ -320,8 +326,8 @@ int search_run(const struct request *r, struct search *s, struct err *e)
 		return err_set(e, EX_USAGE,
 			"no layout: %d ranks cannot divide a batch of %lld sequences%s%s",
 			r->ranks, (long long)r->o->batch,
-			r->trainer == BY_PT ? "" : " as the trainer does",
-			r->only.n ? " as --only says" : "");
+			r->trainer == BY_PT ? "" : " as this trainer does",
+			r->only.n ? " as --only requires" : "");
 	return 0;
 }
 

@@ -1,10 +1,10 @@
-/* What a layout sets, one row a setting: options of pt-train, by which --only restricts the search, and which
- * --best prints. */
+/* The options of pt-train that a layout sets, one row per setting. --only restricts the search by
+ * them, and --best prints them. */
 #include "plan/planner.h"
 
 #include "options/options.h"
 
-/* A member of the layout, and the option: an int, or `wide`, an int64_t. */
+/* A member of the layout, and its option: an int, or an int64_t if `wide`. */
 struct setting {
 	const char *key;
 	size_t at, option;
@@ -33,8 +33,8 @@ static const struct setting settings[N_SETTINGS] = {
 	[SET_OFFLOAD] = ROW("offload", offload, offload, false, true),
 };
 
-/* The setting whose key a "key=value" has, or N_SETTINGS. */
-static int setting_of(const char *word)
+/* Returns the setting of "key=value", or N_SETTINGS. */
+static int setting_index(const char *word)
 {
 	int i = 0;
 	size_t n = strcspn(word, "=");
@@ -44,12 +44,12 @@ static int setting_of(const char *word)
 	return i;
 }
 
-bool setting_named(const char *word)
+bool is_setting(const char *word)
 {
-	return setting_of(word) < N_SETTINGS;
+	return setting_index(word) < N_SETTINGS;
 }
 
-static int value_of(const struct layout *l, const struct setting *s)
+static int layout_value(const struct layout *l, const struct setting *s)
 {
 	int value;
 	memcpy(&value, (const char *)l + s->at, sizeof(value));
@@ -59,7 +59,7 @@ static int value_of(const struct layout *l, const struct setting *s)
 void layout_to_options(const struct layout *l, struct train_opts *o)
 {
 	for (int i = 0; i < N_SETTINGS; i++) {
-		int value = value_of(l, &settings[i]);
+		int value = layout_value(l, &settings[i]);
 		char *option = (char *)o + settings[i].option;
 		if (settings[i].wide)
 			*(int64_t *)(void *)option = value;
@@ -68,14 +68,14 @@ void layout_to_options(const struct layout *l, struct train_opts *o)
 	}
 }
 
-static int value_in(const struct train_opts *o, const struct setting *s)
+static int option_value(const struct train_opts *o, const struct setting *s)
 {
 	const void *option = (const char *)o + s->option;
 	return s->wide ? (int)*(const int64_t *)option : *(const int *)option;
 }
 
-/* The words of pt-train's option, or NULL if it is a number. */
-static const char *const *words_of(const char *key)
+/* Returns the words of an option of pt-train, or NULL if it is a number. */
+static const char *const *option_words(const char *key)
 {
 	for (const struct opt *t = train_program.opts; t->type; t++)
 		if (t->name && !strcmp(t->name, key))
@@ -87,9 +87,9 @@ void layout_print(const struct layout *l, const struct train_opts *given, struct
 {
 	for (int i = 0; i < N_SETTINGS; i++) {
 		const struct setting *s = &settings[i];
-		const char *const *words = words_of(s->key);
-		int value = value_of(l, s);
-		if (s->rare && !value && !value_in(given, s))
+		const char *const *words = option_words(s->key);
+		int value = layout_value(l, s);
+		if (s->rare && !value && !option_value(given, s))
 			continue;
 		if (words)
 			str_printf(out, " %s=%s", s->key, words[value]);
@@ -100,10 +100,11 @@ void layout_print(const struct layout *l, const struct train_opts *given, struct
 
 /* ---- --only --------------------------------------------------------------------------------- */
 
-static int find(const char *key, struct err *e)
+/* Returns the setting of a key of --only, or -1 with *e set. */
+static int find_setting(const char *key, struct err *e)
 {
 	const char *names[N_SETTINGS];
-	int at = setting_of(key);
+	int at = setting_index(key);
 	for (int i = 0; i < N_SETTINGS; i++)
 		names[i] = settings[i].key;
 	if (at < N_SETTINGS)
@@ -111,7 +112,7 @@ static int find(const char *key, struct err *e)
 	return err_none_of(e, "only", key, names, N_SETTINGS);
 }
 
-/* Reads the value as pt-train does. */
+/* Adds "key=value" of --only, which pt-train's option table parses. */
 static int add_item(struct only *o, char *item, struct err *e)
 {
 	struct train_opts one;
@@ -119,15 +120,15 @@ static int add_item(struct only *o, char *item, struct err *e)
 	char *equals = strchr(item, '=');
 	if (!equals)
 		return err_set(e, EX_USAGE, "only: '%s': give key=value", item);
-	if (o->n == MOST_ONLY)
-		return err_set(e, EX_USAGE, "only: more than %d values", MOST_ONLY);
+	if (o->n == MAX_ONLY)
+		return err_set(e, EX_USAGE, "only: more than %d values", MAX_ONLY);
 	*equals = '\0';
-	int i = find(item, e);
+	int i = find_setting(item, e);
 	*equals = '=';
 	if (i < 0 || opts_parse(&train_program, &one, 2, argv, e) < 0)
 		return -1;
-	o->item[o->n++] =
-		(struct only_item){(enum setting_kind)i, value_in(&one, &settings[i])};
+	o->item[o->n++] = (struct only_item){
+		(enum setting_kind)i, option_value(&one, &settings[i])};
 	return 0;
 }
 
@@ -142,7 +143,7 @@ int only_parse(const char *text, struct only *o, struct err *e)
 	return rc;
 }
 
-int only_values(const struct only *o, enum setting_kind kind, int value[static MOST_ONLY])
+int only_values(const struct only *o, enum setting_kind kind, int value[static MAX_ONLY])
 {
 	int n = 0;
 	for (int i = 0; i < o->n; i++)
@@ -151,10 +152,10 @@ int only_values(const struct only *o, enum setting_kind kind, int value[static M
 	return n;
 }
 
-/* What is given of --tile and --offload stays; -1 and auto are no values but ask for one. */
-bool only_lacks(const struct only *o, const char *word)
+/* A given --tile or --offload is kept. -1 and auto ask for a value, so they are not ignored. */
+bool setting_is_ignored(const struct only *o, const char *word)
 {
-	int i = setting_of(word), value[MOST_ONLY];
+	int i = setting_index(word), value[MAX_ONLY];
 	const char *text = word + strcspn(word, "=");
 	return i < N_SETTINGS && !settings[i].rare && strcmp(text, "=-1") &&
 	       strcmp(text, "=auto") && !only_values(o, (enum setting_kind)i, value);
@@ -166,7 +167,7 @@ bool only_allows(const struct only *o, const struct layout *l)
 	for (int i = 0; i < o->n; i++) {
 		enum setting_kind k = o->item[i].kind;
 		named[k] = true;
-		allowed[k] |= o->item[i].value == value_of(l, &settings[k]);
+		allowed[k] |= o->item[i].value == layout_value(l, &settings[k]);
 	}
 	for (int k = 0; k < N_SETTINGS; k++)
 		if (named[k] && !allowed[k])

@@ -1,18 +1,19 @@
 /*
  * A step of all ranks with stragglers. Pipelines that gather parameters or sum gradients in each
- * micro-batch wait for each other there, so a stage is as slow as its slowest rank in all of them; other
- * pipelines wait at the end of the step only.
+ * micro-batch wait for each other, so a stage is as slow as its slowest rank in any of them. Other
+ * pipelines wait only at the end of the step.
  */
 #include "plan/planner.h"
 
 #include "base/philox.h"
 #include "parallel/parallel.h"
 
-/* Pipelines [first, first + n), which wait for each other. */
+/* The pipelines [first, first + n), which wait for each other. */
 struct group {
 	int64_t first, n;
 };
 
+/* Returns true if a rank of a pipeline's stage is a straggler. */
 static bool is_slow(
 	const struct choice *c, const struct straggling *x, int64_t pipeline, int stage)
 {
@@ -27,7 +28,7 @@ static bool is_slow(
 	return false;
 }
 
-/* The cost of a third of each stage's micro-batch. Returns whether one is slow. */
+/* Sets the cost of a third of a micro-batch for each stage. Returns true if a stage is slow. */
 static bool draw_costs(
 	const struct choice *c, const struct straggling *x, struct group g, double *cost)
 {
@@ -48,7 +49,7 @@ static bool draw_costs(
 	return any;
 }
 
-static double step_of(const struct schedule *s, double *cost, struct timeline *t)
+static double simulate_step(const struct schedule *s, double *cost, struct timeline *t)
 {
 	int n = schedule_stages(s);
 	double *twice = cost + n;
@@ -59,15 +60,15 @@ static double step_of(const struct schedule *s, double *cost, struct timeline *t
 	return t->total;
 }
 
-/* Opens the schedule, and allocates the costs of its stages. */
+/* Opens the schedule, and returns an array for the costs of its stages. */
 static double *open_schedule(const struct choice *c, struct schedule *s)
 {
-	enum { MOST = 64 }; /* micro-batches that are drawn */
+	enum { MAX_MICRO = 64 }; /* micro-batches that are drawn */
 	const struct layout *l = &c->l;
 	size_t stages = (size_t)l->degree[AXIS_PP] * (size_t)l->stages;
 	struct err e = {0};
 	if (schedule_open(s, (enum schedule_kind)l->schedule, l->degree[AXIS_PP],
-		    l->stages, min64(l->n_micro, MOST), &e))
+		    l->stages, min64(l->n_micro, MAX_MICRO), &e))
 		die_err(&e);
 	return xcalloc(2 * stages, sizeof(double));
 }
@@ -83,14 +84,14 @@ void timeline_find(
 	struct group g = {0, x->together ? all : 1};
 	const struct reliability calm = {.slow = 1};
 	draw_costs(c, &(struct straggling){.job = &calm}, g, cost);
-	double none = step_of(&s, cost, &t);
+	double none = simulate_step(&s, cost, &t);
 	timeline_free(&t);
 	*out = (struct straggled){.pipelines = all, .without = none, .step = none};
 	for (; g.first < all; g.first += g.n) {
 		if (!draw_costs(c, x, g, cost))
 			continue;
 		out->slow++;
-		double step = step_of(&s, cost, &t);
+		double step = simulate_step(&s, cost, &t);
 		timeline_free(&t);
 		if (step > out->step) {
 			out->step = step;
@@ -110,15 +111,15 @@ void timeline_print(const struct request *r, const struct choice *c,
 	scoped_ptr double *cost = open_schedule(c, &s);
 	struct group g = {found.slowest, x->together ? found.pipelines : 1};
 	draw_costs(c, x, g, cost);
-	step_of(&s, cost, &t);
+	simulate_step(&s, cost, &t);
 	str_printf(out, "# a step of %d ranks in %lld pipelines", r->ranks,
 		(long long)found.pipelines);
 	if (x->together)
 		str_printf(out,
-			", which wait for each other in each micro-batch, %s stragglers",
+			" that wait for each other in each micro-batch, %s stragglers",
 			found.slow ? "with" : "without");
 	else
-		str_printf(out, ", %lld of them with stragglers", (long long)found.slow);
+		str_printf(out, ", %lld with stragglers", (long long)found.slow);
 	str_printf(out,
 		"; %lld micro-batches take %.4f s, and %.4f s without stragglers; pipeline "
 		"%lld:\n",

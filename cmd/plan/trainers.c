@@ -1,6 +1,6 @@
 /*
- * How other trainers compute and store, which of pt's layouts they have, how well their times are known,
- * and what their options are called.
+ * How other trainers compute and store, which layouts they support, how precisely their times are
+ * known, and how their options are named.
  */
 #include "plan/planner.h"
 
@@ -10,9 +10,9 @@
 
 /* ---- practices ------------------------------------------------------------------------------ */
 
-/* With fused kernels and flash attention: both norms, queries, attention and its output; gate, up and their
- * product. Selective recomputation is that of attention alone, which flash attention keeps nothing of, or of
- * one matmul in two. */
+/* With fused kernels and flash attention, a block keeps both norms, queries, attention and its
+ * output; gate, up and their elementwise product. Selective recomputation recomputes only
+ * attention, or one matmul in two. */
 static const struct kept kept_fused[] = {
 	[RECOMPUTE_NONE] = {.dim = 6, .kv = 2, .gated = 3, .plain = 2, .heads = 4},
 	[RECOMPUTE_SELECTIVE] = {.dim = 5, .kv = 2, .gated = 3, .plain = 2},
@@ -20,7 +20,7 @@ static const struct kept kept_fused[] = {
 	[RECOMPUTE_FULL] = {.dim = 1},
 };
 
-/* Kernel by kernel, in PyTorch. */
+/* With PyTorch's unfused kernels. */
 static const struct kept kept_eager[] = {
 	[RECOMPUTE_NONE] = {.dim = 7.4, .gated = 7, .plain = 4},
 	[RECOMPUTE_SELECTIVE] = {.dim = 7.4, .gated = 7, .plain = 4},
@@ -29,8 +29,9 @@ static const struct kept kept_eager[] = {
 };
 
 /*
- * Megatron's and torchtitan's times have one rate of matmuls and one of float8, fitted to their few rows.
- * nanotron's memory is fitted to the rows of its Ultra-Scale Playbook. tests/bench/validate_plan has the errors.
+ * For Megatron and torchtitan, one rate of matmuls and one of float8 are fitted to few published
+ * times. nanotron's memory is fitted to its Ultra-Scale Playbook. tests/bench/validate_plan has
+ * the errors.
  */
 static const struct practice practices[N_TRAINERS] = {
 	/* bf16 parameters and gradients, fp32 masters and moments, sharded */
@@ -54,7 +55,7 @@ static const struct practice practices[N_TRAINERS] = {
 		.kept = kept_fused,
 		.passes = {3, 3, 3.5, 4},
 		.overlap_tp = true},
-	/* fp32 parameters, sharded, and gathered in bf16 */
+	/* fp32 parameters, sharded and gathered in bf16 */
 	[BY_TORCHTITAN] = {.param_bytes = 4,
 		.grad_bytes = 4,
 		.optimizer_bytes = 8,
@@ -84,14 +85,15 @@ static const struct practice practices[N_TRAINERS] = {
 		.kept = kept_eager},
 };
 
-void practice_of(enum trainer_kind kind, const struct train_opts *o, struct practice *p)
+void practice_init(enum trainer_kind kind, const struct train_opts *o, struct practice *p)
 {
 	*p = practices[kind];
 	p->float8 = o->dtype == PRECISION_FLOAT8 && p->float8 > 0 ? p->float8 : 1;
 }
 
-/* Stages have equally many layers, of which the embedding and the head may count as one each; and each
- * round of an interleaved pipeline is full. */
+/* Returns true if Megatron can split the layers: stages have equally many layers, where the
+ * embedding and the head may count as one each, and each round of an interleaved pipeline is
+ * full. */
 static bool megatron_splits(const struct model *m, const struct layout *l)
 {
 	int64_t stages = (int64_t)l->degree[AXIS_PP] * l->stages;
@@ -99,14 +101,16 @@ static bool megatron_splits(const struct model *m, const struct layout *l)
 	       (l->stages == 1 || l->n_micro % l->degree[AXIS_PP] == 0);
 }
 
-/* torchtitan finds stages that are not its default, two of a rank of an interleaved pipeline, from the layers of
- * one, among which the embedding and the head count as a layer each. PyTorch's interleaved schedule has rounds of
- * equally many micro-batches. */
+/* Returns the layers per stage, from which torchtitan derives the number of stages unless it is
+ * the default, two per rank of an interleaved pipeline. The embedding and the head count as a
+ * layer each. */
 static int64_t titan_layers(const struct model_config *c, const struct layout *l)
 {
 	return ceil_div(c->layers + 2, (int64_t)l->degree[AXIS_PP] * l->stages);
 }
 
+/* Returns true if torchtitan gets these stages. PyTorch's interleaved schedule has rounds of
+ * equally many micro-batches. */
 static bool titan_splits(const struct model *m, const struct layout *l)
 {
 	int64_t pp = l->degree[AXIS_PP], stages = pp * l->stages;
@@ -133,7 +137,7 @@ bool trainer_allows(enum trainer_kind kind, const struct model *m, const struct 
 		return (l->zero == 3 || shared == 1) && titan_splits(m, l) &&
 		       (kept || l->recompute == RECOMPUTE_MATMULS);
 	default:
-		/* it shards over all data-parallel ranks, or none */
+		/* nanotron shards over all data-parallel ranks, or none */
 		return l->zero <= 1 && kept && l->degree[AXIS_CP] == 1 &&
 		       (l->degree[AXIS_DP] == 1 || l->degree[AXIS_FSDP] == 1) &&
 		       l->schedule == SCHEDULE_1F1B;
@@ -147,8 +151,8 @@ bool trainer_has_times(enum trainer_kind kind)
 	return kind != BY_NANOTRON;
 }
 
-/* The errors of few rows, see pt-plan(1), or wider bands where there is none, as trainer_times() says. `across`: tensor
- * or context parallelism reaches other hosts, or sequences are divided. */
+/* The bands are errors of few measurements, see pt-plan(1), or wider where there is none, as
+ * trainer_times() describes. `across`: tensor parallelism spans hosts, or sequences are divided. */
 struct band time_band(
 	enum trainer_kind kind, const struct layout *l, int host_ranks, bool float8)
 {
@@ -169,11 +173,11 @@ const char *trainer_times(enum trainer_kind kind, const char *gpu)
 {
 	static const char *const text[N_TRAINERS] = {
 		[BY_PT] =
-			"four of five of torchtitan's published times on H100 and H200 are in it",
+			"it has four of five of torchtitan's published times on H100 and H200",
 		[BY_MEGATRON] =
-			("wider than the errors of 8 published times on H100 in float8, and "
-			 "assumed where there is none, as of bf16"),
-		[BY_TORCHTITAN] = "of torchtitan's published times on H100 and H200",
+			("wider than the errors of 8 published times on H100 in float8; "
+			 "assumed for all else, such as bf16"),
+		[BY_TORCHTITAN] = "from torchtitan's published times on H100 and H200",
 	};
 	bool titan = kind == BY_PT || kind == BY_TORCHTITAN;
 	if (strcmp(gpu, "h100") && !(titan && !strcmp(gpu, "h200")))
@@ -184,12 +188,10 @@ const char *trainer_times(enum trainer_kind kind, const char *gpu)
 const char *trainer_memories(enum trainer_kind kind)
 {
 	static const char *const text[N_TRAINERS] = {
-		[BY_PT] = "pt's own memories are within",
-		[BY_MEGATRON] =
-			"memories, which were not published, are assumed to be within",
-		[BY_TORCHTITAN] =
-			"memories, which were not compared, are assumed to be within",
-		[BY_NANOTRON] = "memories are within",
+		[BY_PT] = "memory of pt is within",
+		[BY_MEGATRON] = "memory is assumed to be within",
+		[BY_TORCHTITAN] = "memory is assumed to be within",
+		[BY_NANOTRON] = "memory is within",
 	};
 	return text[kind];
 }
@@ -207,20 +209,20 @@ struct band memory_band(enum trainer_kind kind)
 
 /* ---- arguments ------------------------------------------------------------------------------ */
 
-static void flag(struct str *out, const char *name, int64_t value)
+static void print_flag(struct str *out, const char *name, int64_t value)
 {
 	str_printf(out, " --%s %lld", name, (long long)value);
 }
 
-/* A window counts the tokens before the own one. Which layers have it is every Nth without, or a list of the
- * others: [0]*28+[1]*4 has it from layer 28 on. */
+/* Prints the attention window, which counts the tokens before the current one. Layers with it are
+ * given by "every Nth without", or by a list: [0]*28+[1]*4 is a window from layer 28 on. */
 static void megatron_windows(const struct model_config *c, struct str *out)
 {
 	if (!c->window)
 		return;
 	str_printf(out, " --window-size '(%lld,0)'", (long long)c->window - 1);
 	if (c->window_skip > 0 && !c->window_from)
-		flag(out, "window-attn-skip-freq", c->window_skip);
+		print_flag(out, "window-attn-skip-freq", c->window_skip);
 	if (c->window_skip >= 0 && !c->window_from)
 		return;
 	str_puts(out, " --window-attn-skip-freq '");
@@ -233,7 +235,7 @@ static void megatron_windows(const struct model_config *c, struct str *out)
 	str_putc(out, '\'');
 }
 
-/* Those of megatron/training/arguments.py. */
+/* Prints the model as arguments of megatron/training/arguments.py. */
 static void megatron_model(const struct model *m, struct str *out)
 {
 	static const char *const acts[] = {
@@ -241,18 +243,18 @@ static void megatron_model(const struct model *m, struct str *out)
 #include "kernels/acts.h"
 	};
 	const struct model_config *c = &m->c;
-	flag(out, "num-layers", c->layers);
-	flag(out, "hidden-size", c->dim);
-	flag(out, "ffn-hidden-size", c->ffn_dim);
-	flag(out, "num-attention-heads", c->heads);
+	print_flag(out, "num-layers", c->layers);
+	print_flag(out, "hidden-size", c->dim);
+	print_flag(out, "ffn-hidden-size", c->ffn_dim);
+	print_flag(out, "num-attention-heads", c->heads);
 	if (c->kv_heads != c->heads) {
 		str_puts(out, " --group-query-attention");
-		flag(out, "num-query-groups", c->kv_heads);
+		print_flag(out, "num-query-groups", c->kv_heads);
 	}
-	flag(out, "seq-length", c->context);
-	flag(out, "max-position-embeddings", c->context);
+	print_flag(out, "seq-length", c->context);
+	print_flag(out, "max-position-embeddings", c->context);
 	if (m->head_dim * c->heads != c->dim)
-		flag(out, "kv-channels", m->head_dim);
+		print_flag(out, "kv-channels", m->head_dim);
 	if (acts[m->act])
 		str_printf(out, " %s", acts[m->act]);
 	if (m->arch->norm == NORM_RMS)
@@ -263,16 +265,16 @@ static void megatron_model(const struct model *m, struct str *out)
 	if (m->qkv_bias && !m->bias)
 		str_puts(out, " --add-qkv-bias");
 	if (m->out_bias && !m->bias)
-		warn("Megatron-LM has no bias of attention's output (wo) alone, of --bias "
-		     "attention: its model is one without");
+		warn("bias=attention: Megatron-LM cannot add a bias to attention's output "
+		     "(wo) alone; its model has none there");
 	megatron_windows(c, out);
 	if (c->qk_norm)
 		str_puts(out, " --qk-layernorm");
 	if (c->nope_every)
-		flag(out, "no-rope-freq", c->nope_every);
+		print_flag(out, "no-rope-freq", c->nope_every);
 	if (m->arch->rope) {
 		str_puts(out, " --position-embedding-type rope");
-		flag(out, "rotary-base", llround(c->rope_theta));
+		print_flag(out, "rotary-base", llround(c->rope_theta));
 	}
 	if (c->rope_scaling == ROPE_LLAMA3)
 		str_printf(out, " --use-rope-scaling --rope-scaling-factor %g",
@@ -286,15 +288,15 @@ static void megatron_arguments(const struct train_opts *o, const struct model *m
 {
 	const int *degree = l->degree;
 	megatron_model(m, out);
-	flag(out, "micro-batch-size", l->micro_batch);
-	flag(out, "global-batch-size", o->batch);
-	flag(out, "tensor-model-parallel-size", degree[AXIS_TP]);
-	flag(out, "pipeline-model-parallel-size", degree[AXIS_PP]);
-	flag(out, "context-parallel-size", degree[AXIS_CP]);
+	print_flag(out, "micro-batch-size", l->micro_batch);
+	print_flag(out, "global-batch-size", o->batch);
+	print_flag(out, "tensor-model-parallel-size", degree[AXIS_TP]);
+	print_flag(out, "pipeline-model-parallel-size", degree[AXIS_PP]);
+	print_flag(out, "context-parallel-size", degree[AXIS_CP]);
 	if (degree[AXIS_TP] > 1)
 		str_puts(out, " --sequence-parallel");
 	if (l->stages > 1)
-		flag(out, "num-virtual-stages-per-pipeline-rank", l->stages);
+		print_flag(out, "num-virtual-stages-per-pipeline-rank", l->stages);
 	if (m->c.layers % ((int64_t)degree[AXIS_PP] * l->stages))
 		str_puts(out, " --account-for-embedding-in-pipeline-split "
 			      "--account-for-loss-in-pipeline-split");
@@ -304,7 +306,7 @@ static void megatron_arguments(const struct train_opts *o, const struct model *m
 	if (l->zero)
 		str_puts(out, " --use-distributed-optimizer --overlap-param-gather");
 	if (l->zero && degree[AXIS_DP] > 1)
-		flag(out, "num-distributed-optimizer-instances", degree[AXIS_DP]);
+		print_flag(out, "num-distributed-optimizer-instances", degree[AXIS_DP]);
 	str_puts(out, " --overlap-grad-reduce --bf16");
 	if (o->dtype == PRECISION_FLOAT8)
 		str_puts(out, " --fp8-format hybrid");
@@ -315,7 +317,7 @@ static void megatron_arguments(const struct train_opts *o, const struct model *m
 		str_puts(out, " --recompute-granularity selective");
 }
 
-/* Those of torchtitan/config/configs.py; the last word is tyro's. */
+/* Prints arguments of torchtitan/config/configs.py; the last word is a subcommand of tyro. */
 static void torchtitan_arguments(
 	const struct train_opts *o, const struct layout *l, struct str *out)
 {
@@ -328,21 +330,21 @@ static void torchtitan_arguments(
 		[RECOMPUTE_FULL] = "full"};
 	const int *degree = l->degree;
 	int64_t context = o->model.context;
-	flag(out, "training.max_context_length", context);
-	flag(out, "training.num_tokens_per_microbatch_per_dp_rank",
+	print_flag(out, "training.max_context_length", context);
+	print_flag(out, "training.num_tokens_per_microbatch_per_dp_rank",
 		l->micro_batch * context);
-	flag(out, "training.num_tokens_per_train_step", o->batch * context);
-	flag(out, "parallelism.data_parallel_replicate_degree", degree[AXIS_DP]);
-	flag(out, "parallelism.data_parallel_shard_degree", degree[AXIS_FSDP]);
-	flag(out, "parallelism.context_parallel_degree", degree[AXIS_CP]);
-	flag(out, "parallelism.tensor_parallel_degree", degree[AXIS_TP]);
-	flag(out, "parallelism.pipeline_parallel_degree", degree[AXIS_PP]);
+	print_flag(out, "training.num_tokens_per_train_step", o->batch * context);
+	print_flag(out, "parallelism.data_parallel_replicate_degree", degree[AXIS_DP]);
+	print_flag(out, "parallelism.data_parallel_shard_degree", degree[AXIS_FSDP]);
+	print_flag(out, "parallelism.context_parallel_degree", degree[AXIS_CP]);
+	print_flag(out, "parallelism.tensor_parallel_degree", degree[AXIS_TP]);
+	print_flag(out, "parallelism.pipeline_parallel_degree", degree[AXIS_PP]);
 	if (degree[AXIS_PP] > 1) {
-		flag(out, "parallelism.num_pp_microbatches", l->n_micro);
+		print_flag(out, "parallelism.num_pp_microbatches", l->n_micro);
 		str_printf(out, " --parallelism.pipeline_parallel_schedule %s",
 			schedules[l->schedule]);
 		if (l->stages > 2)
-			flag(out, "parallelism.pipeline_parallel_layers_per_stage",
+			print_flag(out, "parallelism.pipeline_parallel_layers_per_stage",
 				titan_layers(&o->model, l));
 	}
 	if (l->zero == 3)
@@ -351,7 +353,7 @@ static void torchtitan_arguments(
 	str_printf(out, " activation-checkpoint:%s", modes[l->recompute]);
 }
 
-/* The keys of its YAML. */
+/* Prints keys of nanotron's YAML. */
 static void nanotron_arguments(
 	const struct train_opts *o, const struct layout *l, struct str *out)
 {

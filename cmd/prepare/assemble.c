@@ -1,7 +1,7 @@
 /*
- * Pieces to shards. What is written is counted first, so that the files have their sizes. It is written
- * in one or two lanes: by tail, all documents in one, else those of each split. A lane takes documents
- * from one stream, or from one of each source by their weights.
+ * Pieces to shards. Tokens are counted first, so that the files are created with their final sizes.
+ * Documents are written in lanes: one lane for a split by tail, else one per split. A lane takes
+ * documents from one stream, or from one stream per source by weight.
  */
 #include "prepare/assembly.h"
 #include "prepare/shard_writer.h"
@@ -34,7 +34,7 @@ static int print_messages(const struct assembly *a, struct prepared *out, struct
 			return -1;
 	}
 	if (out->n_broken)
-		warn("%lld broken line%s passed over", (long long)out->n_broken,
+		warn("%lld broken line%s skipped", (long long)out->n_broken,
 			plural(out->n_broken));
 	return 0;
 }
@@ -49,7 +49,8 @@ static void count_fate(struct prepared *out, enum fate fate)
 	out->n_duplicate += fate == FATE_DUPLICATE;
 }
 
-static int count(struct writing *x, struct prepared *out, struct err *e)
+/* Counts documents by fate, and the tokens of each lane and source. */
+static int count_documents(struct writing *x, struct prepared *out, struct err *e)
 {
 	struct walk w;
 	struct document d;
@@ -67,21 +68,23 @@ static int count(struct writing *x, struct prepared *out, struct err *e)
 	return rc;
 }
 
-/* ---- how much of each source ------------------------------------------------------------------ */
+/* ---- how much of each source
+ * ------------------------------------------------------------------ */
 
-/* The most tokens of a lane with which no source repeats. */
-static double most_tokens(const struct writing *x, const struct share *v, double weights)
+/* Returns the largest number of tokens of a lane with which no source repeats. */
+static double max_unrepeated(
+	const struct writing *x, const struct share *v, double weights)
 {
-	double most = INFINITY;
+	double total = INFINITY;
 	for (int i = 0; i < x->n; i++)
-		most = fmin(
-			most, floor((double)v[i].has *
-				      (weights / x->a->of->inputs->sources[i].weight)));
-	return most;
+		total = fmin(
+			total, floor((double)v[i].has *
+				       (weights / x->a->of->inputs->sources[i].weight)));
+	return total;
 }
 
-/* Divides `total` tokens by weight, exactly: what rounding leaves goes to those that lost most by it. */
-static void divide(const struct writing *x, struct share *v, int64_t total,
+/* Divides `total` tokens by weight, exactly: sources that lost most by rounding get the rest. */
+static void divide_by_weight(const struct writing *x, struct share *v, int64_t total,
 	double weights, bool repeat)
 {
 	const struct source *s = x->a->of->inputs->sources;
@@ -119,7 +122,7 @@ static int decide_shares(struct writing *x, int lane, struct err *e)
 		v->want = v->has;
 		return 0;
 	}
-	if (lane && x->a->of->p->val_fraction <= 0) /* no document is for it */
+	if (lane && x->a->of->p->val_fraction <= 0) /* nothing is for validation */
 		return 0;
 	for (int i = 0; i < x->n; i++) {
 		weights += in->sources[i].weight;
@@ -131,8 +134,8 @@ static int decide_shares(struct writing *x, int lane, struct err *e)
 						: " for training");
 	}
 	int64_t asked = lane ? 0 : x->a->of->p->mix_tokens;
-	int64_t total = asked ? asked : (int64_t)most_tokens(x, v, weights);
-	divide(x, v, total, weights, asked > 0);
+	int64_t total = asked ? asked : (int64_t)max_unrepeated(x, v, weights);
+	divide_by_weight(x, v, total, weights, asked > 0);
 	return 0;
 }
 
@@ -144,13 +147,13 @@ static int64_t lane_tokens(const struct writing *x, int lane)
 	return n;
 }
 
-/* The sizes of the splits; by default, as in nanoGPT, the last tokens are for validation. */
+/* Sets the sizes of the splits; by default, as in nanoGPT, the last tokens are for validation. */
 static int decide_split(struct writing *x, const struct prepared *out, struct err *e)
 {
 	struct assembly *a = x->a;
 	int64_t *total = a->info.total;
 	if (!x->documents && out->n_read + out->n_broken)
-		return err_set(e, EX_DATAERR, "of %lld documents, none is left",
+		return err_set(e, EX_DATAERR, "documents read: %lld; none is left",
 			(long long)(out->n_read + out->n_broken));
 	if (!x->documents)
 		return err_set(e, EX_DATAERR, "%s: the text is empty",
@@ -162,13 +165,13 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 		total[lane] = lane_tokens(x, lane);
 	}
 	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
-		return err_set(e, EX_DATAERR, "%lld document%s, but no token",
+		return err_set(e, EX_DATAERR, "%lld document%s, but no tokens",
 			(long long)x->documents, plural(x->documents));
 	if (x->n_lanes == 1) {
 		shard_split(&a->info, total[SPLIT_TRAIN], a->of->p->val_fraction);
 	} else if (!total[SPLIT_TRAIN] ||
 		   (a->of->p->val_fraction > 0 && !total[SPLIT_VAL])) {
-		return err_set(e, EX_DATAERR, "of %lld documents, none is for %s%s",
+		return err_set(e, EX_DATAERR, "documents: %lld; none is for %s%s",
 			(long long)x->documents,
 			total[SPLIT_TRAIN] ? "validation" : "training",
 			advice_on(ADVICE_EMPTY_SPLIT));
@@ -177,7 +180,7 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 	return 0;
 }
 
-/* Windows instead: they are counted by a first pass over the documents. */
+/* Sets the sizes of the splits in windows, counted by a first pass over the documents. */
 static int decide_windows(struct writing *x, struct err *e)
 {
 	struct shard_info *info = &x->a->info;
@@ -207,7 +210,7 @@ int put_counted(struct writing *x, enum split s, struct token_spans spans, int64
 	struct extent from, int64_t n, struct err *e)
 {
 	static const struct token_span all_but_first = {1, UINT32_MAX};
-	if (!x->a->of->records) /* what counts of a text */
+	if (!x->a->of->records) /* in a text, all tokens that can be predicted */
 		spans = (struct token_spans){&all_but_first, 1};
 	for (int64_t i = 0, end = at + n; at < end;) {
 		while (i < spans.n && spans.v[i].end <= at)
@@ -226,8 +229,8 @@ int put_counted(struct writing *x, enum split s, struct token_spans spans, int64
 	return 0;
 }
 
-/* Tokens of the document of a stream, behind `at` others. */
-static int put(struct writing *x, int lane, const struct share *v, int64_t at,
+/* Writes n tokens of a stream's document, from its token `at` on. */
+static int put_tokens(struct writing *x, int lane, const struct share *v, int64_t at,
 	struct extent from, int64_t n, struct err *e)
 {
 	int64_t part[N_SPLITS] = {0};
@@ -251,7 +254,7 @@ static int put(struct writing *x, int lane, const struct share *v, int64_t at,
 	return 0;
 }
 
-/* The last document is cut where enough is written. */
+/* Writes a document, cut where the source has given all that is wanted. */
 static int write_document(struct writing *x, int lane, struct share *v, struct err *e)
 {
 	bool val = x->n_lanes > 1 ? lane == SPLIT_VAL : !x->train_left;
@@ -260,7 +263,7 @@ static int write_document(struct writing *x, int lane, struct share *v, struct e
 	for (int64_t at = 0, n; v->stream.left && v->done < v->want; at += n) {
 		struct extent from;
 		n = stream_tokens(&v->stream, v->want - v->done, &from, e);
-		if (n < 0 || put(x, lane, v, at, from, n, e))
+		if (n < 0 || put_tokens(x, lane, v, at, from, n, e))
 			return -1;
 		v->done += n;
 		x->done += (double)n;
@@ -269,7 +272,7 @@ static int write_document(struct writing *x, int lane, struct share *v, struct e
 	return 0;
 }
 
-/* The source that is most behind; NULL: all are complete. */
+/* Returns the source with the smallest part of its tokens written; NULL: all are complete. */
 static struct share *next_share(const struct writing *x, int lane)
 {
 	struct share *next = NULL;
@@ -383,7 +386,7 @@ int assemble(struct assembly *a, struct prepared *out, struct err *e)
 	for (int lane = 0; lane < N_SPLITS; lane++)
 		x.shares[lane] = xcalloc((size_t)x.n, sizeof(struct share));
 	int rc = print_messages(a, out, e) || (p->dedup && find_duplicates(a, e)) ||
-		 count(&x, out, e) || decide_split(&x, out, e) ||
+		 count_documents(&x, out, e) || decide_split(&x, out, e) ||
 		 (p->window && decide_windows(&x, e)) || write_lanes(&x, out, e);
 	shard_writer_close(x.w);
 	for (int lane = 0; lane < N_SPLITS; lane++) {

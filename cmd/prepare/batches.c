@@ -1,4 +1,4 @@
-/* All batches of a reader, by several threads: each takes the next one. */
+/* Processes all batches of a reader with several threads, each of which takes the next batch. */
 #include "prepare/pipeline.h"
 
 #include <pthread.h>
@@ -6,13 +6,13 @@
 /* What the threads share. */
 struct queue {
 	const struct batches *b;
-	pthread_mutex_t lock; /* of the reader, and of what follows */
+	pthread_mutex_t lock; /* of the reader and of the fields below */
 	double began;
 	int64_t bad; /* the first batch with an error; INT64_MAX: none */
 	struct err e;
 };
 
-struct taker {
+struct batch_thread {
 	struct queue *q;
 	void *worker;
 	pthread_t thread;
@@ -31,7 +31,7 @@ static void show_progress(const struct queue *q)
 		q->b->bar, (double)reader_done(r), q->b->shows_rate ? note : NULL);
 }
 
-/* With the lock. */
+/* Keeps the error of the first batch. Requires the lock. */
 static void note_error(struct queue *q, int64_t batch, const struct err *e)
 {
 	if (batch >= q->bad)
@@ -40,10 +40,11 @@ static void note_error(struct queue *q, int64_t batch, const struct err *e)
 	q->e = *e;
 }
 
-/* An error of the reader is noted before another thread can call it again, which would meet another one. */
-static void *take_batches(void *with)
+/* Reads and processes batches until the end. An error of the reader is noted before another thread
+ * can call the reader again and get a later error. */
+static void *process_batches(void *arg)
 {
-	struct taker *t = with;
+	struct batch_thread *t = arg;
 	struct queue *q = t->q;
 	struct batch batch = {0};
 	pthread_mutex_lock(&q->lock);
@@ -72,19 +73,19 @@ int64_t batches_run(
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.began = clock_seconds(),
 		.bad = INT64_MAX};
-	scoped_ptr struct taker *all = xcalloc((size_t)n, sizeof(*all));
+	scoped_ptr struct batch_thread *all = xcalloc((size_t)n, sizeof(*all));
 	pthread_attr_t how;
 	int started = 1;
 	pthread_attr_init(&how);
 	pthread_attr_setstacksize(&how, STACK);
 	for (int i = 0; i < n; i++)
-		all[i] = (struct taker){
+		all[i] = (struct batch_thread){
 			.q = &q, .worker = (char *)workers + (size_t)i * worker_bytes};
-	/* (the others do the work of a thread that cannot be started) */
-	while (started < n &&
-		!pthread_create(&all[started].thread, &how, take_batches, &all[started]))
+	/* (if a thread cannot be started, the others do its work) */
+	while (started < n && !pthread_create(&all[started].thread, &how, process_batches,
+				      &all[started]))
 		started++;
-	take_batches(&all[0]);
+	process_batches(&all[0]);
 	for (int i = 1; i < started; i++)
 		pthread_join(all[i].thread, NULL);
 	pthread_attr_destroy(&how);

@@ -1,6 +1,6 @@
 /*
- * Threads that write blocks. The caller queues blocks, and when no block is free it takes one of the queue
- * itself; so one thread needs no other, and memory is bounded by the number of blocks.
+ * Threads that write blocks. The caller queues blocks, and when no block is free it writes one from
+ * the queue itself. So it works with a single thread, and the number of blocks bounds the memory.
  */
 #include "prepare/block_writer.h"
 #include "prepare/pipeline.h"
@@ -8,7 +8,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-struct read_of_block {
+struct block_read {
 	struct extent from;
 	int64_t to, n_bytes; /* in the block */
 };
@@ -18,14 +18,14 @@ struct out_block {
 	int64_t number; /* in the dataset */
 	char *data;
 	int64_t n_bytes;
-	struct read_of_block *reads; /* what is to be read into it */
+	struct block_read *reads; /* pending reads into the block */
 	int64_t n_reads;
 	struct out_block *next; /* in a list */
 };
 
 struct block_writer {
 	pthread_mutex_t lock;
-	pthread_cond_t queued,	  /* there is a block to write, or the end */
+	pthread_cond_t queued,	  /* a block was queued, or stop was set */
 		changed;	  /* a block is free, or was hashed */
 	struct out_block *blocks; /* [n_blocks] */
 	int n_blocks;
@@ -33,9 +33,9 @@ struct block_writer {
 	struct out_block *first, **last; /* the queue */
 	int n_busy;			 /* blocks that threads are writing */
 	bool stop, failed;
-	struct err e; /* of the first that failed */
+	struct err e; /* of the first block that failed */
 	pthread_t *threads;
-	int n_threads, n_started; /* the caller is one of n_threads, and not started */
+	int n_threads, n_started; /* only n_threads includes the caller's thread */
 };
 
 /* ---- a block ----------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ struct block_writer {
 static int read_all(const struct out_block *b, struct err *e)
 {
 	for (int64_t i = 0; i < b->n_reads; i++) {
-		const struct read_of_block *r = &b->reads[i];
+		const struct block_read *r = &b->reads[i];
 		if (file_read_at(r->from.fd, "a work file", b->data + r->to,
 			    (size_t)r->n_bytes, r->from.at, e))
 			return -1;
@@ -53,7 +53,7 @@ static int read_all(const struct out_block *b, struct err *e)
 	return 0;
 }
 
-/* After the blocks before it. */
+/* Adds a block to the hash of its dataset, after all previous blocks. */
 static void hash_in_order(struct block_writer *w, const struct out_block *b, bool good)
 {
 	struct out_dataset *to = b->to;
@@ -75,13 +75,13 @@ static int write_out(const struct out_block *b, struct err *e)
 	int64_t at = in->offset + b->number * in->block_rows * in->row_bytes;
 	if (pwrite_all(b->to->fd, b->data, (size_t)b->n_bytes, at))
 		return err_errno(e, b->to->name);
-	/* (only a hint: what fails is seen when the file is synced) */
+	/* (only a hint: a failure is reported when the file is synced) */
 	if (b->to->syncs)
 		sync_file_range(b->to->fd, at, b->n_bytes, SYNC_FILE_RANGE_WRITE);
 	return 0;
 }
 
-/* Takes the oldest block of the queue and writes it. Called and left with the lock. */
+/* Writes the oldest block of the queue. Releases the lock meanwhile. */
 static void write_first(struct block_writer *w)
 {
 	struct out_block *b = w->first;
@@ -109,9 +109,9 @@ static void write_first(struct block_writer *w)
 	pthread_cond_broadcast(&w->changed);
 }
 
-static void *work(void *with)
+static void *write_blocks(void *arg)
 {
-	struct block_writer *w = with;
+	struct block_writer *w = arg;
 	pthread_mutex_lock(&w->lock);
 	for (;;) {
 		while (!w->first && !w->stop)
@@ -135,7 +135,7 @@ struct block_writer *block_writer_open(int threads)
 	w->last = &w->first;
 	w->n_threads = threads;
 	w->threads = xcalloc((size_t)threads, sizeof(*w->threads));
-	/* One is being filled for each split, and for each thread one is being written, one is waiting. */
+	/* One block per split is filled; one per thread is written, and one is queued. */
 	w->n_blocks = N_SPLITS + 2 * threads - 1;
 	w->blocks = xcalloc((size_t)w->n_blocks, sizeof(*w->blocks));
 	for (int i = 0; i < w->n_blocks; i++) {
@@ -180,14 +180,14 @@ void out_block_add(struct out_block *b, const struct extent *from, int64_t n_byt
 		memcpy(b->data + to, from->memory + from->at, (size_t)n_bytes);
 		return;
 	}
-	struct read_of_block *r = b->n_reads ? &b->reads[b->n_reads - 1] : NULL;
+	struct block_read *r = b->n_reads ? &b->reads[b->n_reads - 1] : NULL;
 	if (r && r->from.fd == from->fd && r->to + r->n_bytes == to &&
 		r->from.at + r->n_bytes == from->at) {
 		r->n_bytes += n_bytes;
 		return;
 	}
 	b->reads = xgrow(b->reads, b->n_reads, sizeof(*b->reads));
-	b->reads[b->n_reads++] = (struct read_of_block){*from, to, n_bytes};
+	b->reads[b->n_reads++] = (struct block_read){*from, to, n_bytes};
 }
 
 void out_block_end(struct block_writer *w, struct out_block *b)
@@ -197,7 +197,7 @@ void out_block_end(struct block_writer *w, struct out_block *b)
 	*w->last = b;
 	w->last = &b->next;
 	if (w->n_started < w->n_threads - 1 &&
-		!pthread_create(&w->threads[w->n_started], NULL, work, w))
+		!pthread_create(&w->threads[w->n_started], NULL, write_blocks, w))
 		w->n_started++;
 	if (w->n_started)
 		pthread_cond_signal(&w->queued);
@@ -226,7 +226,7 @@ void block_writer_close(struct block_writer *w)
 	if (!w)
 		return;
 	pthread_mutex_lock(&w->lock);
-	w->failed = w->stop = true; /* what is queued is passed over */
+	w->failed = w->stop = true; /* queued blocks are discarded */
 	pthread_cond_broadcast(&w->queued);
 	pthread_mutex_unlock(&w->lock);
 	for (int i = 0; i < w->n_started; i++)

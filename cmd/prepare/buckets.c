@@ -1,4 +1,4 @@
-/* Records in temporary files, so that what is sorted at one time fits into memory. */
+/* Records in temporary files, each small enough to be sorted in memory. */
 #include "prepare/assembly.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ struct buckets *buckets_open(const struct pieces *w, int n, struct err *e)
 	struct buckets *b = xcalloc(1, sizeof(*b));
 	b->v = xcalloc((size_t)n, sizeof(*b->v));
 	for (b->n = 0; b->n < n; b->n++) {
-		b->v[b->n].fd = pieces_scratch(w, e);
+		b->v[b->n].fd = pieces_create_scratch(w, e);
 		if (b->v[b->n].fd < 0) {
 			buckets_close(b);
 			return NULL;
@@ -34,7 +34,7 @@ struct buckets *buckets_open(const struct pieces *w, int n, struct err *e)
 	return b;
 }
 
-static int flush(struct bucket *x, struct err *e)
+static int flush_bucket(struct bucket *x, struct err *e)
 {
 	if (pwrite_all(x->fd, x->buffer.s, x->buffer.len, x->n_bytes))
 		return err_set(e, EX_IOERR, "a temporary file: %s", strerror(errno));
@@ -48,7 +48,7 @@ int buckets_put(
 {
 	struct bucket *x = &b->v[bucket];
 	str_add(&x->buffer, p, n_bytes);
-	return x->buffer.len < BUFFER_BYTES ? 0 : flush(x, e);
+	return x->buffer.len < BUFFER_BYTES ? 0 : flush_bucket(x, e);
 }
 
 int buckets_fd(const struct buckets *b, int bucket)
@@ -56,7 +56,7 @@ int buckets_fd(const struct buckets *b, int bucket)
 	return b->v[bucket].fd;
 }
 
-static void unmap(struct buckets *b)
+static void unmap_bucket(struct buckets *b)
 {
 	if (b->map)
 		munmap(b->map, b->map_bytes);
@@ -66,10 +66,10 @@ static void unmap(struct buckets *b)
 int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struct err *e)
 {
 	struct bucket *x = &b->v[bucket];
-	if (flush(x, e))
+	if (flush_bucket(x, e))
 		return -1;
 	str_free(&x->buffer);
-	unmap(b);
+	unmap_bucket(b);
 	*p = NULL;
 	*n = x->n_bytes;
 	if (!x->n_bytes)
@@ -87,7 +87,7 @@ void buckets_close(struct buckets *b)
 {
 	if (!b)
 		return;
-	unmap(b);
+	unmap_bucket(b);
 	for (int i = 0; i < b->n; i++) {
 		close(b->v[i].fd);
 		str_free(&b->v[i].buffer);

@@ -1,4 +1,4 @@
-/* Which documents have the text of an earlier one: equal hashes of 128 bits. */
+/* Finds documents with the text of an earlier document, by equal hashes of 128 bits. */
 #include "prepare/assembly.h"
 
 enum { BUCKET_BITS = 8 };
@@ -18,7 +18,8 @@ static int by_hash(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-static int scatter(const struct assembly *a, struct buckets *b, int64_t *n, struct err *e)
+static int scatter_hashes(
+	const struct assembly *a, struct buckets *b, int64_t *n, struct err *e)
 {
 	struct walk w;
 	struct document d;
@@ -38,7 +39,7 @@ static int scatter(const struct assembly *a, struct buckets *b, int64_t *n, stru
 	return rc;
 }
 
-static int mark(struct assembly *a, struct buckets *b, int bucket, struct err *e)
+static int mark_equal(struct assembly *a, struct buckets *b, int bucket, struct err *e)
 {
 	const char *p;
 	int64_t n_bytes;
@@ -63,11 +64,11 @@ int find_duplicates(struct assembly *a, struct err *e)
 	struct buckets *b = buckets_open(a->of->pieces, 1 << BUCKET_BITS, e);
 	if (!b)
 		return -1;
-	int rc = scatter(a, b, &n, e);
+	int rc = scatter_hashes(a, b, &n, e);
 	if (!rc)
 		a->duplicates = xcalloc((size_t)(n / 64 + 1), sizeof(uint64_t));
 	for (int i = 0; i < 1 << BUCKET_BITS && !rc; i++)
-		rc = mark(a, b, i, e);
+		rc = mark_equal(a, b, i, e);
 	buckets_close(b);
 	return rc;
 }

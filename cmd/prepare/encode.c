@@ -1,6 +1,6 @@
 /*
- * Batches to pieces. Each thread of each rank takes the next batch, and encodes it if it is one of its
- * rank's. So all ranks read all of the text, which takes much less time than its encoding.
+ * Batches to pieces. Each thread takes its rank's next batch, and encodes it if the batch belongs
+ * to the rank. So all ranks read all text, which takes much less time than encoding it.
  */
 #include "base/progress.h"
 #include "prepare/pipeline.h"
@@ -15,7 +15,7 @@ const char text_changed[] = "the text changed while it was read";
 struct shared {
 	struct encoding *x;
 	pthread_mutex_t lock; /* of x->keys, and of x->learn */
-	uint64_t options;     /* their hash */
+	uint64_t options;     /* hash of the options */
 };
 
 /* What a thread owns. */
@@ -25,13 +25,13 @@ struct worker {
 	struct document_text document;
 	uint32_t *ids;
 	int64_t n_ids;
-	struct text_changes changes; /* of a document that says what counts */
-	/* Of a document that says what counts: what is next. */
+	struct text_changes changes; /* made by normalization */
+	/* The position in a document with records. */
 	struct {
-		int64_t token, byte, counted;
-		struct token_span last; /* not yet in the piece */
+		int64_t token, byte, counted; /* counted: index in marked.counted */
+		struct token_span last;	      /* not yet in the piece */
 		uint32_t n_spans;
-		bool counts; /* the token before it, even if that is the first */
+		bool counts; /* the previous token counts, even if it is the first */
 	} next;
 };
 
@@ -48,10 +48,10 @@ static struct piece_document *add_document(struct piece *p)
 static void add_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 {
 	char bytes[2048];
-	int64_t most = (int64_t)sizeof(bytes) / p->head.row_bytes;
+	int64_t per_call = (int64_t)sizeof(bytes) / p->head.row_bytes;
 	p->head.n_tokens += n;
 	for (int64_t i = 0, now; i < n; i += now) {
-		now = min64(n - i, most);
+		now = min64(n - i, per_call);
 		str_add(&p->tokens, bytes,
 			shard_tokens(bytes, ids + i, now, p->head.row_bytes));
 	}
@@ -69,8 +69,8 @@ static void end_span(struct worker *w)
 	*s = (struct token_span){0};
 }
 
-/* The next n tokens count, but for the first of the document, which nothing predicts. */
-static void count(struct worker *w, int64_t n)
+/* Marks the next n tokens as counted, except the first of the document, which nothing predicts. */
+static void mark_counted(struct worker *w, int64_t n)
 {
 	uint32_t at = (uint32_t)max64(1, w->next.token),
 		 end = (uint32_t)(w->next.token + n);
@@ -84,8 +84,8 @@ static void count(struct worker *w, int64_t n)
 	w->next.last.end = end;
 }
 
-/* A token counts if one of its bytes does. */
-static void count_tokens(struct worker *w, const uint32_t *ids, int64_t n)
+/* Marks which of the next n tokens count: a token counts if any of its bytes does. */
+static void mark_counted_tokens(struct worker *w, const uint32_t *ids, int64_t n)
 {
 	const struct marked *m = &w->document.marked;
 	const int64_t *offset = w->s->x->t->vocab.offset;
@@ -107,13 +107,13 @@ static void count_tokens(struct worker *w, const uint32_t *ids, int64_t n)
 		w->next.counts = i == from && w->next.counts;
 		for (from = i; i < n && at < next.end; i++)
 			at += offset[ids[i] + 1] - offset[ids[i]];
-		count(w, i - from);
+		mark_counted(w, i - from);
 		w->next.counts = i > from || w->next.counts;
 	}
 	w->next.byte = at;
 }
 
-/* Encodes text[0..n), behind which n_more bytes follow. Returns -1 - i if byte i is wrong. */
+/* Encodes text[0..n), after which n_more bytes follow. Returns -1 - i if byte i is invalid. */
 static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_more,
 	bool last, struct err *e)
 {
@@ -122,20 +122,20 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 	for (int64_t slice = SLICE; at < n;) {
 		int64_t here = min64(slice, n + n_more - at), n_out;
 		bool final = last && at + here == n;
-		int64_t room = tokenizer_room(t, here);
-		if (room > w->n_ids) {
-			w->n_ids = room;
-			w->ids = xrealloc(w->ids, (size_t)room * sizeof(*w->ids));
+		int64_t capacity = tokenizer_room(t, here);
+		if (capacity > w->n_ids) {
+			w->n_ids = capacity;
+			w->ids = xrealloc(w->ids, (size_t)capacity * sizeof(*w->ids));
 		}
 		int64_t used = t->kind->encode(
-			t, text + at, here, final, w->ids, room, &n_out, e);
+			t, text + at, here, final, w->ids, capacity, &n_out, e);
 		if (used < 0)
 			return TEXT_BAD(at + TEXT_BAD(used));
 		if (!used && at + here == n + n_more)
 			break;
 		add_tokens(&w->piece, w->ids, n_out);
 		if (w->document.records)
-			count_tokens(w, w->ids, n_out);
+			mark_counted_tokens(w, w->ids, n_out);
 		at += used;
 		slice = used ? SLICE : 2 * slice;
 	}
@@ -143,12 +143,12 @@ static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_m
 		return at;
 	err_set(e, EX_DATAERR,
 		last ? "the text ends within a character"
-		     : "the tokenizer ends a word elsewhere in a part of this document than in "
-		       "all of it, so that it cannot be encoded in parts");
+		     : "this document cannot be encoded in parts: in a part, the tokenizer ends a "
+		       "word at another place than in the whole document");
 	return TEXT_BAD(at);
 }
 
-/* Where byte `at` of the text is in what it became; *next: the first change that is not before it. */
+/* Returns the place of byte `at` in the normalized text. *next: the first change not before it. */
 static int64_t changed_place(
 	const struct text_changes *c, int64_t *next, int64_t at, bool is_end)
 {
@@ -160,7 +160,7 @@ static int64_t changed_place(
 	return *next ? at + x[-1].to_end - x[-1].end : at;
 }
 
-/* The tokenizer may normalize the text: what counts is then of what the text becomes, whose bytes are returned. */
+/* Moves the counted extracts to their places in the normalized text. Returns its size. */
 static int64_t count_changed(struct worker *w, struct err *e)
 {
 	struct marked *m = &w->document.marked;
@@ -181,7 +181,7 @@ static int64_t count_changed(struct worker *w, struct err *e)
 	return c->n ? all + c->v[c->n - 1].to_end - c->v[c->n - 1].end : all;
 }
 
-/* A text with tokens that are known: it is encoded between them. */
+/* Encodes a text around its marker tokens. */
 static int64_t encode_marked(struct worker *w, struct err *e)
 {
 	const struct marked *m = &w->document.marked;
@@ -195,30 +195,30 @@ static int64_t encode_marked(struct worker *w, struct err *e)
 			return TEXT_BAD(at);
 		if (next && next->id != BPE_NONE) {
 			add_tokens(&w->piece, &next->id, 1);
-			count_tokens(w, &next->id, 1);
+			mark_counted_tokens(w, &next->id, 1);
 		}
 		at = next ? next->at.end : all;
 	}
 	if (w->next.byte != changed) {
-		err_set(e, EX_SOFTWARE, "the tokens have %lld bytes, but the text %lld",
+		err_set(e, EX_SOFTWARE, "the tokens have %lld bytes, the text has %lld",
 			(long long)w->next.byte, (long long)changed);
 		return TEXT_BAD(0);
 	}
 	return all;
 }
 
-static void put_ids(struct worker *w)
+static void add_ids(struct worker *w)
 {
 	const struct marked *m = &w->document.marked;
 	add_tokens(&w->piece, m->ids, m->n_ids);
 	for (int64_t i = 0; i < m->n_counted; i++) {
 		w->next.token = m->counted[i].begin;
-		count(w, m->counted[i].end - m->counted[i].begin);
+		mark_counted(w, m->counted[i].end - m->counted[i].begin);
 	}
 	w->next.token = m->n_ids;
 }
 
-/* Like encode(). */
+/* Encodes a part of a document, with or without records. Returns as encode(). */
 static int64_t encode_document(struct worker *w, const struct document_part *part,
 	const char *text, int64_t n, struct err *e)
 {
@@ -227,19 +227,19 @@ static int64_t encode_document(struct worker *w, const struct document_part *par
 	memset(&w->next, 0, sizeof(w->next));
 	if (!w->document.marked.n_ids)
 		return encode_marked(w, e);
-	put_ids(w);
+	add_ids(w);
 	return n;
 }
 
-static void put_end_of_text(struct worker *w)
+static void add_end_of_text(struct worker *w)
 {
 	const struct encoding *x = w->s->x;
 	uint32_t end = (uint32_t)x->end_of_text;
 	if (x->end_of_text < 0)
 		return;
 	add_tokens(&w->piece, &end, 1);
-	if (w->document.records && w->next.counts) /* as the token before it */
-		count(w, 1);
+	if (w->document.records && w->next.counts) /* as the previous token does */
+		mark_counted(w, 1);
 }
 
 static int64_t learn(
@@ -267,9 +267,9 @@ static bool is_jsonl(const struct worker *w, const struct document_part *part)
 	return w->s->x->inputs->files[part->file].jsonl;
 }
 
-/* Prefixes an error of byte `bad` of the part's text. */
-static int at_byte(const struct worker *w, const struct document_part *part, int64_t bad,
-	struct err *e)
+/* Prefixes an error with the file and the place of byte `bad` of the part's text. */
+static int prefix_place(const struct worker *w, const struct document_part *part,
+	int64_t bad, struct err *e)
 {
 	if (is_jsonl(w, part))
 		return err_prefix(e,
@@ -279,14 +279,14 @@ static int at_byte(const struct worker *w, const struct document_part *part, int
 		e, "%s: byte %lld: ", file_name(w, part), (long long)(part->where + bad));
 }
 
-static int fate_of(struct worker *w, const struct document_part *part, const char *text,
+static int part_fate(struct worker *w, const struct document_part *part, const char *text,
 	int64_t n, struct err *e)
 {
 	return part->first && part->last ? filter_fate(w->s->x->filter, text, n, e)
 					 : FATE_PART;
 }
 
-/* Only a text that is longer than most lines can have more marks behind a character than can be normalized. */
+/* Returns true if a text has too many combining marks on one character to be normalized. */
 static bool has_too_many_marks(
 	struct worker *w, const char *text, int64_t n, struct err *why)
 {
@@ -296,20 +296,20 @@ static bool has_too_many_marks(
 	       tokenizer_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
 }
 
-static int do_document(struct worker *w, const struct document_part *part,
+static int process_document(struct worker *w, const struct document_part *part,
 	const char *text, int64_t n, struct err *e)
 {
 	const struct encoding *x = w->s->x;
 	int64_t used;
 	if (x->learn) {
 		used = learn(w, text, n, part->last, e);
-		return used < 0 ? at_byte(w, part, TEXT_BAD(used), e) : 0;
+		return used < 0 ? prefix_place(w, part, TEXT_BAD(used), e) : 0;
 	}
 	const struct input_file *f = &x->inputs->files[part->file];
 	struct err why = {0};
-	int fate = fate_of(w, part, text, n, e);
+	int fate = part_fate(w, part, text, n, e);
 	if (fate < 0)
-		return at_byte(w, part, 0, e);
+		return prefix_place(w, part, 0, e);
 	if (f->jsonl && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
 		return batch_broken(x->p, f, part, &w->document, &why, e) < 0 ? -1 : 0;
 	struct piece_document *d = add_document(&w->piece);
@@ -325,9 +325,9 @@ static int do_document(struct worker *w, const struct document_part *part,
 	if (used < 0 && x->again) /* it was valid before */
 		return err_set(e, EX_DATAERR, "%s: %s", file_name(w, part), text_changed);
 	if (used < 0)
-		return at_byte(w, part, TEXT_BAD(used), e);
+		return prefix_place(w, part, TEXT_BAD(used), e);
 	if (part->last)
-		put_end_of_text(w);
+		add_end_of_text(w);
 	end_span(w);
 	d->n_spans = w->next.n_spans;
 	d->n_tokens = w->piece.head.n_tokens - before;
@@ -336,7 +336,7 @@ static int do_document(struct worker *w, const struct document_part *part,
 
 /* ---- a batch ------------------------------------------------------------------------------ */
 
-/* What a piece depends on beside the text of its batch. */
+/* Hashes all that a piece depends on except the text of its batch. */
 static uint64_t hash_options(const struct encoding *x)
 {
 	const struct prepare *p = x->p;
@@ -357,7 +357,7 @@ static uint64_t hash_options(const struct encoding *x)
 	return hash_bytes(all.s, all.len, 0);
 }
 
-static struct hash128 key_of(const struct batch *b, uint64_t options)
+static struct hash128 batch_key(const struct batch *b, uint64_t options)
 {
 	struct hash128 all[2] = {
 		hash128_bytes(b->text.s, b->text.len, options),
@@ -371,16 +371,16 @@ static void keep_key(struct shared *s, int64_t number, struct hash128 key)
 {
 	struct encoding *x = s->x;
 	pthread_mutex_lock(&s->lock);
-	if (number >= x->room) {
-		x->room = max64(1024, 2 * number);
-		x->keys = xrealloc(x->keys, (size_t)x->room * sizeof(*x->keys));
+	if (number >= x->keys_capacity) {
+		x->keys_capacity = max64(1024, 2 * number);
+		x->keys = xrealloc(x->keys, (size_t)x->keys_capacity * sizeof(*x->keys));
 	}
 	x->keys[number] = key;
 	x->n_batches = max64(x->n_batches, number + 1);
 	pthread_mutex_unlock(&s->lock);
 }
 
-static int do_part(struct worker *w, const struct batch *b,
+static int process_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {
 	const struct encoding *x = w->s->x;
@@ -388,10 +388,10 @@ static int do_part(struct worker *w, const struct batch *b,
 	int rc = batch_text(x->p, &x->inputs->files[part->file], b, part, d, e);
 	if (rc)
 		return rc < 0 ? -1 : 0;
-	return do_document(w, part, d->text, d->n, e);
+	return process_document(w, part, d->text, d->n, e);
 }
 
-static int do_batch(void *worker, const struct batch *b, struct err *e)
+static int process_batch(void *worker, const struct batch *b, struct err *e)
 {
 	struct worker *w = worker;
 	struct encoding *x = w->s->x;
@@ -401,10 +401,10 @@ static int do_batch(void *worker, const struct batch *b, struct err *e)
 		bool mine = b->number % x->comm->size == x->comm->rank;
 		if (!mine && x->comm->rank)
 			return 0;
-		key = key_of(b, w->s->options);
+		key = batch_key(b, w->s->options);
 		if (!x->comm->rank)
 			keep_key(w->s, b->number, key);
-		if (!mine || pieces_have(x->pieces, b->number, key))
+		if (!mine || pieces_contain(x->pieces, b->number, key))
 			return 0;
 	}
 	p->head = (struct piece_head){.number = b->number,
@@ -417,7 +417,7 @@ static int do_batch(void *worker, const struct batch *b, struct err *e)
 	w->document.n_broken = 0;
 	w->document.messages = &p->messages;
 	for (int64_t i = 0; i < b->n_parts; i++)
-		if (do_part(w, b, &b->parts[i], e))
+		if (process_part(w, b, &b->parts[i], e))
 			return -1;
 	p->head.n_lines_broken = w->document.n_broken;
 	return x->learn ? 0 : pieces_add(x->pieces, p, e);
@@ -433,8 +433,8 @@ static void worker_free(struct worker *w)
 
 /* ---- all batches ------------------------------------------------------------------------- */
 
-/* The error of the first batch that has one, on all ranks: `bad` is this rank's. */
-static int agree(struct comm *c, int64_t bad, struct err *e)
+/* Keeps only the error of the first bad batch over all ranks; `bad` is this rank's. Collective. */
+static int agree_on_error(struct comm *c, int64_t bad, struct err *e)
 {
 	int64_t first = comm_min_i64(c, bad);
 	if (bad != first)
@@ -449,7 +449,7 @@ int encode_all(struct encoding *x, struct err *e)
 	struct progress bar;
 	struct reader *reader = reader_open(
 		x->p, x->inputs, x->t, !x->learn && filter_has_expressions(x->filter));
-	const struct batches all = {reader, &bar, true, do_batch};
+	const struct batches all = {reader, &bar, true, process_batch};
 	int threads = x->p->threads < 1 ? 1 : x->p->threads;
 	scoped_ptr struct worker *w = xcalloc((size_t)threads, sizeof(*w));
 	struct err mine = {0};
@@ -463,7 +463,7 @@ int encode_all(struct encoding *x, struct err *e)
 		worker_free(&w[i]);
 	x->text_bytes = reader_text_bytes(reader);
 	x->text_hash = reader_close(reader);
-	if (!agree(x->comm, bad, &mine))
+	if (!agree_on_error(x->comm, bad, &mine))
 		return 0;
 	*e = mine;
 	return -1;

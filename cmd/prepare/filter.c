@@ -1,4 +1,4 @@
-/* Which documents are kept: by length and by regular expressions. */
+/* Selects documents by length and by regular expressions. */
 #include "prepare/pipeline.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -72,8 +72,7 @@ enum fate filter_length(const struct filter *f, int64_t n_bytes)
 							: FATE_KEPT;
 }
 
-/* Compiled code has 32 KiB for backtracking, which an expression may need for some hundred lines; the
- * interpreter takes memory as it needs it. */
+/* Matches by compiled code or, if its 32 KiB for backtracking overflow, by the interpreter. */
 static int match(
 	const pcre2_code *code, const char *text, int64_t n, pcre2_match_data *data)
 {

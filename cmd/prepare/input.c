@@ -11,19 +11,19 @@ struct input {
 	struct unpacked *bytes;
 };
 
-static int is_shard(const char *name, struct err *e)
+static int reject_shard(const char *name, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: is HDF5, as shards are, and no text%s", name,
+	return err_set(e, EX_DATAERR, "%s: is HDF5, as shards are, not text%s", name,
 		advice_on(ADVICE_TOKENS));
 }
 
-/* Looks at the first bytes. */
-static int begin(const struct input *in, const struct input_file *f, struct err *e)
+/* Rejects files that are not text, by their first bytes. */
+static int check_format(const struct input *in, const struct input_file *f, struct err *e)
 {
 	size_t n;
 	const char *first = unpacked_first(in->bytes, &n);
 	if (!f->given && h5_begins(first, n))
-		return is_shard(f->name, e);
+		return reject_shard(f->name, e);
 	return !f->any_bytes && file_refuse_foreign(f->name, first, n, FOREIGN_TEXT, e)
 		       ? -1
 		       : 0;
@@ -45,7 +45,7 @@ struct input *input_open(struct input_file *f, bool decompress, struct err *e)
 		err_errno(e, f->name);
 	else
 		in->bytes = unpacked_open(in->fd, f->name, decompress, least, e);
-	if (!in->bytes || begin(in, f, e)) {
+	if (!in->bytes || check_format(in, f, e)) {
 		input_close(in);
 		return NULL;
 	}

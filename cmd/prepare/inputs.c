@@ -1,4 +1,4 @@
-/* The list of input files: operands and sources, folders, patterns. */
+/* The list of input files: operands, sources, directories, patterns. */
 #include "prepare/pipeline.h"
 #include "prepare/token_file.h"
 
@@ -20,8 +20,8 @@ static bool is_jsonl(const char *path)
 	return false;
 }
 
-/* Token files among the arguments are converted; those of folders, patterns and sources would be taken
- * for text. */
+/* Adds a file. Rejects token files in directories, patterns and sources, which would be read as
+ * text; token_convert.c handles token files among the operands. */
 static int add_file(struct inputs *in, const struct prepare *p, const char *path,
 	const struct stat *st, struct err *e)
 {
@@ -46,21 +46,21 @@ static int add_file(struct inputs *in, const struct prepare *p, const char *path
 	return 0;
 }
 
-/* Work files may be in a folder with text. */
-static bool is_work_folder(const struct prepare *p, const struct stat *st)
+/* Returns true for the work directory, which may be inside a directory of text. */
+static bool is_work_directory(const struct prepare *p, const struct stat *st)
 {
 	struct stat work;
 	return p->work && stat(p->work, &work) == 0 && work.st_dev == st->st_dev &&
 	       work.st_ino == st->st_ino;
 }
 
-static int add_folder(struct inputs *in, const struct prepare *p, const char *path,
+static int add_directory(struct inputs *in, const struct prepare *p, const char *path,
 	int depth, struct err *e)
 {
 	scoped_dir *d = opendir(path);
 	if (!d || depth > MAX_DEPTH)
 		return err_set(e, EX_IOERR, "%s: %s", path,
-			d ? "too many folders in folders" : strerror(errno));
+			d ? "directories are nested too deeply" : strerror(errno));
 	scoped_strs names = {0};
 	errno = 0;
 	for (const struct dirent *x; (x = readdir(d)); errno = 0)
@@ -76,9 +76,9 @@ static int add_folder(struct inputs *in, const struct prepare *p, const char *pa
 			rc = err_errno(e, child);
 		else if (S_ISREG(st.st_mode))
 			rc = add_file(in, p, child, &st, e);
-		else if (S_ISDIR(link.st_mode) && !is_work_folder(p, &link))
+		else if (S_ISDIR(link.st_mode) && !is_work_directory(p, &link))
 			/* links could form a circle */
-			rc = add_folder(in, p, child, depth + 1, e);
+			rc = add_directory(in, p, child, depth + 1, e);
 	}
 	return rc;
 }
@@ -97,10 +97,10 @@ static int add_path(
 	if (!S_ISDIR(st.st_mode))
 		return add_file(in, p, path, &st, e);
 	int64_t before = in->n;
-	if (add_folder(in, p, path, 0, e))
+	if (add_directory(in, p, path, 0, e))
 		return -1;
 	if (in->n == before)
-		return err_set(e, EX_DATAERR, "%s: the folder has no files", path);
+		return err_set(e, EX_DATAERR, "%s: the directory has no files", path);
 	return 0;
 }
 
@@ -113,8 +113,8 @@ static int add_operand(
 	int rc = glob(text, 0, NULL, &found);
 	if (rc)
 		rc = err_set(e, EX_IOERR,
-			rc == GLOB_NOMATCH ? "%s: no file has such a name"
-					   : "%s: a folder could not be read",
+			rc == GLOB_NOMATCH ? "%s: no file matches the pattern"
+					   : "%s: a directory cannot be read",
 			text);
 	for (size_t i = 0; i < found.gl_pathc && !rc; i++)
 		rc = add_path(in, p, found.gl_pathv[i], e);
@@ -132,13 +132,13 @@ static struct source *add_source(struct inputs *in, const char *name, size_t n)
 	return s;
 }
 
-/* Weights whose products with numbers of tokens, and whose sums, are exact enough. */
+/* Limits weights so that their sums, and products with token counts, are exact enough. */
 static bool is_weight(double x)
 {
 	return x >= 1e-9 && x <= 1e9;
 }
 
-/* NAME=WEIGHT:PATH; a source may have several paths. */
+/* Adds the files of NAME=WEIGHT:PATH; a source may have several paths. */
 static int parse_source(
 	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
 {
@@ -172,7 +172,7 @@ static int add_all(struct inputs *in, const struct prepare *p,
 {
 	if (p->sources.n && operands->n)
 		return err_set(e, EX_USAGE,
-			"%s: with --source, every input is one of a source",
+			"%s: with --source, every input must belong to a source",
 			operands->v[0]);
 	for (int64_t i = 0; i < p->sources.n; i++)
 		if (parse_source(in, p, p->sources.v[i], e))

@@ -1,7 +1,7 @@
 /*
- * The text of a line of JSONL. Most lines are flat objects of strings, numbers and words: these are read
- * here, faster than jansson does: with it alone, preparing 120 MB of lines of 3 kB takes 2.4 (gpt2) to 3.4 (byte) times
- * as much processor time. Every other line, also one that is not JSON, is left to jansson.
+ * The text of a line of JSONL. Most lines are flat objects of strings, numbers and words. They are
+ * parsed here: with jansson alone, preparing 120 MB of lines of 3 kB takes 2.4 (gpt2) to 3.4 (byte)
+ * times as much processor time. jansson parses all other lines, also invalid JSON.
  */
 #include "base/json.h"
 #include "prepare/pipeline.h"
@@ -19,7 +19,7 @@ int jsonl_not_a(const json_t *line, const char *field, const char *what, struct 
 	json_object_foreach((json_t *)line, name, value) if (n < 6)
 		str_printf(&names, "%s%.40s", n++ ? ", " : "", name);
 	err_set(e, EX_DATAERR, "no field '%.40s' with %s%s%s", field, what,
-		n ? "; --field names another of: " : ", and no other",
+		n ? "; give --field with one of: " : ", and no other field",
 		names.s ? names.s : "");
 	return -1;
 }
@@ -62,7 +62,7 @@ int jsonl_text_any(
 
 /* ---- flat objects ------------------------------------------------------------------------ */
 
-/* What is left of a line. A function that returns false has met something for jansson. */
+/* The rest of a line. Functions return false if the line must be parsed by jansson. */
 struct scan {
 	const char *at, *end;
 };
@@ -74,7 +74,7 @@ static void skip_space(struct scan *s)
 		s->at++;
 }
 
-static bool take(struct scan *s, char c)
+static bool accept_char(struct scan *s, char c)
 {
 	skip_space(s);
 	if (s->at == s->end || *s->at != c)
@@ -83,7 +83,7 @@ static bool take(struct scan *s, char c)
 	return true;
 }
 
-static int hex(char c)
+static int hex_digit(char c)
 {
 	return c >= '0' && c <= '9'   ? c - '0'
 	       : c >= 'a' && c <= 'f' ? c - 'a' + 10
@@ -97,7 +97,7 @@ static bool scan_hex(struct scan *s, uint32_t *code)
 	if (s->end - s->at < 4)
 		return false;
 	for (int i = 0; i < 4; i++) {
-		int digit = hex(*s->at++);
+		int digit = hex_digit(*s->at++);
 		if (digit < 0)
 			return false;
 		*code = *code << 4 | (uint32_t)digit;
@@ -105,7 +105,7 @@ static bool scan_hex(struct scan *s, uint32_t *code)
 	return true;
 }
 
-/* Behind a backslash. */
+/* Appends the character of an escape sequence, after its backslash. */
 static bool scan_escape(struct scan *s, struct str *out)
 {
 	static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -129,7 +129,7 @@ static bool scan_escape(struct scan *s, struct str *out)
 	return true;
 }
 
-/* Where characters of one byte that stand for themselves end, up to 7 bytes too early. */
+/* Returns the end of the plain ASCII characters at `at`, up to 7 bytes too early. */
 static const char *plain_end(const char *at, const char *end)
 {
 	const uint64_t ones = UINT64_C(0x0101010101010101), high = 0x80 * ones;
@@ -138,8 +138,8 @@ static const char *plain_end(const char *at, const char *end)
 		memcpy(&x, at, sizeof(x));
 		quote = x ^ '"' * ones;
 		slash = x ^ '\\' * ones;
-		/* The lowest bit of these is that of the first control character, quotation mark, backslash or byte
-		 * above 7f: only those above it may be wrong. */
+		/* The lowest bit belongs to the first control character, quotation mark, backslash
+		 * or byte above 7f; only higher bits may be wrong. */
 		uint64_t hits =
 			(x | ((x - 0x20 * ones) & ~x) | ((quote - ones) & ~quote) |
 				((slash - ones) & ~slash)) &
@@ -150,7 +150,7 @@ static const char *plain_end(const char *at, const char *end)
 	return at;
 }
 
-/* Behind the first quotation mark. */
+/* Appends a string, after its first quotation mark. */
 static bool scan_string(struct scan *s, struct str *out)
 {
 	for (;;) {
@@ -176,7 +176,7 @@ static bool scan_string(struct scan *s, struct str *out)
 	}
 }
 
-static bool scan_word(struct scan *s)
+static bool scan_literal(struct scan *s)
 {
 	static const char *const words[] = {"true", "false", "null"};
 	enum { MAX_DIGITS = 15 };
@@ -194,15 +194,15 @@ static bool scan_word(struct scan *s)
 	return n && n <= MAX_DIGITS && (*first != '0' || n == 1);
 }
 
-/* A name without escapes, and what is between it and its value. */
+/* Reads a key without escapes, up to its value. */
 static bool scan_key(struct scan *s, struct str *key)
 {
 	str_clear(key);
-	if (!take(s, '"'))
+	if (!accept_char(s, '"'))
 		return false;
 	const char *from = s->at;
 	bool good = scan_string(s, key) && (size_t)(s->at - from) == key->len + 1 &&
-		    take(s, ':');
+		    accept_char(s, ':');
 	skip_space(s);
 	return good;
 }
@@ -212,19 +212,19 @@ static bool at_string(const struct scan *s)
 	return s->at < s->end && *s->at == '"';
 }
 
-static bool take_string(struct scan *s, struct str *out)
+static bool scan_quoted(struct scan *s, struct str *out)
 {
-	return take(s, '"') && scan_string(s, out);
+	return accept_char(s, '"') && scan_string(s, out);
 }
 
-/* A value that nobody needs. */
+/* Skips a value. */
 static bool skip_value(struct scan *s, struct str *other)
 {
 	str_clear(other);
-	return at_string(s) ? take_string(s, other) : scan_word(s);
+	return at_string(s) ? scan_quoted(s, other) : scan_literal(s);
 }
 
-/* What a turn or a line has seldom, and jansson is to look at. */
+/* Accepts only null, for the value of a rare field that is otherwise left to jansson. */
 static bool scan_null(struct scan *s)
 {
 	bool is = s->end - s->at > 4 && !memcmp(s->at, "null", 4);
@@ -237,21 +237,21 @@ static bool is_key(const struct str *key, const char *name)
 	return key->len == strlen(name) && !memcmp(key->s, name, key->len);
 }
 
-/* What is found in a line, and memory for the rest. */
-struct found {
+/* The fields to be read from a line, and scratch memory. */
+struct line_fields {
 	const char *const *fields; /* [n_fields], at most two */
 	int n_fields;
-	struct str *text; /* the field is a text */
+	struct str *text; /* for a field that is a text; else NULL */
 	struct chat_turns *
-		turns; /* or a list of turns; of two fields, each is the text of a turn */
-	struct str key, other;
+		turns; /* for a list of turns, or for two fields, each the text of a turn */
+	struct str key, other; /* scratch */
 };
 
-static bool scan_turn(struct scan *s, struct found *f)
+static bool scan_turn(struct scan *s, struct line_fields *f)
 {
 	struct chat_turns *t = f->turns;
 	struct chat_turn turn = {.role.begin = -1, .text.begin = -1};
-	bool good = take(s, '{');
+	bool good = accept_char(s, '{');
 	while (good) {
 		good = scan_key(s, &f->key);
 		bool none = is_key(&f->key, "tool_calls") || is_key(&f->key, "weight") ||
@@ -263,48 +263,48 @@ static bool scan_turn(struct scan *s, struct found *f)
 				: NULL;
 		if (good && to) {
 			good = to->begin < 0;
-			to->begin = (int64_t)t->said.len;
-			good = good && take_string(s, &t->said);
-			to->end = (int64_t)t->said.len;
+			to->begin = (int64_t)t->strings.len;
+			good = good && scan_quoted(s, &t->strings);
+			to->end = (int64_t)t->strings.len;
 		} else {
 			good = good && (none ? scan_null(s) : skip_value(s, &f->other));
 		}
-		if (good && !take(s, ','))
+		if (good && !accept_char(s, ','))
 			break;
 	}
-	if (!good || !take(s, '}') || turn.role.begin < 0 || turn.text.begin < 0)
+	if (!good || !accept_char(s, '}') || turn.role.begin < 0 || turn.text.begin < 0)
 		return false;
 	t->v = xgrow(t->v, t->n, sizeof(*t->v));
 	t->v[t->n++] = turn;
 	return true;
 }
 
-static bool scan_turns(struct scan *s, struct found *f)
+static bool scan_turns(struct scan *s, struct line_fields *f)
 {
-	if (!take(s, '['))
+	if (!accept_char(s, '['))
 		return false;
 	while (scan_turn(s, f))
-		if (!take(s, ','))
-			return take(s, ']');
+		if (!accept_char(s, ','))
+			return accept_char(s, ']');
 	return false;
 }
 
-static bool scan_field(struct scan *s, struct found *f, int i)
+static bool scan_field(struct scan *s, struct line_fields *f, int i)
 {
 	struct chat_turns *t = f->turns;
 	if (f->n_fields == 1)
-		return t ? scan_turns(s, f) : take_string(s, f->text);
-	t->v[i].text.begin = (int64_t)t->said.len;
-	bool good = take_string(s, &t->said);
-	t->v[i].text.end = (int64_t)t->said.len;
+		return t ? scan_turns(s, f) : scan_quoted(s, f->text);
+	t->v[i].text.begin = (int64_t)t->strings.len;
+	bool good = scan_quoted(s, &t->strings);
+	t->v[i].text.end = (int64_t)t->strings.len;
 	return good;
 }
 
-/* False: jansson is to look. */
-static bool scan_line(struct scan *s, struct found *f)
+/* Reads the fields of a line, which must have each of them once. */
+static bool scan_line(struct scan *s, struct line_fields *f)
 {
 	int n = 0;
-	bool has[2] = {false}, good = take(s, '{');
+	bool has[2] = {false}, good = accept_char(s, '{');
 	while (good) {
 		int i = 0;
 		good = scan_key(s, &f->key);
@@ -318,10 +318,10 @@ static bool scan_line(struct scan *s, struct found *f)
 			has[i] = true;
 			n++;
 		}
-		if (good && !take(s, ','))
+		if (good && !accept_char(s, ','))
 			break;
 	}
-	good = good && take(s, '}');
+	good = good && accept_char(s, '}');
 	skip_space(s);
 	str_free(&f->key);
 	str_free(&f->other);
@@ -332,14 +332,14 @@ bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_f
 	struct chat_turns *turns)
 {
 	struct scan s = {line, line + n};
-	struct found f = {.fields = fields, .n_fields = n_fields, .turns = turns};
+	struct line_fields f = {.fields = fields, .n_fields = n_fields, .turns = turns};
 	for (turns->n = 0; n_fields == 2 && turns->n < 2; turns->n++) {
 		turns->v = xgrow(turns->v, turns->n, sizeof(*turns->v));
 		turns->v[turns->n] = (struct chat_turn){0};
 	}
 	if (scan_line(&s, &f))
 		return true;
-	str_clear(&turns->said);
+	str_clear(&turns->strings);
 	turns->n = 0;
 	return false;
 }
@@ -348,7 +348,7 @@ int jsonl_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
 {
 	struct scan s = {line, line + n};
-	struct found f = {.fields = &field, .n_fields = 1, .text = out};
+	struct line_fields f = {.fields = &field, .n_fields = 1, .text = out};
 	size_t before = out->len;
 	if (scan_line(&s, &f))
 		return 0;
@@ -365,16 +365,16 @@ static bool is_blank(const char *text, int64_t n)
 	return !n;
 }
 
-/* The document of a line. The first line may begin with a byte order mark. */
+/* Reads the document of a line; 1: it is blank. The first line may begin with a byte order mark. */
 static int text_of_line(const struct prepare *p, const struct document_part *part,
 	const char *line, struct document_text *d, struct err *why)
 {
 	struct str *out = &d->line;
-	static const char mark[] = "\xef\xbb\xbf"; /* of the order of bytes */
+	static const char mark[] = "\xef\xbb\xbf"; /* byte order mark */
 	int64_t n = part->n_bytes, n_mark = sizeof(mark) - 1;
 	str_clear(out);
 	if (part->too_long)
-		return err_set(why, EX_DATAERR, "a line of more than 32 MiB");
+		return err_set(why, EX_DATAERR, "the line is longer than 32 MiB");
 	if (part->where == 1 && n >= n_mark && !memcmp(line, mark, (size_t)n_mark))
 		line += n_mark, n -= n_mark;
 	if (is_blank(line, n))

@@ -1,4 +1,4 @@
-/* Outputs that are also inputs: they would be replaced by what is made of them. */
+/* Finds outputs that are also inputs, which would overwrite them. */
 #include "prepare/pipeline.h"
 #include "prepare/token_file.h"
 
@@ -16,7 +16,7 @@ struct outputs {
 	int64_t n;
 };
 
-static void add(struct outputs *o, const char *name, bool is_stdout)
+static void add_output(struct outputs *o, const char *name, bool is_stdout)
 {
 	struct stat st;
 	if ((is_stdout ? fstat(STDOUT_FILENO, &st) : stat(name, &st)) ||
@@ -28,8 +28,8 @@ static void add(struct outputs *o, const char *name, bool is_stdout)
 
 #define FIVE_DIGITS "[0-9][0-9][0-9][0-9][0-9]"
 
-/* Files whose names are the first n bytes of `out`, and what the pattern says. */
-static void add_all(struct outputs *o, const char *out, size_t n, const char *pattern)
+/* Adds the files whose names are the first n bytes of `out` followed by the pattern. */
+static void add_outputs(struct outputs *o, const char *out, size_t n, const char *pattern)
 {
 	scoped_str text = {0};
 	glob_t found = {0};
@@ -41,7 +41,7 @@ static void add_all(struct outputs *o, const char *out, size_t n, const char *pa
 	str_puts(&text, pattern);
 	if (!glob(text.s, 0, NULL, &found))
 		for (size_t i = 0; i < found.gl_pathc; i++)
-			add(o, found.gl_pathv[i], false);
+			add_output(o, found.gl_pathv[i], false);
 	globfree(&found);
 }
 
@@ -51,13 +51,13 @@ static void find_outputs(struct outputs *o, const struct token_convert *c)
 	const char *out = c->p->out;
 	bool several = c->p->shard_bytes;
 	if (!strcmp(out, "-")) {
-		add(o, "standard output", true);
+		add_output(o, "standard output", true);
 		return;
 	}
 	if (!token_format_named(c->to)) {
-		add(o, out, false);
+		add_output(o, out, false);
 		if (several)
-			add_all(o, out, strlen(out) - (text_ends(out, ".h5") ? 3 : 0),
+			add_outputs(o, out, strlen(out) - (text_ends(out, ".h5") ? 3 : 0),
 				"-" FIVE_DIGITS ".h5");
 		return;
 	}
@@ -65,12 +65,13 @@ static void find_outputs(struct outputs *o, const struct token_convert *c)
 		scoped_ptr char *pattern = text_printf("%s%s%s%s",
 			text_ends(out, "/") ? "" : "_", split_names[i % N_SPLITS],
 			several ? "_" FIVE_DIGITS : "", ends[i / N_SPLITS]);
-		add_all(o, out, strlen(out) - (text_ends(out, ".bin") ? 4 : 0), pattern);
+		add_outputs(
+			o, out, strlen(out) - (text_ends(out, ".bin") ? 4 : 0), pattern);
 	}
 }
 
-/* fd -1: the file of that name, or none. */
-static int check(const struct outputs *o, const char *path, int fd, struct err *e)
+/* Fails if an input is one of the outputs. With fd -1, the input is the file at `path`. */
+static int check_input(const struct outputs *o, const char *path, int fd, struct err *e)
 {
 	struct stat st;
 	if (!path || (fd >= 0 ? fstat(fd, &st) : stat(path, &st)))
@@ -87,10 +88,10 @@ static int check_texts(const struct outputs *o, const struct prepare *p,
 	struct inputs in;
 	struct err why;
 	int rc = 0;
-	if (inputs_open(&in, p, operands, &why)) /* it is said when they are to be read */
+	if (inputs_open(&in, p, operands, &why)) /* reported when they are read */
 		return 0;
 	for (int64_t i = 0; i < in.n && !rc; i++)
-		rc = check(o, in.files[i].path, in.files[i].fd, e);
+		rc = check_input(o, in.files[i].path, in.files[i].fd, e);
 	inputs_close(&in);
 	return rc;
 }
@@ -98,7 +99,7 @@ static int check_texts(const struct outputs *o, const struct prepare *p,
 static int check_tokens(const struct outputs *o, const struct token_convert *c,
 	const struct strs *files, struct err *e)
 {
-	int rc = files->n ? 0 : check(o, "", STDIN_FILENO, e);
+	int rc = files->n ? 0 : check_input(o, "", STDIN_FILENO, e);
 	for (int64_t i = 0; i < files->n && !rc; i++) {
 		const char *path = files->v[i];
 		const struct token_format *f = strcmp(c->from, "auto")
@@ -106,9 +107,9 @@ static int check_tokens(const struct outputs *o, const struct token_convert *c,
 						       : token_format_detect(path);
 		scoped_str name = {0};
 		str_puts(&name, path);
-		if (f && f->name_of)
-			f->name_of(&name);
-		rc = check(o, name.s, strcmp(path, "-") ? -1 : STDIN_FILENO, e);
+		if (f && f->to_tokens_path)
+			f->to_tokens_path(&name);
+		rc = check_input(o, name.s, strcmp(path, "-") ? -1 : STDIN_FILENO, e);
 	}
 	return rc;
 }
@@ -128,9 +129,9 @@ int outputs_check(const struct token_convert *c, bool tokens, const struct strs 
 	if (o.n && c->val->n)
 		rc = rc || check_tokens(&o, c, c->val, e);
 	for (int64_t i = 0; i < c->masks->n && !rc; i++)
-		rc = check(&o, c->masks->v[i], -1, e);
+		rc = check_input(&o, c->masks->v[i], -1, e);
 	for (size_t i = 0; i < ARRAY_LEN(more) && !rc; i++)
-		rc = check(&o, more[i], -1, e);
+		rc = check_input(&o, more[i], -1, e);
 	for (int64_t i = 0; i < o.n; i++)
 		free(o.v[i].name);
 	free(o.v);

@@ -1,9 +1,9 @@
 /*
- * Work files: pieces one after the other, in the order in which they were ready. A file that was being
- * written when its program was killed is cut behind its last whole piece.
+ * Work files: concatenated pieces, in the order in which they were completed. If the program was
+ * killed while it wrote a file, the file is truncated after its last complete piece.
  *
- * Temporary pieces are in several files, so that the page cache and the disk have room for shards as soon as
- * one of these files has been read.
+ * Temporary pieces are in several files. Each is truncated once it has been read, which frees page
+ * cache and disk space for the shards.
  */
 #include "prepare/pipeline.h"
 
@@ -14,9 +14,8 @@
 
 enum {
 	MAX_RANKS = 4096,
-	/* A temporary file has at least so many bytes, and this part of those that were before it. */
-	TEMPORARY_BYTES = 1 << 26,
-	TEMPORARY_PART = 32
+	TEMPORARY_BYTES = 1 << 26, /* minimum size of a temporary file */
+	TEMPORARY_PART = 32	   /* and at least 1/32 of all temporary files */
 };
 static const uint64_t magic = 0x3265636569702d74; /* "t-piece2" */
 
@@ -28,8 +27,8 @@ struct entry {
 
 struct work_file {
 	int fd;
-	int64_t end;  /* bytes that were written */
-	int64_t left; /* of these, those that will still be read */
+	int64_t end;  /* bytes written */
+	int64_t left; /* bytes still to be read */
 };
 
 struct pieces {
@@ -38,7 +37,7 @@ struct pieces {
 	struct work_file *files;
 	int64_t n_files;
 	int lock;
-	int64_t own;	       /* where pieces are added; -1: nowhere */
+	int64_t own;	       /* index of the file to which pieces are added; -1: none */
 	int64_t n_bytes;       /* in all temporary files */
 	struct entry *entries; /* the first n_sorted in order of number */
 	int64_t n, n_sorted;
@@ -97,15 +96,16 @@ int pieces_find(const struct pieces *w, int64_t number, struct hash128 key,
 	return -1;
 }
 
-bool pieces_have(struct pieces *w, int64_t number, struct hash128 key)
+bool pieces_contain(struct pieces *w, int64_t number, struct hash128 key)
 {
 	struct piece_place at;
-	pthread_mutex_lock(&w->adding); /* which moves the entries */
+	pthread_mutex_lock(&w->adding); /* adding may move the entries */
 	bool have = !pieces_find(w, number, key, &at);
 	pthread_mutex_unlock(&w->adding);
 	return have;
 }
 
+/* Returns the size of a piece without its head; -1: the head is invalid. */
 static int64_t body_bytes(const struct piece_head *h)
 {
 	int64_t docs, tokens, spans, all;
@@ -128,7 +128,7 @@ static uint64_t head_check(const struct piece_head *h)
 	return hash_bytes(h, offsetof(struct piece_head, head_check), 0);
 }
 
-/* Checks n bytes of a file at `at`: 1, 0, or -1 with errno set. */
+/* Returns whether n bytes of a file at `at` match a checksum: 1, 0, or -1 with errno set. */
 static int body_matches(int fd, int64_t at, int64_t n, uint64_t check)
 {
 	enum { CHUNK = 1 << 18 };
@@ -146,8 +146,8 @@ static int body_matches(int fd, int64_t at, int64_t n, uint64_t check)
 	return why ? -1 : whole && same;
 }
 
-/* Adds the whole pieces of a file, and returns where they end; -1 with errno set. */
-static int64_t scan(struct pieces *w, int fd)
+/* Adds the complete pieces of a file. Returns where they end, or -1 with errno set. */
+static int64_t scan_pieces(struct pieces *w, int fd)
 {
 	int64_t at = 0, size = lseek(fd, 0, SEEK_END);
 	struct piece_head h;
@@ -173,7 +173,7 @@ static int64_t add_file(struct pieces *w, int fd, const char *path)
 	return w->n_files++;
 }
 
-static int open_one(struct pieces *w, int rank, bool own, struct err *e)
+static int open_rank_file(struct pieces *w, int rank, bool own, struct err *e)
 {
 	scoped_ptr char *path = text_printf("%s/pieces-%d", w->work, rank);
 	int fd = file_open_plain(path, own ? O_RDWR | O_CREAT : O_RDONLY);
@@ -183,7 +183,7 @@ static int open_one(struct pieces *w, int rank, bool own, struct err *e)
 	else if (fd < 0 && (own || errno != ENOENT))
 		rc = err_errno(e, path);
 	if (fd >= 0) {
-		int64_t number = add_file(w, fd, path), end = scan(w, fd);
+		int64_t number = add_file(w, fd, path), end = scan_pieces(w, fd);
 		if (end < 0 || (own && ftruncate(fd, end)))
 			rc = err_errno(e, path);
 		if (own && !rc) {
@@ -200,24 +200,24 @@ static int lock_work(struct pieces *w, int rank, struct err *e)
 	int rc = file_lock(path, true, &w->lock);
 	if (rc)
 		err_set(e, EX_IOERR, "%s: %s", path,
-			rc == EAGAIN ? "another pt-prepare uses this folder"
+			rc == EAGAIN ? "another pt-prepare uses this directory"
 				     : strerror(rc));
 	return rc ? -1 : 0;
 }
 
-static int open_work(struct pieces *w, int rank, struct err *e)
+static int open_work_files(struct pieces *w, int rank, struct err *e)
 {
 	if (file_make_directory(w->work, e) || (rank >= 0 && lock_work(w, rank, e)))
 		return -1;
 	for (int i = 0; i < MAX_RANKS; i++)
-		if (open_one(w, i, i == rank, e))
+		if (open_rank_file(w, i, i == rank, e))
 			return -1;
 	return 0;
 }
 
 static int open_temporary(struct pieces *w, struct err *e)
 {
-	int fd = pieces_scratch(w, e);
+	int fd = pieces_create_scratch(w, e);
 	if (fd < 0)
 		return -1;
 	scoped_ptr char *name =
@@ -232,7 +232,7 @@ struct pieces *pieces_open(const char *work, int rank, struct err *e)
 	w->work = work;
 	w->own = w->lock = -1;
 	pthread_mutex_init(&w->adding, NULL);
-	if (work ? open_work(w, rank, e) : open_temporary(w, e)) {
+	if (work ? open_work_files(w, rank, e) : open_temporary(w, e)) {
 		pieces_close(w);
 		return NULL;
 	}
@@ -268,7 +268,7 @@ void pieces_remove(struct pieces *w)
 	rmdir(w->work); /* unless it has other files */
 }
 
-/* The file where the next piece is added; NULL: an error. */
+/* Returns the file to which the next piece is added; NULL on error. */
 static struct work_file *file_to_add(struct pieces *w, struct err *e)
 {
 	const struct work_file *f = &w->files[w->own];
@@ -286,8 +286,8 @@ static int append(struct work_file *f, const void *p, size_t n)
 	return 0;
 }
 
-/* With the lock. */
-static int add(struct pieces *w, const struct piece *p, struct err *e)
+/* Requires the lock. */
+static int append_piece(struct pieces *w, const struct piece *p, struct err *e)
 {
 	const struct piece_head *h = &p->head;
 	struct work_file *f = file_to_add(w, e);
@@ -321,7 +321,7 @@ int pieces_add(struct pieces *w, struct piece *p, struct err *e)
 	h->check = hash_close(hash);
 	h->head_check = head_check(h);
 	pthread_mutex_lock(&w->adding);
-	int rc = add(w, p, e);
+	int rc = append_piece(w, p, e);
 	pthread_mutex_unlock(&w->adding);
 	return rc;
 }
@@ -336,7 +336,7 @@ void pieces_drop(struct pieces *w, int fd, int64_t n_bytes)
 	pthread_mutex_unlock(&w->adding);
 }
 
-int pieces_scratch(const struct pieces *w, struct err *e)
+int pieces_create_scratch(const struct pieces *w, struct err *e)
 {
 	char path[4096];
 	if (!w->work) {

@@ -12,7 +12,7 @@ struct job {
 	struct tokenizer t;
 	struct records *records; /* NULL: documents are texts */
 	struct encoding encoding;
-	uint64_t hash; /* of the text in an earlier pass */
+	uint64_t hash; /* of the text in the previous pass */
 };
 
 /* Checks the output name before the text is read. */
@@ -39,7 +39,7 @@ static int check_ranks(const struct job *j, struct err *e)
 	if (j->comm->size == 1)
 		return 0;
 	if (!j->p->work)
-		return err_set(e, EX_USAGE, "several ranks need a folder of work files%s",
+		return err_set(e, EX_USAGE, "several ranks need a work directory%s",
 			advice_on(ADVICE_WORK_FOLDER));
 	for (int64_t i = 0; i < j->inputs.n; i++)
 		if (j->inputs.files[i].stream || j->inputs.files[i].fd >= 0)
@@ -73,8 +73,8 @@ static int open_inputs(struct job *j, const struct strs *operands, struct err *e
 	return j->encoding.filter ? 0 : -1;
 }
 
-/* Reads all of the text, which must be that of the pass before. Collective. */
-static int pass(struct job *j, const char *title, struct err *e)
+/* Reads all text, which must not have changed since the previous pass. Collective. */
+static int read_all_text(struct job *j, const char *title, struct err *e)
 {
 	struct encoding *x = &j->encoding;
 	x->title = title;
@@ -87,13 +87,13 @@ static int pass(struct job *j, const char *title, struct err *e)
 	return comm_agree(x->comm, e);
 }
 
-/* Rank 0 learns for all ranks. */
+/* Learns the vocabulary from the text, on rank 0. */
 static int learn_text(struct job *j, struct err *e)
 {
 	struct comm *all = j->encoding.comm, self = {.size = 1};
 	j->encoding.learn = &j->t;
 	j->encoding.comm = &self;
-	int rc = all->rank ? 0 : pass(j, "pt-prepare: vocabulary", e);
+	int rc = all->rank ? 0 : read_all_text(j, "pt-prepare: vocabulary", e);
 	if (!rc && !all->rank && !j->encoding.text_bytes)
 		rc = err_set(e, EX_DATAERR, "%s: the text is empty",
 			j->inputs.n == 1 ? j->inputs.files[0].name : "all files");
@@ -103,8 +103,8 @@ static int learn_text(struct job *j, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Collective. */
-static int learn(struct job *j, struct err *e)
+/* Gives all ranks the vocabulary, learned from the text if necessary. Collective. */
+static int learn_vocab(struct job *j, struct err *e)
 {
 	scoped_str packed = {0};
 	if (!j->t.kind->learn || j->t.vocab.n)
@@ -124,25 +124,26 @@ static int learn(struct job *j, struct err *e)
 	return comm_agree(j->comm, e);
 }
 
-/* Collective. */
-static int encode(struct job *j, struct err *e)
+/* Encodes all text into pieces. Collective. */
+static int encode_text(struct job *j, struct err *e)
 {
 	struct encoding *x = &j->encoding;
 	x->t = &j->t;
-	bool ends = j->p->no_end_of_text || (j->records && records_end(j->records));
+	bool ends =
+		j->p->no_end_of_text || (j->records && records_contain_end(j->records));
 	x->end_of_text = ends ? -1 : tokenizer_end_of_text(&j->t);
 	x->row_bytes = shard_token_bytes(&j->t);
 	x->pieces = pieces_open(j->p->work, j->comm->rank, e);
 	if (comm_agree(j->comm, e))
 		return -1;
-	return pass(j, "pt-prepare", e);
+	return read_all_text(j, "pt-prepare", e);
 }
 
 static int write_shards(struct job *j, struct prepared *out, struct err *e)
 {
 	const struct prepare *p = j->p;
 	static const char *const names[] = {SPLIT_WORDS};
-	if (j->comm->size > 1) { /* with those of the other ranks */
+	if (j->comm->size > 1) { /* with the pieces of all ranks */
 		pieces_close(j->encoding.pieces);
 		j->encoding.pieces = pieces_open(p->work, 0, e);
 		if (!j->encoding.pieces)
@@ -163,11 +164,11 @@ static int write_shards(struct job *j, struct prepared *out, struct err *e)
 	return 0;
 }
 
-static int run(
+static int run_job(
 	struct job *j, const struct strs *operands, struct prepared *out, struct err *e)
 {
 	open_inputs(j, operands, e);
-	if (comm_agree(j->comm, e) || learn(j, e) || encode(j, e))
+	if (comm_agree(j->comm, e) || learn_vocab(j, e) || encode_text(j, e))
 		return -1;
 	if (!j->comm->rank)
 		write_shards(j, out, e);
@@ -182,7 +183,7 @@ int prepare_run(const struct prepare *p, const struct strs *operands,
 	*out = (struct prepared){0};
 	j.encoding = (struct encoding){.p = p, .inputs = &j.inputs, .comm = j.comm};
 	*e = (struct err){0};
-	int rc = run(&j, operands, out, e);
+	int rc = run_job(&j, operands, out, e);
 	if (!j.records && !p->window)
 		out->n_counted = -1;
 	pieces_close(j.encoding.pieces);

@@ -1,17 +1,17 @@
 /*
- * Batches of documents from the text of the inputs. A document that does not fit into a batch comes in
- * parts, which are cut where the tokenizer may begin anew; where that is depends on the document only.
+ * Batches of documents from the text of the inputs. A document that does not fit into a batch is
+ * divided where the tokenizer can restart. These places depend only on the document.
  */
 #include "prepare/pipeline.h"
 
 enum {
 	BATCH_BYTES = 1 << 21,
 	WINDOW_BYTES = 1 << 23,
-	READ_BYTES = 1 << 20, /* at one time, unless more is needed */
+	READ_BYTES = 1 << 20, /* per read, unless more are needed */
 	PART_BYTES = 1 << 21,
 	BATCH_PARTS = 1 << 16,
 	MAX_LINE = 1 << 25,
-	MAX_WORD = 1 << 30, /* without a place to cut */
+	MAX_WORD = 1 << 30, /* bytes without a place to cut */
 };
 
 struct reader {
@@ -20,14 +20,14 @@ struct reader {
 	const struct tokenizer *t;
 	struct input *in;
 	int64_t file; /* the current one */
-	char *window; /* bytes [from, to) of it have been read, and not taken */
-	int64_t from, to, room;
-	int64_t scanned; /* of them, without the end of a line */
-	int64_t at;	 /* offset of `from` in its text */
-	int64_t line;	 /* number of the next one, from 1 */
+	char *window; /* bytes [from, to) have been read, but not added to a batch */
+	int64_t from, to, capacity;
+	int64_t scanned; /* bytes from `from` on without the end of a line */
+	int64_t at;	 /* offset of `from` in the file's text */
+	int64_t line;	 /* number of the next line, from 1 */
 	bool ended;	 /* the file has no more bytes */
-	bool continues;	 /* what follows continues a document */
-	bool whole;	 /* documents come whole, see reader_open() */
+	bool continues;	 /* the next part continues a document */
+	bool whole;	 /* documents are not divided, see reader_open() */
 	int64_t number, done, text_bytes;
 	struct hash_state *hash;
 };
@@ -70,35 +70,35 @@ uint64_t reader_close(struct reader *r)
 	return hash;
 }
 
-/* For n bytes behind `from`, and more. What is there moves to the beginning of the window only when there
- * is no room behind it, which is seldom: reads may be short, and many documents are. */
-static void make_room(struct reader *r, int64_t n)
+/* Makes space for n bytes from `from` on. Bytes move to the beginning of the window only when its
+ * end is reached, which is rare: reads and documents may be short. */
+static void reserve_window(struct reader *r, int64_t n)
 {
 	if (r->from == r->to)
 		r->from = r->to = 0;
-	if (r->from + n <= r->room)
+	if (r->from + n <= r->capacity)
 		return;
 	int64_t have = r->to - r->from, want = max64(WINDOW_BYTES, n + n / 2);
 	if (have && r->from)
 		memmove(r->window, r->window + r->from, (size_t)have);
 	r->from = 0;
 	r->to = have;
-	if (r->room < want) {
-		r->room = want;
-		r->window = xrealloc(r->window, (size_t)r->room);
+	if (r->capacity < want) {
+		r->capacity = want;
+		r->window = xrealloc(r->window, (size_t)r->capacity);
 	}
 }
 
-/* Reads on until there are n bytes in the window, or the file ends. */
-static int fill(struct reader *r, int64_t n, struct err *e)
+/* Reads until the window has n bytes, or the file ends. */
+static int fill_window(struct reader *r, int64_t n, struct err *e)
 {
 	if (r->to - r->from >= n || r->ended)
 		return 0;
-	make_room(r, n);
+	reserve_window(r, n);
 	while (r->to - r->from < n) {
-		int64_t most = max64(READ_BYTES, n - (r->to - r->from));
+		int64_t wanted = max64(READ_BYTES, n - (r->to - r->from));
 		int64_t got = input_read(
-			r->in, r->window + r->to, min64(most, r->room - r->to), e);
+			r->in, r->window + r->to, min64(wanted, r->capacity - r->to), e);
 		if (got < 0)
 			return -1;
 		if (!got) {
@@ -112,8 +112,8 @@ static int fill(struct reader *r, int64_t n, struct err *e)
 	return 0;
 }
 
-/* Adds the next n bytes to the batch, with n_more behind them. */
-static struct document_part *take(
+/* Adds the next n bytes to the batch, and n_more bytes after them. */
+static struct document_part *add_part(
 	struct reader *r, struct batch *b, int64_t n, int64_t n_more)
 {
 	b->parts = xgrow(b->parts, b->n_parts, sizeof(*b->parts));
@@ -133,24 +133,24 @@ static struct document_part *take(
 
 /* ---- documents of a text --------------------------------------------------------------- */
 
-/* A document has not ended after n bytes: where may it be cut? 0: nowhere; -1 on an error. */
-static int64_t cut(const struct reader *r, int64_t n, struct err *e)
+/* Returns where a document that is longer than n bytes may be cut. 0: nowhere; -1 on an error. */
+static int64_t find_cut(const struct reader *r, int64_t n, struct err *e)
 {
 	return tokenizer_cut(r->t, r->window + r->from, n, e);
 }
 
-/* A document that is longer than max_bytes is not needed as a whole. */
+/* Returns true if a document must be read beyond n bytes before it may be cut. */
 static bool wants_more(const struct reader *r, int64_t n)
 {
 	return r->whole && !r->continues && !(r->p->max_bytes && n > r->p->max_bytes);
 }
 
-/* A document, or a part of one that is longer than PART_BYTES. */
-static int take_part(
+/* Adds a document, or a part of a document that is longer than PART_BYTES. */
+static int add_next_part(
 	struct reader *r, struct batch *b, int64_t n_separator, struct err *e)
 {
 	for (int64_t n = PART_BYTES; n <= MAX_WORD; n *= 2) {
-		if (fill(r, n + n_separator + 1, e)) /* more than n, unless it ends */
+		if (fill_window(r, n + n_separator + 1, e)) /* > n, unless it ends */
 			return -1;
 		int64_t have = r->to - r->from;
 		const char *text = r->window + r->from;
@@ -161,12 +161,12 @@ static int take_part(
 		int64_t end = hit ? hit - text + n_separator : have <= n ? have : 0;
 		/* (not in the middle of a separator) */
 		int64_t look = n - max64(0, n_separator - 1);
-		int64_t here = end ? end : wants_more(r, look) ? 0 : cut(r, look, e);
+		int64_t here = end ? end : wants_more(r, look) ? 0 : find_cut(r, look, e);
 		if (here < 0)
 			return err_prefix(e, "%s: ", r->inputs->files[r->file].name);
 		if (!here)
 			continue;
-		struct document_part *part = take(r, b, here, end ? 0 : look - here);
+		struct document_part *part = add_part(r, b, here, end ? 0 : look - here);
 		part->first = !r->continues;
 		part->last = end;
 		r->continues = !end;
@@ -179,8 +179,8 @@ static int take_part(
 		MAX_WORD);
 }
 
-/* A stream has no name that says so; one warning is enough. */
-static void warn_of_jsonl(struct reader *r)
+/* Warns once if a text looks like JSONL; the name of a stream cannot show it. */
+static void warn_if_jsonl(struct reader *r)
 {
 	const struct input_file *f = &r->inputs->files[r->file];
 	const char *text = r->window + r->from;
@@ -199,21 +199,21 @@ static void warn_of_jsonl(struct reader *r)
 	r->inputs->warned = true;
 }
 
-/* 1: a document or a part of one, 0: the file ended, -1. */
-static int next_of_text(struct reader *r, struct batch *b, struct err *e)
+/* Adds a document or a part of one: 1, 0 at the end of the file, or -1. */
+static int next_text_part(struct reader *r, struct batch *b, struct err *e)
 {
 	int64_t n_separator = r->p->separator ? (int64_t)strlen(r->p->separator) : 0;
-	if (fill(r, r->at ? 1 : PART_BYTES, e))
+	if (fill_window(r, r->at ? 1 : PART_BYTES, e))
 		return -1;
 	if (!r->at)
-		warn_of_jsonl(r);
-	return r->to == r->from ? 0 : take_part(r, b, n_separator, e);
+		warn_if_jsonl(r);
+	return r->to == r->from ? 0 : add_next_part(r, b, n_separator, e);
 }
 
 /* ---- lines of JSONL ----------------------------------------------------------------------- */
 
-/* The bytes up to the end of the line, with it; 0: it is longer than MAX_LINE; -1. However many bytes
- * a read gives, the result is the same. */
+/* Returns the bytes of the line, with its end; 0: more than MAX_LINE; -1 on an error. The result
+ * does not depend on the sizes of reads. */
 static int64_t line_end(struct reader *r, struct err *e)
 {
 	for (r->scanned = 0; r->scanned < MAX_LINE;) {
@@ -226,13 +226,13 @@ static int64_t line_end(struct reader *r, struct err *e)
 		if (n)
 			return n <= MAX_LINE ? n : 0;
 		r->scanned = have;
-		if (fill(r, have + 1, e))
+		if (fill_window(r, have + 1, e))
 			return -1;
 	}
 	return 0;
 }
 
-/* Passes over the rest of a line. */
+/* Skips the rest of a line. */
 static int skip_line(struct reader *r, struct err *e)
 {
 	for (;;) {
@@ -241,23 +241,23 @@ static int skip_line(struct reader *r, struct err *e)
 		r->from += hit ? hit - (r->window + r->from) + 1 : have;
 		if (hit)
 			return 0;
-		if (fill(r, 1, e))
+		if (fill_window(r, 1, e))
 			return -1;
 		if (r->to == r->from)
 			return 0;
 	}
 }
 
-static int next_of_lines(struct reader *r, struct batch *b, struct err *e)
+static int next_line(struct reader *r, struct batch *b, struct err *e)
 {
-	if (fill(r, 1, e))
+	if (fill_window(r, 1, e))
 		return -1;
 	if (r->to == r->from)
 		return 0;
 	int64_t n = line_end(r, e);
 	if (n < 0)
 		return -1;
-	struct document_part *part = take(r, b, n, 0);
+	struct document_part *part = add_part(r, b, n, 0);
 	part->where = r->line++;
 	part->too_long = !n;
 	return n || !skip_line(r, e) ? 1 : -1;
@@ -265,10 +265,10 @@ static int next_of_lines(struct reader *r, struct batch *b, struct err *e)
 
 /* ---- files -------------------------------------------------------------------------------- */
 
-static int next_file(struct reader *r, struct err *e)
+static int open_file(struct reader *r, struct err *e)
 {
 	struct input_file *f = &r->inputs->files[r->file];
-	bool again = !r->t; /* after the vocabulary, the text is read again */
+	bool again = !r->t; /* this pass learns the vocabulary; a second one encodes */
 	if (f->stream && again && input_keep(f, e))
 		return -1;
 	r->in = input_open(f, !r->p->as_is, e);
@@ -291,9 +291,9 @@ int reader_next(struct reader *r, struct batch *b, struct err *e)
 		if (b->n_parts && b->source != f->source)
 			break;
 		b->source = f->source;
-		if (!r->in && next_file(r, e))
+		if (!r->in && open_file(r, e))
 			return -1;
-		int rc = f->jsonl ? next_of_lines(r, b, e) : next_of_text(r, b, e);
+		int rc = f->jsonl ? next_line(r, b, e) : next_text_part(r, b, e);
 		if (rc < 0)
 			return -1;
 		if (rc)

@@ -1,4 +1,4 @@
-/* A line of JSONL that says which of its tokens count. */
+/* Lines of JSONL that mark which tokens count. */
 #include "prepare/record.h"
 
 #include "base/json.h"
@@ -6,14 +6,14 @@
 enum {
 	N_FIELDS = 2,
 	IGNORED = -100
-}; /* the label of a token that does not count, as PyTorch has it */
+}; /* PyTorch's label of a token that does not count */
 
 struct records {
 	const struct prepare *p;
 	struct chat_template *chat; /* NULL: none */
-	char *field[N_FIELDS];	    /* the second one NULL: there is none */
+	char *field[N_FIELDS];	    /* the second may be NULL */
 	const struct tokenizer *t;  /* NULL: a vocabulary is trained */
-	struct str source;
+	struct str source;	    /* records_source() */
 };
 
 /* ---- fields --------------------------------------------------------------------------------- */
@@ -43,7 +43,8 @@ static int read_fields(struct records *r, struct err *e)
 	return 0;
 }
 
-static int check(const struct records *r, const struct tokenizer *t, struct err *e)
+static int check_options(
+	const struct records *r, const struct tokenizer *t, struct err *e)
 {
 	const struct prepare *p = r->p;
 	bool ids = record_has_ids(p->record);
@@ -51,7 +52,7 @@ static int check(const struct records *r, const struct tokenizer *t, struct err 
 		return err_set(e, EX_USAGE, "--format text has no records");
 	if (ids && (!t || (t->kind->learn && !t->vocab.n)))
 		return err_set(e, EX_USAGE,
-			"records of tokens have no text to make a vocabulary of; give "
+			"records of tokens have no text to learn a vocabulary from; give "
 			"--vocab, or a --tokenizer with --vocab-files");
 	if (ids && (p->keep.n || p->drop.n))
 		return err_set(e, EX_USAGE,
@@ -64,7 +65,7 @@ static int check(const struct records *r, const struct tokenizer *t, struct err 
 			"--chat-template: for --record messages and prompt only");
 	if (p->chat_template && p->tokenizer.special)
 		return err_set(e, EX_USAGE,
-			"--allow-special: a text of a user could become a marker of the "
+			"--allow-special: a user's text could become a marker of the "
 			"template");
 	return 0;
 }
@@ -75,14 +76,14 @@ struct records *records_open(
 	struct records *r = xcalloc(1, sizeof(*r));
 	r->p = p;
 	r->t = t;
-	int rc = read_fields(r, e) || check(r, t, e);
+	int rc = read_fields(r, e) || check_options(r, t, e);
 	if (!rc && p->chat_template) {
 		r->chat = chat_template_open(p->chat_template, t, e);
 		rc = !r->chat;
 		if (!rc && t && !(p->comm && p->comm->rank) &&
 			!chat_template_is_safe(r->chat))
 			warn("%s: no marker of the user's turns is a special token of this "
-			     "vocabulary: what a user says could look like one",
+			     "vocabulary: a user's text could look like one",
 				p->chat_template);
 	}
 	if (rc) {
@@ -106,7 +107,7 @@ void records_close(struct records *r)
 	free(r);
 }
 
-bool records_end(const struct records *r)
+bool records_contain_end(const struct records *r)
 {
 	return r->chat || record_has_ids(r->p->record);
 }
@@ -126,13 +127,13 @@ const char *records_source(const struct records *r)
 static void add_turn(struct chat_turns *t, const char *role, const json_t *text,
 	bool silent, const json_t *j)
 {
-	int64_t at = (int64_t)t->said.len, middle;
-	str_puts(&t->said, role);
-	middle = (int64_t)t->said.len;
-	str_add(&t->said, json_string_value(text), json_string_length(text));
+	int64_t at = (int64_t)t->strings.len, middle;
+	str_puts(&t->strings, role);
+	middle = (int64_t)t->strings.len;
+	str_add(&t->strings, json_string_value(text), json_string_length(text));
 	t->v = xgrow(t->v, t->n, sizeof(*t->v));
 	t->v[t->n++] = (struct chat_turn){
-		{at, middle}, {middle, (int64_t)t->said.len}, silent, j};
+		{at, middle}, {middle, (int64_t)t->strings.len}, silent, j};
 }
 
 static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
@@ -146,10 +147,10 @@ static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 	bool calls = json_array_size(json_object_get(j, "tool_calls"));
 	if (!json_is_string(role) || (!text && !calls))
 		return err_set(e, EX_DATAERR,
-			"turn %lld: not an object with the texts role and content, or from "
-			"and value",
+			"turn %lld: not an object with the strings role and content, or "
+			"from and value",
 			(long long)t->n);
-	if (!calls && json_is_null(text)) /* (calls may have none at all) */
+	if (!calls && json_is_null(text)) /* (with calls, content may be missing) */
 		return err_set(e, EX_DATAERR,
 			"turn %lld: its content is null, and it has no tool_calls",
 			(long long)t->n);
@@ -170,16 +171,16 @@ static int read_turns(struct chat_turns *t, const json_t *list, struct err *e)
 	return 0;
 }
 
-static int apply(const struct records *r, struct marked *out, struct err *e)
+static int apply_template(const struct records *r, struct marked *out, struct err *e)
 {
 	if (!out->turns.n)
-		return err_set(e, EX_DATAERR, "a conversation without turns");
+		return err_set(e, EX_DATAERR, "the conversation has no turns");
 	return chat_template_apply(r->chat, r->p->count, out, e);
 }
 
 /* ---- the records ---------------------------------------------------------------------------- */
 
-static int of_messages(
+static int read_messages(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
 	const json_t *list = json_object_get(root, r->field[0]);
@@ -188,33 +189,33 @@ static int of_messages(
 	if (!json_is_array(list))
 		return jsonl_not_a(root, r->field[0], "a list of turns", e);
 	out->turns.tools = json_object_get(root, "tools");
-	return read_turns(&out->turns, list, e) || apply(r, out, e) ? -1 : 0;
+	return read_turns(&out->turns, list, e) || apply_template(r, out, e) ? -1 : 0;
 }
 
-/* Two turns without a role. */
+/* Lays out a prompt and its completion, which are two turns without roles. */
 static int prompt_text(const struct records *r, struct marked *out, struct err *e)
 {
 	static const char *const roles[N_FIELDS] = {"user", "assistant"};
 	struct chat_turns *t = &out->turns;
 	for (int i = 0; i < N_FIELDS && r->chat; i++) {
-		t->v[i].role.begin = (int64_t)t->said.len;
-		str_puts(&t->said, roles[i]);
-		t->v[i].role.end = (int64_t)t->said.len;
+		t->v[i].role.begin = (int64_t)t->strings.len;
+		str_puts(&t->strings, roles[i]);
+		t->v[i].role.end = (int64_t)t->strings.len;
 	}
 	if (r->chat)
-		return apply(r, out, e);
+		return apply_template(r, out, e);
 	for (int i = 0; i < N_FIELDS; i++) {
 		int64_t begin = (int64_t)out->text.len;
 		struct extract x = t->v[i].text;
-		str_add(&out->text, t->said.s + x.begin, (size_t)(x.end - x.begin));
+		str_add(&out->text, t->strings.s + x.begin, (size_t)(x.end - x.begin));
 		if (r->p->count == COUNT_ALL || (i && r->p->count != COUNT_NONE))
 			marked_count(out, begin, (int64_t)out->text.len);
 	}
 	return 0;
 }
 
-/* Two texts; with a template, also lists of turns. */
-static int of_prompt(
+/* Reads a prompt and its completion: two strings or, with a template, two lists of turns. */
+static int read_prompt(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
 	const json_t *x[N_FIELDS];
@@ -239,11 +240,12 @@ static int of_prompt(
 		for (int64_t k = 0; k < t->n && !i; k++)
 			t->v[k].silent = true;
 	}
-	return texts ? prompt_text(r, out, e) : apply(r, out, e);
+	return texts ? prompt_text(r, out, e) : apply_template(r, out, e);
 }
 
-/* The byte at which character `to` begins, of which character `from` begins at byte `at`. */
-static int64_t byte_of(const struct str *text, int64_t at, json_int_t from, json_int_t to)
+/* Returns the first byte of character `to`; -1: none. Character `from` begins at byte `at`. */
+static int64_t find_byte(
+	const struct str *text, int64_t at, json_int_t from, json_int_t to)
 {
 	for (; from < to && at < (int64_t)text->len; from++)
 		for (at++;
@@ -252,7 +254,7 @@ static int64_t byte_of(const struct str *text, int64_t at, json_int_t from, json
 	return from == to ? at : -1;
 }
 
-static int of_spans(
+static int read_spans(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
 	const json_t *text = json_object_get(root, r->field[0]),
@@ -271,12 +273,12 @@ static int of_spans(
 		json_int_t b = json_integer_value(begin), n = json_integer_value(end);
 		bool good = json_array_size(span) == 2 && json_is_integer(begin) &&
 			    json_is_integer(end) && b >= before && n >= b;
-		int64_t from = good ? byte_of(&out->text, at, before, b) : -1;
-		at = from < 0 ? -1 : byte_of(&out->text, from, b, n);
+		int64_t from = good ? find_byte(&out->text, at, before, b) : -1;
+		at = from < 0 ? -1 : find_byte(&out->text, from, b, n);
 		if (at < 0)
 			return err_set(e, EX_DATAERR,
 				"span %zu: not [begin, end] in characters of the text, "
-				"behind the span before it",
+				"after the previous span",
 				i);
 		marked_count(out, from, at);
 		before = n;
@@ -284,17 +286,18 @@ static int of_spans(
 	return 0;
 }
 
-static int bad_number(const struct records *r, int field, size_t i, const json_t *j,
+static int bad_element(const struct records *r, int field, size_t i, const json_t *j,
 	const char *what, struct err *e)
 {
 	char text[NUM_TEXT] = "";
 	if (json_is_number(j))
 		text_double(text, json_number_value(j));
-	return err_set(e, EX_DATAERR, "field '%.40s': number %zu is %s, not %s",
+	return err_set(e, EX_DATAERR, "field '%.40s': element %zu is %s, not %s",
 		r->field[field], i, *text ? text : json_kind(j), what);
 }
 
-static int of_ids(
+/* Reads tokens and their labels or mask. */
+static int read_ids(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
 	const json_t *ids = json_object_get(root, r->field[0]),
@@ -307,19 +310,19 @@ static int of_ids(
 		return jsonl_not_a(root, r->field[1], "a list of numbers", e);
 	if (json_array_size(labels) != n)
 		return err_set(e, EX_DATAERR,
-			"field '%.40s' has %zu numbers, but '%.40s' %zu", r->field[1],
-			json_array_size(labels), r->field[0], n);
+			"field '%.40s' has %zu elements, but '%.40s' has %zu",
+			r->field[1], json_array_size(labels), r->field[0], n);
 	out->ids = xrealloc(out->ids, (n + 1) * sizeof(*out->ids));
 	for (size_t i = 0; i < n; i++) {
 		const json_t *id = json_array_get(ids, i),
 			     *label = json_array_get(labels, i);
 		json_int_t x = json_integer_value(id), y = json_integer_value(label);
 		if (!json_is_integer(id) || x < 0 || x >= r->t->vocab.n)
-			return bad_number(r, 0, i, id, "a token of the vocabulary", e);
+			return bad_element(r, 0, i, id, "a token of the vocabulary", e);
 		bool good = json_is_integer(label) &&
 			    (mask ? y == 0 || y == 1 : y == x || y == IGNORED);
 		if (!good)
-			return bad_number(r, 1, i, label,
+			return bad_element(r, 1, i, label,
 				mask ? "0 or 1" : "this token or -100", e);
 		out->ids[i] = (uint32_t)x;
 		if (mask ? y == 1 : y != IGNORED)
@@ -332,11 +335,11 @@ static int of_ids(
 typedef int record_fn(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e);
 static record_fn *const readers[] = {
-	[RECORD_PROMPT] = of_prompt,
-	[RECORD_MESSAGES] = of_messages,
-	[RECORD_SPANS] = of_spans,
-	[RECORD_IDS] = of_ids,
-	[RECORD_MASK] = of_ids,
+	[RECORD_PROMPT] = read_prompt,
+	[RECORD_MESSAGES] = read_messages,
+	[RECORD_SPANS] = read_spans,
+	[RECORD_IDS] = read_ids,
+	[RECORD_MASK] = read_ids,
 };
 
 int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
@@ -347,7 +350,7 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 	if ((prompt || r->p->record == RECORD_MESSAGES) &&
 		jsonl_turns(line, n, (const char *const *)r->field, prompt ? 2 : 1,
 			&out->turns))
-		return prompt ? prompt_text(r, out, e) : apply(r, out, e);
+		return prompt ? prompt_text(r, out, e) : apply_template(r, out, e);
 	json_auto_t *root = jsonl_object(line, n, e);
 	return root ? readers[r->p->record](r, root, out, e) : -1;
 }

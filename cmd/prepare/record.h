@@ -1,8 +1,6 @@
 /*
- * Lines of JSONL of which some tokens count as targets of the loss, and the others are context: prompts and
- * completions, conversations, texts with spans, tokens with labels. For encode.c and train_vocab.c.
- *
- * Files are not trusted. Functions that return int return 0, or -1 with *e set.
+ * Lines of JSONL in which some tokens count as targets of the loss and the rest is context: prompts
+ * and completions, conversations, texts with spans, tokens with labels.
  */
 #pragma once
 
@@ -14,27 +12,28 @@ struct json_t;
 /* ---- record.c: a line ------------------------------------------------------------ */
 
 struct records;
-/* NULL: an error. t NULL: a vocabulary is trained. */
+/* t is NULL when a vocabulary is trained. Returns NULL on error. */
 struct records *records_open(
 	const struct prepare *p, const struct tokenizer *t, struct err *e);
 void records_close(struct records *r);
-/* Does a record say its own end, so that no token of the end of text follows? */
-bool records_end(const struct records *r);
-const char *records_source(const struct records *r); /* for a hash */
-/* The chat template, to be kept with the tokenizer; NULL: none. */
+/* Returns true if records contain their own end, so that no end-of-text token is added. */
+bool records_contain_end(const struct records *r);
+const char *records_source(
+	const struct records *r); /* a text for a hash of the options */
+/* Returns the chat template to be stored with the tokenizer; NULL: none. */
 const char *records_template(const struct records *r);
-/* The document of a line. An error's message is about the line, without its name. */
+/* Reads the document of a line. An error message does not name the file and the line. */
 int record_read(const struct records *r, const char *line, int64_t n, struct marked *out,
 	struct err *e);
 
 /* ---- jsonl.c --------------------------------------------------------------------- */
 
-/* Reads the field of a line that is a list of turns, or two that are texts, of a turn each without a role; as most
- * lines have them, into empty *turns. False: jansson is to look. */
+/* Reads a field that is a list of turns, or two fields that are the texts of two turns without
+ * roles, into empty *turns. Returns false for a line in a rare form, which needs jansson. */
 bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
 	struct chat_turns *turns);
-/* The caller's; NULL: the line is no object. */
+/* Parses a line; the caller owns the result. Returns NULL if the line is not an object. */
 struct json_t *jsonl_object(const char *line, int64_t n, struct err *e);
-/* Sets an error and returns -1: the field is missing, or is not `what`. */
+/* Sets the error that the field is missing or is not `what`; returns -1. */
 int jsonl_not_a(
 	const struct json_t *line, const char *field, const char *what, struct err *e);

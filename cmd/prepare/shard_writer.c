@@ -1,8 +1,8 @@
 /*
- * Writing of shards. First the files are created, with the final shapes and without tokens. Each split
- * has a cursor that divides its tokens into blocks, and the two cursors may be in different files.
- * block_writer.c writes the blocks. Checksums follow,
- * and then the files are renamed. A pipe or a device gets a copy of the complete file.
+ * Writing of shards. First the files are created, with the final shapes and without tokens. Each
+ * split has a cursor that divides its tokens into blocks, and the two cursors may be in different
+ * files. block_writer.c writes the blocks. Then checksums are added, and the files are renamed. A
+ * pipe or a device gets a copy of the complete file.
  */
 #include "prepare/shard_writer.h"
 #include "base/file.h"
@@ -13,8 +13,8 @@
 
 enum { MAX_FILES = 99999 }; /* names have five digits */
 
-/* Offsets of tokens in a file: where documents begin, or where those that count begin and end. */
-struct list {
+/* Offsets of tokens in a file: where documents begin, or where counted spans begin and end. */
+struct offset_list {
 	int64_t *at, n;
 };
 
@@ -23,9 +23,9 @@ struct out_file {
 	char path[4096]; /* the temporary name */
 	char *name;	 /* its name in messages */
 	struct shard_info info;
-	uint64_t structure; /* h5_written() before the tokens */
+	uint64_t structure; /* h5_written() before tokens are written */
 	struct h5_blocks blocks[N_SPLITS];
-	struct list starts[N_SPLITS], spans[N_SPLITS];
+	struct offset_list starts[N_SPLITS], spans[N_SPLITS];
 };
 
 /* The position of the next token of a split. */
@@ -44,7 +44,7 @@ struct shard_writer {
 	int64_t n_files;
 	enum h5_type type;
 	int image,
-		to; /* the complete file, and the stream that gets it; -1: files are renamed */
+		to; /* a complete file, and the stream it is copied to; -1: files are renamed */
 	struct cursor cursor[N_SPLITS];
 	bool counted; /* the files have spans */
 	struct block_writer *blocks;
@@ -52,16 +52,15 @@ struct shard_writer {
 
 /* ---- creating the files ---------------------------------------------------------- */
 
-/* How many of training tokens [0, train) and validation tokens [train, train + val) are in
- * [begin, end). */
-static void share(struct shard_info *i, int64_t begin, int64_t end)
+/* Sets the token counts of a file with tokens [begin, end) of all, training tokens first. */
+static void set_file_tokens(struct shard_info *i, int64_t begin, int64_t end)
 {
 	int64_t train = i->total[SPLIT_TRAIN];
 	i->tokens[SPLIT_TRAIN] = max64(0, min64(end, train) - begin);
 	i->tokens[SPLIT_VAL] = max64(0, end - max64(begin, train));
 }
 
-/* Standard output, a FIFO or a device, to which a file cannot be renamed. */
+/* Returns true for standard output, a FIFO or a device, which a file cannot be renamed to. */
 static bool is_special(const char *out)
 {
 	struct stat st;
@@ -155,7 +154,7 @@ static int make_files(
 			info->window_tokens ? SHARD_VERSION : SHARD_VERSION_PLAIN;
 		f->info.index = i;
 		f->info.count = w->n_files;
-		share(&f->info, i * per_file, min64(total, (i + 1) * per_file));
+		set_file_tokens(&f->info, i * per_file, min64(total, (i + 1) * per_file));
 		if (name_file(w, i, e) || make_file(w, f, e))
 			return -1;
 	}
@@ -199,7 +198,7 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 /* ---- writing tokens -------------------------------------------------------------- */
 
 /* Opens the next file with tokens of this split. */
-static int enter_file(struct shard_writer *w, enum split s, struct err *e)
+static int open_next_file(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
 	while (c->file < w->n_files && !w->files[c->file].info.tokens[s])
@@ -218,20 +217,20 @@ static int enter_file(struct shard_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
-static void list_add(struct list *l, int64_t at)
+static void add_offset(struct offset_list *l, int64_t at)
 {
 	l->at = xgrow(l->at, l->n, sizeof(*l->at));
 	l->at[l->n++] = at;
 }
 
-static int leave_file(struct shard_writer *w, enum split s, struct err *e)
+static int close_file(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
 	if (block_writer_wait(w->blocks, e))
 		return -1;
 	struct out_file *f = &w->files[c->file];
 	if (f->spans[s].n % 2)
-		list_add(&f->spans[s], c->at);
+		add_offset(&f->spans[s], c->at);
 	f->info.xxh3[s] = hash_close(c->to.all);
 	int rc = close(c->to.fd);
 	c->to = (struct out_dataset){.fd = -1};
@@ -253,18 +252,18 @@ void shard_writer_counted(struct shard_writer *w, enum split s, bool counted)
 	w->cursor[s].context = !counted;
 }
 
-/* Notes the next token, if it begins a document, or begins or ends a span. */
+/* Records the offset of the next token if it begins a document, or begins or ends a span. */
 static int note_token(struct shard_writer *w, enum split s, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
 	struct out_file *f = &w->files[c->file];
-	struct list *starts = &f->starts[s], *spans = &f->spans[s];
+	struct offset_list *starts = &f->starts[s], *spans = &f->spans[s];
 	bool in_span = spans->n % 2;
 	if (c->begins && starts->n == SHARD_MAX_DOCUMENTS)
 		return err_set(e, EX_USAGE, "%s: more than %d documents in a file%s",
 			f->name, SHARD_MAX_DOCUMENTS, advice_on(ADVICE_DOCUMENTS));
 	if (c->begins)
-		list_add(starts, c->at);
+		add_offset(starts, c->at);
 	c->begins = false;
 	if (in_span != c->context)
 		return 0;
@@ -272,16 +271,16 @@ static int note_token(struct shard_writer *w, enum split s, struct err *e)
 		return err_set(e, EX_USAGE,
 			"%s: more than %d spans of tokens that count in a file%s",
 			f->name, SHARD_MAX_SPANS, advice_on(ADVICE_DOCUMENTS));
-	list_add(spans, c->at);
+	add_offset(spans, c->at);
 	return 0;
 }
 
-/* Makes room for the next token, and returns for how many of n there is some in the block; or -1. */
+/* Prepares a block for the next token. Returns how many of n tokens fit into it, or -1. */
 static int64_t begin_tokens(
 	struct shard_writer *w, enum split s, int64_t n, struct err *e)
 {
 	struct cursor *c = &w->cursor[s];
-	if (c->to.fd < 0 && enter_file(w, s, e))
+	if (c->to.fd < 0 && open_next_file(w, s, e))
 		return -1;
 	if (note_token(w, s, e))
 		return -1;
@@ -302,7 +301,7 @@ static int end_tokens(struct shard_writer *w, enum split s, int64_t n, struct er
 		return 0;
 	out_block_end(w->blocks, c->block);
 	c->block = NULL;
-	return last ? leave_file(w, s, e) : 0;
+	return last ? close_file(w, s, e) : 0;
 }
 
 int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
@@ -367,7 +366,8 @@ static int check_written(const struct out_file *f, struct err *e)
 	return rc;
 }
 
-static int put_list(struct h5 *h, const char *path, const struct list *l, struct err *e)
+static int write_offsets(
+	struct h5 *h, const char *path, const struct offset_list *l, struct err *e)
 {
 	return h5_put(h, path, H5_I64, 1, &l->n, l->at, e);
 }
@@ -386,8 +386,8 @@ static int finish_file(const struct shard_writer *w, struct out_file *f, struct 
 	int rc = shard_info_write(h, &f->info, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
-		     put_list(h, document_paths[s], &f->starts[s], e) ||
-		     (w->counted && put_list(h, counted_paths[s], &f->spans[s], e));
+		     write_offsets(h, document_paths[s], &f->starts[s], e) ||
+		     (w->counted && write_offsets(h, counted_paths[s], &f->spans[s], e));
 	return h5_finish(h, rc, e) || check_written(f, e) ? -1 : 0;
 }
 
@@ -401,7 +401,7 @@ static int send_image(struct shard_writer *w, struct err *e)
 }
 
 /* Renames all files, which are complete. */
-static int name_files(struct shard_writer *w, struct err *e)
+static int rename_files(struct shard_writer *w, struct err *e)
 {
 	scoped_ptr struct durable **all =
 		xcalloc((size_t)w->n_files, sizeof(struct durable *));
@@ -419,7 +419,7 @@ int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err
 		if (finish_file(w, &w->files[i], e))
 			return -1;
 	}
-	if (w->image < 0 ? name_files(w, e) : send_image(w, e))
+	if (w->image < 0 ? rename_files(w, e) : send_image(w, e))
 		return -1;
 	out->info = w->files[w->n_files - 1].info;
 	out->token_bytes = h5_type_bytes(w->type);

@@ -1,4 +1,4 @@
-/* Documents of shards as text, in which the tokens that count are marked. */
+/* Prints documents of shards as text, with marks around the tokens that count. */
 #include "prepare/prepare.h"
 #include "base/utf8.h"
 #include "data/offsets.h"
@@ -9,20 +9,20 @@
 struct show {
 	const struct tokenizer *t;
 	FILE *f;
-	const char *open, *close; /* around what counts */
-	int64_t from, n;	  /* of the documents, which are shown */
+	const char *open, *close; /* marks around tokens that count */
+	int64_t from, n;	  /* documents [from, from + n) are shown */
 	int64_t window;
-	bool cuts; /* long texts */
+	bool cuts; /* shorten long texts */
 
 	int64_t number; /* of the current document; -1: none */
 	int64_t n_shown, n_tokens, n_counted;
-	/* Of the current one. */
+	/* The current document. */
 	enum split split;
 	int64_t tokens, counted;
 	int32_t first;
-	bool same; /* all its tokens are the first */
-	bool counts;
-	struct str text, run; /* run: the last tokens, which count or do not */
+	bool same;	      /* all its tokens are equal to the first */
+	bool counts;	      /* the last run counts */
+	struct str text, run; /* run: the last tokens, which all count or all do not */
 };
 
 static bool is_shown(const struct show *s)
@@ -37,7 +37,7 @@ static void put_run(struct show *s, size_t begin, size_t end)
 		text_printable(s->run.s + begin), s->counts ? s->close : "");
 }
 
-/* On a terminal, the middle of a long one is left out. */
+/* Appends the last run to the text, on a terminal without the middle of a long run. */
 static void end_run(struct show *s)
 {
 	enum { SHOWN = 400 };
@@ -67,11 +67,11 @@ static void print_count(const struct show *s, int64_t n, int64_t counted)
 		100 * (double)counted / (double)max64(1, n));
 }
 
-/* The document ends behind token `at` of its split. */
+/* Prints the current document, which ends before token `at` of its split. */
 static void end_document(struct show *s, int64_t at)
 {
 	if (is_shown(s) && s->tokens) {
-		/* A window ends with padding, and the split with a token more. */
+		/* A window may end with padding, and the split ends with one extra token. */
 		bool padding =
 			s->window && s->same && !s->counted &&
 			(at % s->window == 0 || (s->tokens == 1 && at % s->window == 1));
@@ -156,7 +156,7 @@ int prepare_show(
 	}
 	if (!rc && !s.n_shown)
 		rc = err_set(e, EX_USAGE,
-			"there is no document %lld: the last one is %lld",
+			"document %lld does not exist: the last one is %lld",
 			(long long)from, (long long)s.number);
 	if (!rc) {
 		fprintf(f, "# %lld document%s: ", (long long)s.n_shown,

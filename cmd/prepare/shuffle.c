@@ -1,7 +1,6 @@
 /*
- * Streams of documents, in the order of the text or shuffled: sorted by a random number of each
- * document. A shuffle writes each document to one of some temporary files by the highest bits of that
- * number, and then sorts each file.
+ * Streams of documents, in the order of the text or shuffled: sorted by a random key. Each document
+ * is written to one of several temporary files by the highest bits of its key; each file is sorted.
  */
 #include "prepare/assembly.h"
 
@@ -9,29 +8,31 @@ enum {
 	BUCKET_BYTES = 1 << 25,
 	MAX_BUCKETS = 256,
 	BUFFER_BYTES = 1 << 18,
-	/* Shorter documents are copied at once: a read would take longer. */
-	COPY_BYTES = 1 << 13
+	COPY_BYTES =
+		1
+		<< 13 /* shorter documents are copied at once: reading them later takes longer */
 };
 
-/* A document in a bucket; its tokens follow, and fill whole words, then its spans. */
-struct record {
+/* The header of a document in a bucket. Its tokens follow, padded to 8 bytes, then its spans. */
+struct document_record {
 	uint64_t key;
 	int64_t number, n_tokens, n_spans;
 };
 
-struct place {
+struct document_place {
 	uint64_t key;
 	int64_t number, at; /* in the bucket */
 };
 
-static bool belongs(const struct document_stream *s, const struct document *d)
+static bool belongs_to_stream(const struct document_stream *s, const struct document *d)
 {
 	return d->fate == FATE_KEPT && d->n_tokens &&
 	       (s->source < 0 || d->source == s->source) &&
 	       (s->split < 0 || document_split(s->a, d) == (enum split)s->split);
 }
 
-static uint64_t key_of(const struct assembly *a, int64_t number)
+/* Returns the random key of a document, by which a shuffle sorts. */
+static uint64_t shuffle_key(const struct assembly *a, int64_t number)
 {
 	enum { SHUFFLE = 0x73687566 };
 	struct philox_key key =
@@ -43,15 +44,15 @@ static uint64_t key_of(const struct assembly *a, int64_t number)
 
 /* ---- to buckets ---------------------------------------------------------------------- */
 
-/* Tokens of a piece that have been read, more than a document's at a time. */
-struct buffer {
+/* Tokens of a piece, read ahead across documents. */
+struct token_buffer {
 	char *data;
 	int fd;
 	int64_t from, to; /* bytes of this file */
 };
 
-/* What is in the buffer of the next tokens, up to n; sets *p to them. Returns their number, or -1. */
-static int64_t read_tokens(struct document_stream *s, struct buffer *b, int64_t n,
+/* Sets *p to up to n of the next tokens, in the buffer. Returns their number, or -1. */
+static int64_t read_tokens(struct document_stream *s, struct token_buffer *b, int64_t n,
 	const char **p, struct err *e)
 {
 	struct token_place *next = &s->tokens;
@@ -75,10 +76,11 @@ static int64_t read_tokens(struct document_stream *s, struct buffer *b, int64_t 
 	return n;
 }
 
-static int put_document(struct document_stream *s, struct buffer *b,
+static int put_document(struct document_stream *s, struct token_buffer *b,
 	const struct document *d, struct err *e)
 {
-	struct record r = {key_of(s->a, d->number), d->number, d->n_tokens, d->n_spans};
+	struct document_record r = {
+		shuffle_key(s->a, d->number), d->number, d->n_tokens, d->n_spans};
 	int bucket = s->bucket_bits ? (int)(r.key >> (64 - s->bucket_bits)) : 0;
 	int64_t row = s->a->of->row_bytes;
 	if (buckets_put(s->buckets, bucket, &r, sizeof(r), e))
@@ -101,22 +103,22 @@ static int put_document(struct document_stream *s, struct buffer *b,
 		       : 0;
 }
 
-/* Where its spans are, behind the beginning of a record. */
-static int64_t spans_at(const struct document_stream *s, const struct record *r)
+/* Returns the offset of a record's spans from its beginning. */
+static int64_t spans_at(const struct document_stream *s, const struct document_record *r)
 {
 	return (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->of->row_bytes, 8);
 }
 
-static int scatter(struct document_stream *s, struct err *e)
+static int scatter_documents(struct document_stream *s, struct err *e)
 {
-	struct buffer b = {xmalloc(BUFFER_BYTES), -1};
+	struct token_buffer b = {xmalloc(BUFFER_BYTES), -1};
 	struct walk w;
 	struct document d;
 	int rc;
 	walk_begin(&w, s->a);
 	w.drops = s->a->drops;
 	while ((rc = walk_next(&w, &d, e)) > 0)
-		if (belongs(s, &d) && put_document(s, &b, &d, e)) {
+		if (belongs_to_stream(s, &d) && put_document(s, &b, &d, e)) {
 			rc = -1;
 			break;
 		}
@@ -129,7 +131,7 @@ static int scatter(struct document_stream *s, struct err *e)
 
 static int by_key(const void *a, const void *b)
 {
-	const struct place *x = a, *y = b;
+	const struct document_place *x = a, *y = b;
 	if (x->key != y->key)
 		return x->key > y->key ? 1 : -1;
 	return (x->number > y->number) - (x->number < y->number);
@@ -142,9 +144,9 @@ static int next_bucket(struct document_stream *s, struct err *e)
 		return -1;
 	s->n_places = s->place = 0;
 	for (int64_t at = 0; at < n_bytes;) {
-		const struct record *r = (const void *)(s->map + at);
+		const struct document_record *r = (const void *)(s->map + at);
 		s->places = xgrow(s->places, s->n_places, sizeof(*s->places));
-		s->places[s->n_places++] = (struct place){r->key, r->number, at};
+		s->places[s->n_places++] = (struct document_place){r->key, r->number, at};
 		at += spans_at(s, r) + r->n_spans * (int64_t)sizeof(struct token_span);
 	}
 	if (s->n_places)
@@ -161,7 +163,7 @@ static int next_shuffled(struct document_stream *s, struct err *e)
 			return -1;
 	}
 	int64_t at = s->places[s->place++].at;
-	const struct record *r = (const void *)(s->map + at);
+	const struct document_record *r = (const void *)(s->map + at);
 	s->left = r->n_tokens;
 	s->spans = (const void *)((const char *)r + spans_at(s, r));
 	s->n_spans = r->n_spans;
@@ -185,7 +187,7 @@ int stream_open(struct document_stream *s, int64_t n_tokens, int n_streams, stru
 		(2 << s->bucket_bits) * n_streams <= MAX_BUCKETS)
 		s->bucket_bits++;
 	s->buckets = buckets_open(s->a->of->pieces, 1 << s->bucket_bits, e);
-	return s->buckets && !scatter(s, e) ? 0 : -1;
+	return s->buckets && !scatter_documents(s, e) ? 0 : -1;
 }
 
 void stream_rewind(struct document_stream *s)
@@ -202,7 +204,7 @@ int stream_next(struct document_stream *s, struct err *e)
 	int rc;
 	if (s->buckets)
 		return next_shuffled(s, e);
-	while ((rc = walk_next(&s->walk, &d, e)) > 0 && !belongs(s, &d))
+	while ((rc = walk_next(&s->walk, &d, e)) > 0 && !belongs_to_stream(s, &d))
 		;
 	if (rc > 0) {
 		s->left = d.n_tokens;

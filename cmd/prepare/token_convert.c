@@ -1,5 +1,5 @@
 /*
- * Tokens to tokens: files of other programs and shards, to either. Files of other programs are read
+ * Conversion between shards and token files of other programs. Files of other programs are read
  * twice: first to find the largest token and the number of documents, then to copy.
  */
 #include "base/progress.h"
@@ -15,20 +15,20 @@ enum { PIECE = 1 << 18 }; /* tokens */
 /* A sequence of tokens: a token file, or a split of a corpus. */
 struct part {
 	struct token_file file, mask; /* mask.path NULL: all tokens count */
-	enum split split;	      /* of the result */
+	enum split split;	      /* to which it is written */
 	int64_t n;
 };
 
 struct job {
 	const struct token_convert *c;
 	struct corpus *corpus; /* NULL: token files */
-	bool counted;	       /* the tokens say whether they count */
-	struct tokenizer ids;  /* unless the tokenizer is of a shard */
+	bool counted;	       /* tokens are marked as counted or not */
+	struct tokenizer ids;  /* the tokenizer, unless it comes from a shard */
 	const struct tokenizer *tokenizer;
 	struct part *parts;
 	int64_t n_parts;
 	struct shard_info info;
-	int64_t train_left; /* tokens to go to the training split; -1: as the parts say */
+	int64_t train_left; /* remaining training tokens; -1: parts determine the split */
 	int64_t end_of_text; /* the token that ends a document; -1: none */
 	uint32_t largest;
 	struct hash_state *hash;
@@ -41,7 +41,7 @@ struct job {
 
 /* ---- the inputs ------------------------------------------------------------------- */
 
-static bool is_shard(const char *path)
+static bool is_shard_file(const char *path)
 {
 	char first[8];
 	int64_t n = file_sniff(path, first, sizeof(first));
@@ -50,10 +50,10 @@ static bool is_shard(const char *path)
 
 bool is_token_file(const char *path)
 {
-	return is_shard(path) || token_format_detect(path);
+	return is_shard_file(path) || token_format_detect(path);
 }
 
-/* What the words of --from say, or what is found. */
+/* Returns true for tokens, according to the word of --from or, with auto, to the file. */
 static bool is_tokens(const char *from, const char *path)
 {
 	if (strcmp(from, "auto"))
@@ -61,8 +61,8 @@ static bool is_tokens(const char *from, const char *path)
 	return is_token_file(path);
 }
 
-/* The inputs are not what was expected, perhaps since one of them is not there. */
-static int are_no_tokens(const struct token_convert *c, const struct strs *inputs,
+/* Reports that an input is missing, or else the error `otherwise`. */
+static int report_not_tokens(const struct token_convert *c, const struct strs *inputs,
 	const char *otherwise, struct err *e)
 {
 	for (int64_t i = 0; i < inputs->n; i++) {
@@ -81,8 +81,8 @@ int token_convert_takes(
 	for (int64_t i = 0; i < inputs->n; i++)
 		n += is_tokens(c->from, inputs->v[i]);
 	if (n && n < inputs->n)
-		return are_no_tokens(
-			c, inputs, "some of the files have tokens, and others text", e);
+		return report_not_tokens(
+			c, inputs, "some of the files contain tokens, and some text", e);
 	if (!inputs->n)
 		return is_tokens(c->from, "-");
 	return n > 0;
@@ -98,7 +98,7 @@ static int add_file(struct job *j, const char *path, enum split s, struct err *e
 	*p = (struct part){.split = s, .mask.fd = -1};
 	if (!f)
 		return err_set(
-			e, EX_USAGE, "%s: is no token file of another program", path);
+			e, EX_USAGE, "%s: not a token file of another program", path);
 	if (token_file_open(&p->file, path, f, e))
 		return -1;
 	p->n = p->file.n;
@@ -116,8 +116,8 @@ static int open_files(struct job *j, const struct strs *inputs, struct err *e)
 	j->counted = j->c->masks->n > 0;
 	if (j->counted && j->c->masks->n != n)
 		return err_set(e, EX_USAGE,
-			"%lld files of masks for %lld of tokens: give --mask-file for each, "
-			"in their order, those of --val-file last",
+			"%lld mask files for %lld token files: give --mask-file once for each, "
+			"in the same order, those for --val-file last",
 			(long long)j->c->masks->n, (long long)n);
 	for (int64_t i = 0; i < inputs->n; i++)
 		if (add_file(j, inputs->v[i], SPLIT_TRAIN, e))
@@ -139,7 +139,7 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 	const struct strs standard_input = {.v = (char *[]){(char *)"-"}, .n = 1};
 	if (j->c->val->n || j->c->masks->n)
 		return err_set(e, EX_USAGE,
-			"a shard has its own validation tokens, and says which count");
+			"a shard has its own validation tokens and marks which tokens count");
 	if (corpus_open(&j->corpus, inputs->n ? inputs : &standard_input,
 		    CORPUS_DOCUMENTS, e))
 		return -1;
@@ -162,16 +162,16 @@ static bool are_shards(const struct job *j, const struct strs *inputs)
 {
 	if (strcmp(j->c->from, "auto"))
 		return !strcmp(j->c->from, "shard");
-	return inputs->n && is_shard(inputs->v[0]);
+	return inputs->n && is_shard_file(inputs->v[0]);
 }
 
 /* ---- a pass ----------------------------------------------------------------------- */
 
-/* Tokens of one document that all count, or do not. */
+/* Tokens of one document that all count, or all do not. */
 struct run {
 	uint32_t *ids;
 	int64_t n;
-	bool begins, counts; /* begins: the document */
+	bool begins, counts; /* begins: the document begins here */
 };
 
 typedef int run_fn(struct job *j, enum split s, const struct run *r, struct err *e);
@@ -191,7 +191,7 @@ static int read_mask(const struct token_file *mask, int64_t at, int64_t n, uint3
 	return 0;
 }
 
-/* Sets flags of the tokens. */
+/* Reads tokens [at, at + n) of a part, with their TOKEN_FLAGS. */
 static int read_piece(const struct job *j, const struct part *p, int64_t at, int64_t n,
 	uint32_t *ids, struct err *e)
 {
@@ -207,7 +207,7 @@ static int read_piece(const struct job *j, const struct part *p, int64_t at, int
 	return p->mask.path ? read_mask(&p->mask, at, n, ids, e) : 0;
 }
 
-/* The number of tokens from `at` on, of n, until the next document begins. */
+/* Returns the number of tokens from `at` on, of ids[n], until the next document begins. */
 static int64_t until_next(const struct job *j, const struct part *p, int64_t *document,
 	int64_t at, const uint32_t *ids, int64_t n)
 {
@@ -227,7 +227,7 @@ static int64_t until_next(const struct job *j, const struct part *p, int64_t *do
 	return n;
 }
 
-/* The tokens from the first on that count, or do not, as it does; their flags are removed. */
+/* Returns the run of tokens that count or do not as ids[0] does, and removes their flags. */
 static struct run first_run(uint32_t *ids, int64_t n)
 {
 	uint32_t context = ids[0] & (uint32_t)TOKEN_CONTEXT;
@@ -237,7 +237,8 @@ static struct run first_run(uint32_t *ids, int64_t n)
 	return r;
 }
 
-static int each_run(struct job *j, const struct part *p, run_fn *fn, struct err *e)
+/* Calls fn() for each run of a part. */
+static int for_each_run(struct job *j, const struct part *p, run_fn *fn, struct err *e)
 {
 	static uint32_t ids[PIECE];
 	const struct token_file *f = &p->file;
@@ -266,20 +267,20 @@ static int each_run(struct job *j, const struct part *p, run_fn *fn, struct err 
 	return 0;
 }
 
-/* Sets *hash to the hash of all tokens. */
-static int pass(struct job *j, run_fn *fn, uint64_t *hash, struct err *e)
+/* Calls fn() for the runs of all parts, by split. Sets *hash to the hash of all tokens. */
+static int for_all_runs(struct job *j, run_fn *fn, uint64_t *hash, struct err *e)
 {
 	int rc = 0;
 	j->hash = hash_open();
 	for (int s = 0; s < N_SPLITS; s++)
 		for (int64_t i = 0; i < j->n_parts && !rc; i++)
 			if (j->parts[i].split == (enum split)s)
-				rc = each_run(j, &j->parts[i], fn, e);
+				rc = for_each_run(j, &j->parts[i], fn, e);
 	*hash = hash_close(j->hash);
 	return rc;
 }
 
-static int look_at(struct job *j, enum split s, const struct run *r, struct err *e)
+static int count_run(struct job *j, enum split s, const struct run *r, struct err *e)
 {
 	(void)e;
 	j->info.total[s] += r->n;
@@ -289,7 +290,7 @@ static int look_at(struct job *j, enum split s, const struct run *r, struct err 
 	return 0;
 }
 
-static int put(struct job *j, enum split s, struct run r, struct err *e)
+static int write_run(struct job *j, enum split s, struct run r, struct err *e)
 {
 	if (!r.n)
 		return 0;
@@ -300,7 +301,7 @@ static int put(struct job *j, enum split s, struct run r, struct err *e)
 		shard_writer_document(j->shards, s);
 	if (r.begins && r.counts && !j->corpus && j->counted) { /* nothing predicts it */
 		struct run first = {r.ids, 1, false, false};
-		if (put(j, s, first, e))
+		if (write_run(j, s, first, e))
 			return -1;
 		r.ids++, r.n--, j->n_counted--;
 	}
@@ -309,20 +310,21 @@ static int put(struct job *j, enum split s, struct run r, struct err *e)
 	return shard_writer_put(j->shards, s, r.ids, r.n, e);
 }
 
-static int copy(struct job *j, enum split s, const struct run *r, struct err *e)
+static int copy_run(struct job *j, enum split s, const struct run *r, struct err *e)
 {
 	if (j->train_left < 0)
-		return put(j, s, *r, e);
+		return write_run(j, s, *r, e);
 	struct run train = *r, val = *r;
 	train.n = min64(r->n, j->train_left);
 	j->train_left -= train.n;
 	val.ids += train.n;
 	val.n -= train.n;
 	val.begins = r->begins && !train.n;
-	return put(j, SPLIT_TRAIN, train, e) || put(j, SPLIT_VAL, val, e) ? -1 : 0;
+	return write_run(j, SPLIT_TRAIN, train, e) || write_run(j, SPLIT_VAL, val, e) ? -1
+										      : 0;
 }
 
-/* Given, or that of the tokenizer; shards know their documents without it. */
+/* Returns the end-of-text token, given or of the tokenizer; shards do not need it. */
 static int64_t find_end_of_text(const struct job *j)
 {
 	const struct bpe_rules *r = j->tokenizer ? bpe_rules_of(j->tokenizer) : NULL;
@@ -333,7 +335,7 @@ static int64_t find_end_of_text(const struct job *j)
 
 /* ---- all of it -------------------------------------------------------------------- */
 
-/* The tokenizer of a shard, or one that knows only numbers. */
+/* Finds the tokenizer: of vocabulary files, of a shard, or of c->vocab ids; possibly none yet. */
 static int find_tokenizer(struct job *j, struct err *e)
 {
 	struct corpus *c;
@@ -362,16 +364,17 @@ static int find_tokenizer(struct job *j, struct err *e)
 	return rc;
 }
 
-static int learn(struct job *j, struct err *e)
+/* Reads all tokens once, to set the sizes of the splits and the size of an unknown vocabulary. */
+static int find_totals(struct job *j, struct err *e)
 {
 	int64_t *total = j->info.total;
 	j->train_left = -1;
 	if (j->corpus)
 		return 0;
-	if (pass(j, look_at, &j->info.source_xxh3, e))
+	if (for_all_runs(j, count_run, &j->info.source_xxh3, e))
 		return -1;
 	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
-		return err_set(e, EX_DATAERR, "%s: there are no tokens",
+		return err_set(e, EX_DATAERR, "%s: no tokens",
 			j->n_parts == 1 ? j->parts[0].file.path : "all files");
 	if (!j->tokenizer && tokenizer_of_ids(&j->ids, (int64_t)j->largest + 1, e))
 		return -1;
@@ -390,8 +393,7 @@ static int open_output(struct job *j, struct err *e)
 	const struct token_format *f = token_format_named(j->c->to);
 	if (f && !strcmp(p->out, "-"))
 		return err_set(e, EX_USAGE,
-			"format %s is written to files of several names; give --out",
-			f->name);
+			"format %s consists of several files; give --out", f->name);
 	if (f)
 		j->files = token_writer_open(f, p, j->tokenizer->vocab.n, j->counted, e);
 	else
@@ -399,7 +401,7 @@ static int open_output(struct job *j, struct err *e)
 	return j->files || j->shards ? 0 : -1;
 }
 
-static int run(
+static int convert_inputs(
 	struct job *j, const struct strs *inputs, struct prepared *out, struct err *e)
 {
 	uint64_t hash;
@@ -415,7 +417,7 @@ static int run(
 	if (find_tokenizer(j, e))
 		return -1;
 	j->end_of_text = find_end_of_text(j);
-	if (learn(j, e) || open_output(j, e) || pass(j, copy, &hash, e))
+	if (find_totals(j, e) || open_output(j, e) || for_all_runs(j, copy_run, &hash, e))
 		return -1;
 	if (j->corpus ? corpus_changes(j->corpus) != changes
 		      : hash != j->info.source_xxh3)
@@ -432,7 +434,7 @@ static int convert(const struct token_convert *c, const struct strs *inputs,
 {
 	struct job j = {.c = c};
 	*out = (struct prepared){0};
-	int rc = run(&j, inputs, out, e);
+	int rc = convert_inputs(&j, inputs, out, e);
 	progress_end(&j.bar);
 	token_writer_close(j.files);
 	shard_writer_close(j.shards);
@@ -444,7 +446,7 @@ static int convert(const struct token_convert *c, const struct strs *inputs,
 	return rc;
 }
 
-/* Text is tokenized to a shard, which is then converted. */
+/* Converts text to a temporary shard, and the shard to the output format. */
 static int convert_text(const struct token_convert *c, const struct strs *inputs,
 	struct prepared *out, struct err *e)
 {
@@ -457,13 +459,13 @@ static int convert_text(const struct token_convert *c, const struct strs *inputs
 	p.out = path;
 	p.overwrite = true;
 	p.shard_bytes = 0;
-	struct token_convert of_shard = *c;
-	of_shard.from = "shard";
+	struct token_convert shard_convert = *c;
+	shard_convert.from = "shard";
 
 	const struct strs shard = {.v = (char *[]){path}, .n = 1};
 	int rc = prepare_run(&p, inputs, out, e);
 	strs_free(&out->files);
-	rc = rc || convert(&of_shard, &shard, out, e);
+	rc = rc || convert(&shard_convert, &shard, out, e);
 	cleanup_remove(path);
 	return rc ? -1 : 0;
 }
@@ -475,9 +477,9 @@ int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 	if (tokens < 0)
 		return -1;
 	if (!tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))
-		return are_no_tokens(c, inputs,
-			"there are no token files, which have validation files, masks and a "
-			"vocabulary",
+		return report_not_tokens(c, inputs,
+			"options for validation files, masks and the vocabulary's size are "
+			"for token files, not for text",
 			e);
 	return tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);
 }

@@ -4,15 +4,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* `most`: bytes that a stream may have. */
-static int open_it(struct token_file *f, const char *path, int64_t most, struct err *e)
+/* Opens a file. `max_bytes`: limit of a stream. */
+static int open_format(
+	struct token_file *f, const char *path, int64_t max_bytes, struct err *e)
 {
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	struct str name = {0};
 	str_puts(&name, is_stdin ? "standard input" : path);
-	if (f->format->name_of && !is_stdin)
-		f->format->name_of(&name);
+	if (f->format->to_tokens_path && !is_stdin)
+		f->format->to_tokens_path(&name);
 	f->path = name.s;
 	f->fd = is_stdin ? dup(STDIN_FILENO) : file_open(f->path);
 	if (f->fd < 0 || fstat(f->fd, &st))
@@ -21,7 +22,7 @@ static int open_it(struct token_file *f, const char *path, int64_t most, struct 
 		return err_set(e, EX_IOERR, "%s: is a directory", f->path);
 	if (!S_ISREG(st.st_mode)) {
 		int fd = f->fd;
-		f->fd = file_keep(fd, f->path, most, e);
+		f->fd = file_keep(fd, f->path, max_bytes, e);
 		close(fd);
 		if (f->fd < 0 || fstat(f->fd, &st))
 			return -1;
@@ -29,11 +30,11 @@ static int open_it(struct token_file *f, const char *path, int64_t most, struct 
 	return f->format->open(f, st.st_size, e);
 }
 
-static int open_most(struct token_file *f, const char *path,
-	const struct token_format *format, int64_t most, struct err *e)
+static int open_limited(struct token_file *f, const char *path,
+	const struct token_format *format, int64_t max_bytes, struct err *e)
 {
 	*f = (struct token_file){.format = format, .fd = -1};
-	if (!open_it(f, path, most, e))
+	if (!open_format(f, path, max_bytes, e))
 		return 0;
 	token_file_close(f);
 	return -1;
@@ -42,7 +43,7 @@ static int open_most(struct token_file *f, const char *path,
 int token_file_open(struct token_file *f, const char *path,
 	const struct token_format *format, struct err *e)
 {
-	return open_most(f, path, format, INT64_MAX, e);
+	return open_limited(f, path, format, INT64_MAX, e);
 }
 
 static int open_bytes(struct token_file *f, int64_t n_bytes, struct err *e)
@@ -58,17 +59,17 @@ int token_mask_open(struct token_file *f, const char *path, int64_t n, struct er
 	static const struct token_format bytes = {.name = "mask", .open = open_bytes};
 	const struct token_format *format = token_format_detect(path);
 	bool known = format && (format->index || format->header);
-	if (open_most(f, path, known ? format : &bytes, known ? INT64_MAX : n, e))
+	if (open_limited(f, path, known ? format : &bytes, known ? INT64_MAX : n, e))
 		return -1;
 	if (f->n == n)
 		return 0;
-	err_set(e, EX_DATAERR, "%s: a mask of %lld tokens, but there are %lld", path,
+	err_set(e, EX_DATAERR, "%s: a mask of %lld tokens for %lld tokens", path,
 		(long long)f->n, (long long)n);
 	token_file_close(f);
 	return -1;
 }
 
-static int64_t number(const char *p, struct token_type t)
+static int64_t token_value(const char *p, struct token_type t)
 {
 	union {
 		int8_t i8;
@@ -103,7 +104,7 @@ int token_file_read(const struct token_file *f, int64_t at, int64_t n, int64_t v
 			    f->begin + (at + done) * f->type.bytes, e))
 			return -1;
 		for (int64_t i = 0; i < now; i++) {
-			int64_t id = number(bytes + i * f->type.bytes, f->type);
+			int64_t id = token_value(bytes + i * f->type.bytes, f->type);
 			if (id < 0 || id >= vocab)
 				return err_set(e, EX_DATAERR,
 					"%s: token %lld is %lld, but the vocabulary has "

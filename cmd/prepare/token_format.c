@@ -5,10 +5,10 @@
 
 static const struct token_type none, u16 = {2, false}, u32 = {4, false}, i32 = {4, true};
 
-static int not_as_long(
+static int wrong_size(
 	const struct token_file *f, int64_t n_bytes, int64_t expected, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: has %lld bytes, but its header says %lld",
+	return err_set(e, EX_DATAERR, "%s: has %lld bytes, but its header requires %lld",
 		f->path, (long long)n_bytes, (long long)expected);
 }
 
@@ -26,7 +26,7 @@ static int nanogpt_open(struct token_file *f, int64_t n_bytes, struct err *e)
 	f->n = n_bytes / u16.bytes;
 	if (n_bytes % u16.bytes)
 		return err_set(e, EX_DATAERR,
-			"%s: has %lld bytes, an odd number, but tokens of nanoGPT have two",
+			"%s: has an odd number of bytes, %lld, but nanoGPT's tokens have two",
 			f->path, (long long)n_bytes);
 	return 0;
 }
@@ -76,29 +76,29 @@ static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
 {
 	int32_t header[LLMC_WORDS];
 	if (n_bytes < LLMC_HEADER_BYTES)
-		return err_set(e, EX_DATAERR, "%s: has no header of llm.c", f->path);
+		return err_set(e, EX_DATAERR, "%s: has no llm.c header", f->path);
 	if (file_read_at(f->fd, f->path, header, sizeof(header), 0, e))
 		return -1;
 	const struct llmc_kind *k = llmc_kind_of(header[0]);
 	if (header[0] == LLMC_EVAL)
 		return err_set(e, EX_DATAERR,
-			"%s: is an evaluation of llm.c, not a sequence of tokens",
+			"%s: is an evaluation file of llm.c, not a sequence of tokens",
 			f->path);
 	if (!k)
 		return err_set(e, EX_DATAERR,
-			"%s: begins with %d, which is no number of token files of llm.c",
+			"%s: begins with %d, which is not a magic number of llm.c's token files",
 			f->path, header[0]);
 	if (header[1] != k->version)
 		return err_set(e, EX_DATAERR, "%s: has version %d of the format, not %d",
 			f->path, header[1], k->version);
 	if (header[2] < 0)
-		return err_set(e, EX_DATAERR, "%s: its header says %d tokens", f->path,
-			header[2]);
+		return err_set(
+			e, EX_DATAERR, "%s: %d tokens in its header", f->path, header[2]);
 	f->type = k->type;
 	f->begin = LLMC_HEADER_BYTES;
 	f->n = header[2];
 	int64_t expected = f->begin + f->n * f->type.bytes;
-	return n_bytes == expected ? 0 : not_as_long(f, n_bytes, expected, e);
+	return n_bytes == expected ? 0 : wrong_size(f, n_bytes, expected, e);
 }
 
 static struct token_type llmc_type(int64_t vocab)
@@ -118,7 +118,7 @@ static const struct token_format format_llmc = {
 	.detect = llmc_detect,
 	.open = llmc_open,
 	.type = llmc_type,
-	.most = INT32_MAX,
+	.max_tokens = INT32_MAX,
 	.header_bytes = LLMC_HEADER_BYTES,
 	.header = llmc_header,
 };
@@ -129,7 +129,7 @@ static const char megatron_magic[9] = "MMIDIDX\0";
 enum { MEGATRON_VERSION = 1, MEGATRON_HEADER_BYTES = 9 + 8 + 1 + 8 + 8 };
 enum { MEGATRON_U16_BELOW = 65500 }; /* the size of a vocabulary */
 
-/* By the code in the index. */
+/* Types by their code in the index. */
 static const struct token_type megatron_types[] = {
 	[1] = {1, false},
 	[2] = {1, true},
@@ -139,7 +139,7 @@ static const struct token_type megatron_types[] = {
 	[8] = {2, false}, /* 6 and 7 are floating-point */
 };
 
-static int64_t take_i64(const char *p)
+static int64_t read_i64(const char *p)
 {
 	int64_t x;
 	memcpy(&x, p, sizeof(x));
@@ -161,7 +161,7 @@ static bool has_index(const char *path)
 	       !memcmp(first, megatron_magic, sizeof(first));
 }
 
-/* One may give the name of either file, or that of both without its end. */
+/* Accepts the name of either file, or their name without .bin and .idx. */
 static bool megatron_detect(const char *path, const char *first, size_t n)
 {
 	if (text_ends(path, ".idx"))
@@ -170,7 +170,7 @@ static bool megatron_detect(const char *path, const char *first, size_t n)
 	return (text_ends(path, ".bin") || !file_exists(path)) && has_index(path);
 }
 
-static void megatron_name_of(struct str *path)
+static void megatron_tokens_path(struct str *path)
 {
 	if (text_ends(path->s, ".idx"))
 		path->s[path->len -= 4] = 0;
@@ -178,10 +178,10 @@ static void megatron_name_of(struct str *path)
 		str_puts(path, ".bin");
 }
 
-/* The parts of an index, which is in memory. */
+/* The parts of an index in memory. */
 struct megatron_index {
 	const char *name, *lengths, *pointers, *documents;
-	int64_t n_sequences, n_documents; /* of the numbers that describe documents */
+	int64_t n_sequences, n_documents; /* n_documents: entries of `documents` */
 };
 
 static int megatron_parse(struct megatron_index *x, const struct str *text,
@@ -190,30 +190,30 @@ static int megatron_parse(struct megatron_index *x, const struct str *text,
 	const char *p = text->s;
 	if (text->len < MEGATRON_HEADER_BYTES ||
 		memcmp(p, megatron_magic, sizeof(megatron_magic)))
-		return err_set(e, EX_DATAERR, "%s: is no index of Megatron-LM", x->name);
-	if (take_i64(p + 9) != MEGATRON_VERSION)
+		return err_set(e, EX_DATAERR, "%s: not an index of Megatron-LM", x->name);
+	if (read_i64(p + 9) != MEGATRON_VERSION)
 		return err_set(e, EX_DATAERR,
 			"%s: has version %lld of the format, not %d", x->name,
-			(long long)take_i64(p + 9), MEGATRON_VERSION);
+			(long long)read_i64(p + 9), MEGATRON_VERSION);
 	uint8_t code = (uint8_t)p[17];
 	*type = code < ARRAY_LEN(megatron_types) ? megatron_types[code] : none;
 	if (!type->bytes)
-		return err_set(e, EX_DATAERR, "%s: type %d of the tokens is no integer",
+		return err_set(e, EX_DATAERR, "%s: token type %d is not an integer type",
 			x->name, code);
 	int64_t left = (int64_t)text->len - MEGATRON_HEADER_BYTES;
-	x->n_sequences = take_i64(p + 18);
-	x->n_documents = take_i64(p + 26);
+	x->n_sequences = read_i64(p + 18);
+	x->n_documents = read_i64(p + 26);
 	bool fits = x->n_sequences >= 0 && x->n_sequences <= left / 12;
 	int64_t rest = fits ? left - x->n_sequences * 12 : 0;
 	if (x->n_documents < 1 || x->n_documents != rest / 8 || rest % 8)
 		return err_set(e, EX_DATAERR,
-			"%s: has %zu bytes, which are not those of %lld sequences and %lld "
+			"%s: has %zu bytes, which do not match %lld sequences and %lld "
 			"documents%s",
 			x->name, text->len, (long long)x->n_sequences,
 			(long long)x->n_documents,
 			fits && rest > x->n_sequences &&
 					(rest - x->n_sequences) / 8 == x->n_documents
-				? " (of text and pictures, which are not read)"
+				? " (an index of text and images is not supported)"
 				: "");
 	x->lengths = p + MEGATRON_HEADER_BYTES;
 	x->pointers = x->lengths + x->n_sequences * 4;
@@ -221,15 +221,15 @@ static int megatron_parse(struct megatron_index *x, const struct str *text,
 	return 0;
 }
 
-/* Sequences must follow each other in the file. A document is some consecutive sequences; one without
- * tokens is left out. */
+/* Finds the documents. Sequences must be contiguous in the file. A document is a number of
+ * consecutive sequences; a document without tokens is ignored. */
 static int megatron_documents(struct token_file *f, const struct megatron_index *x,
 	int64_t n_bytes, struct err *e)
 {
-	int64_t d = 0, room = n_bytes / f->type.bytes;
+	int64_t d = 0, capacity = n_bytes / f->type.bytes;
 	f->documents = xmalloc((size_t)x->n_documents * sizeof(*f->documents));
 	for (int64_t i = 0; i <= x->n_sequences; i++) {
-		for (; d < x->n_documents && take_i64(x->documents + 8 * d) == i; d++) {
+		for (; d < x->n_documents && read_i64(x->documents + 8 * d) == i; d++) {
 			int64_t begins = f->n;
 			if (f->n_documents && f->documents[f->n_documents - 1] == begins)
 				continue;
@@ -239,24 +239,24 @@ static int megatron_documents(struct token_file *f, const struct megatron_index 
 			break;
 		int32_t length;
 		memcpy(&length, x->lengths + 4 * i, sizeof(length));
-		int64_t pointer = take_i64(x->pointers + 8 * i);
+		int64_t pointer = read_i64(x->pointers + 8 * i);
 		if (length < 0 || pointer != f->n * f->type.bytes)
 			return err_set(e, EX_DATAERR,
-				"%s: sequence %lld has %d tokens at byte %lld, but those "
-				"before it end at %lld",
+				"%s: sequence %lld has %d tokens at byte %lld, but the "
+				"previous ones end at %lld",
 				x->name, (long long)i, length, (long long)pointer,
 				(long long)(f->n * f->type.bytes));
-		if (length > room - f->n)
+		if (length > capacity - f->n)
 			return err_set(e, EX_DATAERR,
-				"%s: sequence %lld ends behind the end of the tokens",
+				"%s: sequence %lld ends past the end of the tokens",
 				x->name, (long long)i);
 		f->n += length;
 	}
 	if (d < x->n_documents)
 		return err_set(e, EX_DATAERR,
 			"%s: document %lld begins with sequence %lld, which is not "
-			"between the document before it and the end, %lld",
-			x->name, (long long)d, (long long)take_i64(x->documents + 8 * d),
+			"between the previous document and the end, %lld",
+			x->name, (long long)d, (long long)read_i64(x->documents + 8 * d),
 			(long long)x->n_sequences);
 	if (f->n_documents && f->documents[f->n_documents - 1] == f->n)
 		f->n_documents--; /* the end of the last one */
@@ -289,7 +289,7 @@ static void put_i64(struct str *out, int64_t x)
 	str_add(out, &x, sizeof(x));
 }
 
-/* Each document is one sequence. */
+/* Appends an index in which each document is one sequence. */
 static void megatron_index(
 	struct str *out, struct token_type type, const struct token_lengths *l)
 {
@@ -311,7 +311,7 @@ static void megatron_index(
 static const struct token_format format_megatron = {
 	.name = "megatron",
 	.detect = megatron_detect,
-	.name_of = megatron_name_of,
+	.to_tokens_path = megatron_tokens_path,
 	.open = megatron_open,
 	.type = megatron_type,
 	.index = megatron_index,
@@ -330,7 +330,7 @@ const struct token_format *token_format_named(const char *name)
 	return NULL;
 }
 
-/* nanoGPT's is the last, because it is any file of that name. */
+/* nanoGPT is the last format, because it accepts any file named *.bin. */
 const struct token_format *token_format_detect(const char *path)
 {
 	char first[16];

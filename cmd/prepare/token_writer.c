@@ -1,4 +1,4 @@
-/* Writing of token files: of each split one, or several of a given size. */
+/* Writing of token files: one per split, or several of a given size. */
 #include "prepare/token_file.h"
 
 #include <unistd.h>
@@ -8,14 +8,14 @@ enum { BUFFER = 1 << 20 };
 struct token_stream {
 	int fd; /* -1: none */
 	char *path;
-	struct str buffer; /* bytes that follow those in the file */
+	struct str buffer; /* bytes to be appended to the file */
 };
 
 /* The file of a split that is being written. */
-struct out {
+struct out_file {
 	struct token_stream tokens, mask; /* mask: a byte for each token */
-	int64_t number;			  /* of the next one */
-	int64_t n;			  /* tokens in it */
+	int64_t number;			  /* of the next file */
+	int64_t n;			  /* tokens in the current file */
 	struct token_lengths lengths;
 };
 
@@ -25,8 +25,8 @@ struct token_writer {
 	struct token_type type;
 	bool masks;
 	int64_t per_file; /* tokens; 0: any number */
-	struct out out[N_SPLITS];
-	struct durable **files; /* all, of both splits */
+	struct out_file out[N_SPLITS];
+	struct durable **files; /* all files of both splits */
 	int64_t n_files;
 	struct strs names;
 };
@@ -52,8 +52,8 @@ struct token_writer *token_writer_open(const struct token_format *format,
 	return w;
 }
 
-/* Creates a temporary file for one of this name, and returns that file's descriptor. */
-static int create(struct token_writer *w, const char *name, struct err *e)
+/* Creates the temporary file for a file of this name. Returns its descriptor, or -1. */
+static int create_file(struct token_writer *w, const char *name, struct err *e)
 {
 	if (file_exists(name) && !w->p->overwrite)
 		return err_set(
@@ -84,13 +84,13 @@ static int begin_token_stream(struct token_writer *w, enum split s, const char *
 	str_puts(&name, end);
 	free(to->path);
 	to->path = name.s;
-	to->fd = create(w, to->path, e);
+	to->fd = create_file(w, to->path, e);
 	return to->fd < 0 ? -1 : 0;
 }
 
 static int begin_file(struct token_writer *w, enum split s, struct err *e)
 {
-	struct out *o = &w->out[s];
+	struct out_file *o = &w->out[s];
 	if (begin_token_stream(w, s, ".bin", &o->tokens, e) ||
 		(w->masks && begin_token_stream(w, s, ".mask", &o->mask, e)))
 		return -1;
@@ -109,12 +109,12 @@ static int flush_buffer(struct token_stream *o, struct err *e)
 	return rc ? err_errno(e, o->path) : 0;
 }
 
-static int write_index(struct token_writer *w, const struct out *o, struct err *e)
+static int write_index(struct token_writer *w, const struct out_file *o, struct err *e)
 {
 	scoped_str name = {0}, text = {0};
 	token_index_name(&name, o->tokens.path);
 	w->format->index(&text, w->type, &o->lengths);
-	int fd = create(w, name.s, e), rc = fd < 0;
+	int fd = create_file(w, name.s, e), rc = fd < 0;
 	if (!rc)
 		rc = file_close(fd, name.s, write_all(fd, text.s, text.len), e);
 	return rc ? -1 : 0;
@@ -122,7 +122,7 @@ static int write_index(struct token_writer *w, const struct out *o, struct err *
 
 static int end_file(struct token_writer *w, enum split s, struct err *e)
 {
-	struct out *o = &w->out[s];
+	struct out_file *o = &w->out[s];
 	struct token_stream *t = &o->tokens, *m = &o->mask;
 	if (t->fd < 0)
 		return 0;
@@ -143,8 +143,8 @@ static int end_file(struct token_writer *w, enum split s, struct err *e)
 	return rc || !w->format->index ? rc : write_index(w, o, e);
 }
 
-/* The first tokens of a file begin a document, as far as its index knows. */
-static int count_document(const struct out *o, struct token_lengths *l, bool begins,
+/* Adds n tokens to the lengths of documents. The first tokens of a file begin a document, too. */
+static int count_document(const struct out_file *o, struct token_lengths *l, bool begins,
 	int64_t n, struct err *e)
 {
 	if (begins || !l->n) {
@@ -153,20 +153,21 @@ static int count_document(const struct out *o, struct token_lengths *l, bool beg
 	}
 	if (n > INT32_MAX - l->v[l->n - 1])
 		return err_set(e, EX_DATAERR,
-			"%s: a document has more than %d tokens, the most in an index",
+			"%s: a document has more than %d tokens, the maximum in an index",
 			o->tokens.path, INT32_MAX);
 	l->v[l->n - 1] += (int32_t)n;
 	return 0;
 }
 
-static int put_tokens(struct token_writer *w, struct out *o, const uint32_t *ids,
+static int put_tokens(struct token_writer *w, struct out_file *o, const uint32_t *ids,
 	int64_t n, bool counts, struct err *e)
 {
-	if (w->format->most && o->n + n > w->format->most)
+	if (w->format->max_tokens && o->n + n > w->format->max_tokens)
 		return err_set(e, EX_DATAERR,
-			"%s: more than %lld tokens, the most in a file of format %s; "
-			"write several",
-			o->tokens.path, (long long)w->format->most, w->format->name);
+			"%s: more than %lld tokens, the maximum in a file of format %s; "
+			"write several files",
+			o->tokens.path, (long long)w->format->max_tokens,
+			w->format->name);
 	o->n += n;
 	for (int64_t i = 0; i < n; i++) /* little-endian: the low bytes are first */
 		str_add(&o->tokens.buffer, &ids[i], (size_t)w->type.bytes);
@@ -180,7 +181,7 @@ static int put_tokens(struct token_writer *w, struct out *o, const uint32_t *ids
 int token_writer_put(struct token_writer *w, enum split s, bool begins, bool counts,
 	const uint32_t *ids, int64_t n, struct err *e)
 {
-	struct out *o = &w->out[s];
+	struct out_file *o = &w->out[s];
 	bool whole = w->format->index != NULL;
 	for (; n > 0; begins = false) {
 		int64_t now = n;
@@ -226,7 +227,7 @@ void token_writer_close(struct token_writer *w)
 	if (!w)
 		return;
 	for (int s = 0; s < N_SPLITS; s++) {
-		struct out *o = &w->out[s];
+		struct out_file *o = &w->out[s];
 		token_stream_free(&o->tokens);
 		token_stream_free(&o->mask);
 		free(o->lengths.v);

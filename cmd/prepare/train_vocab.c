@@ -1,6 +1,6 @@
 /*
- * Training of a vocabulary. Each thread takes the next batch of documents and counts its words in a
- * table of its own. The sum of the tables does not depend on which thread had which batch.
+ * Training of a vocabulary. Each thread takes the next batch of documents and counts its words in
+ * its own table. The sum of the tables does not depend on which thread had which batch.
  */
 #include "base/progress.h"
 #include "prepare/train_vocab.h"
@@ -22,22 +22,24 @@ struct worker {
 	int64_t n_documents, n_dropped;
 };
 
-/* Tells the reader where a document may be cut. */
-static int64_t cut(const struct tokenizer *t, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+/* Returns where the reader may cut a document: the encode() of a tokenizer that makes no tokens. */
+static int64_t find_cut(const struct tokenizer *t, const char *text, int64_t n,
+	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
-	enum { MOST = 1 << 26 }; /* bytes without a good place */
-	(void)t, (void) final, (void)out, (void)room;
+	enum {
+		MAX_UNCUT = 1 << 26
+	}; /* bytes after which any character boundary will do */
+	(void)t, (void) final, (void)out, (void)capacity;
 	*n_out = 0;
 	int64_t at = split_cut(text, n);
-	return at || n < MOST ? at : tokenizer_cut(NULL, text, n, e);
+	return at || n < MAX_UNCUT ? at : tokenizer_cut(NULL, text, n, e);
 }
 
-static const struct tokenizer_kind cutting = {.name = "cut", .encode = cut};
+static const struct tokenizer_kind cutting = {.name = "cut", .encode = find_cut};
 
 /* ---- a batch ---------------------------------------------------------------------- */
 
-static int do_part(struct worker *w, const struct batch *b,
+static int count_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {
 	const struct prepare *p = w->j->c->p;
@@ -58,15 +60,15 @@ static int do_part(struct worker *w, const struct batch *b,
 static int count_words(void *worker, const struct batch *b, struct err *e)
 {
 	for (int64_t i = 0; i < b->n_parts; i++)
-		if (do_part(worker, b, &b->parts[i], e))
+		if (count_part(worker, b, &b->parts[i], e))
 			return -1;
 	return 0;
 }
 
 /* ---- all of them ------------------------------------------------------------------ */
 
-/* Adds what a worker has found to what the first one has. */
-static void join(struct worker *first, struct worker *w, struct trained_vocab *out)
+/* Adds a worker's counts to the first worker's words and to *out. */
+static void add_worker(struct worker *first, struct worker *w, struct trained_vocab *out)
 {
 	if (w != first)
 		train_words_merge(&first->words, &w->words);
@@ -89,7 +91,7 @@ static int count_all(
 	if (batches_run(&all, w, sizeof(*w), threads, e) < INT64_MAX)
 		return -1;
 	for (int i = 0; i < threads; i++)
-		join(&w[0], &w[i], j->out);
+		add_worker(&w[0], &w[i], j->out);
 	return 0;
 }
 

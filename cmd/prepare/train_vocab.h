@@ -1,4 +1,4 @@
-/* Training of a vocabulary from texts, on several threads. */
+/* Training of a vocabulary on texts, by several threads. */
 #pragma once
 
 #include "prepare/prepare.h"
@@ -6,17 +6,17 @@
 
 struct train_vocab {
 	const struct prepare
-		*p; /* how the texts are read, which documents are kept, threads */
-	struct train_config config; /* without the bar */
-	const char *out;	    /* a folder */
+		*p; /* how texts are read, which documents are kept, number of threads */
+	struct train_config config; /* without the progress bar */
+	const char *out;	    /* a directory */
 };
 
 struct trained_vocab {
 	int64_t n_text_bytes, n_documents, n_dropped, n_broken;
-	int64_t n_words, n_tokens; /* n_words: different ones */
+	int64_t n_words, n_tokens; /* n_words: distinct words */
 	struct strs files;
 };
 
-/* The result does not depend on the number of threads. */
+/* Trains a vocabulary. The result does not depend on the number of threads. */
 int train_vocab_run(const struct train_vocab *c, const struct strs *inputs,
 	struct trained_vocab *out, struct err *e);

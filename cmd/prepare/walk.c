@@ -1,4 +1,4 @@
-/* The documents of all pieces, in the order of the text, and their tokens. */
+/* Walks over the documents of all pieces, in the order of the text, and over their tokens. */
 #include "prepare/assembly.h"
 
 int piece_view(
@@ -34,7 +34,7 @@ void walk_end(struct walk *w)
 	w->spans = NULL;
 }
 
-/* The next piece: 1, 0 if there are no more, -1. */
+/* Reads the documents and spans of the next piece: 1, 0 at the end, or -1. */
 static int next_piece(struct walk *w, struct err *e)
 {
 	if (w->batch + 1 == w->a->of->n_batches)
@@ -60,7 +60,7 @@ static int next_piece(struct walk *w, struct err *e)
 	return rc ? -1 : 1;
 }
 
-/* The next document or part of one. */
+/* Reads the next document or part of one. */
 static int next_part(struct walk *w, struct piece_document *d, struct err *e)
 {
 	while (w->at == w->n) {
@@ -94,7 +94,7 @@ int walk_next(struct walk *w, struct document *d, struct err *e)
 		.batch = w->batch,
 		.token = w->token - part.n_tokens,
 		.spans = w->spans + (w->span - part.n_spans),
-		.n_spans = part.n_spans}; /* (one in parts has none) */
+		.n_spans = part.n_spans}; /* (a document in parts has none) */
 	while (!part.last) {
 		rc = next_part(w, &part, e);
 		if (rc <= 0)
@@ -144,7 +144,7 @@ void tokens_begin(
 int64_t tokens_next(struct token_place *r, int64_t n, struct extent *at, struct err *e)
 {
 	while (!r->opened || r->token == r->view.head.n_tokens) {
-		if (r->opened) { /* a document goes on at the beginning of the next piece */
+		if (r->opened) { /* the document continues in the next piece */
 			r->batch++;
 			r->token = 0;
 		}

@@ -1,42 +1,43 @@
 /*
- * Documents laid out in windows of N tokens, each whole, so that no window begins or ends within one. Documents are
- * taken into a pool, the longest are placed first, and each goes into the window where the least room is left: best-fit
- * decreasing (Johnson 1973; of documents of language models, Ding et al. 2024, "Fewer Truncations Improve Language
- * Modeling"). What remains of a window is padding, which does not count. Windows are written in the order of
- * their first documents.
+ * Documents laid out in windows of N tokens, so that none crosses two windows. Documents are
+ * collected in a pool. The longest are placed first, each into the window with the least remaining
+ * space that it fits into: best-fit decreasing (Johnson 1973; for documents of language models,
+ * Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The rest of a window is
+ * padding, which does not count. Windows are written in the order of their first documents.
  */
 #include "prepare/assembly.h"
 #include "prepare/shard_writer.h"
 
-/* A pool has so many tokens, or as many windows. */
+/* The size of a pool, whichever is larger. */
 enum { POOL_TOKENS = 1 << 24, POOL_WINDOWS = 16 };
 
-/* A document, or a window's worth of one. */
+/* A document, or a part of one that fills a window. */
 struct item {
 	int64_t order, n;
-	int64_t tokens; /* byte of layout.tokens */
-	int64_t at;	/* its first token in the document */
+	int64_t tokens; /* offset in layout.tokens, in bytes */
+	int64_t at;	/* its first token's position in the document */
 	int64_t spans, n_spans;
-	int64_t window; /* its window in the pool; then the order of that one's first item */
+	int64_t window; /* index of its window; after placing, `order` of the window's first item */
 };
 
 struct window {
-	int64_t room, first;
-	int64_t next; /* with as much room; -1: none */
+	int64_t space, first; /* unused tokens; `order` of its first item */
+	int64_t next;	      /* another window with the same space; -1: none */
 };
 
 struct layout {
 	struct writing *x;
 	int lane;
-	bool writes; /* or counts */
+	bool writes; /* false: only counts windows */
 	int64_t size, row_bytes, done, train;
 	struct item *items;
 	int64_t n, n_tokens;
 	struct str tokens, spans, padding;
 	struct window *windows;
 	int64_t n_windows;
-	int64_t *with_room; /* [size + 1], the last window that has so much; -1: none */
-	uint64_t *has;	    /* a bit for each of these that has one */
+	int64_t *
+		with_space; /* [size + 1], a window with that many unused tokens; -1: none */
+	uint64_t *has;	    /* one bit per element of with_room: is it >= 0? */
 };
 
 static void layout_open(struct layout *l, struct writing *x, int lane, bool writes)
@@ -46,7 +47,7 @@ static void layout_open(struct layout *l, struct writing *x, int lane, bool writ
 		.writes = writes,
 		.size = x->a->of->p->window,
 		.row_bytes = x->a->of->row_bytes};
-	l->with_room = xcalloc((size_t)l->size + 1, sizeof(*l->with_room));
+	l->with_space = xcalloc((size_t)l->size + 1, sizeof(*l->with_space));
 	l->has = xcalloc((size_t)l->size / 64 + 1, sizeof(*l->has));
 	int64_t end = tokenizer_end_of_text(x->a->of->t);
 	uint32_t id = (uint32_t)max64(0, end);
@@ -58,7 +59,7 @@ static void layout_close(struct layout *l)
 {
 	free(l->items);
 	free(l->windows);
-	free(l->with_room);
+	free(l->with_space);
 	free(l->has);
 	str_free(&l->tokens);
 	str_free(&l->spans);
@@ -67,7 +68,7 @@ static void layout_close(struct layout *l)
 
 /* ---- the pool -------------------------------------------------------------------------------- */
 
-/* Reads n tokens of the document of a stream. */
+/* Reads the next n tokens of a stream's document into the pool. */
 static int read_tokens(
 	struct layout *l, struct document_stream *s, int64_t n, struct err *e)
 {
@@ -104,7 +105,7 @@ static int add_item(
 	return l->writes ? read_tokens(l, s, n, e) : 0;
 }
 
-/* `n`: tokens that are wanted of the document. */
+/* Adds the first n tokens of a document to the pool, in as many items as p->too_long allows. */
 static int add_document(
 	struct layout *l, struct document_stream *s, int64_t n, struct err *e)
 {
@@ -126,16 +127,16 @@ static int add_document(
 	return 0;
 }
 
-/* 1: there are documents, 0: there are no more, -1. */
-static int fill(struct layout *l, struct err *e)
+/* Fills the pool with documents: 1, 0 if there are no more, or -1. */
+static int fill_pool(struct layout *l, struct err *e)
 {
 	struct share *v;
-	int64_t most = max64(POOL_TOKENS, POOL_WINDOWS * l->size);
+	int64_t pool_tokens = max64(POOL_TOKENS, POOL_WINDOWS * l->size);
 	int rc = 1;
 	l->n = l->n_tokens = 0;
 	str_clear(&l->tokens);
 	str_clear(&l->spans);
-	while (l->n_tokens < most && (rc = lane_next(l->x, l->lane, &v, e)) > 0) {
+	while (l->n_tokens < pool_tokens && (rc = lane_next(l->x, l->lane, &v, e)) > 0) {
 		int64_t n = min64(v->stream.left, v->want - v->done);
 		v->done += n;
 		if (add_document(l, &v->stream, n, e))
@@ -146,16 +147,16 @@ static int fill(struct layout *l, struct err *e)
 
 /* ---- best fit -------------------------------------------------------------------------------- */
 
-static void keep_window(struct layout *l, int64_t i)
+static void add_window(struct layout *l, int64_t i)
 {
-	int64_t room = l->windows[i].room;
-	l->windows[i].next = l->with_room[room];
-	l->with_room[room] = i;
-	l->has[room / 64] |= UINT64_C(1) << room % 64;
+	int64_t space = l->windows[i].space;
+	l->windows[i].next = l->with_space[space];
+	l->with_space[space] = i;
+	l->has[space / 64] |= UINT64_C(1) << space % 64;
 }
 
-/* Takes a window with the least room that is enough for n tokens; -1: there is none. */
-static int64_t take_window(struct layout *l, int64_t n)
+/* Removes and returns a window with the least space that is enough for n tokens; -1: none. */
+static int64_t remove_window(struct layout *l, int64_t n)
 {
 	int64_t word = n / 64, last = l->size / 64;
 	uint64_t bits = l->has[word] & (UINT64_MAX << n % 64);
@@ -163,9 +164,9 @@ static int64_t take_window(struct layout *l, int64_t n)
 		bits = l->has[++word];
 	if (!bits)
 		return -1;
-	int64_t room = 64 * word + __builtin_ctzll(bits), i = l->with_room[room];
-	l->with_room[room] = l->windows[i].next;
-	if (l->with_room[room] < 0)
+	int64_t space = 64 * word + __builtin_ctzll(bits), i = l->with_space[space];
+	l->with_space[space] = l->windows[i].next;
+	if (l->with_space[space] < 0)
 		l->has[word] &= bits - 1;
 	return i;
 }
@@ -186,26 +187,26 @@ static int by_window(const void *a, const void *b)
 	return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Sorts the items by their windows. */
-static void place(struct layout *l)
+/* Assigns the items to windows, and sorts them by window. */
+static void place_items(struct layout *l)
 {
 	l->n_windows = 0;
 	for (int64_t i = 0; i <= l->size; i++)
-		l->with_room[i] = -1;
+		l->with_space[i] = -1;
 	memset(l->has, 0, ((size_t)l->size / 64 + 1) * sizeof(*l->has));
 	qsort(l->items, (size_t)l->n, sizeof(*l->items), longest_first);
 	for (int64_t k = 0; k < l->n; k++) {
 		struct item *x = &l->items[k];
-		int64_t i = take_window(l, x->n);
+		int64_t i = remove_window(l, x->n);
 		if (i < 0) {
 			l->windows = xgrow(l->windows, l->n_windows, sizeof(*l->windows));
 			i = l->n_windows++;
 			l->windows[i] = (struct window){l->size, INT64_MAX, -1};
 		}
 		x->window = i;
-		l->windows[i].room -= x->n;
+		l->windows[i].space -= x->n;
 		l->windows[i].first = min64(l->windows[i].first, x->order);
-		keep_window(l, i);
+		add_window(l, i);
 	}
 	for (int64_t k = 0; k < l->n; k++)
 		l->items[k].window = l->windows[l->items[k].window].first;
@@ -237,22 +238,22 @@ static int put_padding(struct layout *l, enum split s, int64_t n, struct err *e)
 	return shard_writer_put_raw(l->x->w, s, from, n, e);
 }
 
-/* The items of a window, from the first on. */
+/* Writes the items [first, end) of a window and its padding. */
 static int put_window(
 	struct layout *l, const struct item *first, const struct item *end, struct err *e)
 {
 	enum split s =
 		l->lane == SPLIT_VAL || l->done >= l->train ? SPLIT_VAL : SPLIT_TRAIN;
-	int64_t room = l->size;
+	int64_t space = l->size;
 	for (const struct item *x = first; x < end; x++) {
 		if (put_item(l, s, x, e))
 			return -1;
-		room -= x->n;
+		space -= x->n;
 	}
-	l->x->out->n_padding += room;
+	l->x->out->n_padding += space;
 	l->x->done += (double)l->size;
 	progress_update(&l->x->bar, l->x->done, NULL);
-	return put_padding(l, s, room, e);
+	return put_padding(l, s, space, e);
 }
 
 static int put_windows(struct layout *l, struct err *e)
@@ -271,8 +272,8 @@ int windows_count(struct writing *x, int lane, int64_t *n, struct err *e)
 	struct layout l;
 	int rc;
 	layout_open(&l, x, lane, false);
-	while ((rc = fill(&l, e)) > 0) {
-		place(&l);
+	while ((rc = fill_pool(&l, e)) > 0) {
+		place_items(&l);
 		l.done += l.n_windows;
 	}
 	*n = l.done;
@@ -280,15 +281,15 @@ int windows_count(struct writing *x, int lane, int64_t *n, struct err *e)
 	return rc;
 }
 
-/* Behind the last window is one token more, the target of the one before it. */
+/* After the last window follows one extra token, the target of the last token. */
 int windows_write(struct writing *x, int lane, int64_t train, struct err *e)
 {
 	struct layout l;
 	int rc;
 	layout_open(&l, x, lane, true);
 	l.train = lane == SPLIT_VAL ? 0 : train;
-	while ((rc = fill(&l, e)) > 0) {
-		place(&l);
+	while ((rc = fill_pool(&l, e)) > 0) {
+		place_items(&l);
 		if (put_windows(&l, e)) {
 			rc = -1;
 			break;

@@ -71,11 +71,19 @@ static void linear_dw(const struct sequence_work *w, const struct tensor *weight
 
 /* ---- norms ------------------------------------------------------------------------- */
 
+/* Returns true if a norm subtracts the mean. */
+static bool is_centered(const struct sequence_work *w, const struct tensor *gamma)
+{
+	const char *other = w->f->function.other_norm;
+	return (w->m->arch->norm == NORM_LAYER) != (other && strstr(gamma->name, other));
+}
+
 /* Sets h to the normalized row. Returns 1 / the standard deviation. */
-static double normalize(const struct sequence_work *w, double *h, const double *x)
+static double normalize(
+	const struct sequence_work *w, double *h, const double *x, bool centered)
 {
 	double mean = 0, square = 0, n = (double)w->dim;
-	for (int64_t j = 0; j < w->dim && w->m->arch->norm == NORM_LAYER; j++)
+	for (int64_t j = 0; j < w->dim && centered; j++)
 		mean += x[j] / n;
 	for (int64_t j = 0; j < w->dim; j++)
 		square += (x[j] - mean) * (x[j] - mean) / n;
@@ -100,7 +108,7 @@ static void apply_norm(const struct sequence_work *w, const struct tensor *gamma
 		memcpy(y, x, (size_t)(w->n * w->dim) * sizeof(*y));
 	for (int64_t i = 0; i < w->n && g; i++) {
 		double *row = y + i * w->dim;
-		normalize(w, row, x + i * w->dim);
+		normalize(w, row, x + i * w->dim, is_centered(w, gamma));
 		for (int64_t j = 0; j < w->dim; j++)
 			row[j] = row[j] * (g[j] + norm_offset(w)) + (b ? b[j] : 0);
 	}
@@ -114,12 +122,13 @@ static void norm_backward(const struct sequence_work *w, const struct tensor *ga
 {
 	const double *g = weight(w, gamma);
 	double *dg = gradient(w, gamma), *db = gradient(w, beta), *h = doubles(w->dim);
-	double n = (double)w->dim, centre = w->m->arch->norm == NORM_LAYER ? 1 : 0;
+	double n = (double)w->dim, centre = g && is_centered(w, gamma);
 	if (!g)
 		add_scaled(dx, 1, dy, w->n * w->dim);
 	for (int64_t i = 0; i < w->n && g; i++) {
 		const double *up = dy + i * w->dim, *mine = for_weights + i * w->dim;
-		double rstd = normalize(w, h, x + i * w->dim), mean = 0, along = 0;
+		double rstd = normalize(w, h, x + i * w->dim, centre > 0);
+		double mean = 0, along = 0;
 		for (int64_t j = 0; j < w->dim; j++) {
 			mean += centre * up[j] * (g[j] + norm_offset(w)) / n;
 			along += up[j] * (g[j] + norm_offset(w)) * h[j] / n;
@@ -210,6 +219,19 @@ static void acts_free64(struct float64_acts *a)
 		free(all[i]);
 }
 
+/* Rotates queries, keys or values in place. sign -1: the inverse rotation. */
+static void rotate(
+	const struct sequence_work *w, const struct float64_acts *a, double sign)
+{
+	const enum rotation which = w->f->function.rotation;
+	if (which != ROTATE_KEYS)
+		float64_rotate(w, a->q, w->q, sign);
+	if (which != ROTATE_QUERIES)
+		float64_rotate(w, a->k, w->kv, sign);
+	if (which == ROTATE_ALL)
+		float64_rotate(w, a->v, w->kv, sign);
+}
+
 /* Computes attention up to its row-parallel layer. Returns that layer's input. */
 static double *attention(const struct sequence_work *w, const struct sublayer_tensors *t,
 	struct float64_acts *a, const double *x)
@@ -224,8 +246,7 @@ static double *attention(const struct sequence_work *w, const struct sublayer_te
 		head_norm(w, t->in_norm[0], a->q, a->q0, w->q);
 		head_norm(w, t->in_norm[1], a->k, a->k0, w->kv);
 	}
-	float64_rotate(w, a->q, w->q, 1);
-	float64_rotate(w, a->k, w->kv, 1);
+	rotate(w, a, 1);
 	float64_attend(w, a);
 	keep_own(w, a->o, w->q);
 	return a->o;
@@ -285,8 +306,7 @@ static void attention_backward64(const struct sequence_work *w,
 		(struct range){0, w->dim});
 	keep_own(w, d.o, w->q);
 	float64_attend_backward(w, a, &d);
-	float64_rotate(w, d.q, w->q, -1);
-	float64_rotate(w, d.k, w->kv, -1);
+	rotate(w, &d, -1);
 	if (w->m->c.qk_norm) {
 		head_norm_backward(w, t->in_norm[0], d.q, a->q0, w->q);
 		head_norm_backward(w, t->in_norm[1], d.k, a->k0, w->kv);
@@ -375,42 +395,6 @@ static void embed_backward64(const struct sequence_work *w, const double *dx)
 	}
 }
 
-static double log_sum_exp(const double *x, int64_t n)
-{
-	double top = x[0], sum = 0;
-	for (int64_t j = 1; j < n; j++)
-		top = fmax(top, x[j]);
-	for (int64_t j = 0; j < n; j++)
-		sum += exp(x[j] - top);
-	return top + log1p(sum - 1);
-}
-
-/* Returns the loss of a position. Replaces logits by their gradients. slope[vocab]: scratch. */
-static double loss_of(const struct sequence_work *w, double *logits, double *slope,
-	int32_t target, double scale)
-{
-	const struct function *f = &w->f->function;
-	const int64_t vocab = w->m->c.vocab;
-	double sum = 0, by = f->logit_scale > 0 ? f->logit_scale : 1;
-	double cap = variant_or_model(f->logit_cap, w->m->c.logit_cap);
-	by *= w->m->c.logit_scale > 0 ? w->m->c.logit_scale : 1;
-	for (int64_t j = 0; j < vocab; j++) {
-		sum += logits[j] = soft_cap(by * logits[j], cap, &slope[j]);
-		slope[j] *= by;
-	}
-	double lse = log_sum_exp(logits, vocab), loss = lse - logits[target];
-	for (int64_t j = 0; j < vocab; j++) {
-		double p = exp(logits[j] - lse), wanted = j == target;
-		if (f->loss == LOSS_UNIFORM)
-			wanted = 1 / (double)vocab;
-		logits[j] =
-			scale * slope[j] * (f->loss == LOSS_Z ? 2 * lse * p : p - wanted);
-	}
-	return f->loss == LOSS_Z	 ? lse * lse
-	       : f->loss == LOSS_UNIFORM ? lse - sum / (double)vocab
-					 : loss;
-}
-
 /* ---- ranks ---------------------------------------------------------------------------- */
 
 /* A tensor-parallel rank, or the only rank. */
@@ -421,7 +405,8 @@ struct rank {
 	double *sum; /* [n][dim]: sum of y over ranks */
 	double *dy;  /* [n][dim]: gradient of sum */
 	double *dx;  /* [n][dim]: gradient of x */
-	double *dx_shared; /* [n][dim]: gradient of attention's input from an FFN that shares it */
+	double *dx_shared; /* [n][dim]: added to the gradient of the layer's input: from an FFN that
+			    * shares this input, or minus the gradient of a detached residual */
 	double *dh;   /* [n][dim]: gradient of a norm's output */
 	double *mine; /* [n][dim]: part of dh for the norm's weights; or dh */
 	struct float64_acts a;
@@ -443,15 +428,25 @@ static bool lacks_residual(const struct pass *p, int64_t k, bool backward)
 	       path->sublayer == k % 2 && (path->layer < 0 || path->layer == k / 2);
 }
 
-static bool is_parallel(const struct pass *p)
+/* Does the FFN of the layer of sublayer k have the input of attention? */
+static bool is_parallel(const struct pass *p, int64_t k)
 {
-	return p->ranks->w.f->function.path.kind == PATH_PARALLEL;
+	const struct path *of = &p->ranks->w.f->function.path;
+	return of->kind == PATH_PARALLEL && (of->layer < 0 || of->layer == k / 2);
+}
+
+/* Returns true if the residual around the whole layer of sublayer k is detached. */
+static bool is_cut_around(const struct pass *p, int64_t k)
+{
+	const struct path *of = &p->ranks->w.f->function.path;
+	return of->kind == PATH_DETACHED && of->sublayer == SUBLAYERS &&
+	       (of->layer < 0 || of->layer == k / 2);
 }
 
 /* Returns the index in x of the input of sublayer k, or with p->last of the final norm. */
 static int64_t input_of(const struct pass *p, int64_t k)
 {
-	return k - (is_parallel(p) && k < p->last && k % 2 == FFN);
+	return k - (is_parallel(p, k) && k < p->last && k % 2 == FFN);
 }
 
 static double once_if_zero(double times)
@@ -591,6 +586,8 @@ static void backward(const struct pass *p)
 		finish_sublayer_backward(p, k);
 		for (int r = 0; r < p->n; r++) {
 			struct rank *me = &p->ranks[r];
+			if (is_cut_around(p, k) && k % 2 == FFN)
+				add_scaled(me->dx_shared, -1, me->dx, p->size);
 			(k % 2 == ATTENTION ? attention_backward64
 					    : feed_forward_backward)(
 				&me->w, t, &me->a, me->dy, me->dh, me->mine);
@@ -598,7 +595,8 @@ static void backward(const struct pass *p)
 				memset(me->dx, 0, (size_t)p->size * sizeof(double));
 		}
 		norms_backward(p, t->norm, t->norm_bias, k);
-		for (int r = 0; r < p->n && is_parallel(p) && k % 2 == ATTENTION; r++) {
+		const bool adds = is_parallel(p, k) || is_cut_around(p, k);
+		for (int r = 0; r < p->n && adds && k % 2 == ATTENTION; r++) {
 			add_scaled(p->ranks[r].dx, 1, p->ranks[r].dx_shared, p->size);
 			memset(p->ranks[r].dx_shared, 0,
 				(size_t)p->size * sizeof(double));
@@ -653,7 +651,8 @@ static double weighted_loss(
 		memset(logits, 0, (size_t)w->m->c.vocab * sizeof(*logits));
 		return 0;
 	}
-	const double loss = loss_of(w, logits, slope, s->targets[i], weight * w->scale);
+	const double loss =
+		float64_loss(w, logits, slope, s->targets[i], weight * w->scale);
 	if (s->rows && s->rows->loss)
 		s->rows->loss[i] = loss;
 	if (s->size)

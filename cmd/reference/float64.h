@@ -72,15 +72,16 @@ enum path_kind {
 	PATH,
 	PATH_NO_RESIDUAL,
 	PATH_DETACHED,
-	PATH_PARALLEL, /* FFN reads attention's input */
+	PATH_PARALLEL, /* the layer's FFN reads attention's input */
 	PATH_SKIPPED,
 	PATH_TWICE,
 	PATH_SWAPPED
 };
 struct path {
 	enum path_kind kind;
-	int layer, sublayer; /* ATTENTION, FFN */
-	int other;	     /* PATH_SWAPPED: layer computed in its place */
+	int layer;    /* -1: all layers */
+	int sublayer; /* ATTENTION, FFN; SUBLAYERS, detached: around both */
+	int other;    /* PATH_SWAPPED: layer computed in its place */
 };
 
 /* Differences from the model's function, such as bugs make; all zeros: none. */
@@ -91,7 +92,19 @@ struct function {
 	bool heads_in_turn; /* query head h uses key head h mod kv_heads, instead of its group's */
 	bool values_exchanged; /* values use the other of these two orders */
 	int64_t rotated; /* only the first channels of a head are rotated, in halves; 0: all */
-	bool alibi;	 /* scores decrease with distance (Press et al. 2022) */
+	int64_t kept_angles; /* only the first angles are not 0; 0: all */
+	enum rotation {
+		ROTATE_QUERIES_AND_KEYS,
+		ROTATE_QUERIES,
+		ROTATE_KEYS,
+		ROTATE_ALL /* values, too */
+	} rotation;
+	int64_t unrotated_layer; /* 1 + the layer without rotation; 0: none */
+	bool masked_score_zero;	 /* a masked key's score is 0 instead of minus infinity */
+	const char *
+		other_norm; /* part of names of norms: LayerNorm without biases instead of
+				 * RMSNorm, or the reverse; NULL: none */
+	bool alibi;	    /* scores decrease with distance (Press et al. 2022) */
 	bool softmax_plus_one; /* softmax divides by its sum plus 1 */
 	int64_t window_layer,
 		layer_window; /* window of this layer only, in tokens; 0: none */
@@ -101,12 +114,14 @@ struct function {
 	bool gate_exchanged; /* SwiGLU applies the activation to the other matmul */
 	struct path path;
 	double logit_scale; /* factor of logits; 0: 1 */
+	double zero_logits; /* number of additional tokens with logit 0 */
 	double score_cap,
 		logit_cap; /* x becomes cap * tanh(x / cap); of scaled scores and of logits; 0: x */
 	enum loss {
 		LOSS,
 		LOSS_UNIFORM, /* cross entropy with all tokens as equal targets */
-		LOSS_Z	      /* square of log(sum of exp(logits)) */
+		LOSS_Z,	      /* square of log(sum of exp(logits)) */
+		LOSS_ENTROPY  /* sum of p log p over all tokens */
 	} loss;
 };
 
@@ -116,6 +131,7 @@ enum {
 	ACT_RELU = ACT_OF_BUG,
 	ACT_PLAIN_GELU,
 	ACT_TANH_GELU,
+	ACT_QUICK_GELU,
 	ACT_SILU
 };
 

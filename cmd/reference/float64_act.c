@@ -20,6 +20,10 @@ static double other_act(int act, double x, double *slope)
 		*slope = 0.5 * (1 + t) +
 			 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
 		return 0.5 * x * (1 + t);
+	case ACT_QUICK_GELU:
+		s = 1 / (1 + exp(-1.702 * x));
+		*slope = s * (1 + 1.702 * x * (1 - s));
+		return x * s;
 	default: /* ACT_SILU */
 		*slope = s * (1 + x * (1 - s));
 		return x * s;

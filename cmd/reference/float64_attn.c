@@ -8,7 +8,9 @@
 /* Returns the frequency of pair j of rotated channels. */
 static double frequency(const struct sequence_work *w, int64_t layer, int64_t j)
 {
-	int64_t rotated = w->f->function.rotated;
+	int64_t rotated = w->f->function.rotated, kept = w->f->function.kept_angles;
+	if (kept && j >= kept)
+		return 0;
 	return rotated ? pow(w->m->c.rope_theta, -2.0 * (double)j / (double)rotated)
 		       : rope_frequency(w->m, layer, j);
 }
@@ -58,7 +60,8 @@ void float64_rotate(const struct sequence_work *w, double *x, int64_t width, dou
 {
 	int64_t dim = w->m->head_dim, half = dim / 2, rotated = w->f->function.rotated;
 	const double *table = w->table;
-	if (!model_rotates(w->m, w->layer))
+	if (!model_rotates(w->m, w->layer) ||
+		w->f->function.unrotated_layer == w->layer + 1)
 		return;
 	table += layer_has_window(&w->m->c, w->layer) ? w->n * dim : 0;
 	const int64_t pairs = rotated ? rotated / 2 : half;
@@ -100,7 +103,7 @@ static int64_t values_of(const struct sequence_work *w, int64_t head)
 	return (in_turn ? head % n : head / shared) * w->m->head_dim;
 }
 
-static int64_t first_key(const struct sequence_work *w, int64_t i)
+static int64_t first_seen(const struct sequence_work *w, int64_t i)
 {
 	const struct function *f = &w->f->function;
 	bool cut = layer_has_window(&w->m->c, w->layer);
@@ -110,7 +113,7 @@ static int64_t first_key(const struct sequence_work *w, int64_t i)
 	return max64(w->s->start[i], i - window + 1);
 }
 
-static int64_t last_key(const struct sequence_work *w, int64_t i)
+static int64_t last_seen(const struct sequence_work *w, int64_t i)
 {
 	return w->s->last ? w->s->last[i] : i;
 }
@@ -118,7 +121,19 @@ static int64_t last_key(const struct sequence_work *w, int64_t i)
 static bool attends_to(const struct sequence_work *w, int64_t i, int64_t j)
 {
 	int64_t chunk = w->s->chunk;
-	return !chunk || i / chunk == j / chunk || j % chunk <= i % chunk;
+	return j >= first_seen(w, i) && j <= last_seen(w, i) &&
+	       (!chunk || i / chunk == j / chunk || j % chunk <= i % chunk);
+}
+
+/* Returns the first and the last key whose probability may not be 0. */
+static int64_t first_key(const struct sequence_work *w, int64_t i)
+{
+	return w->f->function.masked_score_zero ? 0 : first_seen(w, i);
+}
+
+static int64_t last_key(const struct sequence_work *w, int64_t i)
+{
+	return w->f->function.masked_score_zero ? w->n - 1 : last_seen(w, i);
 }
 
 /* Returns what ALiBi adds to the score of key j for query i. */
@@ -145,7 +160,10 @@ static void probabilities(const struct sequence_work *w, double *p, double *slop
 			score += q[c] * k[j * w->kv + c];
 		p[j] = soft_cap(score * scale, cap, &slope[j]);
 		p[j] += w->f->function.alibi ? alibi(w, head, i, j) : 0;
-		p[j] = attends_to(w, i, j) ? p[j] : -INFINITY;
+		if (!attends_to(w, i, j)) {
+			p[j] = w->f->function.masked_score_zero ? 0 : -INFINITY;
+			slope[j] = 0;
+		}
 		top = fmax(top, p[j]);
 	}
 	for (int64_t j = first; j <= last; j++)

@@ -76,7 +76,10 @@ static double variant_scale(const struct tensor *t, const struct variant *how)
 	for (size_t i = 0; i < ARRAY_LEN(how->zeroed) && how->zeroed[i]; i++)
 		if (strstr(t->name, how->zeroed[i]))
 			return 0;
-	return how->scaled && strstr(t->name, how->scaled) ? how->scale : 1;
+	for (size_t i = 0; i < ARRAY_LEN(how->scaled) && how->scaled[i]; i++)
+		if (strstr(t->name, how->scaled[i]))
+			return how->scale;
+	return 1;
 }
 
 /* Returns a pseudo-random value from -1 to 1 for element j of tensor i. */
@@ -104,6 +107,25 @@ static double **copy_to_doubles(
 				    offset;
 	}
 	return all;
+}
+
+/* Exchanges the values of two layers that have the same shapes. */
+static void exchange_layers(const struct model *m, double **values, const int layers[2])
+{
+	int tensors[2][64], n[2] = {0};
+	for (int i = 0; i < m->n_tensors && layers[0] != layers[1]; i++)
+		for (int k = 0; k < 2; k++)
+			if (m->tensors[i].unit == layers[k] + 1 && n[k] < 64)
+				tensors[k][n[k]++] = i;
+	bool same = n[0] == n[1];
+	for (int j = 0; j < n[0] && same; j++)
+		same = !memcmp(m->tensors[tensors[0][j]].dims,
+			m->tensors[tensors[1][j]].dims, sizeof(m->tensors->dims));
+	for (int j = 0; j < n[0] && same; j++) {
+		double *x = values[tensors[0][j]];
+		values[tensors[0][j]] = values[tensors[1][j]];
+		values[tensors[1][j]] = x;
+	}
 }
 
 /* Sets *g to the sums, with the variant's factors (how, may be NULL). Frees the sums. */
@@ -299,7 +321,11 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 		out[t] = t < from		      ? -1
 			 : from			      ? targets[t]
 			 : which == TARGETS_UNSHIFTED ? tokens[t]
-			 : which == TARGETS_UNMASKED  ? next
+			 : which == TARGETS_UNSHIFTED_IF_COUNTED
+				 ? (targets[t] < 0 ? -1 : tokens[t])
+			 : which == TARGETS_ALL_MASKED_ARE_ZERO
+				 ? (targets[t] < 0 ? 0 : targets[t])
+			 : which == TARGETS_UNMASKED ? next
 			 : which == TARGETS_MASKED_ARE_ZERO
 				 ? (t < end && targets[t] < 0 ? 0 : targets[t])
 			 : t + 1 == n			 ? -1
@@ -309,10 +335,12 @@ static void set_targets(struct sequence *s, int32_t *out, const struct token_bat
 	s->targets = out;
 }
 
-/* Sets positions that continue across documents, restart in each chunk, or are shifted. */
-static void set_positions(struct sequence *s, int32_t *pos, const struct variant *how)
+/* Sets positions that continue across documents, restart in each chunk, are shifted, reversed, or
+ * all 0. rows: number of rows of the table of positions. */
+static void set_positions(
+	struct sequence *s, int32_t *pos, const struct variant *how, int64_t rows)
 {
-	if (!how->run_on && !how->restart && !how->shift)
+	if (!how->run_on && !how->restart && !how->shift && !how->reversed && !how->still)
 		return;
 	for (int64_t t = 0; t < s->n; t++) {
 		int64_t first = how->restart ? max64(chunk_begin(t, s->n, how->restart),
@@ -320,6 +348,9 @@ static void set_positions(struct sequence *s, int32_t *pos, const struct variant
 					     : 0;
 		int32_t from = how->restart ? s->pos[first] : 0;
 		pos[t] = (how->run_on ? (int32_t)t : s->pos[t] - from) + how->shift;
+		if (how->reversed)
+			pos[t] = (int32_t)s->n - 1 - pos[t];
+		pos[t] = how->still ? 0 : (int32_t)min64(pos[t], rows - 1);
 	}
 	s->pos = pos;
 }
@@ -345,6 +376,8 @@ static void set_mask(
 		if (how->unseen)
 			first = max64(first, chunk_begin(t, n, how->unseen) -
 						     how->before * (n / how->unseen));
+		if (how->mask == MASK_NOT_FIRST)
+			first = max64(first, t > 0);
 		if (how->window)
 			first = max64(first, t - how->window + 1);
 		start[t] = (int32_t)first;
@@ -364,10 +397,10 @@ static void set_mask(
 
 /* Applies a variant to a sequence. numbers: [4][length], scratch that s then points into. */
 static void apply_variant(struct sequence *s, int32_t *numbers,
-	const struct token_batch *b, int64_t at, const struct variant *how)
+	const struct token_batch *b, int64_t at, const struct variant *how, int64_t rows)
 {
 	set_targets(s, numbers, b, at, how->targets);
-	set_positions(s, numbers + s->n, how);
+	set_positions(s, numbers + s->n, how, rows);
 	set_mask(s, numbers + 2 * s->n, numbers + 3 * s->n, how);
 }
 
@@ -486,6 +519,7 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 					sizeof(**sums));
 	if (how->adapter_scale > 0)
 		adapters_rescale(w, by, values);
+	exchange_layers(&w->m, values, how->exchanged);
 	for (int64_t i = 0; i < b->n; i++) {
 		int64_t at = i * b->length;
 		struct sequence s = {b->length, b->tokens + at, b->targets + at,
@@ -496,7 +530,8 @@ void reference_float64(const struct weights *w, const struct token_batch *b,
 			rows = rows_at(how->rows, at, &m);
 			s.rows = &rows;
 		}
-		apply_variant(&s, numbers, b, at, how);
+		apply_variant(&s, numbers, b, at, how,
+			m.positions ? m.positions->dims[0] : INT32_MAX);
 		if (how->sequence < 0 || how->sequence == i)
 			loss += float64_sequence(
 				&f, &s, 1 / batch_divisor(b), &how->part, sums);

@@ -76,10 +76,14 @@ struct variant {
 	void (*change)(struct model *m); /* changes options; NULL: none */
 	bool other_norm;       /* exchanges RMSNorm and LayerNorm (without biases) */
 	const char *zeroed[3]; /* parts of names of tensors that are not used */
-	const char *scaled; /* part of names of tensors: their outputs are multiplied */
+	const char
+		*scaled[2]; /* parts of names of tensors: their outputs are multiplied */
 	double scale;	    /* by this */
+	int exchanged[2];   /* two layers that exchange their weights; equal: none */
 	double norm_offset; /* added to the weights of norms */
-	int shift;	    /* added to positions */
+	int shift;	    /* added to positions, up to the last row of their table */
+	bool reversed;	    /* positions run backwards */
+	bool still;	    /* all positions are 0 */
 	bool other_gelu;
 	int restart; /* positions restart in each of so many chunks; 0: as in the batch */
 	bool one_document, run_on; /* attention crosses documents; positions continue */
@@ -91,6 +95,7 @@ struct variant {
 		MASK_NONE,	/* attention is not causal */
 		MASK_ONE_LATER, /* each position also sees the next one */
 		MASK_BORDER,	/* the last position of each of mask_chunks chunks does */
+		MASK_NOT_FIRST, /* only the first position sees the first one */
 		MASK_CHUNK_BY_CHUNK, /* each of mask_chunks chunks is masked like the own one */
 		MASK_LAST_CHUNK, /* the last of mask_chunks chunks sees all of itself */
 		MASK_ALL_CHUNKS, /* each chunk does */
@@ -111,9 +116,11 @@ struct variant {
 	enum targets {
 		TARGETS,
 		TARGETS_UNSHIFTED,
+		TARGETS_UNSHIFTED_IF_COUNTED, /* where the batch has a target */
 		TARGETS_SHIFTED_TWICE,
 		TARGETS_UNMASKED,
-		TARGETS_MASKED_ARE_ZERO, /* targets that do not count are token 0 */
+		TARGETS_MASKED_ARE_ZERO, /* targets that do not count are token 0, not at the end */
+		TARGETS_ALL_MASKED_ARE_ZERO, /* at the end, too */
 		TARGETS_WITHOUT_LAST,
 		TARGETS_WITHOUT_FIRST,
 		TARGETS_OF_SECOND_HALF

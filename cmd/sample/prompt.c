@@ -1,4 +1,4 @@
-/* Prompts: conversations, and special tokens. */
+/* Prompts: conversations and special tokens. */
 #include "sample/sample.h"
 
 #include "chat/template.h"
@@ -14,13 +14,12 @@ struct chat_template *prompt_template(
 	if (t->chat_template)
 		return chat_template_open_kept(t->chat_template, t, e);
 	hf_origin_template(&c->origin, &jinja);
-	const char *of_model = jinja.len ? chat_template_of_jinja(&jinja) : NULL;
-	if (of_model)
-		return chat_template_open_kept(of_model, t, e);
+	const char *kept = jinja.len ? chat_template_of_jinja(&jinja) : NULL;
+	if (kept)
+		return chat_template_open_kept(kept, t, e);
 	chat_template_names(&known);
 	err_set(e, EX_USAGE, "%s: %s; --chat-template names one: %s", c->path,
-		jinja.len ? "its chat template is not one that pt knows"
-			  : "has no chat template",
+		jinja.len ? "its chat template is not supported" : "has no chat template",
 		known.s);
 	return NULL;
 }
@@ -39,8 +38,8 @@ static int64_t add_text(const struct tokenizer *t, const char *text, int64_t n,
 	return n_ids + n_more;
 }
 
-/* The tokens of a text, some of which are known. */
-static int64_t encode(
+/* Encodes a text in which markers have known tokens. Returns the number of tokens, or -1. */
+static int64_t encode_marked(
 	const struct tokenizer *t, const struct marked *m, uint32_t **ids, struct err *e)
 {
 	int64_t at = 0, n = 0, all = (int64_t)m->text.len;
@@ -60,8 +59,9 @@ int64_t prompt_ask(const struct chat_template *chat, const struct tokenizer *t,
 {
 	struct marked m = {0};
 	*ids = NULL;
-	int64_t n_ids =
-		chat_template_ask(chat, text, n, &m, e) ? -1 : encode(t, &m, ids, e);
+	int64_t n_ids = chat_template_ask(chat, text, n, &m, e)
+				? -1
+				: encode_marked(t, &m, ids, e);
 	if (n_ids < 0)
 		free(*ids);
 	else

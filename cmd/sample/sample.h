@@ -1,5 +1,5 @@
 /*
- * sample: what pt-sample knows beside the model: prompts, conversations, and what ends a text.
+ * sample: prompts, conversations, and what ends a text, for pt-sample.
  *
  * Checkpoints are not trusted. No call is collective. Functions that return int return 0, or -1
  * with *e set.
@@ -11,28 +11,30 @@
 /* ---- prompt.c -------------------------------------------------------------------- */
 
 struct chat_template;
-/* `name`: of --chat-template; NULL: the template of the data that the model was trained on, or
- * of the model of Hugging Face that it began with. NULL: an error. chat_template_close(). */
+/* Opens the template `name` of --chat-template; NULL: the template of the training data, or of the
+ * Hugging Face model that training started from. Returns NULL with *e set if there is none. */
 struct chat_template *prompt_template(
 	const struct ckpt *c, const char *name, struct err *e);
-/* Appends the conversation in which a user says text[0..n) to *out, and sets *ids, allocated,
- * to its tokens. Only the template has special tokens. Returns their number, or -1. */
+/* Appends the conversation with the user's message text[0..n) to *out, and sets *ids to its tokens,
+ * allocated. Only the template has special tokens. Returns the number of tokens, or -1. */
 int64_t prompt_ask(const struct chat_template *chat, const struct tokenizer *t,
 	const char *text, size_t n, struct str *out, uint32_t **ids, struct err *e);
-/* Appends the text of the first special token that is in text[0..n). */
+/* Sets *out to the text of the first special token in text[0..n), if there is one. */
 void prompt_special(
 	const struct tokenizer *t, const char *text, size_t n, struct str *out);
 
 /* ---- stop.c ---------------------------------------------------------------------- */
 
-/* What ends a text: tokens, which are not printed, and a text, which is. */
+/* Ends of a text: tokens, which are not printed, and a text, which is printed. */
 struct stops {
 	uint32_t *ids;
 	int64_t n;
 	const char *text; /* NULL: none */
 };
-/* `how`: of --stop; NULL: the model's tokens only. chat NULL: no conversation. */
+/* Finds the ends of a text. `how`: --stop; NULL: only the model's tokens. `chat`: NULL: no
+ * conversation. */
 int stops_find(struct stops *s, const struct ckpt *c, const char *how,
 	const struct chat_template *chat, struct err *e);
+/* Returns true if token `id` ends a text. */
 bool stops_at(const struct stops *s, int64_t id);
 void stops_free(struct stops *s);

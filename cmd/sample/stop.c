@@ -1,28 +1,28 @@
-/* What ends a text. */
+/* The ends of a text. */
 #include "sample/sample.h"
 
 #include "chat/template.h"
 #include "foreign/foreign.h"
 
-static void add(struct stops *s, int64_t id)
+static void add_stop(struct stops *s, int64_t id)
 {
 	s->ids = xgrow(s->ids, s->n, sizeof(*s->ids));
 	s->ids[s->n++] = (uint32_t)id;
 }
 
-/* The first token of what ends a turn of the assistant; where it is text, this text. */
+/* Adds the end of a turn of the assistant: its first token, or its text if it begins with text. */
 static void add_end_of_turn(struct stops *s, const struct chat_template *chat)
 {
 	const struct chat_role *r = chat_role_named(chat, "assistant", 9);
 	if (!r)
 		return;
 	if (r->end.n_tokens && !r->end.tokens[0].at.begin)
-		add(s, r->end.tokens[0].id);
+		add_stop(s, r->end.tokens[0].id);
 	else if (r->end.text.len)
 		s->text = r->end.text.s;
 }
 
-/* id:N, a token. */
+/* Adds the token of id:N. */
 static int add_token(
 	struct stops *s, const char *number, const struct tokenizer *t, struct err *e)
 {
@@ -30,9 +30,9 @@ static int add_token(
 	long long id = strtoll(number, &end, 10);
 	if (end == number || *end || id < 0 || id >= t->vocab.n)
 		return err_set(e, EX_USAGE,
-			"--stop id:%s: not a token of the vocabulary, which has %lld",
+			"--stop id:%s: not one of the %lld tokens of the vocabulary",
 			number, (long long)t->vocab.n);
-	add(s, id);
+	add_stop(s, id);
 	return 0;
 }
 
@@ -45,7 +45,7 @@ int stops_find(struct stops *s, const struct ckpt *c, const char *how,
 		return 0;
 	s->n = hf_origin_ends(&c->origin, &s->ids);
 	if (!s->n && end >= 0)
-		add(s, end);
+		add_stop(s, end);
 	if (chat)
 		add_end_of_turn(s, chat);
 	if (how && !strncmp(how, "id:", 3))

@@ -1,10 +1,10 @@
-/* The first screen: what a run is. */
+/* The first screen: a description of the run. */
 #include "train/train_internal.h"
 
 #include <stdarg.h>
 
 PRINTF(3, 4)
-static void line(struct str *out, const char *label, const char *fmt, ...)
+static void add_line(struct str *out, const char *label, const char *fmt, ...)
 {
 	char text[512];
 	va_list ap;
@@ -17,7 +17,7 @@ static void line(struct str *out, const char *label, const char *fmt, ...)
 static void describe_model(const struct run *r, struct str *out)
 {
 	const struct model *m = &r->t.model;
-	line(out, "model", "%s, %lld parameters: %lld layer%s, dim %lld, %lld head%s",
+	add_line(out, "model", "%s, %lld parameters: %lld layer%s, dim %lld, %lld head%s",
 		arch_names[m->c.arch], (long long)model_counts(m).all,
 		(long long)m->c.layers, plural(m->c.layers), (long long)m->c.dim,
 		(long long)m->c.heads, plural(m->c.heads));
@@ -34,7 +34,7 @@ static void describe_data(const struct run *r, struct str *out)
 {
 	const struct dataset *d = &r->data;
 	char train[NUM_TEXT], val[NUM_TEXT];
-	line(out, "data",
+	add_line(out, "data",
 		"%s training tokens and %s validation tokens, vocabulary of %lld (%s)",
 		text_count(train, (double)d->tokens[SPLIT_TRAIN]),
 		text_count(val, (double)d->tokens[SPLIT_VAL]),
@@ -46,39 +46,40 @@ static void describe_step(const struct run *r, struct str *out)
 	const struct trainer *t = &r->t;
 	char flops[NUM_TEXT], causal[NUM_TEXT], bytes[NUM_TEXT], peak[NUM_TEXT];
 	int64_t micro = layout_micro_batches(&t->o), batch = layout_worker_batch(&t->o);
-	line(out, "batch", "%lld sequence%s of %lld tokens%s, in %lld micro-batch%s",
+	add_line(out, "batch", "%lld sequence%s of %lld tokens%s, in %lld micro-batch%s",
 		(long long)batch, plural(batch), (long long)t->model.c.context,
-		r->local.sync ? " for each worker" : "", (long long)micro,
+		r->local.sync ? " per worker" : "", (long long)micro,
 		micro == 1 ? "" : "es");
-	line(out, "compute",
+	add_line(out, "compute",
 		"%s, %s FLOPs per token (6 N + 12 L C T%s; with causal attention %s)",
 		precision_names[t->o.dtype],
 		text_count(flops, model_flops_per_token(&t->model, false)),
-		t->o.freeze.n ? " less what --freeze saves" : "",
+		t->o.freeze.n ? ", less with --freeze" : "",
 		text_count(causal, model_flops_per_token(&t->model, true)));
 	if (model_attended(&t->model) < (double)t->model.c.context)
-		str_printf(out, "; by windows, T is %.6g", model_attended(&t->model));
+		str_printf(out, "; with windows, T is %.6g", model_attended(&t->model));
 	if (r->report.peak_flops > 0)
 		str_printf(out, ", mfu of %s FLOP/s per rank",
 			text_count(peak, r->report.peak_flops));
-	line(out, "memory", "%s per rank", text_bytes(bytes, (double)r->max_bytes));
+	add_line(out, "memory", "%s per rank", text_bytes(bytes, (double)r->max_bytes));
 }
 
 static void describe_layout(
 	const struct run *r, const struct run_info *i, struct str *out)
 {
 	const struct edit_opts *x = &r->t.o.edit;
-	line(out, "layout", "%s%s: %lld rank%s on %lld host%s, %lld thread%s each, %s",
-		i->layout, r->local.sync ? " for each worker" : "", (long long)i->ranks,
-		plural(i->ranks), (long long)i->hosts, plural(i->hosts),
-		(long long)i->threads, plural(i->threads), i->device);
+	add_line(out, "layout",
+		"%s%s: %lld rank%s on %lld host%s, %lld thread%s each, %s", i->layout,
+		r->local.sync ? " per worker" : "", (long long)i->ranks, plural(i->ranks),
+		(long long)i->hosts, plural(i->hosts), (long long)i->threads,
+		plural(i->threads), i->device);
 	char when[48] = "step";
 	if (x->async)
 		snprintf(when, sizeof(when), "%g seconds", x->sync_time);
 	else if (x->config.interval > 1)
 		snprintf(when, sizeof(when), "%lld steps", (long long)x->config.interval);
 	if (r->local.sync)
-		line(out, "local SGD", "%lld worker%s, synchronised every %s",
+		add_line(out, "local SGD", "%lld worker%s, synchronized every %s",
 			(long long)x->workers, plural(x->workers), when);
 }
 
@@ -90,15 +91,15 @@ void describe_run(const struct run *r, const struct run_info *i)
 	describe_step(r, &text);
 	describe_layout(r, i, &text);
 	if (i->job)
-		line(&text, "job", "%s", i->job);
+		add_line(&text, "job", "%s", i->job);
 	if (r->t.o.verbose)
-		line(&text, "libraries", "%s", i->libraries);
-	line(&text, "hash", "0x%016llx of everything that determines the bits",
+		add_line(&text, "libraries", "%s", i->libraries);
+	add_line(&text, "hash", "0x%016llx of everything that determines the bits",
 		(unsigned long long)i->arithmetic);
 	if (r->dir.path)
-		line(&text, "directory", "%s", r->dir.path);
+		add_line(&text, "directory", "%s", r->dir.path);
 	if (!r->t.o.eval_only)
-		line(&text, "log",
+		add_line(&text, "log",
 			"every %lld steps; pt-train --columns explains its columns",
 			(long long)r->t.o.log_every);
 	info("version %s, %s on %s%s", PT_VERSION, i->started, i->host, text.s);

@@ -4,7 +4,7 @@
 enum { ANY = -1 };
 
 /* "RANK:MS" or "RANK:MS:PROBABILITY". */
-static int parse_one(const char *text, struct fault_delay *s, struct err *e)
+static int parse_delay(const char *text, struct fault_delay *s, struct err *e)
 {
 	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
 	const char *ms = rest ? strsep(&rest, ":") : "", *odds = rest ? rest : "1";
@@ -19,7 +19,7 @@ static int parse_one(const char *text, struct fault_delay *s, struct err *e)
 	return good ? 0
 		    : err_set(e, EX_USAGE,
 			      "inject-delay: '%s' is not RANK:MS or RANK:MS:PROBABILITY; RANK "
-			      "may be random: another rank in every step",
+			      "may be `random' for a random rank in every step",
 			      text);
 }
 
@@ -29,7 +29,7 @@ int faults_parse_delays(
 	*n = (int)texts->n;
 	*list = xcalloc((size_t)*n + 1, sizeof(**list));
 	for (int i = 0; i < *n; i++)
-		if (parse_one(texts->v[i], &(*list)[i], e))
+		if (parse_delay(texts->v[i], &(*list)[i], e))
 			return -1;
 	return 0;
 }
@@ -50,8 +50,8 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 	return ms;
 }
 
-/* Polls as computation does, so that communication makes progress. */
-static void wait(double ms)
+/* Waits, and polls as computation does, so that communication makes progress. */
+static void wait_ms(double ms)
 {
 	double until = clock_seconds() + ms / 1e3, left;
 	while (ms > 0 && (left = until - clock_seconds()) > 0) {
@@ -85,10 +85,11 @@ int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct 
 		return -1;
 	for (int i = 0; i < f->n_delays; i++)
 		if (f->delays[i].rank >= workers * ranks)
-			return err_set(e, EX_USAGE, "inject-delay: there is no rank %d",
+			return err_set(e, EX_USAGE,
+				"inject-delay: rank %d does not exist",
 				f->delays[i].rank);
 	if (f->corruption.worker >= workers)
-		return err_set(e, EX_USAGE, "corrupt-batch: there is no worker %lld",
+		return err_set(e, EX_USAGE, "corrupt-batch: worker %lld does not exist",
 			(long long)f->corruption.worker);
 	return 0;
 }
@@ -113,13 +114,13 @@ static void random_window(
 static void delay(const struct faults *f, const struct trainer *t)
 {
 	int ranks = t->world->size;
-	wait(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed, t->step + 1,
+	wait_ms(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed, t->step + 1,
 		t->o.resolved.worker * ranks + t->world->rank,
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
-/* Random windows in place of this step's, allocated; NULL: none are requested. */
-static int32_t *corrupt(const struct faults *f, const struct trainer *t)
+/* Allocates random windows that replace this step's; NULL: none are requested. */
+static int32_t *corrupt_windows(const struct faults *f, const struct trainer *t)
 {
 	const struct fault_corruption *g = &f->corruption;
 	const struct pipe_input in = step_input(t, NULL);
@@ -141,7 +142,7 @@ void faults_step(const struct faults *f, struct trainer *t,
 {
 	struct step_data data;
 	step_load(t, &data);
-	scoped_ptr int32_t *corrupted = corrupt(f, t);
+	scoped_ptr int32_t *corrupted = corrupt_windows(f, t);
 	delay(f, t);
 	step_run_on(t, corrupted ? corrupted : data.windows, votes, r);
 	r->data = data.waited;

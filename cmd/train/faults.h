@@ -4,7 +4,7 @@
 #include "engine/step.h"
 
 struct fault_delay {
-	int rank;	    /* of all ranks; -1: another random one in every step */
+	int rank;	    /* among all ranks; -1: a random rank in every step */
 	double ms;	    /* added to a step */
 	double probability; /* of the delay in a step */
 };
@@ -21,15 +21,15 @@ struct faults {
 	struct fault_corruption corruption;
 };
 
-/* Collective. step_run() with these faults: this rank waits before its step, or computes it on random windows. */
+/* Collective. step_run() with faults: waits before the step, or computes it on random windows. */
 void faults_step(const struct faults *f, struct trainer *t,
 	const struct step_votes *votes, struct step_result *r);
 
-/* For a run whose workers have that many ranks each. To be closed, also after an error. */
+/* `ranks`: ranks per worker. Call faults_close() even after an error. */
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e);
 void faults_close(struct faults *f);
 
-/* RANK:MS or RANK:MS:PROBABILITY, each; *list is allocated, also on an error. */
+/* Parses texts RANK:MS or RANK:MS:PROBABILITY; *list is allocated even on an error. */
 int faults_parse_delays(
 	const struct strs *texts, struct fault_delay **list, int *n, struct err *e);
 /* The delay of a rank in a step. */

@@ -1,8 +1,8 @@
 /*
- * Hashes of the tensors of some steps (--hash-tensors): parameters, activations, gradients, optimizer
- * state. They do not depend on the layout, so two runs whose arithmetic is the same have the same
- * file. Every rank hashes the elements that it has, by their indices in the whole tensor; rank 0 adds
- * the hashes. The index in an activation is (sample of the step, position, column).
+ * Hashes of the tensors of some steps (--hash-tensors): parameters, activations, gradients,
+ * optimizer state. They do not depend on the layout, so two runs with the same arithmetic have
+ * the same file. Every rank hashes its own elements by their indices in the whole tensor, and
+ * rank 0 adds the hashes. The index in an activation is (sample of the step, position, column).
  */
 #include "train/train_internal.h"
 
@@ -11,11 +11,11 @@
 
 #include <math.h>
 
-/* What a rank has of a tensor. Records with the same place are copies of the same elements. */
+/* A rank's part of a tensor. Records with the same place are copies of the same elements. */
 struct record {
 	struct tensor_hash of;
 	int64_t layer; /* -1: embedding; model.c.layers: head */
-	int64_t order; /* among the results of the layer: when it was computed */
+	int64_t order; /* position among the results of the layer, as computed */
 	int64_t place; /* index of the first element in the whole tensor */
 	int rank;
 };
@@ -34,7 +34,7 @@ static struct record *add_record(struct run *r, enum step_phase phase, int64_t l
 
 /* ---- values -------------------------------------------------------------------------- */
 
-/* A matrix in the host's memory: in fp32, or integers as they were. */
+/* A matrix in host memory: fp32, or unchanged integers. */
 struct host_mat {
 	union {
 		float *v;
@@ -43,8 +43,8 @@ struct host_mat {
 	void *to_free;
 };
 
-/* All NaNs of fp16 are one: which, differs between devices. */
-static void widen(const void *from, float *to, int64_t n, enum dtype type)
+/* Widens values to fp32. Maps all fp16 NaNs to one, since devices produce different NaNs. */
+static void widen_values(const void *from, float *to, int64_t n, enum dtype type)
 {
 	const uint16_t *x = from;
 	for (int64_t i = 0; i < n; i++) {
@@ -68,7 +68,7 @@ static struct host_mat to_host(struct device *d, struct mat x)
 	}
 	scoped_ptr void *half = xmalloc((size_t)mat_bytes(x) + 1);
 	device_get(d, half, x.p, (size_t)mat_bytes(x));
-	widen(half, m.v, n, x.type);
+	widen_values(half, m.v, n, x.type);
 	return m;
 }
 
@@ -77,16 +77,16 @@ static struct host_mat to_host(struct device *d, struct mat x)
 static void name_result(const struct model *m, const struct result *x, struct record *to)
 {
 	char *name = to->of.name;
-	size_t room = sizeof(to->of.name);
+	size_t size = sizeof(to->of.name);
 	if (x->extent == OF_TENSOR)
-		snprintf(name, room, "%s%s", x->name, x->use ? ":output" : "");
+		snprintf(name, size, "%s%s", x->name, x->use ? ":output" : "");
 	else if (x->at.layer >= 0 && x->at.layer < m->c.layers)
-		snprintf(name, room, "layers.%lld.%s", (long long)x->at.layer, x->name);
+		snprintf(name, size, "layers.%lld.%s", (long long)x->at.layer, x->name);
 	else
-		snprintf(name, room, "%s", x->name);
+		snprintf(name, size, "%s", x->name);
 }
 
-/* Rows of a chunk. */
+/* Hashes the rows of a chunk. */
 static void hash_rows(struct run *r, const struct result *x, struct record *to)
 {
 	const struct pass *p = &r->t.pass;
@@ -95,7 +95,7 @@ static void hash_rows(struct run *r, const struct result *x, struct record *to)
 	int64_t width = x->x.cols * (slice ? p->tp.n : 1);
 	int64_t col = slice ? (p->tp.first + x->at.slice) * x->x.cols : 0;
 	struct host_mat m = to_host(&r->t.d, x->x);
-	to->place = -1; /* without rows, it is no copy of the first ones */
+	to->place = -1; /* without rows, it is not a copy of the first rows */
 	for (int64_t i = 0; i < x->x.rows; i++) {
 		int64_t row = x->first_row + i;
 		int64_t sample = p->micro.first_sample + row / seq_rows;
@@ -111,7 +111,7 @@ static void hash_rows(struct run *r, const struct result *x, struct record *to)
 	free(m.to_free);
 }
 
-/* A leaf: each chunk, and each virtual slice that uses the parameter, has one of its size. */
+/* Hashes a leaf of a gradient; each chunk and virtual slice that uses the parameter has one. */
 static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 {
 	const struct pass *p = &r->t.pass;
@@ -133,7 +133,7 @@ static int64_t layer_of(const struct model *m, const struct result *x)
 	return x->use ? m->c.layers : x->tensor->unit - 1;
 }
 
-static void see_result(void *with, const struct result *x)
+static void hash_result(void *with, const struct result *x)
 {
 	struct run *r = with;
 	const struct pass *p = &r->t.pass;
@@ -145,7 +145,7 @@ static void see_result(void *with, const struct result *x)
 		hash_rows(r, x, to);
 		return;
 	}
-	/* zb-h1 computes them later than other schedules: here they follow the layer's activations */
+	/* (zb-h1 computes gradients late; here they follow the layer's activations) */
 	to->order = INT64_MAX - (x->tensor - p->m->tensors);
 	hash_leaf(r, x, to);
 }
@@ -154,7 +154,7 @@ static void see_result(void *with, const struct result *x)
 
 struct hashing {
 	struct run *r;
-	int group; /* or STORE_GRAD */
+	int group; /* of the store, or STORE_GRAD */
 	enum step_phase phase;
 };
 
@@ -203,7 +203,7 @@ static void hash_number(struct run *r, const char *name, float x)
 	tensor_hash_add(&to->of, &x, 1, 0);
 }
 
-/* ---- one list of all ranks' ----------------------------------------------------------- */
+/* ---- one list for all ranks ------------------------------------------------------------ */
 
 #define ORDER(a, b)                                \
 	do {                                       \
@@ -211,7 +211,7 @@ static void hash_number(struct run *r, const char *name, float x)
 			return (a) < (b) ? -1 : 1; \
 	} while (0)
 
-/* A micro-batch's forward and backward come together. */
+/* Returns the order of a phase; forward and backward of a micro-batch come together. */
 static int part_of_step(enum step_phase p)
 {
 	return p == PHASE_BACKWARD ? PHASE_FORWARD : (int)p;
@@ -264,12 +264,12 @@ static void add_part(struct record *to, const struct record *x)
 	to->order = min64(to->order, x->order);
 }
 
-/* Adds the parts of each tensor, and compares their copies. Returns the number of tensors, which are
- * then the first in the list. */
-static int64_t merge(struct record *list, int64_t n)
+/* Adds the parts of each tensor, and compares copies. Moves the tensors to the front, and returns
+ * their number. */
+static int64_t merge_records(struct record *list, int64_t n)
 {
 	int64_t to = -1;
-	struct record part = {.rank = -1}; /* of which the next may be a copy */
+	struct record part = {.rank = -1}; /* the next record may be a copy of it */
 	qsort(list, (size_t)n, sizeof(*list), compare_names);
 	for (int64_t i = 0; i < n; i++) {
 		const struct record x = list[i];
@@ -288,7 +288,7 @@ static int64_t merge(struct record *list, int64_t n)
 	return to;
 }
 
-/* Collective over the worker. */
+/* Collective over the worker. Gathers the records of all ranks on rank 0. */
 static void gather_records(struct run *r, struct str *all)
 {
 	const struct run_hashes *h = &r->hashes;
@@ -302,7 +302,7 @@ static void gather_records(struct run *r, struct str *all)
 	}
 }
 
-/* After the last step the file is closed, too. */
+/* Writes the text, and closes the file after the last step. */
 static int write_text(struct run *r, const struct str *text, struct err *e)
 {
 	struct run_hashes *h = &r->hashes;
@@ -315,7 +315,7 @@ static int write_text(struct run *r, const struct str *text, struct err *e)
 	return rc;
 }
 
-/* Collective. */
+/* Collective. Writes the hashes of a step to the file. */
 static int write_step(struct run *r, struct err *e)
 {
 	struct run_hashes *h = &r->hashes;
@@ -324,7 +324,7 @@ static int write_step(struct run *r, struct err *e)
 	h->n = 0;
 	if (run_is_first(r)) {
 		struct record *list = (struct record *)all.s;
-		int64_t n = merge(list, (int64_t)(all.len / sizeof(*list)));
+		int64_t n = merge_records(list, (int64_t)(all.len / sizeof(*list)));
 		for (int64_t i = 0; i < n; i++)
 			tensor_hash_print(&list[i].of, &text);
 		write_text(r, &text, e);
@@ -342,11 +342,12 @@ int hashes_open(struct run *r, const struct train_opts *o, struct err *e)
 		return 0;
 	h->first = h->last = 1;
 	if (o->hash_steps)
-		options_steps(o, "hash-steps", o->hash_steps, &h->first, &h->last, e);
+		options_parse_steps(
+			o, "hash-steps", o->hash_steps, &h->first, &h->last, e);
 	if (run_is_first(r) && !e->code)
 		h->fd = file_begin(o->hash_tensors, e);
 	h->observer =
-		(struct observer){.begin = begin_step, .see = see_result, .with = r};
+		(struct observer){.begin = begin_step, .see = hash_result, .with = r};
 	return comm_agree(r->all, e);
 }
 

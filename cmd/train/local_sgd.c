@@ -1,4 +1,4 @@
-/* Local SGD in the training loop: meetings, synchronisations, and their columns of the log. */
+/* Local SGD in the training loop: meetings, synchronizations, and their columns of the log. */
 #include "train/train_internal.h"
 
 #include <math.h>
@@ -20,17 +20,17 @@ static void set_next_sync(struct run *r)
 
 /* ---- meetings -------------------------------------------------------------------- */
 
-/* Collective. All workers meet before every collective operation. A worker that fails reports it in
- * a meeting, once; requests to stop and to save are adopted by all. Returns whether all stay. */
-static bool meet(struct run *r, bool leaves)
+/* Collective. All workers meet before every collective operation. A worker that fails reports it
+ * once, here. If one requests a stop or a save, all do it. False: a worker quits. */
+static bool meet(struct run *r, bool quits)
 {
 	struct local_sgd *x = &r->local;
 	const struct trainer *t = &r->t;
 	struct {
 		int64_t leaving, stop, save, ends, steps;
-	} all = {leaves, x->wish_stop, save_due(r), t->step >= t->o.steps,
+	} all = {quits, x->wish_stop, save_due(r), t->step >= t->o.steps,
 		run_is_first(r) ? t->step - x->synced : 0};
-	if (leaves)
+	if (quits)
 		comm_notify_send(&x->notify, x->meetings + 1);
 	comm_sum_i64(r->all, (int64_t *)&all, 5);
 	x->meetings++;
@@ -45,13 +45,13 @@ static bool meet(struct run *r, bool leaves)
 	return !r->deserted;
 }
 
-/* Is the next synchronisation replayed? */
+/* Is the next synchronization replayed? */
 static bool replays(const struct run *r)
 {
 	return edit_syncs(r->local.edit) < r->local.n_replay;
 }
 
-/* The first rank of each worker has the clock and receives notifications. */
+/* Only the first rank of each worker looks at the clock and receives notifications. */
 bool local_sgd_vote(struct run *r)
 {
 	struct local_sgd *x = &r->local;
@@ -60,7 +60,7 @@ bool local_sgd_vote(struct run *r)
 		       comm_notify_received(&x->notify, x->meetings + 1));
 }
 
-/* Asynchronous: a worker that stops, or has finished, synchronises at once. */
+/* Asynchronous: is it time to synchronize? If a worker stops or has finished, it is. */
 static bool is_time(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
@@ -75,9 +75,9 @@ static bool is_time(struct run *r, const struct step_result *s)
 	return s->vote[VOTE_MEET] > 0;
 }
 
-/* ---- synchronisation ------------------------------------------------------------- */
+/* ---- synchronization ------------------------------------------------------------- */
 
-/* What find_due() returns: the number of a fragment, or one of these. */
+/* Results of find_due() other than the number of a fragment. */
 enum { NOTHING = -1, EVERYTHING = -2 };
 
 static int64_t local_steps(const struct trainer *t)
@@ -98,7 +98,7 @@ static int find_due(struct run *r, const struct step_result *s)
 	return f == 0 && !edit_streams(&t->o.edit.config) ? EVERYTHING : f;
 }
 
-/* Sums over all workers since the last synchronisation; *max_steps: of the fastest worker. */
+/* Sums losses and steps of all workers since the last synchronization; *max_steps: maximum. */
 static void sum_steps(struct run *r, int64_t *max_steps)
 {
 	struct trainer *t = &r->t;
@@ -122,7 +122,7 @@ static void sum_steps(struct run *r, int64_t *max_steps)
 	t->n_unseen += (*max_steps * x->sync->size - steps) * layout_worker_batch(&t->o);
 }
 
-/* In the journal; with --verbose, to people too. */
+/* Writes an event to the journal, and with --verbose to standard error too. */
 static void report_debug(struct run *r, struct str *text)
 {
 	report_event(r, "%s", text->s);
@@ -131,21 +131,22 @@ static void report_debug(struct run *r, struct str *text)
 	str_free(text);
 }
 
-/* A line, if there are names. With a delay, others may have begun since. */
+/* Reports names, if there are any. With a delay, other synchronizations may have begun
+ * meanwhile, so the event names the fragment. */
 static void report_names(struct run *r, int what, const char *did, struct str *names)
 {
 	struct str text = {0};
 	if (names->len && what >= 0 && edit_streams(&r->t.o.edit.config))
 		str_printf(&text, "fragment %d: %s %s", what, did, names->s);
 	else if (names->len)
-		str_printf(&text, "synchronisation %lld: %s %s",
+		str_printf(&text, "synchronization %lld: %s %s",
 			(long long)edit_syncs(r->local.edit), did, names->s);
 	if (text.len)
 		report_debug(r, &text);
 	str_free(names);
 }
 
-/* The norms of all workers have risen. */
+/* Reports outliers that were included because the norms of all workers have risen. */
 static void report_readmitted(struct run *r, int units)
 {
 	struct str text = {0};
@@ -157,8 +158,8 @@ static void report_readmitted(struct run *r, int units)
 	if (r->local.has_warned || r->all->rank)
 		return;
 	r->local.has_warned = true;
-	warn("step %lld: edit-skip-anomaly left out all workers in %d synchronisations in a row: "
-	     "their norms rose together; now they are included, and a longer "
+	warn("step %lld: edit-skip-anomaly left out all workers in %d synchronizations in a row: "
+	     "their norms rose together; they are included from now on; a longer "
 	     "--edit-ewma-warmup (it is %lld) or a lower --lr prevents this",
 		(long long)r->t.step, EDIT_LOCKOUTS,
 		(long long)r->t.o.edit.config.detect.warmup);
@@ -181,8 +182,8 @@ static void report_outliers(struct run *r, int what)
 	report_names(r, what, "left out", &names);
 }
 
-/* The result of a synchronisation has been applied. */
-static void note_end(struct run *r, int what)
+/* Reports that the result of a synchronization has been applied. */
+static void report_end(struct run *r, int what)
 {
 	struct str names = {0};
 	r->local.ended = true;
@@ -191,32 +192,33 @@ static void note_end(struct run *r, int what)
 }
 
 /* Starts the exchange; the all-gather of the results may overlap the next forward. */
-static void exchange(struct run *r, int what, int64_t steps)
+static void start_exchange(struct run *r, int what, int64_t steps)
 {
 	const struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
 	x->begun = true;
 	if (what != EVERYTHING) {
-		struct edit_result before = x->result; /* of a fragment that ended now */
+		struct edit_result before =
+			x->result; /* of a fragment that has just ended */
 		edit_begin(x->edit, what, steps, &x->result);
 		x->result.reduced = before.reduced;
 		x->result.clip = before.clip;
 		if (t->o.edit.config.delay)
 			return;
 		edit_end(x->edit, what, &x->result);
-		note_end(r, what);
+		report_end(r, what);
 	} else if (t->step < t->o.steps && !t->o.graph &&
 		   edit_completes_by_unit(x->edit)) {
 		edit_begin(x->edit, 0, steps, &x->result);
 		x->in_flight = true;
 	} else {
 		edit_sync(x->edit, steps, &x->result);
-		note_end(r, what);
+		report_end(r, what);
 	}
 }
 
-/* Collective. All workers have met. */
-static void synchronise(struct run *r, int what)
+/* Collective. Synchronizes a fragment or everything, after all workers have met. */
+static void synchronize(struct run *r, int what)
 {
 	struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
@@ -225,7 +227,7 @@ static void synchronise(struct run *r, int what)
 	x->steps = t->step - x->synced;
 	x->synced_before = x->synced;
 	sum_steps(r, &max_steps);
-	exchange(r, what, t->o.edit.compat ? t->step - t->skipped : x->steps);
+	start_exchange(r, what, t->o.edit.compat ? t->step - t->skipped : x->steps);
 	x->waited = comm_waited() - waited;
 	step_skip(t, max_steps - x->steps);
 	x->synced = t->step;
@@ -234,7 +236,7 @@ static void synchronise(struct run *r, int what)
 	report_outliers(r, what);
 }
 
-/* A unit that is used for the first time since a synchronisation began. */
+/* Completes a unit before its first use since a synchronization began. */
 static void before_use(void *with, int unit)
 {
 	struct run *r = with;
@@ -245,7 +247,7 @@ static void before_use(void *with, int unit)
 	r->local.waited += comm_waited() - waited;
 }
 
-/* Before a step in which units get their new parameters. */
+/* Called before a step in which units get their new parameters. */
 static void begin_in_flight(struct run *r)
 {
 	double waited = comm_waited();
@@ -253,7 +255,7 @@ static void begin_in_flight(struct run *r)
 	r->local.waited += comm_waited() - waited;
 }
 
-/* Streaming: a fragment that has been in flight for --edit-sync-delay steps. */
+/* Streaming: ends a fragment that has been in flight for --edit-sync-delay steps. */
 static void end_delayed(struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -264,7 +266,7 @@ static void end_delayed(struct run *r)
 	if (f < 0 || !edit_in_flight(x->edit, f))
 		return;
 	edit_end(x->edit, f, &x->result);
-	note_end(r, f);
+	report_end(r, f);
 }
 
 static void add_columns(struct run *r, struct row *row)
@@ -299,7 +301,7 @@ void local_sgd_complete(struct run *r)
 		return;
 	edit_end(x->edit, 0, &x->result);
 	x->in_flight = false;
-	note_end(r, EVERYTHING);
+	report_end(r, EVERYTHING);
 	x->waited += comm_waited() - waited;
 	if (!x->holds_row)
 		return;
@@ -322,7 +324,7 @@ bool local_sgd_begin(struct run *r)
 	return !r->deserted && !r->now.stop;
 }
 
-/* Where the warm-up ends, the parameters of all workers are equal: they are the anchor. */
+/* At the end of the warm-up, the parameters of all workers are equal and become the anchor. */
 static void begin_intervals(struct run *r)
 {
 	if (r->t.step == r->t.o.edit.warmup)
@@ -338,14 +340,14 @@ void local_sgd_start(struct run *r)
 	begin_intervals(r);
 	const struct train_opts *o = &r->t.o;
 	if (o->steps && o->edit.warmup >= o->steps && r->all->rank == 0)
-		warn("edit-warmup-steps %lld: the run has %lld step%s, so its workers never "
-		     "synchronise, and it is plain data parallelism to its end",
+		warn("edit-warmup-steps %lld: the run has only %lld step%s, so its workers never "
+		     "take local steps: it is plain data parallelism",
 			(long long)o->edit.warmup, (long long)o->steps, plural(o->steps));
 	store_before_use(r->t.store, before_use, r);
 }
 
-/* --ckpt-syncs: a supervisor restarts a run from these when a worker was lost, so that an
- * interval is lost at most. */
+/* --ckpt-syncs: is a checkpoint due after this synchronization? A supervisor restarts the run
+ * from it when a worker was lost, so that at most an interval is lost. */
 static bool is_sync_to_save(const struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -375,7 +377,7 @@ static void note_step(struct run *r, const struct step_result *s)
 	}
 }
 
-/* Are the parameters those of all workers? Between synchronisations they differ. */
+/* Do all workers have the same parameters? Between synchronizations they differ. */
 static bool is_agreed(const struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -384,7 +386,7 @@ static bool is_agreed(const struct run *r)
 		       (!edit_streams(&t->o.edit.config) || t->step == t->o.steps));
 }
 
-static bool meet_and_synchronise(struct run *r, int what)
+static bool meet_and_synchronize(struct run *r, int what)
 {
 	struct local_sgd *x = &r->local;
 	double waited = comm_waited();
@@ -393,7 +395,7 @@ static bool meet_and_synchronise(struct run *r, int what)
 	x->met = comm_waited() - waited;
 	if (r->t.o.edit.async && !replays(r) && !x->enough)
 		return true;
-	synchronise(r, what);
+	synchronize(r, what);
 	if (has_others(r)) {
 		r->now.stop = x->stop;
 		r->now.save = x->save;
@@ -402,8 +404,8 @@ static bool meet_and_synchronise(struct run *r, int what)
 	return true;
 }
 
-/* --edit-global-loss: the loss of all workers in a step that is logged. They meet for it, so that none
- * waits for a worker that has failed. */
+/* --edit-global-loss: computes the loss over all workers in a logged step. They meet for it, so
+ * that none waits for a worker that has failed. */
 static bool add_up_loss(struct run *r, struct step_result *s)
 {
 	if (!r->t.o.edit.global_loss || in_warmup(&r->t) || !report_due(r))
@@ -422,7 +424,7 @@ bool local_sgd_after_step(struct run *r, struct step_result *s)
 	note_step(r, s);
 	end_delayed(r);
 	int what = find_due(r, s);
-	if (what != NOTHING && !meet_and_synchronise(r, what))
+	if (what != NOTHING && !meet_and_synchronize(r, what))
 		return false;
 	r->now.agreed = is_agreed(r);
 	r->now.log = r->local.begun || r->local.ended;

@@ -1,6 +1,6 @@
 /*
- * local_sgd: workers that take local steps and then synchronise (Post-Local SGD, DiLoCo, EDiT,
- * A-EDiT). This is the schedule of synchronisations, and their part in the run and its
+ * local_sgd: workers that take local steps and then synchronize (Post-Local SGD, DiLoCo, EDiT,
+ * A-EDiT). This is the schedule of synchronizations, and their part in the run and its
  * checkpoints; edit/ has the arithmetic. In the warm-up, all workers average their gradients in
  * every step. Without workers, every function does nothing.
  *
@@ -18,85 +18,81 @@ struct run;
 
 struct local_sgd {
 	struct comm *sync; /* ranks at this position of all workers; NULL: no workers */
-	struct comm *control; /* the same, for values beside the synchronisations */
+	struct comm *control; /* the same ranks, for values other than synchronizations */
 	struct edit *edit;
-	struct peers peers; /* the trainer's */
+	struct peers peers; /* used by the trainer */
 	/* Saved in checkpoints. */
-	int64_t synced;	  /* the step of the last synchronisation */
-	double loss_sum;  /* of this worker's steps since then */
-	bool from_anchor; /* the run resumed from the last synchronisation */
-	/* The last synchronisation, for the log. */
+	int64_t synced;	  /* step of the last synchronization */
+	double loss_sum;  /* sum over this worker's steps since then */
+	bool from_anchor; /* the run resumed from the last synchronization */
+	/* The last synchronization, for the log. */
 	bool begun, ended; /* after this step */
 	bool in_flight;	   /* each unit gets its parameters when the next step uses it */
-	bool holds_row;	   /* `row` is written when all units have them */
+	bool holds_row;	   /* `row` is written when all units have their parameters */
 	struct row row;
 	struct edit_result result;
-	bool has_warned;     /* that the norms of all workers have risen */
+	bool has_warned;     /* has warned that the norms of all workers have risen */
 	int64_t sent_before; /* bytes, up to the last row */
 	double met, waited;  /* seconds of waiting in the meeting, and after it */
-	double loss;	     /* mean over all workers and steps since the one before */
-	int64_t steps;	     /* of this worker since then */
+	double loss; /* mean over all workers and steps since the previous synchronization */
+	int64_t steps; /* steps of this worker since then */
 	int64_t synced_before;
-	/* Meetings, at which all workers adopt a stop or save that one requests. */
+	/* Meetings: if one worker requests a stop or a save, all do it. */
 	bool wish_stop, stop, save;
-	bool enough; /* steps for a synchronisation */
+	bool enough; /* enough steps for a synchronization */
 	/* Asynchronous: when the next one is due; a worker that cannot wait notifies the others. */
 	double due_at;
 	struct comm_notify notify;
 	int64_t meetings;
-	/* Replay: the steps up to synchronisations [first_replay, n_replay); none: by the clock. */
+	/* Replay: the steps up to synchronizations [first_replay, n_replay); NULL: by the clock. */
 	int64_t *replay, first_replay, n_replay;
 };
 
 /* ---- local_sgd.c: the training loop ---------------------------------------------------- */
 
-/* After the start, before the first step of the program. */
+/* Called after the start, before the first step of the program. */
 void local_sgd_start(struct run *r);
-/* Collective in the warm-up. Before a step; false: no step is done, because all stop or another
- * worker has left. */
+/* Collective in the warm-up, before a step. False: do not step; all stop, or a worker has quit. */
 bool local_sgd_begin(struct run *r);
-/* This rank's vote, in a step: is it time to meet the other workers? */
+/* This rank's vote in a step: is it time to meet the other workers? */
 bool local_sgd_vote(struct run *r);
-/* After a finite step: synchronises if it is due, and sets r->now. False: another worker has
- * left. */
+/* Called after a finite step: synchronizes if due, and sets r->now. False: a worker has quit. */
 bool local_sgd_after_step(struct run *r, struct step_result *s);
-/* Is an action of every n steps due? Workers whose steps differ do it when they synchronise. */
+/* Is an action of every n steps due? Workers at different steps do it when they synchronize. */
 bool local_sgd_due(const struct run *r, int64_t n);
-/* Collective over the worker. Waits for a synchronisation that overlaps the forward: then all
- * parameters are updated. */
+/* Collective over the worker. Completes a synchronization that overlaps the forward. */
 void local_sgd_complete(struct run *r);
-/* With --data-per-rank workers evaluate different windows. Where their parameters are equal, this is collective over
- * all workers, and adds up their sums; else nothing. */
+/* With --data-per-rank, workers evaluate different windows: adds up their sums if their
+ * parameters are equal, collective over all workers. Else does nothing. */
 void local_sgd_eval(struct run *r, struct eval_sum *sum);
-/* Adds the columns of a synchronisation. False: it is in flight, and the row is kept and written
- * when it ends. */
+/* Adds the columns of a synchronization. False: it is in flight; its end writes the row. */
 bool local_sgd_row(struct run *r, struct row *row);
-/* After the last step. A worker that failed notifies the others, which would wait for it. */
+/* Called after the last step. A failed worker notifies the others, which would wait for it. */
 void local_sgd_end(struct run *r, bool failed);
 
 /* ---- local_sgd_start.c: start and checkpoints ------------------------------------------ */
 
-/* Collective, each, in this order. */
+/* The following functions are collective, and called in this order. */
 int local_sgd_open(struct run *r, struct train_opts *o, struct err *e);
-/* Do all workers have the same kind of device? Nothing is allocated on it yet. */
+/* Checks that all workers have the same kind of device, before anything is allocated on it. */
 int local_sgd_check_devices(struct run *r, struct err *e);
 void local_sgd_build(struct run *r);
-/* After a checkpoint was loaded: reads the steps of --edit-replay. */
+/* Called after a checkpoint was loaded: reads the steps of --edit-replay. */
 int local_sgd_read_replay(struct run *r, struct err *e);
-/* Removes checkpoints later than the step that the run resumes at; first it writes that step, if
- * no checkpoint has it. */
+/* Removes checkpoints after the step that the run resumes at; first writes one if none exists. */
 int local_sgd_settle(struct run *r, struct err *e);
 /* Reports a changed number of workers. */
 void local_sgd_report_resume(struct run *r);
 void local_sgd_close(struct run *r);
 
-/* The worker's numbers in checkpoints; also of a run without workers, which may resume one that had some. */
+/* The worker's numbers in checkpoints; also for runs without workers, which may resume one
+ * with. */
 extern const struct saved_numbers local_sgd_numbers;
-/* May a run with that many workers resume from it? Between synchronisations, another number
- * needs the anchor. */
+/* Checks that a run with that many workers can resume from it. Between synchronizations,
+ * another number of workers needs the anchor. */
 int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);
 /* local_sgd_check_ckpt() for ckpt_newest(); `with` is a struct train_opts. */
 int local_sgd_usable(void *with, const struct ckpt *c, struct err *e);
-/* The state that a run resumes with; *from_anchor: at the last synchronisation. */
+/* Chooses the state that a run resumes with; *from_anchor: from the last synchronization. */
 int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	struct ckpt_info *info, bool *from_anchor, struct err *e);

@@ -1,5 +1,4 @@
-/* Local SGD: the start of workers, their numbers in checkpoints, and resuming with another number of
- * workers. */
+/* Local SGD: starts workers, saves their state, and resumes with another number of workers. */
 #include "train/train_internal.h"
 
 #include <math.h>
@@ -18,7 +17,7 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 		return err_set(e, EX_USAGE,
 			"edit-workers: %d rank%s cannot be divided into %d workers",
 			r->all->size, r->all->size == 1 ? "" : "s", n);
-	int ranks = r->all->size / n; /* of a worker: neighbours */
+	int ranks = r->all->size / n; /* consecutive ranks per worker */
 	o->resolved.worker = r->all->rank / ranks;
 	x->sync = comm_split(r->all, r->all->rank % ranks, "workers");
 	x->control = comm_dup(x->sync, "control");
@@ -41,8 +40,8 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 		return 0;
 	r->error_agreed = true;
 	return err_set(e, EX_USAGE,
-		"some workers have found a GPU for each of their ranks, and others have "
-		"not: give --device cuda or cpu");
+		"some workers have a GPU for each of their ranks, but others do not: give "
+		"--device cuda or cpu");
 }
 
 static void add_gradients(void *with, int64_t *sum, int64_t n)
@@ -57,13 +56,13 @@ static void mean_gradient(void *with)
 	edit_mean_gradient(x->edit);
 }
 
-static int64_t largest(void *with, int64_t mine)
+static int64_t maximum(void *with, int64_t mine)
 {
 	struct local_sgd *x = with;
 	return comm_max_i64(x->sync, mine);
 }
 
-static void sum(void *with, int64_t *v, int64_t n)
+static void sum_over_workers(void *with, int64_t *v, int64_t n)
 {
 	struct local_sgd *x = with;
 	comm_sum_i64(x->control, v, n);
@@ -82,8 +81,8 @@ void local_sgd_build(struct run *r)
 		.n = r->local.sync->size,
 		.add = add_gradients,
 		.mean_gradient = mean_gradient,
-		.largest = largest,
-		.sum = sum};
+		.largest = maximum,
+		.sum = sum_over_workers};
 	t->peers = &r->local.peers;
 }
 
@@ -96,13 +95,13 @@ void local_sgd_close(struct run *r)
 
 /* ---- replay ---------------------------------------------------------------------- */
 
-/* The log of this worker in a run directory, if that has as many workers. */
+/* Reads the log of this worker in a run directory, which must have as many workers. */
 static int read_log(const char *dir, const struct train_opts *o, struct str *path,
 	struct run_log *log, struct err *e)
 {
 	str_printf(path, "%s/worker-%lld", dir, (long long)o->edit.workers);
 	if (file_exists(path->s))
-		return err_set(e, EX_USAGE, "%s: is of more workers than %lld", dir,
+		return err_set(e, EX_USAGE, "%s: has more workers than %lld", dir,
 			(long long)o->edit.workers);
 	str_clear(path);
 	str_printf(path, o->resolved.worker ? "%s/worker-%d" : "%s", dir,
@@ -110,8 +109,8 @@ static int read_log(const char *dir, const struct train_opts *o, struct str *pat
 	return run_log_read(log, path->s, e);
 }
 
-/* The steps of this worker up to each synchronisation. Where the log lacks one, those after the
- * last gap: they must include all that are to come. */
+/* Reads the steps of this worker up to each synchronization. If the log has gaps, keeps only
+ * the synchronizations after the last gap, which must include all that will be replayed. */
 static int read_steps(struct local_sgd *x, const struct train_opts *o, struct err *e)
 {
 	struct run_log log = {0};
@@ -123,24 +122,25 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 		if (!row_has(&row, COL_SYNCS) || !row_has(&row, COL_LOCAL_STEPS))
 			continue;
 		int64_t before = (int64_t)row.v[COL_SYNCS] - 1;
-		if (before != x->n_replay) /* of an earlier run, or without this worker */
+		if (before !=
+			x->n_replay) /* a gap: an earlier run, or without this worker */
 			x->first_replay = x->n_replay = before;
 		x->replay[x->n_replay++ - x->first_replay] =
 			(int64_t)row.v[COL_LOCAL_STEPS];
 	}
 	int64_t next = edit_syncs(x->edit);
 	if (!rc && !x->n_replay)
-		rc = err_set(e, EX_DATAERR, "%s: no synchronisation to replay", path.s);
+		rc = err_set(e, EX_DATAERR, "%s: no synchronization to replay", path.s);
 	if (!rc && x->first_replay > next)
 		rc = err_set(e, EX_DATAERR,
-			"%s: has no synchronisation %lld: resume from a checkpoint after the "
+			"%s: has no synchronization %lld: resume from a checkpoint after the "
 			"first %lld (--resume)",
 			path.s, (long long)next + 1, (long long)x->first_replay);
 	run_log_free(&log);
 	return rc;
 }
 
-/* Collective over sync: the step after the last synchronisation that was read. */
+/* Collective over sync. Returns the step of the last synchronization that was read. */
 static int64_t last_step(const struct run *r)
 {
 	const struct local_sgd *x = &r->local;
@@ -167,25 +167,27 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 		x->replay = xcalloc((size_t)n, sizeof(*x->replay));
 	comm_bcast(r->world, x->replay, n * (int64_t)sizeof(*x->replay), 0);
 	if (comm_min_i64(r->all, x->n_replay) != comm_max_i64(r->all, x->n_replay))
-		err_set(e, EX_DATAERR, "%s: its workers did not synchronise as often",
+		err_set(e, EX_DATAERR,
+			"%s: its workers have different numbers of synchronizations",
 			dir);
 	else if (last_step(r) > r->t.o.steps)
-		err_set(e, EX_USAGE, "%s: has more than %lld steps: give as many --steps",
+		err_set(e, EX_USAGE,
+			"%s: has more than %lld steps: give at least as many --steps",
 			dir, (long long)r->t.o.steps);
 	return start_agree(r, e);
 }
 
 /* ---- the numbers of a worker in a checkpoint --------------------------------------- */
 
-static struct local_sgd *of_trainer(const struct trainer *t)
+static struct local_sgd *trainer_local_sgd(const struct trainer *t)
 {
 	return t->peers ? t->peers->with : NULL;
 }
 
-/* NULL without workers, if there never were some that skipped samples. */
+/* Returns NULL for a run without workers if no worker has skipped samples before. */
 static double *save_numbers(const struct trainer *t, int64_t *n)
 {
-	const struct local_sgd *x = of_trainer(t);
+	const struct local_sgd *x = trainer_local_sgd(t);
 	if (!x && !t->n_unseen)
 		return NULL;
 	if (x)
@@ -193,7 +195,7 @@ static double *save_numbers(const struct trainer *t, int64_t *n)
 	*n = OWN_NUMBERS + (x ? edit_state_size(x->edit) : 0);
 	double *v = xcalloc((size_t)*n, sizeof(*v));
 	v[UNSEEN] = (double)t->n_unseen;
-	if (!x) /* a run that had workers, and goes on without */
+	if (!x) /* a run that had workers, and is resumed without */
 		return v;
 	v[SYNCED] = (double)x->synced;
 	v[LOSS_SUM] = x->loss_sum;
@@ -207,8 +209,7 @@ static int bad_numbers(const struct ckpt *c, struct err *e)
 	return err_set(e, EX_DATAERR, "%s: impossible numbers of a worker", c->path);
 }
 
-/* The step of the last synchronisation, or of the checkpoint itself if it has no workers; -1: the
- * file is wrong. */
+/* Returns the step of the last synchronization, without workers of the checkpoint; -1: invalid. */
 static int64_t synced_step(const struct ckpt *c)
 {
 	double step = (double)c->info.step;
@@ -220,25 +221,25 @@ static int64_t synced_step(const struct ckpt *c)
 	return (int64_t)c->numbers[SYNCED];
 }
 
-/* When the number of workers changes, worker k resumes worker k modulo the number before. */
+/* When the number of workers changes, worker k resumes from worker k modulo the previous number. */
 static int check_worker(const struct trainer *t, const struct ckpt *c, struct err *e)
 {
-	int64_t were = max64(1, t->o.resolved.from_workers);
+	int64_t before = max64(1, t->o.resolved.from_workers);
 	if (c->info.workers == t->o.resolved.from_workers &&
-		c->info.worker == t->o.resolved.worker % were)
+		c->info.worker == t->o.resolved.worker % before)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: of worker %lld of %lld, and worker %d of %lld resumes from that of worker "
-		"%lld of %lld: name the first worker's, and the others are found",
+		"%s: is of worker %lld of %lld, but worker %d of %lld resumes from worker "
+		"%lld of %lld: name the first worker's checkpoint, and the others are found",
 		c->path, (long long)c->info.worker, (long long)c->info.workers,
 		t->o.resolved.worker, (long long)t->o.edit.workers,
-		(long long)(t->o.resolved.worker % were),
+		(long long)(t->o.resolved.worker % before),
 		(long long)t->o.resolved.from_workers);
 }
 
 static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 {
-	struct local_sgd *x = of_trainer(t);
+	struct local_sgd *x = trainer_local_sgd(t);
 	double step = (double)t->step, warmup = (double)t->o.edit.warmup;
 	const double *v = c->numbers;
 	if (check_worker(t, c, e))
@@ -250,12 +251,13 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	}
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(x->edit))
 		return err_set(e, EX_DATAERR,
-			"%s: other detectors or units than these options have", c->path);
+			"%s: its detectors or units differ from those that these options give",
+			c->path);
 	if (!(v[SYNCED] >= 0 && v[SYNCED] <= step && isfinite(v[LOSS_SUM])))
 		return bad_numbers(c, e);
-	if ((v[WARMUP] <= step) != (warmup <= step)) /* it is over, or is not */
+	if ((v[WARMUP] <= step) != (warmup <= step)) /* over with one of the two only */
 		return err_set(e, EX_USAGE,
-			"edit-warmup-steps %g: the run is at step %g, and it was %g",
+			"edit-warmup-steps %g: the run is at step %g, but was started with %g",
 			warmup, step, v[WARMUP]);
 	x->synced = (int64_t)v[SYNCED];
 	/* a run that resumes from the anchor has no steps since then */
@@ -265,11 +267,11 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	return 0;
 }
 
-/* A run without workers may resume it, too. */
+/* Loads the numbers of a worker; a run without workers may resume from them, too. */
 static int load_numbers(
 	struct trainer *t, const struct ckpt *c, bool from_anchor, struct err *e)
 {
-	struct local_sgd *x = of_trainer(t);
+	struct local_sgd *x = trainer_local_sgd(t);
 	double n = c && c->n_numbers >= OWN_NUMBERS ? c->numbers[UNSEEN] : 0;
 	if (!(n >= 0 && n <= (double)t->samples))
 		return bad_numbers(c, e);
@@ -291,8 +293,8 @@ int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e)
 		ckpt_find_group(c, "anchor") >= 0)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: its %lld workers have not agreed since step %lld and keep no anchor, so "
-		"%lld cannot resume from it: name a checkpoint of a synchronisation, as "
+		"%s: its %lld workers have differed since step %lld and keep no anchor, so "
+		"%lld cannot resume from it: name a checkpoint of a synchronization, as "
 		"--ckpt-syncs writes them, or resume with %lld workers up to one",
 		c->path, (long long)c->info.workers, (long long)synced,
 		(long long)workers, (long long)c->info.workers);
@@ -323,16 +325,16 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 	bool streams = edit_streams(&saved.edit.config);
 	int64_t batch = saved.batch;
 	opts_free(&train_program, &saved);
-	/* With fragments the workers never have the same parameters, only the same anchor; each
-	 * fragment of it is as old as its own synchronisation, so no step is that of all. */
+	/* With fragments, workers have only the same anchor, never the same parameters. Its
+	 * fragments were synchronized at different steps. */
 	*from_anchor = past > 0 || streams;
 	if (!past || streams)
 		return 0;
 	info->step = synced;
 	info->samples -= min64(past, info->samples / batch) * batch;
-	/* (steps between may have had another batch) */
+	/* (the steps in between may have had another batch) */
 	info->samples = synced ? max64(info->samples, synced) : 0;
-	info->loss = info->val_loss = (double)NAN; /* of steps that are dropped */
+	info->loss = info->val_loss = (double)NAN; /* they belong to dropped steps */
 	info->skipped_steps = min64(info->skipped_steps, synced);
 	info->loss_scale_good = min64(info->loss_scale_good, synced);
 	return 0;
@@ -343,13 +345,13 @@ const struct saved_numbers local_sgd_numbers = {
 
 /* ---- the run directory of a run that resumes ---------------------------------------- */
 
-/* Does this worker resume at a step before that of its checkpoint? */
+/* Does this worker resume at an earlier step than its checkpoint's? */
 static bool went_back(const struct run *r)
 {
 	return r->t.loaded_step > r->t.step;
 }
 
-/* Nothing is removed before all workers have a checkpoint of the step that they went back to. */
+/* Saves the step that the workers went back to, before later checkpoints are removed. */
 static int save_step(struct run *r, struct err *e)
 {
 	struct trainer *t = &r->t;
@@ -375,7 +377,7 @@ int local_sgd_settle(struct run *r, struct err *e)
 		return 0;
 	if (went_back(r) && t->o.ckpt && save_step(r, e))
 		return -1;
-	/* As rows of the journal: later ones are no longer part of this run. */
+	/* Later checkpoints are no longer part of this run, like later rows of the journal. */
 	if (run_is_first(r))
 		ckpt_drop(r->dir.ckpt_path, t->step, t->o.ckpt ? -1 : t->loaded_step);
 	return 0;
@@ -397,10 +399,10 @@ void local_sgd_report_resume(struct run *r)
 			(long long)o->edit.workers, (long long)o->resolved.from_workers);
 	if (went_back(r))
 		str_printf(&text,
-			"; step %lld was between two synchronisations: back to step %lld",
+			"; step %lld was between two synchronizations: back to step %lld",
 			(long long)t->loaded_step, (long long)t->step);
 	if (r->local.from_anchor && edit_streams(&o->edit.config))
-		str_puts(&text, "; each fragment is as at its last synchronisation");
+		str_puts(&text, "; each fragment is at its last synchronization");
 	info("%s", text.s);
 	report_event(r, "%s", text.s);
 }

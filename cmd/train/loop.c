@@ -1,5 +1,5 @@
 /*
- * The training loop: step, synchronise, log, evaluate, save, until the last step or a signal.
+ * The training loop: step, synchronize, log, evaluate, save, until the last step or a signal.
  * Conditions that may differ between ranks (signals, the clock) are votes in the step.
  */
 #include "base/launch.h"
@@ -17,15 +17,16 @@ static volatile sig_atomic_t stop_signal;
 
 static void on_stop(int sig)
 {
-	if (sig == SIGINT && stop_signal) { /* asked twice */
+	if (sig == SIGINT && stop_signal) { /* Ctrl-C twice */
 		cleanup_run();
 		_exit(128 + SIGINT);
 	}
 	stop_signal = sig;
 }
 
-/* What the program was started with: UCX, which MPICH may load, takes SIGHUP for itself before main(), also from
- * nohup, and does nothing on it. So it is read before libraries start, and restored after. */
+/* The action for SIGHUP at the start of the program. UCX, which MPICH may load, replaces it
+ * before main() with a handler that does nothing, even under nohup. So it is read before
+ * libraries start, and restored afterwards. */
 static struct sigaction hangup;
 
 static void read_hangup(void)
@@ -33,7 +34,7 @@ static void read_hangup(void)
 	sigaction(SIGHUP, NULL, &hangup);
 }
 
-__attribute__((section(".preinit_array"), used)) static void (*const at_first)(
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(
 	void) = read_hangup;
 
 __attribute__((constructor)) static void restore_hangup(void)
@@ -53,9 +54,10 @@ static void catch_signals(void)
 	launch_stops(true);
 }
 
-/* Nobody knows how long an evaluation or a sample takes: the options may be a checkpoint's. What is short goes
- * on after a signal, so that a run that is stopped has the rows and the best checkpoint of one that is not. */
-static bool has_waited(void)
+/* Has it been long since a signal? An evaluation or a sample may take any time, since the
+ * options may come from a checkpoint. Short ones continue after a signal, so that a stopped run
+ * has the same rows and the same best checkpoint as an uninterrupted run. */
+static bool long_since_signal(void)
 {
 	enum { STOP_SECS = 10 };
 	static double since;
@@ -66,8 +68,8 @@ static bool has_waited(void)
 	return now - since >= STOP_SECS;
 }
 
-/* What a signal may end before it is complete, on all ranks of the worker at the same place. They ask each other
- * seldom while what lies between two questions is quick on all of them. */
+/* Work that a signal may cut short, at the same place on all ranks of the worker. The ranks
+ * agree rarely as long as the work between two agreements is quick on all of them. */
 struct cut {
 	struct run *r;
 	bool cut;
@@ -80,7 +82,7 @@ static struct cut cut_begin(struct run *r)
 	return (struct cut){.r = r, .every = 1, .asked = clock_seconds()};
 }
 
-/* Collective over the worker. */
+/* Collective over the worker. Has the work been cut short? */
 static bool is_cut(void *with)
 {
 	enum { QUICK, SLOW, CUT, SELDOM = 64 };
@@ -88,10 +90,10 @@ static bool is_cut(void *with)
 	if (c->cut || c->skip-- > 0)
 		return c->cut;
 	double now = clock_seconds();
-	int64_t mine = has_waited() ? CUT : now - c->asked > 0.1 ? SLOW : QUICK;
-	int64_t most = comm_max_i64(c->r->world, mine);
-	c->cut = most == CUT;
-	c->every = most == QUICK ? min64(2 * c->every, SELDOM) : 1;
+	int64_t mine = long_since_signal() ? CUT : now - c->asked > 0.1 ? SLOW : QUICK;
+	int64_t worst = comm_max_i64(c->r->world, mine);
+	c->cut = worst == CUT;
+	c->every = worst == QUICK ? min64(2 * c->every, SELDOM) : 1;
 	c->skip = c->every - 1;
 	c->asked = now;
 	return c->cut;
@@ -99,7 +101,8 @@ static bool is_cut(void *with)
 
 /* ---- between steps -------------------------------------------------- */
 
-/* Collective. False: a signal has ended it, and there is no loss. *best: the validation loss is the best so far. */
+/* Collective. Evaluates; returns false, without a loss, if a signal has cut it short. *best:
+ * the validation loss is the best so far. */
 static bool evaluate(struct run *r, struct row *row, bool *best)
 {
 	struct trainer *t = &r->t;
@@ -147,7 +150,7 @@ static void begin_sample(
 	uint32_t *ids = NULL;
 	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
 	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
-	if (n < 1) { /* no prompt, or not in the vocabulary: its first token instead */
+	if (n < 1) { /* no prompt, or not in the vocabulary: begins with token 0 */
 		free(ids);
 		ids = xcalloc(1, sizeof(*ids));
 		n = 1;
@@ -170,7 +173,7 @@ static void draw_sample(struct run *r, struct sample *x, int64_t n)
 		uint32_t id = (uint32_t)decoder_draw(x->g, &s, (uint64_t)t->step, x->n);
 		tokenizer_decode(&t->data.set->tokenizer, id, &x->text);
 		decoder_feed(x->g, &id, 1);
-		comm_poll(); /* the others wait for rank 0 */
+		comm_poll(); /* the other ranks wait for rank 0 */
 	}
 }
 
@@ -183,10 +186,10 @@ static void end_sample(struct run *r, struct sample *x)
 	str_free(&x->text);
 }
 
-/* Collective. Rank 0 samples from the whole model: its own, or a copy that is gathered. */
+/* Collective. Rank 0 samples from the whole model: its own, or a gathered copy. */
 static void write_sample(struct run *r)
 {
-	enum { PIECE = 64 }; /* tokens between two looks at signals */
+	enum { PIECE = 64 }; /* tokens between two checks for signals */
 	struct trainer *t = &r->t;
 	struct inference x;
 	struct sample s = {0};
@@ -213,7 +216,7 @@ static int check_replicas(struct run *r)
 	uint64_t hash = store_hash(r->t.store);
 	bool agree = store_replicas_agree(r->t.store, &who);
 	if (!agree && run_is_first(r))
-		warn("step %lld: the parameters differ from those of other ranks on rank%s",
+		warn("step %lld: the parameters differ between replicas, on rank%s",
 			(long long)r->t.step, who.s ? who.s : "s");
 	report_event(r, "replicas 0x%016llx %s", (unsigned long long)hash,
 		agree ? "are the same" : "DIFFER");
@@ -228,7 +231,7 @@ static void show_progress(struct run *r, const struct step_result *s)
 	progress_update(&r->report.bar, (double)r->t.step, note);
 }
 
-/* What is to be done after a step. */
+/* Actions that are due after a step. */
 struct due {
 	bool last, log, eval, replicas, save, sample;
 };
@@ -245,7 +248,7 @@ static struct due find_due(struct run *r)
 	return due;
 }
 
-/* `best`: the validation loss is the best so far. */
+/* Saves a checkpoint if one is due. `best`: the validation loss is the best so far. */
 static void save_step(struct run *r, const struct due *due, bool best)
 {
 	bool stop = r->now.stop;
@@ -257,7 +260,7 @@ static void save_step(struct run *r, const struct due *due, bool best)
 		save_now(r, "the best", true);
 }
 
-/* Collective. Evaluates, if that is due, and logs. Returns whether the loss is the best so far. */
+/* Collective. Evaluates if due, and logs. Returns true if the validation loss is the best. */
 static bool log_step(struct run *r, const struct step_result *s, const struct due *due)
 {
 	struct row row = report_new_row(r);
@@ -266,14 +269,14 @@ static bool log_step(struct run *r, const struct step_result *s, const struct du
 		report_fill_row(r, s, &row);
 	evaluated = due->eval && evaluate(r, &row, &best);
 	if (evaluated)
-		r->saver.saved_step = r->saver.tried_step = -1; /* for its losses */
+		r->saver.saved_step = r->saver.tried_step =
+			-1; /* to save the new losses */
 	if ((due->log || evaluated) && local_sgd_row(r, &row))
 		report_row(r, &row);
 	return best;
 }
 
-/* After a step: rows, evaluation, checkpoint, sample. Rows and evaluations are those that the
- * run would have had if it had never been stopped. */
+/* After a step: rows, evaluation (as in an uninterrupted run), checkpoint, sample. */
 static int after_step(struct run *r, const struct step_result *s)
 {
 	const struct due due = find_due(r);
@@ -286,14 +289,14 @@ static int after_step(struct run *r, const struct step_result *s)
 		report_event(r, "no token of the batch counts: nothing is updated");
 	if (due.eval || due.save || due.sample || due.replicas || due.last || r->now.stop)
 		local_sgd_complete(r);
-	if (r->now.stop) /* first of all: the sender of a signal may not wait for an evaluation */
+	if (r->now.stop) /* first: whoever sent the signal may not wait for an evaluation */
 		save_now(r, "stopped", false);
 	bool best = log_step(r, s, &due);
 	show_progress(r, s);
 	if (s->vote[VOTE_WRITTEN] == r->t.world->size)
 		save_end(r);
 	if (due.replicas && check_replicas(r))
-		return EX_FAILED; /* and this step is not saved */
+		return EX_FAILED; /* without saving this step */
 	save_step(r, &due, best);
 	if (due.sample)
 		write_sample(r);
@@ -323,7 +326,7 @@ static int agree_on_gemm_algorithms(struct run *r)
 	return rc;
 }
 
-/* GEMMs find their algorithms in the first step, those of another shape in an evaluation. */
+/* GEMMs choose their algorithms in the first step; an evaluation adds GEMMs of other shapes. */
 static void save_algorithms(struct run *r)
 {
 	struct err e = {0};
@@ -335,7 +338,7 @@ static void save_algorithms(struct run *r)
 		warn("%s", e.msg);
 }
 
-/* `over`: there are no more steps. */
+/* Prints the profile after its last step. `over`: no steps follow. */
 static void show_profile(struct run *r, bool over)
 {
 	struct trainer *t = &r->t;
@@ -364,7 +367,7 @@ static int fail_step(struct run *r, struct step_result *s)
 	return EX_FAILED;
 }
 
-static int stopped(struct run *r)
+static int report_stop(struct run *r)
 {
 	struct trainer *t = &r->t;
 	report_event(r, "stopped by a signal");
@@ -374,8 +377,7 @@ static int stopped(struct run *r)
 	}
 	bool saved = r->saver.saved_step == t->step;
 	info("stopped after step %lld%s; --resume auto continues the run",
-		(long long)t->step,
-		saved ? "" : ", whose checkpoint could not be written");
+		(long long)t->step, saved ? "" : "; its checkpoint could not be written");
 	return saved ? EX_TEMPFAIL : EX_IOERR;
 }
 
@@ -390,7 +392,7 @@ static void report_start(struct run *r)
 	report_event(r, "%s", text.s);
 }
 
-/* Before the first step. The best loss is that of a step. */
+/* Evaluates before the first step. This does not count for the best loss. */
 static void evaluate_first(struct run *r)
 {
 	struct row row = report_new_row(r);
@@ -402,13 +404,13 @@ static void evaluate_first(struct run *r)
 		write_sample(r);
 }
 
-static int begin(struct run *r)
+static int begin_run(struct run *r)
 {
 	struct trainer *t = &r->t;
 	catch_signals();
 	r->saver.saved_at = clock_seconds();
 	if (t->step >= t->o.steps && t->step > 0)
-		info("nothing to do: step %lld of %lld is done already",
+		info("nothing to do: step %lld of %lld is already done",
 			(long long)t->step, (long long)t->o.steps);
 	start_times_add(&t->start, START_PROGRAM);
 	if (agree_on_gemm_algorithms(r))
@@ -422,7 +424,7 @@ static int begin(struct run *r)
 	return 0;
 }
 
-/* Conditions that may differ between ranks: signals, the clock, the thread that writes. */
+/* Votes on conditions that may differ between ranks: signals, the clock, the writing thread. */
 static void cast_votes(void *with, int64_t vote[STEP_VOTES])
 {
 	struct run *r = with;
@@ -440,7 +442,7 @@ static void decide(struct run *r, const struct step_result *s)
 }
 
 /* One iteration of the loop. */
-static int step(struct run *r)
+static int run_step(struct run *r)
 {
 	const struct step_votes votes = {cast_votes, r};
 	struct step_result s;
@@ -454,17 +456,17 @@ static int step(struct run *r)
 	faults_step(&r->faults, &r->t, &votes, &s);
 	int hashed = hashes_end_step(r, &s);
 	decide(r, &s);
-	bool synchronised = !s.bad && local_sgd_after_step(r, &s);
+	bool synchronized = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
 	if (s.coarser)
 		report_event(r,
 			"a gradient of step %lld was too large for exact sums: the step was "
-			"computed again, with gradients rounded to multiples of 2^%d",
+			"repeated, with gradients rounded to multiples of 2^%d",
 			(long long)r->t.step, -s.grid);
 	trace_end_step(r);
 	if (s.bad)
 		rc = fail_step(r, &s);
-	else if (synchronised)
+	else if (synchronized)
 		rc = after_step(r, &s);
 	show_profile(r, false);
 	save_algorithms(r);
@@ -474,12 +476,12 @@ static int step(struct run *r)
 static int train(struct run *r)
 {
 	const struct trainer *t = &r->t;
-	int rc = begin(r);
+	int rc = begin_run(r);
 	if (rc)
 		return rc;
 	while (!rc && !r->now.stop && !r->deserted && t->step < t->o.steps &&
 		!hashes_done(r))
-		rc = step(r);
+		rc = run_step(r);
 	show_profile(r, true);
 	trace_end_run(r);
 	local_sgd_end(r, rc != 0);
@@ -489,18 +491,18 @@ static int train(struct run *r)
 	progress_end(&r->report.bar);
 	if (rc)
 		return rc;
-	if (r->deserted) { /* its steps since the last checkpoint are lost */
+	if (r->deserted) { /* the steps since the last checkpoint are lost */
 		report_event(r, "stopped: another worker has ended");
 		return EX_FAILED;
 	}
 	if (r->now.stop && t->step < t->o.steps)
-		return stopped(r);
-	save_now(r, "the last", false); /* of a run that had no steps */
+		return report_stop(r);
+	save_now(r, "the last", false); /* if the run had no steps */
 	const struct saver *v = &r->saver;
 	return v->failed && t->o.ckpt && v->saved_step != t->step ? EX_IOERR : 0;
 }
 
-static int eval_only(struct run *r)
+static int evaluate_only(struct run *r)
 {
 	struct row row = report_new_row(r);
 	scoped_str line = {0};
@@ -514,9 +516,9 @@ static int eval_only(struct run *r)
 
 int loop_run(struct run *r)
 {
-	signal(SIGPIPE, SIG_IGN); /* a reader that leaves does not end the training */
+	signal(SIGPIPE, SIG_IGN); /* a reader that exits does not end the training */
 	if (r->t.o.eval_only)
-		return eval_only(r);
+		return evaluate_only(r);
 	int rc = train(r);
 	save_close(r);
 	report_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);

@@ -20,7 +20,7 @@ void comm_notify_send(struct comm_notify *b, int64_t round)
 	for (int r = 0; r < b->c->size; r++) {
 		if (r == b->c->rank)
 			continue;
-		comm_wait(&b->requests[r]); /* of the previous round */
+		comm_wait(&b->requests[r]); /* for the message of the previous round */
 		b->message[r] = round;
 		comm_send(&b->requests[r], &b->message[r], sizeof(*b->message), r,
 			TAG_NOTIFY);

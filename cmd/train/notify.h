@@ -1,5 +1,5 @@
-/* Notifications: any rank of a group announces a round, and the others see that when they poll, in
- * that round or later; no rank waits. Rounds only increase. */
+/* Notifications: any rank of a group announces a round, and the other ranks receive it when
+ * they poll, in that round or later; no rank waits. Rounds only increase. */
 #pragma once
 
 #include "comm/requests.h"
@@ -14,6 +14,7 @@ struct comm_notify {
 /* Collective. Ranks with `in` form the group. */
 void comm_notify_open(struct comm_notify *b, struct comm *c, bool in);
 void comm_notify_send(struct comm_notify *b, int64_t round);
+/* Has another rank announced this round, or a later one? */
 bool comm_notify_received(struct comm_notify *b, int64_t round);
-/* Collective. Returns when this rank has received all messages, and its own are sent. */
+/* Collective. Returns when this rank has received all messages and sent its own. */
 void comm_notify_close(struct comm_notify *b);

@@ -1,4 +1,4 @@
-/* Options of pt-train that were given and change nothing, as a table. */
+/* Tables of options that have no effect, with the reasons, to note those that were given. */
 #include "train/train_internal.h"
 
 /* Options of the layout. */
@@ -8,18 +8,19 @@ static void note_layout(const struct train_opts *o, const struct model *m, int r
 	bool shards = degree[AXIS_FSDP] * degree[AXIS_CP] > 1;
 	const struct opt_idle rows[] = {
 		{degree[AXIS_PP] == 1, "pp-schedule pp-stages pp-split",
-			"there is no pipeline without --pp"},
+			"without --pp, the model is not a pipeline"},
 		{!shards && o->zero > 0, "zero",
-			"there is one rank of --fsdp and --cp, which shards nothing"},
+			"--fsdp and --cp have only one rank, which shards nothing"},
 		{!shards || !o->zero, "fsdp-kind",
 			"nothing is sharded without --zero and ranks of --fsdp or --cp"},
 		{!shards || o->zero < 3, "reshard-after-forward gather-dtype",
 			"parameters are gathered only with --zero 3 and ranks of --fsdp or --cp"},
-		{degree[AXIS_TP] == 1, "sp async-tp", "there is one rank of --tp"},
-		{degree[AXIS_CP] == 1, "cp-comm", "there is one rank of --cp"},
+		{degree[AXIS_TP] == 1, "sp async-tp", "--tp has only one rank"},
+		{degree[AXIS_CP] == 1, "cp-comm", "--cp has only one rank"},
 		{m->cp == 1, "cp-accumulate",
 			"every sequence is one chunk (--virtual cp=1)"},
-		{ranks == 1, "readers ckpt-load log-all-ranks", "there is one rank"},
+		{ranks == 1, "readers ckpt-load log-all-ranks",
+			"the run has only one rank"},
 	};
 	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
 }
@@ -37,14 +38,14 @@ static void note_training(const struct train_opts *o, const struct model *m)
 			"--lr-schedule constant has no decay"},
 		{o->lr_schedule != LR_WSD, "wsd-decay wsd-shape",
 			"--lr-schedule is not wsd"},
-		/* (--batch-per-rank sets it, and a run that was begun so has saved it) */
+		/* (--batch-per-rank sets it, and a run that was started with that has saved it) */
 		{o->lr_scale == LR_SCALE_NONE && !o->batch_per_rank && !o->resume,
 			"lr-scale-batch", "nothing is scaled without --lr-scale"},
-		{unused != NULL, unused, "this --optimizer has none"},
+		{unused != NULL, unused, "this --optimizer does not use it"},
 		{!m->arch->rope, "rope-theta rope-scaling",
 			"this --arch has no rotary embedding"},
 		{!m->arch->rope || o->model.rope_scaling == ROPE_PLAIN, "rope-factor",
-			"there is no --rope-scaling"},
+			"--rope-scaling is none"},
 		{!m->arch->rope || o->model.rope_scaling != ROPE_LLAMA3,
 			"rope-low rope-high", "--rope-scaling is not llama3"},
 		{!m->arch->rope || o->model.rope_scaling != ROPE_YARN,
@@ -52,11 +53,11 @@ static void note_training(const struct train_opts *o, const struct model *m)
 			"--rope-scaling is not yarn"},
 		{!m->arch->rope || o->model.rope_scaling < ROPE_LLAMA3, "rope-original",
 			"--rope-scaling is neither llama3 nor yarn"},
-		{o->init_from != NULL, "init", "the parameters are those of --init-from"},
+		{o->init_from != NULL, "init", "--init-from sets the parameters"},
 		{!o->edit.workers, "edit-normalize edit-by-unit",
-			"there is no local SGD without --edit-workers"},
+			"without --edit-workers, local SGD is off"},
 		{o->edit.workers && o->edit.config.reducer == EDIT_MEAN, "edit-normalize",
-			"there is no --edit-reducer"},
+			"--edit-reducer is none"},
 	};
 	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
 }
@@ -70,16 +71,16 @@ static void note_files(const struct train_opts *o)
 		{o->ckpt && !o->eval_every, "ckpt-best",
 			"nothing is evaluated with --eval-every 0"},
 		{!o->sample_every, "sample-tokens sample-prompt",
-			"there are no samples without --sample-every"},
+			"without --sample-every, nothing is sampled"},
 		{!o->ckpt, "ckpt-every ckpt-secs ckpt-syncs ckpt-best ckpt-wait keep",
-			"--no-ckpt writes none"},
+			"--no-ckpt writes no checkpoints"},
 	};
 	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
 }
 
 void options_note_idle(const struct train_opts *o, const struct model *m, int ranks)
 {
-	if (o->eval_only) /* most are of the training */
+	if (o->eval_only) /* most rows are about training */
 		return;
 	note_layout(o, m, ranks);
 	note_training(o, m);

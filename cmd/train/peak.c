@@ -1,7 +1,8 @@
-/* The peak FLOP/s that MFU is relative to. */
+/* The peak FLOP/s that MFU divides by. */
 #include "train/train_internal.h"
 
-static struct mat numbers(struct device *d, struct arena *a, int64_t n, enum dtype type)
+static struct mat make_operand(
+	struct device *d, struct arena *a, int64_t n, enum dtype type)
 {
 	struct mat x = mat_take(a, n, n, type);
 	scoped_ptr float *some = xmalloc((size_t)(n * n) * sizeof(*some));
@@ -18,16 +19,16 @@ static int64_t gemm_bytes(int64_t n)
 	return n * n * (int64_t)sizeof(float) * 5 + 4096;
 }
 
-/* The FLOP/s of n x n x n GEMMs, the best of a few. */
+/* Returns the FLOP/s of n x n x n GEMMs, the best of a few. */
 static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 {
 	struct arena a;
 	double best = 0;
-	int64_t peak_bytes = d->peak_bytes; /* of the run, without this measurement */
-	device_arena(d, &a, "a product", (size_t)gemm_bytes(n));
-	struct mat x = numbers(d, &a, n, type), w = numbers(d, &a, n, type);
+	int64_t peak_bytes = d->peak_bytes; /* the run's, without this measurement */
+	device_arena(d, &a, "a matmul", (size_t)gemm_bytes(n));
+	struct mat x = make_operand(d, &a, n, type), w = make_operand(d, &a, n, type);
 	struct mat y = mat_take(&a, n, n, type);
-	/* Seconds: other programs may disturb a few. */
+	/* (in seconds: other programs may disturb a few GEMMs) */
 	const double long_enough = 0.1, since = clock_seconds();
 	for (int i = 0; i < 4 || clock_seconds() - since < long_enough; i++) {
 		device_wait(d);
@@ -42,15 +43,15 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 	return best;
 }
 
-/* With GEMMs that take 5 ms or more, as far as memory beside the run allows. */
+/* Measures with GEMMs that take 5 ms or more, as far as the free memory allows. */
 static double measure_peak(struct device *d, enum dtype type)
 {
 	const double enough = 5e-3;
 	double rate = 0;
-	int64_t used, room;
-	device_memory(d, &used, &room);
+	int64_t used, free_bytes;
+	device_memory(d, &used, &free_bytes);
 	for (int64_t n = 512; n <= 8192; n *= 2) {
-		if (room && gemm_bytes(n) > room / max64(1, d->sharers))
+		if (free_bytes && gemm_bytes(n) > free_bytes / max64(1, d->sharers))
 			break;
 		rate = measure_gemms(d, type, n);
 		if (2.0 * (double)(n * n * n) / rate > enough)

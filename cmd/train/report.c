@@ -7,7 +7,7 @@
 
 /* ---- the journal ----------------------------------------------------------------- */
 
-/* Warns when lines of the journal first cannot be written, and when they can again. */
+/* Warns when lines of the journal cannot be written for the first time, and when they can again. */
 static void note_journal(struct run *r, int rc, const struct err *e)
 {
 	struct run_report *p = &r->report;
@@ -55,7 +55,7 @@ void report_publish_now(struct run *r)
 		return;
 	bool failed = journal_publish(&r->report.journal, &e) != 0;
 	if (failed && !r->report.publish_failed)
-		warn("%s; training continues, and it is tried again", e.msg);
+		warn("%s; training continues, and writing is tried again", e.msg);
 	r->report.publish_failed = failed;
 }
 
@@ -71,7 +71,7 @@ bool report_is_short(const struct run *r)
 	       (r->t.o.log_format == LOG_AUTO && isatty(STDOUT_FILENO));
 }
 
-/* A row with fewer columns, in the same form, and an estimate of the time until the last step. */
+/* Appends a row with fewer columns, and an estimate of the time until the last step. */
 static void print_short(const struct run *r, const struct row *row, struct str *out)
 {
 	static const int shown[] = {COL_STEP, COL_LOSS, COL_LR, COL_VAL_LOSS, COL_TPS};
@@ -131,7 +131,7 @@ void report_step(struct run *r, const struct step_result *s, struct meter before
 	p->since.bubble += s->bubble;
 }
 
-/* The peaks of this rank's arenas, with the segments of shared memory that it sums in. */
+/* Returns the peak of this rank's arenas, including the shared-memory segments that it sums in. */
 static int64_t active_memory(const struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -139,8 +139,8 @@ static int64_t active_memory(const struct run *r)
 	return trainer_peak_bytes(t) + edit;
 }
 
-/* Collective. The largest of all ranks: resident memory without pages of other ranks; on a GPU, the
- * memory allocated on it. */
+/* Collective. Returns the maximum over the ranks of the resident memory without pages of other
+ * ranks, or on a GPU of the memory allocated on it. */
 static double peak_memory(struct run *r)
 {
 	struct rusage u;
@@ -151,7 +151,7 @@ static double peak_memory(struct run *r)
 	return (double)comm_max_i64(r->world, peak);
 }
 
-/* Collective. The largest sum of all ranks, in a step. */
+/* Collective. Returns the maximum over the ranks of a sum since the last row, per step. */
 static double max_per_step(struct run *r, int64_t sum)
 {
 	return (double)comm_max_i64(r->world, sum) / (double)r->report.since.steps;
@@ -164,7 +164,7 @@ bool report_due(const struct run *r)
 	       t->step == t->o.steps;
 }
 
-/* Returns whether the rows of this run have a column. */
+/* Do the rows of this run have this column? */
 static bool report_has(const struct run *r, int column)
 {
 	const struct train_opts *o = &r->t.o;
@@ -180,7 +180,7 @@ static bool report_has(const struct run *r, int column)
 		return o->eval_every > 0;
 	case COL_VAL_BPB:
 	case COL_REWARD:
-		return false; /* of other programs */
+		return false; /* only in logs of other programs */
 	case COL_DT_FORWARD:
 	case COL_DT_BACKWARD:
 		return r->t.graph.state == GRAPH_NONE; /* a graph is not timed */
@@ -211,36 +211,36 @@ static bool report_has(const struct run *r, int column)
 	}
 }
 
-/* A value of a column that this run has. */
-static void set(const struct run *r, struct row *row, int column, double v)
+/* Sets a column if this run has it. */
+static void set_column(const struct run *r, struct row *row, int column, double v)
 {
 	if (report_has(r, column))
 		row_set(row, column, v);
 }
 
-/* No step does more than its device can: the peak is wrong, and so is every MFU that it gives. */
+/* Warns that the peak is too low: no step does more FLOP/s than its device can. */
 static void warn_of_peak(struct run *r, double mfu)
 {
 	struct run_report *p = &r->report;
-	if (p->told_peak || r->all->rank)
+	if (p->has_warned_of_peak || r->all->rank)
 		return;
-	p->told_peak = true;
+	p->has_warned_of_peak = true;
 	warn("step %lld: an MFU of %.3g %% is impossible, so it is not logged: the peak of %.3g "
 	     "FLOP/s is too low, perhaps measured while the device was busy; give --peak-flops",
 		(long long)r->t.step, 100 * mfu, p->peak_flops);
 }
 
-/* The peak of a run in float8 is that of bf16, and a GPU multiplies float8 at most twice as fast. */
+/* Sets an MFU if it is possible. float8 runs use the bf16 peak, and are at most twice as fast. */
 static void set_mfu(struct run *r, struct row *row, int column, double mfu)
 {
-	double most = r->t.o.dtype == PRECISION_FLOAT8 ? 2 : 1;
-	if (mfu <= most)
-		set(r, row, column, mfu);
+	double max_mfu = r->t.o.dtype == PRECISION_FLOAT8 ? 2 : 1;
+	if (mfu <= max_mfu)
+		set_column(r, row, column, mfu);
 	else if (report_has(r, column))
 		warn_of_peak(r, mfu);
 }
 
-/* Throughput over all workers. */
+/* Sets the throughput over all workers. */
 static void fill_rates(struct run *r, double dt, struct row *row)
 {
 	const struct model *m = &r->t.model;
@@ -259,20 +259,20 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 {
 	struct run_report *p = &r->report;
 	double n = (double)p->since.steps, dt = p->since.seconds / n;
-	set(r, row, COL_COUNTED, (double)s->counted);
+	set_column(r, row, COL_COUNTED, (double)s->counted);
 	if (!isnan(s->global_loss))
 		row_set(row, COL_LOSS, (double)s->global_loss);
 	if (!s->skipped && !s->empty)
 		row_set(row, COL_GRAD_NORM, (double)s->grad_norm);
-	set(r, row, COL_LOSS_SCALE, (double)s->loss_scale);
+	set_column(r, row, COL_LOSS_SCALE, (double)s->loss_scale);
 	row_set(row, COL_LR, (double)s->lr);
 	row_set(row, COL_DT, dt);
-	set(r, row, COL_DT_FORWARD, p->since.forward / n);
-	set(r, row, COL_DT_BACKWARD, p->since.backward / n);
+	set_column(r, row, COL_DT_FORWARD, p->since.forward / n);
+	set_column(r, row, COL_DT_BACKWARD, p->since.backward / n);
 	row_set(row, COL_DT_COMM, p->since.waited / n);
 	row_set(row, COL_DT_DATA, p->since.data / n);
 	if (!isnan(p->since.bubble))
-		set(r, row, COL_BUBBLE, p->since.bubble / n);
+		set_column(r, row, COL_BUBBLE, p->since.bubble / n);
 	fill_rates(r, dt, row);
 	row_set(row, COL_MEM_ACTIVE, (double)comm_max_i64(r->world, active_memory(r)));
 	row_set(row, COL_MEM, peak_memory(r));

@@ -1,4 +1,4 @@
-/* The run directory: choosing, locking and checking it; removing checkpoints of an earlier run. */
+/* Chooses, locks and checks the run directory; removes checkpoints of an earlier run. */
 #include "train/train_internal.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Has its log a step? A damaged one may have one. */
+/* Does its log have a step? A damaged log counts as one that has. */
 static bool has_rows(const char *dir)
 {
 	enum { HEADER = 1 << 20 };
@@ -33,7 +33,7 @@ static bool has_rows(const char *dir)
 	return has;
 }
 
-/* A run that ended before its first row and checkpoint has nothing to lose. */
+/* Does the directory hold a run that has a row or a checkpoint to lose? */
 static bool holds_run(const char *dir)
 {
 	int64_t *steps;
@@ -54,7 +54,7 @@ static int may_begin(
 		dir);
 }
 
-/* --out, or a new directory run-NNN: mkdir() never gives two programs the same. */
+/* Chooses --out, or a new directory run-NNN; mkdir() never gives two programs the same. */
 static int choose_dir(
 	struct run *r, struct str *out, const struct train_opts *o, struct err *e)
 {
@@ -73,7 +73,7 @@ static int choose_dir(
 	return err_errno(e, out->s);
 }
 
-/* (The link first: without its checkpoint it would tell of one that was lost.) */
+/* Removes old checkpoints, first the link, which would else point to a lost checkpoint. */
 static void remove_old(const char *dir)
 {
 	scoped_ptr char *mark = text_printf("%s/latest.h5", dir);
@@ -82,7 +82,7 @@ static void remove_old(const char *dir)
 }
 
 /* Removes the checkpoints of workers from this one on: the earlier run had more of them. */
-static void remove_others(const struct run *r, int64_t worker)
+static void remove_worker_checkpoints(const struct run *r, int64_t worker)
 {
 	scoped_str dir = {0};
 	for (;; worker++) {
@@ -95,7 +95,7 @@ static void remove_others(const struct run *r, int64_t worker)
 	}
 }
 
-/* Rank 0's. Checks again what another program may have changed before the lock was taken. */
+/* Locks the directory, on rank 0; checks again what may have changed before the lock. */
 static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};
@@ -123,18 +123,17 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 			r->dir.ckpt_path); /* the first worker has none to resume from */
 	else if (r->base->start_over && n > 0 && !r->dir.created)
 		return err_set(e, EX_USAGE,
-			"%s: another pt-train has started a run in it meanwhile",
-			r->dir.path);
+			"%s: another pt-train has started a run in it", r->dir.path);
 	return may_begin(r, r->dir.path, o, e);
 }
 
-/* Checked at the start, before the first checkpoint needs it. */
+/* Checks at the start that the directory is writable, before the first checkpoint needs it. */
 static int can_write(const char *dir, struct err *e)
 {
 	return access(dir, W_OK | X_OK) ? err_errno(e, dir) : 0;
 }
 
-/* Hashes what must be equal on all workers: the data, or with --data-per-rank their vocabulary. */
+/* Hashes what workers must share: the data, or with --data-per-rank their vocabulary. */
 static int64_t data_hash(const struct run *r, const struct train_opts *o)
 {
 	scoped_str packed = {0};
@@ -176,8 +175,8 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 	return comm_agree(r->world, e);
 }
 
-/* Ranks that write their part of a checkpoint must see its directory. A network file system may
- * show a new one late. */
+/* Ranks that write their part of a checkpoint need access to its directory. A network file
+ * system may show a new directory late. */
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { PATIENCE_MS = 1500 };
@@ -189,13 +188,13 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 		clock_sleep(0.05);
 	if (access(r->dir.ckpt_path, W_OK | X_OK))
 		err_set(e, EX_IOERR,
-			"%s: %s, on %s; ranks that share no file system need "
-			"--ckpt-load broadcast; rank 0 then writes for all",
+			"%s: %s, on %s; without a shared file system, give "
+			"--ckpt-load broadcast, with which rank 0 writes for all",
 			r->dir.ckpt_path, strerror(errno), comm_place()->host);
 	return comm_agree(r->world, e);
 }
 
-/* A line of a journal: that a checkpoint was written. */
+/* Sets *to if this line of a journal records that a checkpoint was written. */
 static int find_written(void *to, const char *line, size_t len, struct err *e)
 {
 	char begin[128], word[24], next[16];
@@ -208,7 +207,7 @@ static int find_written(void *to, const char *line, size_t len, struct err *e)
 	return 0;
 }
 
-/* Has a worker no checkpoint, and a journal that tells of none? */
+/* Does a worker have no checkpoint, and a journal that records none? */
 static bool wrote_none(const char *ckpt_path)
 {
 	scoped_str journal = {0}, rest = {0};
@@ -278,5 +277,5 @@ void run_dir_clear(const struct run *r, const struct train_opts *o)
 		unlink(log);
 	}
 	if (r->all->rank == 0)
-		remove_others(r, max64(1, o->edit.workers));
+		remove_worker_checkpoints(r, max64(1, o->edit.workers));
 }

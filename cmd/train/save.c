@@ -1,4 +1,4 @@
-/* Checkpoints of a run: when one is due, how it ends, and which are kept. */
+/* Checkpoints of a run: when one is due, how it is written, and which are kept. */
 #include "train/train_internal.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ void save_close(struct run *r)
 	r->saver.pruning = false;
 }
 
-/* Removing large files takes a while: a thread does it. */
+/* Removes old checkpoints in a thread, since removing large files takes a while. */
 static void begin_prune(struct run *r)
 {
 	save_close(r);
@@ -36,7 +36,7 @@ static void begin_prune(struct run *r)
 		prune(r);
 }
 
-/* The links latest.h5 and best.h5, and the removal of old checkpoints. */
+/* Updates the links latest.h5 and best.h5, and removes old checkpoints. */
 static int update_links_and_prune(struct run *r, struct err *e)
 {
 	const struct saving *s = &r->saver.now;
@@ -47,9 +47,9 @@ static int update_links_and_prune(struct run *r, struct err *e)
 	return 0;
 }
 
-/* A full disk does not end a run of weeks. The old checkpoints stay, and a new one is tried after
- * a minute at the latest. */
-static void not_saved(struct run *r, const struct err *e)
+/* Reports a failure. A full disk does not end a run of weeks: the old checkpoints stay, and a
+ * new one is tried after a minute at the latest. */
+static void report_failure(struct run *r, const struct err *e)
 {
 	enum { RETRY_SECS = 60 };
 	double secs = r->t.o.ckpt_secs;
@@ -62,17 +62,17 @@ static void not_saved(struct run *r, const struct err *e)
 			(long long)r->saver.now.step, e->msg);
 	else if (run_is_first(r))
 		warn("the checkpoint of step %lld was not written: %s; training continues, "
-		     "and the next is tried after %g s at the latest",
+		     "and the next attempt is within %g s",
 			(long long)r->saver.now.step, e->msg, secs);
 	report_event(r, "checkpoint failed: %s", e->msg);
 }
 
-/* The checkpoint is written, or failed. */
-static void conclude(struct run *r, int rc, const struct err *e)
+/* Reports that the checkpoint is written, or has failed. */
+static void end_saving(struct run *r, int rc, const struct err *e)
 {
 	struct saving *s = &r->saver.now;
 	if (rc) {
-		not_saved(r, e);
+		report_failure(r, e);
 	} else {
 		double seconds = clock_seconds() - s->begin;
 		r->saver.saved_step = r->saver.have = s->step;
@@ -100,7 +100,7 @@ void save_end(struct run *r)
 		rc = comm_agree(r->world, &e);
 	}
 	r->saver.now.stalled += clock_seconds() - begin;
-	conclude(r, rc, &e);
+	end_saving(r, rc, &e);
 }
 
 void save_now(struct run *r, const char *why, bool background)
@@ -124,7 +124,7 @@ void save_now(struct run *r, const char *why, bool background)
 	int rc = state_save_begin(t, r->saver.now.path.s, background, &e);
 	r->saver.now.stalled = clock_seconds() - begin;
 	if (rc)
-		conclude(r, rc, &e);
+		end_saving(r, rc, &e);
 	else if (!background || t->copy.state == COPY_NONE)
 		save_end(r);
 }

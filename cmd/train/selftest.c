@@ -1,4 +1,4 @@
-/* The self-test of a run: which kernels, on which ranks, and results of earlier runs. */
+/* The self-test of a run: lists its kernels, divides them among ranks, and keeps results. */
 #include "train/selftest.h"
 
 #include <sys/stat.h>
@@ -6,9 +6,9 @@
 #include "edit/edit.h"
 #include "plan/plan.h"
 
-/* ---- kernel calls outside of the steps ------------------------------------------- */
+/* ---- kernel calls outside the steps ---------------------------------------------- */
 
-/* Local SGD: the kernels that compress what workers send each other. */
+/* Local SGD: calls the kernels that compress messages between workers. */
 static void note_wire(struct device *d, const struct edit_config *c, struct mat x)
 {
 	const struct kernels *k = d->k;
@@ -62,7 +62,7 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 	note_wire(d, c, x);
 }
 
-static void note_others(
+static void note_other_calls(
 	const struct train_opts *o, const struct model *m, struct kernel_calls *calls)
 {
 	enum { ROWS = 100 };
@@ -83,12 +83,12 @@ void selftest_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
 	plan_calls(o, m, rank, calls);
-	note_others(o, m, calls);
+	note_other_calls(o, m, calls);
 }
 
 /* ---- results of earlier runs ------------------------------------------------------- */
 
-/* $XDG_CACHE_HOME/pt/self-test-KEY, or in ~/.cache; -1: neither is set. */
+/* Appends $XDG_CACHE_HOME/pt/self-test-KEY, or the same in ~/.cache; -1: neither is set. */
 static int cache_path(uint64_t key, struct str *dir, struct str *path)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -102,7 +102,7 @@ static int cache_path(uint64_t key, struct str *dir, struct str *path)
 	return 0;
 }
 
-/* A self-test that passed wrote a file with exactly this text. */
+/* Has the self-test passed before? It then wrote a file with exactly this text. */
 static bool has_passed(uint64_t key, const struct str *what)
 {
 	scoped_str dir = {0}, path = {0}, text = {0};
@@ -113,7 +113,7 @@ static bool has_passed(uint64_t key, const struct str *what)
 	       text.len == what->len && !memcmp(text.s, what->s, what->len);
 }
 
-/* If it cannot be written, the next run tests again. */
+/* Saves the result. If that fails, the next run tests again. */
 static void save_result(uint64_t key, const struct str *what)
 {
 	scoped_str dir = {0}, path = {0};
@@ -122,8 +122,8 @@ static void save_result(uint64_t key, const struct str *what)
 		file_replace(path.s, what, &e);
 }
 
-/* Everything that the result depends on; the device's name has its model, driver and libraries. */
-static void describe(
+/* Appends all that the result depends on; the device's name includes driver and libraries. */
+static void describe_test(
 	const struct trainer *t, const struct kernel_calls *calls, struct str *what)
 {
 	scoped_str algorithms = {0};
@@ -142,8 +142,8 @@ static void describe(
 /* ---- testing ----------------------------------------------------------------------- */
 
 /*
- * Collective over `all`. Of the ranks that share a GPU, the first with a kernel call tests it.
- * All ranks have read earlier results before any of them writes new ones.
+ * Collective over `all`. Removes calls that another rank tests: on a shared GPU, the first rank
+ * that has a call tests it. All ranks read earlier results before any writes new ones.
  */
 static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
 {
@@ -164,7 +164,7 @@ static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *ca
 	}
 }
 
-static int test(
+static int run_test(
 	struct trainer *t, struct kernel_calls *calls, struct selftest *r, struct err *e)
 {
 	int64_t threads = max64(1, cpu_count() / max64(1, comm_place()->local_size));
@@ -172,15 +172,15 @@ static int test(
 		threads = t->o.threads;
 	if (!selftest_run(&t->d, (int)threads, calls, r, e))
 		return 0;
-	err_prefix(e, "self-test: %s computes wrongly: ", t->d.name);
+	err_prefix(e, "self-test: %s gives wrong results: ", t->d.name);
 	struct err text = *e;
 	return err_set(e, EX_FAILED,
-		"%s; a broken GPU, driver or compiler%s; nothing was trained, and "
-		"--self-test no trains in spite of it",
+		"%s; a broken GPU, driver or compiler%s; nothing was trained; "
+		"--self-test no trains anyway",
 		text.msg,
 		getenv("PT_LAB_OFF")
 			? ""
-			: ", or a kernel that fails on this GPU: PT_LAB_OFF=all chooses older ones");
+			: ", or a kernel that fails here: PT_LAB_OFF=all selects older kernels");
 }
 
 int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e)
@@ -191,19 +191,19 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
 		return 0;
 	selftest_calls(&t->o, &t->model, t->world->rank, &calls);
-	describe(t, &calls, &what);
+	describe_test(t, &calls, &what);
 	uint64_t key = hash_bytes(what.s, what.len, 0);
 	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);
 	divide_calls(all, device_gpu(comm_place()->local_rank), &calls);
 	bool due = !passed && calls.n;
 	if (due)
-		test(t, &calls, &r, e);
+		run_test(t, &calls, &r, e);
 	int rc = comm_agree(all, e);
 	if (!rc && !passed)
 		save_result(key, &what);
 	if (due)
 		str_printf(out,
-			"self-test passed: %lld calls of kernels, errors up to %.2g of the "
+			"self-test passed: %lld kernel calls, errors up to %.2g of the "
 			"tolerance (%s), %.2f s",
 			(long long)r.n_calls, r.worst, r.closest, r.seconds);
 	else

@@ -25,7 +25,7 @@ static const char *scheduler_job(void)
 	return NULL;
 }
 
-/* Environment variables that may change results or speed; none that could be a secret. */
+/* Lists environment variables that may change results or speed, without possible secrets. */
 static void list_environment(struct str *out)
 {
 	static const char *const begins[] = {"PT_", "OMP_", "MPI", "HYDRA_", "PMI_",
@@ -44,13 +44,13 @@ static void list_environment(struct str *out)
 	}
 }
 
-/* What run_info points to. */
+/* The texts that run_info points to. */
 struct run_texts {
 	struct str config, arithmetic, libraries, layout, environment, invocation;
 	char started[NUM_TEXT];
 };
 
-static void texts_free(struct run_texts *x)
+static void run_texts_release(struct run_texts *x)
 {
 	str_free(&x->config);
 	str_free(&x->arithmetic);
@@ -60,7 +60,7 @@ static void texts_free(struct run_texts *x)
 	str_free(&x->invocation);
 }
 
-/* What determines the bits of the run's results. */
+/* Appends everything that determines the bits of the run's results. */
 static void state_arithmetic(const struct run *r, const char *layout, struct str *out)
 {
 	scoped_str sums = {0};
@@ -80,11 +80,11 @@ static void list_libraries(const struct run *r, struct str *out)
 		backend_identity(&r->t.d), hash_version());
 }
 
-static struct run_info info_of(
+static struct run_info make_info(
 	const struct run *r, const char *command, struct run_texts *x)
 {
 	const struct comm_place *place = comm_place();
-	options_saved(&r->t.o, &x->config);
+	options_print_saved(&r->t.o, &x->config);
 	mesh_name(r->t.mesh.degree, &x->layout);
 	state_arithmetic(r, x->layout.s, &x->arithmetic);
 	list_libraries(r, &x->libraries);
@@ -121,20 +121,20 @@ static void warn_of_threads(int64_t threads)
 			threads == 1 ? "ranks" : "threads");
 }
 
-/* Is the last step done, and its checkpoint in the run directory? Then nothing is computed that a new arithmetic
- * would tell of. */
+/* Is the last step done, and its checkpoint in the run directory? Then nothing is computed, so
+ * a change of the arithmetic does not matter. */
 static bool is_idle(const struct run *r)
 {
 	return r->t.step >= r->t.o.steps && r->saver.saved_step == r->t.step &&
 	       !r->t.o.eval_only;
 }
 
-/* Says what the run is, and begins its journal. */
+/* Describes the run, and begins its journal. */
 static int begin_journal(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
 {
 	struct run_texts texts = {0};
-	struct run_info info = info_of(r, command, &texts);
+	struct run_info info = make_info(r, command, &texts);
 	bool idle = is_idle(r);
 	describe_run(r, &info);
 	if (r->all->rank == 0) {
@@ -148,13 +148,13 @@ static int begin_journal(struct run *r, const struct train_opts *o, const char *
 	if (r->all->rank == 0 && !idle && !report_is_short(r))
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
-	texts_free(&texts);
+	run_texts_release(&texts);
 	return comm_agree(r->world, e);
 }
 
 /* ---- resuming -------------------------------------------------------------------- */
 
-/* Does the user give options of the model? */
+/* Has the user given options of the model? */
 static bool gives_model(const struct train_opts *o)
 {
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++)
@@ -163,8 +163,8 @@ static bool gives_model(const struct train_opts *o)
 	return false;
 }
 
-/* The options in a checkpoint: all of them, or those of the model. Before a model is made of them, they are
- * compared with the tensors that are there, unless the user gives others. */
+/* Reads the options in a checkpoint: all, or only the model's. Before they make a model, they are
+ * compared with the file's tensors, unless the user gives options of the model. */
 static int read_config(
 	const struct train_opts *o, const char *path, struct job_base *b, struct err *e)
 {
@@ -177,7 +177,7 @@ static int read_config(
 	int rc = state_options(c, &saved, e);
 	bool read = !rc;
 	if (!rc && saved.model.layers > c->n_tensors)
-		rc = err_set(e, EX_DATAERR, "%s: %lld layers, and %d tensors", path,
+		rc = err_set(e, EX_DATAERR, "%s: %lld layers, but %d tensors", path,
 			(long long)saved.model.layers, c->n_tensors);
 	if (!rc && !gives_model(o))
 		rc = state_shapes(c, &saved.model, true, e);
@@ -198,17 +198,17 @@ static int is_usable(void *with, const struct ckpt *c, struct err *e)
 	return state_check(c, e) || local_sgd_usable(with, c, e) ? -1 : 0;
 }
 
-/* A folder without checkpoints is that of a new run, unless its link tells of one. */
-static int check_latest(const char *folder, struct err *e)
+/* A directory without checkpoints is new, unless its link points to a missing one. */
+static int check_latest(const char *dir, struct err *e)
 {
 	scoped_str link = {0};
 	char target[256];
-	str_printf(&link, "%s/latest.h5", folder);
+	str_printf(&link, "%s/latest.h5", dir);
 	ssize_t n = readlink(link.s, target, sizeof(target));
 	return n < 0 || file_exists(link.s)
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "%s: there is no %.*s: put it back, or --resume another "
+				 "%s: %.*s is missing: put it back, or --resume another "
 				 "checkpoint%s",
 				 link.s, (int)n, target, advice_on(ADVICE_NO_CHECKPOINT));
 }
@@ -261,8 +261,8 @@ int job_find_base(
 	return 0;
 }
 
-/* Warns if the disk has no room for a checkpoint. */
-static void warn_of_room(const struct run *r)
+/* Warns if the disk has no space for a checkpoint. */
+static void warn_of_space(const struct run *r)
 {
 	struct err e = {0};
 	if (r->world->rank || !r->t.o.ckpt || !run_writes_ckpt(r) || !r->dir.ckpt_path)
@@ -273,8 +273,7 @@ static void warn_of_room(const struct run *r)
 		warn("%s", e.msg);
 }
 
-/* Collective. Has the run directory a checkpoint of this step? The run may have resumed from
- * another one. */
+/* Collective. Does the run directory have a checkpoint of this step? */
 static bool is_saved(struct run *r, int64_t step)
 {
 	int64_t saved = 0;
@@ -286,9 +285,9 @@ static bool is_saved(struct run *r, int64_t step)
 	return comm_max_i64(r->world, saved);
 }
 
-/* Collective. Each worker loads its own checkpoint of the same step; if there are more workers now,
- * some load the same. */
-static int load(
+/* Collective. Each worker loads its own checkpoint of the same step; if there are more workers
+ * than before, some load the same one. */
+static int load_checkpoint(
 	struct run *r, const struct train_opts *o, const char *from, struct err *e)
 {
 	scoped_str path = {0};
@@ -303,9 +302,9 @@ static int load(
 	return state_load(&r->t, path.s, o->init_from != NULL, e);
 }
 
-/* The device, its GEMM algorithms and self-test, and then all memory. If that is too small for a
- * worker, the others are told. */
-static int build(
+/* Builds the trainer: opens the device, loads GEMM algorithms, runs the self-test, then
+ * allocates all memory. If a worker has too little memory, all workers end. */
+static int build_trainer(
 	struct run *r, struct train_opts *o, const struct start_times *s, struct err *e)
 {
 	const char *from = o->init_from ? o->init_from : o->resume;
@@ -336,8 +335,7 @@ static int build(
 	return start_agree(r, e) || !built ? -1 : 0;
 }
 
-/* Collective. The parameters of a checkpoint, and unless it is --init-from its whole state; then
- * *resume is its step. */
+/* Collective. Loads --init-from's parameters, or --resume's whole state; *resume: its step. */
 static int load_base(
 	struct run *r, const struct train_opts *o, int64_t *resume, struct err *e)
 {
@@ -349,7 +347,7 @@ static int load_base(
 				: "eval-only needs --resume or --init-from");
 	if (!from)
 		return 0;
-	if (load(r, o, from, e))
+	if (load_checkpoint(r, o, from, e))
 		return -1;
 	if (o->init_from) {
 		info("weights from %s", from);
@@ -360,7 +358,7 @@ static int load_base(
 	return 0;
 }
 
-/* Collective. The run directory, and the journal in it. It comes last in a start, since
+/* Collective. Opens the run directory and its journal. This comes last in a start, since
  * --overwrite removes checkpoints, perhaps the one that was read. */
 static int open_dir(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
@@ -390,20 +388,21 @@ static void report_resume(struct run *r)
 	local_sgd_report_resume(r);
 	if (r->t.other_data && !r->t.o.eval_only) {
 		if (r->all->rank == 0)
-			warn("the checkpoint was trained on other data; --resume-exact refuses "
+			warn("the checkpoint was trained on other data; --resume-exact rejects "
 			     "this");
-		report_event(r, "other data than those of the checkpoint");
+		report_event(r, "the data differ from the checkpoint's");
 	}
 	if (!changes->len || r->t.o.eval_only || r->t.step >= r->t.o.steps)
 		return;
 	if (r->all->rank == 0)
-		warn("other arithmetic from step %lld on (%s): no longer bitwise equal to the "
-		     "run so far; --resume-exact refuses this",
+		warn("the arithmetic changes from step %lld on (%s): no longer bitwise equal to "
+		     "the run so far; --resume-exact rejects this",
 			(long long)r->t.step + 1, changes->s);
-	report_event(r, "other arithmetic: %s", changes->s);
+	report_event(r, "the arithmetic changes: %s", changes->s);
 }
 
-static int start(struct run *r, struct train_opts *o, const char *command, struct err *e)
+static int start_run(
+	struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
 	int64_t resume = -1;
 	struct start_times s = {.began = r->began, .last = r->began};
@@ -414,13 +413,13 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (dataset_open(&r->data, o, r->world, e))
 		return -1;
 	start_times_add(&s, START_DATA);
-	if (build(r, o, &s, e))
+	if (build_trainer(r, o, &s, e))
 		return -1;
 	local_sgd_build(r);
 	start_times_add(&r->t.start, START_MEMORY);
 	r->max_bytes = comm_max_i64(r->world, r->max_bytes);
-	if (o->profile && options_steps(o, "profile", o->profile, &r->t.profile.first,
-				  &r->t.profile.last, e))
+	if (o->profile && options_parse_steps(o, "profile", o->profile,
+				  &r->t.profile.first, &r->t.profile.last, e))
 		return -1;
 	if (trace_open(r, o, e) || hashes_open(r, o, e))
 		return -1;
@@ -438,28 +437,29 @@ static int start(struct run *r, struct train_opts *o, const char *command, struc
 	if (resume >= 0)
 		report_resume(r);
 	local_sgd_start(r);
-	warn_of_room(r);
+	warn_of_space(r);
 	start_times_add(&r->t.start, START_FILES);
 	return 0;
 }
 
-/* --dry-run plans the ranks that the options ask for, which need not be started; if an axis takes
- * the rest, the fewest possible. */
+/* Returns the number of ranks that --dry-run plans; fewer may be started. An axis of degree -1
+ * takes the rest of the started ranks if possible, else 1. */
 static int planned_ranks(const struct train_opts *o, int started, struct err *e)
 {
-	enum { MOST = 1 << 20 };
+	enum { MAX_RANKS = 1 << 20 };
 	int64_t ranks = 1;
 	bool rest = false;
 	for (int a = 0; a < N_AXES; a++) {
 		rest |= o->axis[a] == -1;
 		ranks *= max64(1, o->axis[a]);
-		if (ranks > MOST)
-			return err_set(e, EX_USAGE, "a plan of more than %d ranks", MOST);
+		if (ranks > MAX_RANKS)
+			return err_set(
+				e, EX_USAGE, "a plan of more than %d ranks", MAX_RANKS);
 	}
 	return rest && started % ranks == 0 ? started : (int)ranks;
 }
 
-/* --dry-run --device cuda needs no GPU. */
+/* Chooses the device of a plan; --dry-run --device cuda does not need a GPU. */
 static int plan_device(struct train_opts *o, struct err *e)
 {
 	struct device d;
@@ -475,7 +475,7 @@ static int plan_device(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-/* The devices of --cluster are what --device auto chooses. */
+/* Sets --device auto to the devices of --cluster. */
 static int set_cluster_device(struct train_opts *o, struct err *e)
 {
 	struct cluster c;
@@ -504,7 +504,7 @@ static int dry_run(const struct train_opts *given, struct comm *world, struct er
 	int workers = (int)max64(1, o.edit.workers);
 	int ranks = planned_ranks(&o, (int)max64(1, world->size / workers), e);
 	int rc = ranks < 0 || layout_resolve(&o, ranks, e);
-	/* All started ranks read the same data, whatever layout is planned. */
+	/* All started ranks read the same data, whatever the planned layout. */
 	struct train_opts read = o;
 	read.edit.workers = 0;
 	for (int a = 0; a < N_AXES; a++)
@@ -568,7 +568,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 	else if (local_sgd_open(&r, o, &e) || layout_resolve(o, r.world->size, &e))
 		rc = -1;
 	else
-		rc = start(&r, o, command, &e);
+		rc = start_run(&r, o, command, &e);
 	/* A failure of one worker ends all workers. */
 	if (!r.error_agreed && start_agree(&r, &e))
 		rc = -1;
@@ -585,7 +585,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 	}
 	rc = loop_run(&r);
 	if (o->eval_only)
-		stdout_close(); /* the result is in no journal */
+		stdout_close(); /* the result is not in a journal */
 	close_run(&r);
 	return rc;
 }

@@ -8,24 +8,25 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* Readers take files in the order of their names, which begin with the time. This one is the last, also if
- * a clock went back. *others: there are some. */
-static long long time_of_name(const char *folder, bool *others)
+/* Returns the time for the name of a new file. Readers order files by it, so it is the last even
+ * if a clock went back. *has_files: the directory has event files. */
+static long long choose_name_time(const char *dir, bool *has_files)
 {
 	long long last = (long long)clock_wall();
-	scoped_dir *d = opendir(folder);
-	*others = false;
+	scoped_dir *d = opendir(dir);
+	*has_files = false;
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (strncmp(f->d_name, TFEVENTS_NAME, strlen(TFEVENTS_NAME)))
 			continue;
 		long long time = strtoll(f->d_name + strlen(TFEVENTS_NAME), NULL, 10);
 		last = time >= last && time < 9999999999 ? time + 1 : last;
-		*others = true;
+		*has_files = true;
 	}
 	return last;
 }
 
-/* What cannot be written waits, as for a full disk, and the file ends with a whole record. */
+/* Writes the waiting records. Records that cannot be written, e.g. on a full disk, keep
+ * waiting, and the file still ends with a whole record. */
 static int flush(struct run_tensorboard *b)
 {
 	off_t begin = lseek(b->fd, 0, SEEK_END);
@@ -43,21 +44,21 @@ int tensorboard_open(
 	struct run *r, const struct train_opts *o, int64_t resume, struct err *e)
 {
 	struct run_tensorboard *b = &r->tensorboard;
-	scoped_str folder = {0};
+	scoped_str dir = {0};
 	struct str path = {0};
-	bool others;
+	bool has_files;
 	if (!o->tensorboard || !run_is_first(r))
 		return 0;
-	str_puts(&folder, o->tensorboard);
+	str_puts(&dir, o->tensorboard);
 	if (o->resolved.worker > 0)
-		str_printf(&folder, "/worker-%d", o->resolved.worker);
-	int rc = file_make_directory(folder.s, e);
-	long long time = rc ? 0 : time_of_name(folder.s, &others);
-	if (!rc && others && resume < 0 && !o->overwrite)
-		warn("%s has event files of another run, which TensorBoard shows no longer: "
-		     "give each run its directory",
-			folder.s);
-	str_printf(&path, "%s/" TFEVENTS_NAME "%010lld.%s.%lld", folder.s, time,
+		str_printf(&dir, "/worker-%d", o->resolved.worker);
+	int rc = file_make_directory(dir.s, e);
+	long long time = rc ? 0 : choose_name_time(dir.s, &has_files);
+	if (!rc && has_files && resume < 0 && !o->overwrite)
+		warn("%s has event files of another run, which TensorBoard will no longer show: "
+		     "give each run its own directory",
+			dir.s);
+	str_printf(&path, "%s/" TFEVENTS_NAME "%010lld.%s.%lld", dir.s, time,
 		comm_place()->host, (long long)getpid());
 	if (!rc) {
 		b->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_EXCL | O_APPEND);
@@ -77,7 +78,7 @@ void tensorboard_row(struct run *r, const struct row *row)
 	int n = 0;
 	if (!b->path)
 		return;
-	/* (bytes and tokens have more digits than a float) */
+	/* (bytes and tokens have more digits than a float can hold) */
 	for (int c = 0; c < N_COLUMNS; c++)
 		if (columns[c].tag && row_has(row, c))
 			list[n++] = (struct tfevents_scalar){

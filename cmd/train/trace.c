@@ -1,4 +1,4 @@
-/* The timeline of some steps (--trace): recorded by every rank, and written to one file. */
+/* The timeline of some steps (--trace): every rank records it, and rank 0 writes it to one file. */
 #include "train/train_internal.h"
 
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/trace.h"
 
-/* The file is made now, so that a wrong path is no surprise after the steps. (The reader of a FIFO would
- * see its end.) */
+/* Creates the file before the steps, to detect a wrong path. (A FIFO's reader would see its
+ * end.) */
 int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { DEFAULT_STEP = 3 };
@@ -17,8 +17,8 @@ int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 	if (o->resolved.worker == 0) {
 		r->trace.first = r->trace.last = min64(DEFAULT_STEP, o->steps);
 		if (o->trace_steps)
-			options_steps(o, "trace-steps", o->trace_steps, &r->trace.first,
-				&r->trace.last, e);
+			options_parse_steps(o, "trace-steps", o->trace_steps,
+				&r->trace.first, &r->trace.last, e);
 		bool makes = run_is_first(r) && !file_is_fifo(o->trace);
 		int fd = makes ? file_begin(o->trace, e) : -1;
 		if (fd >= 0)
@@ -56,7 +56,7 @@ void trace_begin_step(struct run *r)
 	trace_begin("step", step);
 }
 
-/* What a rank has recorded. */
+/* Appends the events that this rank has recorded. */
 static void print_rank(const struct run *r, struct str *out)
 {
 	scoped_str mesh = {0};
@@ -70,15 +70,16 @@ static void print_rank(const struct run *r, struct str *out)
 	trace_print(out, r->world->rank, name);
 }
 
-/* Nothing after an error. */
-static void put(int fd, const char *path, const char *text, size_t len, struct err *e)
+/* Writes text, unless an error has occurred. */
+static void write_part(
+	int fd, const char *path, const char *text, size_t len, struct err *e)
 {
 	if (fd >= 0 && !e->code && write_all(fd, text, len))
 		err_errno(e, path);
 }
 
-/* Collective over the worker: rank 0 writes the events of one rank after the other. The last line has
- * no comma, as JSON wants it. A trace that cannot be written does not end the training. */
+/* Collective over the worker. Rank 0 writes the events, rank by rank. JSON requires that the last
+ * line has no comma. A trace that cannot be written does not end the training. */
 static void write_file(struct run *r)
 {
 	static const char first[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
@@ -86,7 +87,7 @@ static void write_file(struct run *r)
 	const char *path = r->t.o.trace;
 	struct err e = {0}, later;
 	int fd = run_is_first(r) ? file_begin(path, &e) : -1;
-	put(fd, path, first, strlen(first), &e);
+	write_part(fd, path, first, strlen(first), &e);
 	for (int rank = 0; rank < r->world->size; rank++) {
 		scoped_str text = {0};
 		if (rank == r->world->rank)
@@ -94,9 +95,9 @@ static void write_file(struct run *r)
 		comm_bcast_str(r->world, &text, rank);
 		if (rank == r->world->size - 1)
 			text.len -= strlen(",\n");
-		put(fd, path, text.s, text.len, &e);
+		write_part(fd, path, text.s, text.len, &e);
 	}
-	put(fd, path, last, strlen(last), &e);
+	write_part(fd, path, last, strlen(last), &e);
 	errno = 0;
 	if (fd >= 0)
 		file_end(fd, path, e.code ? -1 : 0, e.code ? &later : &e);
@@ -107,8 +108,8 @@ static void write_file(struct run *r)
 		info("wrote %s; Perfetto (ui.perfetto.dev) shows it", path);
 }
 
-/* Writes what was recorded. */
-static void end(struct run *r)
+/* Ends the recording and writes the file. */
+static void end_trace(struct run *r)
 {
 	device_wait(&r->t.d);
 	trace_stop();
@@ -122,13 +123,13 @@ void trace_end_step(struct run *r)
 {
 	trace_end();
 	if (trace_on && r->t.step >= r->trace.last)
-		end(r);
+		end_trace(r);
 }
 
 void trace_end_run(struct run *r)
 {
 	if (trace_on) {
-		end(r);
+		end_trace(r);
 	} else if (r->trace.first && run_is_first(r)) {
 		unlink(r->t.o.trace);
 		warn("--trace: the run had no step from %lld to %lld",

@@ -1,10 +1,10 @@
 /*
- * train: a run around the engine, from its options and a checkpoint to its exit code. The other headers:
+ * train: a run around the engine, from its options to its exit code. The other headers:
  *   local_sgd.h       workers that synchronize, in the loop and in checkpoints
  *   faults.h          injected delays and corrupt data
  *   notify.h          notifications between ranks, for which no rank waits
- *   selftest.h        the kernels of a run, against a CPU's
- *   train_internal.h  start, loop, log, checkpoints, run directory, for the files of this directory only
+ *   selftest.h        checks a GPU's kernels against a CPU's
+ *   train_internal.h  start, loop, log, checkpoints, run directory; for this directory only
  */
 #pragma once
 
@@ -16,17 +16,17 @@
 struct job_base {
 	char *resume;	 /* NULL: none */
 	bool start_over; /* --resume auto found no checkpoint */
-	int lock;	 /* rank 0's descriptor + 1 of the locked journal; 0: none */
+	int lock; /* rank 0's file descriptor of the locked journal, plus 1; 0: none */
 	int64_t workers; /* of the checkpoint */
 	struct str options;
-	ckpt_opener *open_model; /* of --init-from, the caller's */
+	ckpt_opener *open_model; /* opens --init-from; set by the caller */
 };
 
-/* Collective. Finds the checkpoint of --resume, with all its options, or of --init-from, with those
- * of the model. b->open_model is set, and opens models of other programs too. */
+/* Collective. Finds the checkpoint of --resume with all its options, or of --init-from with its
+ * model options. The caller sets b->open_model, which also opens models of other programs. */
 int job_find_base(const struct train_opts *o, struct comm *world, struct job_base *b,
 	struct err *e);
-/* Collective. Trains, evaluates or plans, and returns the exit code. `began`: when the program
- * did, by clock_seconds(). */
+/* Collective. Trains, evaluates or plans; returns the exit code. `began`: start, by
+ * clock_seconds(). */
 int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
 	const char *command, double began);

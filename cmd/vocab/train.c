@@ -1,9 +1,9 @@
 /*
- * Merging pairs. Each pair of tokens has its count and the words in which it has occurred. A queue has the
- * pairs by the counts that they had when they were put there, which can only become less: the first
- * pair whose count is still that is the most frequent one. A merge visits the words of its pair. There
- * it changes the counts of the pairs with its neighbours, which are summed by neighbour and applied
- * once.
+ * Merging pairs. Each pair of tokens has its count and a list of words in which it has occurred. A
+ * priority queue orders the pairs by the counts that they had when they were queued. Counts can
+ * only fall, so the first pair whose count is still the queued one is the most frequent pair. A
+ * merge visits the words of its pair, and changes the counts of the pairs with neighboring tokens.
+ * These changes are summed by neighbor and applied once.
  */
 #include "vocab/vocab.h"
 
@@ -12,14 +12,14 @@ enum { MAX_TOKENS = 1 << 24 };
 
 struct list {
 	uint32_t *v;
-	uint32_t n, room;
+	uint32_t n, capacity;
 };
 
 struct token_pair {
 	uint64_t key; /* left token << 32 | right token */
 	int64_t count;
-	struct list words; /* each word once; a pair may have left some of them */
-	bool partly;	   /* words that it has are not in the list */
+	struct list words; /* each word once; some may not have the pair any more */
+	bool partly;	   /* the list lacks words that have the pair */
 };
 
 struct queued {
@@ -27,7 +27,7 @@ struct queued {
 	uint64_t key;
 };
 
-/* What a merge does to the pairs with a neighbour. */
+/* The change of a merge to the pairs with one neighbor. */
 struct change {
 	int64_t count;
 	struct list words;
@@ -35,33 +35,33 @@ struct change {
 
 struct trainer {
 	const struct train_config *c;
-	/* The words: tokens [begin[w], begin[w] + n[w]). */
+	/* The words: word w has tokens [begin[w], begin[w] + n[w]), and occurs count[w] times. */
 	uint32_t *tokens, *n;
 	size_t *begin;
 	int64_t *count;
 	uint32_t n_words;
-	/* The pairs, and a hash table of their numbers + 1. */
+	/* The pairs, and a hash table of their indices + 1. */
 	struct token_pair *pairs;
 	int64_t n_pairs;
 	uint32_t *slots;
 	int64_t n_slots;
-	struct queued *queue; /* a heap */
+	struct queued *queue; /* a heap, the most frequent pair first */
 	int64_t n_queue;
-	/* By the token to the left, and to the right; and those that are not zero. */
+	/* The changes of a merge by left [0] and right [1] neighbor, and which are not zero. */
 	struct change *change[2];
 	struct list changed[2];
-	/* The vocabulary, and a hash table of its tokens + 1. */
+	/* The vocabulary, and a hash table of its ids + 1. */
 	struct str bytes;
-	int64_t *offset, n_tokens, n_most;
+	int64_t *offset, n_tokens, max_tokens;
 	uint32_t *ids;
 	int64_t n_ids;
 };
 
 static void list_add(struct list *l, uint32_t x)
 {
-	if (l->n == l->room) {
-		l->room = l->room < 4 ? 4 : l->room + l->room / 2;
-		l->v = xrealloc(l->v, l->room * sizeof(*l->v));
+	if (l->n == l->capacity) {
+		l->capacity = l->capacity < 4 ? 4 : l->capacity + l->capacity / 2;
+		l->v = xrealloc(l->v, l->capacity * sizeof(*l->v));
 	}
 	l->v[l->n++] = x;
 }
@@ -72,7 +72,7 @@ static void list_free(struct list *l)
 	*l = (struct list){0};
 }
 
-static uint64_t key_of(uint32_t left, uint32_t right)
+static uint64_t pair_key(uint32_t left, uint32_t right)
 {
 	return (uint64_t)left << 32 | right;
 }
@@ -92,8 +92,8 @@ static void grow_slots(struct trainer *t)
 	}
 }
 
-/* Makes the pair if it is not there. Valid until the next call. */
-static struct token_pair *pair_of(struct trainer *t, uint64_t key)
+/* Finds a pair, or adds it with count 0. Valid until the next call. */
+static struct token_pair *find_or_add_pair(struct trainer *t, uint64_t key)
 {
 	if (2 * t->n_pairs >= t->n_slots)
 		grow_slots(t);
@@ -110,28 +110,28 @@ static struct token_pair *pair_of(struct trainer *t, uint64_t key)
 
 /* ---- the queue -------------------------------------------------------------------- */
 
-static bool before(struct queued a, struct queued b)
+static bool comes_before(struct queued a, struct queued b)
 {
 	return a.count != b.count ? a.count > b.count : a.key < b.key;
 }
 
-static void queue_put(struct trainer *t, const struct token_pair *p)
+static void queue_push(struct trainer *t, const struct token_pair *p)
 {
 	struct queued x = {p->count, p->key};
 	t->queue = xgrow(t->queue, t->n_queue, sizeof(*t->queue));
 	int64_t i = t->n_queue++;
-	for (; i && before(x, t->queue[(i - 1) / 2]); i = (i - 1) / 2)
+	for (; i && comes_before(x, t->queue[(i - 1) / 2]); i = (i - 1) / 2)
 		t->queue[i] = t->queue[(i - 1) / 2];
 	t->queue[i] = x;
 }
 
-static struct queued queue_take(struct trainer *t)
+static struct queued queue_pop(struct trainer *t)
 {
 	struct queued *q = t->queue, first = q[0], x = q[--t->n_queue];
 	int64_t i = 0, n = t->n_queue;
 	for (int64_t k = 1; k < n; k = 2 * i + 1) {
-		k += k + 1 < n && before(q[k + 1], q[k]);
-		if (!before(q[k], x))
+		k += k + 1 < n && comes_before(q[k + 1], q[k]);
+		if (!comes_before(q[k], x))
 			break;
 		q[i] = q[k];
 		i = k;
@@ -140,11 +140,11 @@ static struct queued queue_take(struct trainer *t)
 	return first;
 }
 
-/* Puts a new pair into the queue. One that is too rare needs no list, because counts only fall. */
+/* Queues a pair. A pair that is too rare needs no list of words, because counts only fall. */
 static void enqueue(struct trainer *t, struct token_pair *p)
 {
 	if (p->count >= t->c->min_count) {
-		queue_put(t, p);
+		queue_push(t, p);
 		return;
 	}
 	p->partly = p->partly || p->words.n;
@@ -153,27 +153,27 @@ static void enqueue(struct trainer *t, struct token_pair *p)
 
 /* ---- the beginning ---------------------------------------------------------------- */
 
-/* Token of each byte, in the order of the characters that GPT-2 writes for them. */
-static void byte_tokens(uint32_t of[N_BYTES])
+/* Sets the token of each byte, in the order of the characters that GPT-2 writes for bytes. */
+static void byte_tokens(uint32_t token_of[N_BYTES])
 {
 	uint32_t code[N_BYTES], n = 0;
 	byte_level_codes(code);
 	for (int printable = 1; printable >= 0; printable--)
 		for (int b = 0; b < N_BYTES; b++)
 			if ((code[b] < N_BYTES) == printable)
-				of[b] = n++;
+				token_of[b] = n++;
 }
 
-static void take_words(struct trainer *t, const struct train_words *w)
+static void copy_words(struct trainer *t, const struct train_words *w)
 {
-	uint32_t of[N_BYTES];
-	byte_tokens(of);
+	uint32_t token_of[N_BYTES];
+	byte_tokens(token_of);
 	t->tokens = xmalloc(w->n_bytes * sizeof(*t->tokens));
 	t->n = xmalloc((size_t)w->n * sizeof(*t->n));
 	t->begin = xmalloc((size_t)w->n * sizeof(*t->begin));
 	t->count = xmalloc((size_t)w->n * sizeof(*t->count));
 	for (size_t i = 0; i < w->n_bytes; i++)
-		t->tokens[i] = of[(uint8_t)w->bytes[i]];
+		t->tokens[i] = token_of[(uint8_t)w->bytes[i]];
 	for (int64_t i = 0; i < w->n_slots; i++) {
 		if (!w->slots[i].count)
 			continue;
@@ -183,7 +183,7 @@ static void take_words(struct trainer *t, const struct train_words *w)
 	}
 }
 
-/* Counts the pairs of bytes, and lists their words. */
+/* Counts the pairs of bytes and lists the words that have them. */
 static void count_pairs(struct trainer *t)
 {
 	enum { N = N_BYTES * N_BYTES };
@@ -201,7 +201,8 @@ static void count_pairs(struct trainer *t)
 	for (uint32_t k = 0; k < N; k++) {
 		if (!counts[k])
 			continue;
-		struct token_pair *p = pair_of(t, key_of(k / N_BYTES, k % N_BYTES));
+		struct token_pair *p =
+			find_or_add_pair(t, pair_key(k / N_BYTES, k % N_BYTES));
 		p->count = counts[k];
 		p->words = words[k];
 		enqueue(t, p);
@@ -210,7 +211,7 @@ static void count_pairs(struct trainer *t)
 
 /* ---- tokens ----------------------------------------------------------------------- */
 
-/* The token of these bytes; NO_TOKEN: there is none, and *slot is where it would be. */
+/* Returns the token with these bytes; NO_TOKEN: none, and *slot is the free slot for it. */
 static uint32_t find_token(
 	const struct trainer *t, const char *bytes, size_t n, uint64_t *slot)
 {
@@ -225,7 +226,7 @@ static uint32_t find_token(
 	return NO_TOKEN;
 }
 
-/* Two pairs could have the same bytes: then they make one token. */
+/* Returns the token with these bytes, which is new unless another pair has the same bytes. */
 static uint32_t add_token(struct trainer *t, const char *bytes, size_t n)
 {
 	uint64_t slot;
@@ -255,29 +256,30 @@ static int64_t n_special(const struct train_config *c)
 
 static void begin_vocab(struct trainer *t)
 {
-	uint32_t of[N_BYTES];
+	uint32_t token_of[N_BYTES];
 	char byte[N_BYTES];
-	t->n_most = t->c->vocab - n_special(t->c);
+	t->max_tokens = t->c->vocab - n_special(t->c);
 	t->offset = xcalloc((size_t)t->c->vocab + 1, sizeof(*t->offset));
-	for (t->n_ids = 1024; t->n_ids < 2 * t->n_most;)
+	for (t->n_ids = 1024; t->n_ids < 2 * t->max_tokens;)
 		t->n_ids *= 2;
 	t->ids = xcalloc((size_t)t->n_ids, sizeof(*t->ids));
 	for (int s = 0; s < 2; s++)
-		t->change[s] = xcalloc((size_t)t->n_most, sizeof(*t->change[s]));
-	byte_tokens(of);
+		t->change[s] = xcalloc((size_t)t->max_tokens, sizeof(*t->change[s]));
+	byte_tokens(token_of);
 	for (int b = 0; b < N_BYTES; b++)
-		byte[of[b]] = (char)b;
+		byte[token_of[b]] = (char)b;
 	for (int i = 0; i < N_BYTES; i++)
 		add_token(t, &byte[i], 1);
 }
 
 /* ---- a merge ---------------------------------------------------------------------- */
 
-static void note(struct trainer *t, int side, uint32_t neighbour, uint32_t word)
+/* Adds a word's count to the change of the pairs with a neighbor. */
+static void note_change(struct trainer *t, int side, uint32_t neighbor, uint32_t word)
 {
-	struct change *c = &t->change[side][neighbour];
+	struct change *c = &t->change[side][neighbor];
 	if (!c->count)
-		list_add(&t->changed[side], neighbour);
+		list_add(&t->changed[side], neighbor);
 	c->count += t->count[word];
 	if (!c->words.n || c->words.v[c->words.n - 1] != word)
 		list_add(&c->words, word);
@@ -293,25 +295,25 @@ static void merge_word(
 			continue;
 		}
 		if (k)
-			note(t, 0, s[k - 1], word);
+			note_change(t, 0, s[k - 1], word);
 		if (i + 2 < n)
-			note(t, 1, s[i + 2], word);
+			note_change(t, 1, s[i + 2], word);
 		s[k++] = product;
 		i++;
 	}
 	t->n[word] = k;
 }
 
-/* The pair of the product and a neighbour has come up. */
+/* Adds a change to the pair of the product and a neighbor, and moves its words there. */
 static void add_pair(struct trainer *t, uint64_t key, struct change *c)
 {
-	struct token_pair *p = pair_of(t, key);
+	struct token_pair *p = find_or_add_pair(t, key);
 	p->count += c->count;
 	if (!p->words.n) {
 		list_free(&p->words);
 		p->words = c->words;
 		p->words.v = xrealloc(p->words.v, p->words.n * sizeof(*p->words.v));
-		p->words.room = p->words.n;
+		p->words.capacity = p->words.n;
 		c->words = (struct list){0};
 		return;
 	}
@@ -323,21 +325,22 @@ static void add_pair(struct trainer *t, uint64_t key, struct change *c)
 static void apply_changes(
 	struct trainer *t, uint32_t left, uint32_t right, uint32_t product)
 {
-	for (int pass = 0; pass < 3; pass++) /* more, then less, then the queue */
+	for (int pass = 0; pass < 3;
+		pass++) /* increments, then decrements, then the queue */
 		for (int side = 0; side < 2; side++)
 			for (uint32_t i = 0; i < t->changed[side].n; i++) {
 				uint32_t x = t->changed[side].v[i];
 				struct change *c = &t->change[side][x];
-				uint64_t made =
-					side ? key_of(product, x) : key_of(x, product);
+				uint64_t made = side ? pair_key(product, x)
+						     : pair_key(x, product);
 				if (pass == 0)
 					add_pair(t, made, c);
 				else if (pass == 1)
-					pair_of(t,
-						side ? key_of(right, x) : key_of(x, left))
+					find_or_add_pair(t, side ? pair_key(right, x)
+								 : pair_key(x, left))
 						->count -= c->count;
 				else
-					enqueue(t, pair_of(t, made));
+					enqueue(t, find_or_add_pair(t, made));
 			}
 	for (int side = 0; side < 2; side++) {
 		for (uint32_t i = 0; i < t->changed[side].n; i++)
@@ -346,10 +349,10 @@ static void apply_changes(
 	}
 }
 
-static void merge(struct trainer *t, uint64_t key, struct bpe_rules *r)
+static void merge_pair(struct trainer *t, uint64_t key, struct bpe_rules *r)
 {
 	uint32_t left = (uint32_t)(key >> 32), right = (uint32_t)key;
-	struct token_pair *p = pair_of(t, key);
+	struct token_pair *p = find_or_add_pair(t, key);
 	struct list words = p->words;
 	bool partly = p->partly;
 	uint32_t product = add_product(t, left, right);
@@ -364,21 +367,21 @@ static void merge(struct trainer *t, uint64_t key, struct bpe_rules *r)
 			merge_word(t, words.v[i], left, right, product);
 	list_free(&words);
 	apply_changes(t, left, right, product);
-	p = pair_of(t, key);
+	p = find_or_add_pair(t, key);
 	p->count = 0;
 }
 
 static void merge_all(struct trainer *t, struct bpe_rules *r)
 {
-	int64_t room = max64(0, t->n_most - N_BYTES);
-	r->merges = xmalloc((size_t)(2 * room + 1) * sizeof(*r->merges));
-	while (t->n_tokens < t->n_most && r->n_merges < room && t->n_queue) {
-		struct queued q = queue_take(t);
-		struct token_pair *p = pair_of(t, q.key);
+	int64_t max_merges = max64(0, t->max_tokens - N_BYTES);
+	r->merges = xmalloc((size_t)(2 * max_merges + 1) * sizeof(*r->merges));
+	while (t->n_tokens < t->max_tokens && r->n_merges < max_merges && t->n_queue) {
+		struct queued q = queue_pop(t);
+		struct token_pair *p = find_or_add_pair(t, q.key);
 		if (p->count == q.count)
-			merge(t, q.key, r);
+			merge_pair(t, q.key, r);
 		else if (p->count >= t->c->min_count && p->count < q.count)
-			queue_put(t, p);
+			queue_push(t, p);
 		if (t->c->bar && !(r->n_merges & 63))
 			progress_update(t->c->bar, (double)r->n_merges, NULL);
 	}
@@ -412,7 +415,7 @@ static void add_special(struct trainer *t, struct bpe_rules *r, const char *text
 	t->offset[++t->n_tokens] = (int64_t)t->bytes.len;
 }
 
-/* The tokens of the vocabulary, with special ones as the last. */
+/* Sets *v to the tokens, followed by the special tokens. */
 static void end_vocab(struct trainer *t, struct vocab *v, struct bpe_rules *r)
 {
 	if (t->c->end_of_text) {
@@ -424,7 +427,7 @@ static void end_vocab(struct trainer *t, struct vocab *v, struct bpe_rules *r)
 	*v = (struct vocab){t->n_tokens, (uint8_t *)t->bytes.s, t->offset};
 }
 
-/* Each has a text, and one that no other has. */
+/* Checks that special tokens have two bytes or more, and that no text occurs twice. */
 static int check_special(const struct train_config *c, struct err *e)
 {
 	for (int64_t i = 0; i < c->special.n; i++) {
@@ -443,18 +446,18 @@ int train_bpe(const struct train_words *words, const struct train_config *c,
 {
 	struct trainer t = {.c = c};
 	*r = (struct bpe_rules){.pattern = xstrdup(c->pattern), .end_of_text = BPE_NONE};
-	int64_t least = N_BYTES + n_special(c);
+	int64_t minimum = N_BYTES + n_special(c);
 	if (check_special(c, e))
 		return -1;
-	if (c->vocab < least || c->vocab > MAX_TOKENS)
+	if (c->vocab < minimum || c->vocab > MAX_TOKENS)
 		return err_set(e, EX_USAGE,
-			"a vocabulary of %lld tokens: it has %lld at least, the bytes%s",
-			(long long)c->vocab, (long long)least,
-			least > N_BYTES ? " and special tokens" : "");
+			"a vocabulary of %lld tokens: the minimum is %lld, for the bytes%s",
+			(long long)c->vocab, (long long)minimum,
+			minimum > N_BYTES ? " and special tokens" : "");
 	if (words->n > UINT32_MAX - 1)
-		return err_set(e, EX_DATAERR, "more than 2^32 different words");
+		return err_set(e, EX_DATAERR, "more than 2^32 distinct words");
 	begin_vocab(&t);
-	take_words(&t, words);
+	copy_words(&t, words);
 	count_pairs(&t);
 	merge_all(&t, r);
 	end_vocab(&t, v, r);

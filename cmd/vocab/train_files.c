@@ -1,4 +1,4 @@
-/* Files of a trained vocabulary: those of GPT-2's form, of Hugging Face's tokenizers and of tiktoken. */
+/* Writes a trained vocabulary as GPT-2, Hugging Face's tokenizers and tiktoken do. */
 #include "base/file.h"
 #include "vocab/vocab.h"
 
@@ -13,16 +13,16 @@ static const struct {
 };
 enum { N_KINDS = ARRAY_LEN(kinds) };
 
-int train_write(const char *folder, bool overwrite, const struct vocab *v,
+int train_write(const char *directory, bool overwrite, const struct vocab *v,
 	const struct bpe_rules *r, struct strs *files, struct err *e)
 {
 	struct durable d[N_KINDS] = {0}, *all[N_KINDS];
 	scoped_str name = {0}, text = {0};
-	int rc = file_make_directory(folder, e);
+	int rc = file_make_directory(directory, e);
 	for (int i = 0; i < N_KINDS && !rc; i++) {
 		str_clear(&name);
 		str_clear(&text);
-		str_printf(&name, "%s/%s", folder, kinds[i].name);
+		str_printf(&name, "%s/%s", directory, kinds[i].name);
 		all[i] = &d[i];
 		if (!overwrite && file_exists(name.s))
 			rc = err_set(e, EX_IOERR, "%s exists%s", name.s,

@@ -1,4 +1,4 @@
-/* The words of texts, counted in a hash table. */
+/* Counts the words of texts in a hash table. */
 #include "vocab/vocab.h"
 
 enum { FIRST_SLOTS = 1 << 12 };
@@ -21,7 +21,7 @@ void train_words_close(struct train_words *w)
 	*w = (struct train_words){0};
 }
 
-static void grow(struct train_words *w)
+static void grow_table(struct train_words *w)
 {
 	struct train_word *old = w->slots;
 	int64_t n_old = w->n_slots;
@@ -38,11 +38,11 @@ static void grow(struct train_words *w)
 	free(old);
 }
 
-static void keep(struct train_words *w, struct train_word *x, const char *word)
+static void store_word(struct train_words *w, struct train_word *x, const char *word)
 {
-	if (w->room - w->n_bytes < x->n_bytes) {
-		w->room = 2 * w->room + TRAIN_MAX_WORD;
-		w->bytes = xrealloc(w->bytes, w->room);
+	if (w->capacity - w->n_bytes < x->n_bytes) {
+		w->capacity = 2 * w->capacity + TRAIN_MAX_WORD;
+		w->bytes = xrealloc(w->bytes, w->capacity);
 	}
 	x->at = w->n_bytes;
 	memcpy(w->bytes + x->at, word, x->n_bytes);
@@ -50,11 +50,11 @@ static void keep(struct train_words *w, struct train_word *x, const char *word)
 	w->n++;
 }
 
-/* `room`: bytes that may be read. */
-static uint64_t head_of(const char *word, uint32_t n, int64_t room)
+/* Returns the first 8 bytes of a word, padded with zeros. `readable`: bytes that may be read. */
+static uint64_t word_head(const char *word, uint32_t n, int64_t readable)
 {
 	uint64_t x = 0;
-	if (room < 8) {
+	if (readable < 8) {
 		memcpy(&x, word, n < 8 ? n : 8);
 		return x;
 	}
@@ -62,11 +62,11 @@ static uint64_t head_of(const char *word, uint32_t n, int64_t room)
 	return n < 8 ? x & ((UINT64_C(1) << 8 * n) - 1) : x;
 }
 
-/* (A table of 2^32 words is larger than any memory, so 32 bits of the hash are enough.) */
-static void count(
-	struct train_words *w, const char *word, uint32_t n, int64_t room, int64_t times)
+/* Adds to the count of a word. (32 bits of hash suffice: 2^32 words do not fit into memory.) */
+static void count_word(struct train_words *w, const char *word, uint32_t n,
+	int64_t readable, int64_t times)
 {
-	uint64_t head = head_of(word, n, room);
+	uint64_t head = word_head(word, n, readable);
 	uint32_t hash = (uint32_t)(n > 8 ? hash_bytes(word, n, 0) : hash_mix(head + n));
 	int64_t k = hash & (w->n_slots - 1);
 	for (; w->slots[k].count; k = (k + 1) & (w->n_slots - 1)) {
@@ -80,9 +80,9 @@ static void count(
 	}
 	w->slots[k] = (struct train_word){
 		.count = times, .head = head, .n_bytes = n, .hash = hash};
-	keep(w, &w->slots[k], word);
+	store_word(w, &w->slots[k], word);
 	if (2 * w->n > w->n_slots)
-		grow(w);
+		grow_table(w);
 }
 
 int train_words_add(struct train_words *w, const char *text, int64_t n, struct err *e)
@@ -96,10 +96,10 @@ int train_words_add(struct train_words *w, const char *text, int64_t n, struct e
 		uint32_t begin = 0;
 		for (int i = 0; i < k; i++) {
 			for (; ends[i] - begin > TRAIN_MAX_WORD; begin += TRAIN_MAX_WORD)
-				count(w, text + at + begin, TRAIN_MAX_WORD,
+				count_word(w, text + at + begin, TRAIN_MAX_WORD,
 					n - at - begin, 1);
 			if (ends[i] - begin > 1) /* one byte has no pair */
-				count(w, text + at + begin, ends[i] - begin,
+				count_word(w, text + at + begin, ends[i] - begin,
 					n - at - begin, 1);
 			begin = ends[i];
 		}
@@ -113,7 +113,7 @@ void train_words_merge(struct train_words *to, const struct train_words *from)
 	for (int64_t i = 0; i < from->n_slots; i++) {
 		const struct train_word *x = &from->slots[i];
 		if (x->count)
-			count(to, from->bytes + x->at, x->n_bytes,
+			count_word(to, from->bytes + x->at, x->n_bytes,
 				(int64_t)(from->n_bytes - x->at), x->count);
 	}
 }

@@ -2,7 +2,7 @@
  * Attention, a block of queries against a block of keys at a time, so that no T x T matrix
  * is stored (FlashAttention: Dao et al. 2022; the backward recomputes the probabilities from
  * the log-sum-exp). A task is a block of queries of one head (backward: one key/value head) of
- * one sequence; tasks share no results, so the number of threads changes no bit.
+ * one sequence; tasks share no results, so the bits do not depend on the number of threads.
  */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"
@@ -16,7 +16,7 @@ struct run {
 	int64_t row, len, pos;
 };
 
-/* The runs of a chunk: two, or one if they are adjacent. Returns their number. */
+/* Gets the runs of a chunk: two, or one if they are adjacent. Returns their number. */
 static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
 {
 	int64_t half = rows / 2;
@@ -29,32 +29,32 @@ static int runs_of(int64_t rows, const int64_t first[2], struct run r[2])
 	return 2;
 }
 
-/* A block of a run, from row `at` of the run on. */
+/* Returns a block of a run, from row `at` of the run on. */
 static struct run block_of(struct run r, int64_t at)
 {
 	return (struct run){r.row + at, min64(BLOCK, r.len - at), r.pos + at};
 }
 
-/* The position of the first key that query i attends to; it does not decrease with i. */
+/* Returns the position of the first key that query i attends to; it does not decrease with i. */
 static int64_t first_key(const struct attn *a, int64_t b, struct run q, int64_t i)
 {
 	int64_t start = a->start ? a->start[b * a->q_rows + q.row + i] : 0;
 	return a->window ? max64(start, q.pos + i - a->window + 1) : start;
 }
 
-/* Does any of the queries attend to any of the keys? */
+/* Returns true if any of the queries attends to any of the keys. */
 static bool is_visible(const struct attn *a, int64_t b, struct run q, struct run k)
 {
 	return k.pos <= q.pos + q.len - 1 && first_key(a, b, q, 0) < k.pos + k.len;
 }
 
-/* How many of the keys come no later than query i (the causal mask). */
+/* Returns the number of keys that are not after query i (the causal mask). */
 static int64_t n_visible(struct run q, int64_t i, struct run k)
 {
 	return max64(0, min64(q.pos + i - k.pos + 1, k.len));
 }
 
-/* Masks the keys before the first one of a query, in its scores. */
+/* Masks the scores of keys before the first key of each query. */
 static void mask_before(
 	const struct attn *a, int64_t b, float *s, struct run q, struct run k)
 {
@@ -72,7 +72,7 @@ static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t 
 	const float p = a->drop.p, scale = 1.0f / (1.0f - p);
 	uint32_t high = (uint32_t)(a->first_head + head) << 20, x[RANDOM_WORDS];
 	uint32_t step = *a->drop.step;
-	int64_t skip = k_pos & 3; /* of the words of the first block */
+	int64_t skip = k_pos & 3; /* words of the first block */
 	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
 		int64_t words = min64(RANDOM_WORDS - skip, n - j);
 		random_words(x, a->drop.key, high | (uint32_t)((k_pos + j) >> 2),
@@ -82,7 +82,7 @@ static void drop_row(const struct attn *a, float *keep, int64_t sample, int64_t 
 	}
 }
 
-/* A head of a sequence: the number of its first element, and a matrix with its rows. */
+/* A head of a sequence: the matrix that contains it, and the index of its first element there. */
 struct head {
 	struct mat m;
 	int64_t first;
@@ -93,7 +93,7 @@ static struct head head_of(struct mat m, int64_t b, int64_t rows, int64_t h, int
 	return (struct head){m, b * rows * mat_stride(m) + h * dim};
 }
 
-/* Consecutive rows of a head, in fp32: those of the matrix, or in a buffer. */
+/* Consecutive rows of a head, in fp32: in the matrix itself, or in a buffer. */
 struct rows {
 	float *p;
 	int64_t stride;
@@ -104,13 +104,13 @@ static float *row_of(struct rows x, int64_t row)
 	return x.p + row * x.stride;
 }
 
-/* Rows [row, row + len) of the head. */
-static struct rows rows_at(struct head h, int64_t row, int64_t dim, float *room)
+/* Returns where the rows of the head from `row` on are computed: in place, or in `buf`. */
+static struct rows rows_at(struct head h, int64_t row, int64_t dim, float *buf)
 {
 	int64_t stride = mat_stride(h.m);
 	if (h.m.type == DT_F32)
 		return (struct rows){(float *)h.m.p + h.first + row * stride, stride};
-	return (struct rows){room, dim};
+	return (struct rows){buf, dim};
 }
 
 static void *row_address(struct head h, int64_t row)
@@ -118,11 +118,11 @@ static void *row_address(struct head h, int64_t row)
 	return address(h.m, h.first + row * mat_stride(h.m));
 }
 
-static struct rows load_rows(struct head h, struct run r, int64_t dim, float *room)
+static struct rows load_rows(struct head h, struct run r, int64_t dim, float *buf)
 {
 	for (int64_t i = 0; i < r.len && h.m.type != DT_F32; i++)
-		K(widen_run)(room + i * dim, row_address(h, r.row + i), h.m.type, dim);
-	return rows_at(h, r.row, dim, room);
+		K(widen_run)(buf + i * dim, row_address(h, r.row + i), h.m.type, dim);
+	return rows_at(h, r.row, dim, buf);
 }
 
 static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
@@ -131,8 +131,8 @@ static void store_rows(struct head h, struct run r, int64_t dim, struct rows x)
 		K(narrow_run)(row_address(h, r.row + i), h.m.type, row_of(x, i), dim);
 }
 
-/* Zeroes numbers [n, length) of a row. */
-static void zero(float *row, int64_t n, int64_t length)
+/* Zeroes elements [n, length) of a row. */
+static void zero_tail(float *row, int64_t n, int64_t length)
 {
 	memset(row + n, 0, (size_t)(length - n) * sizeof(float));
 }
@@ -140,10 +140,10 @@ static void zero(float *row, int64_t n, int64_t length)
 static void zero_rows(struct rows x, int64_t n, int64_t dim)
 {
 	for (int64_t i = 0; i < n; i++)
-		zero(row_of(x, i), 0, dim);
+		zero_tail(row_of(x, i), 0, dim);
 }
 
-/* Buffers of n floats for each thread; NULL if all matrices are fp32. */
+/* Allocates a buffer of n floats for each thread; NULL if all matrices are fp32. */
 static float *buffers(int64_t n, const struct mat *m, int n_mats)
 {
 	for (int i = 0; i < n_mats; i++)
@@ -163,22 +163,22 @@ static float *part_of(float *buffer, int64_t at)
 	return buffer ? buffer + at : NULL;
 }
 
-/* Rows of a head as an operand of a product. */
-static struct operand rows_of(struct head h, struct run r, bool across)
+/* Returns rows of a head as an operand of gemm(). */
+static struct operand operand_rows(struct head h, struct run r, bool across)
 {
 	return (struct operand){row_address(h, r.row), mat_stride(h.m), across, h.m.type};
 }
 
-/* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys; what comes after the query is
- * undefined. */
+/* s[queries, keys] = scale x y^T, for the rows x of queries and y of keys. Scores of keys after the
+ * query are undefined. */
 static void score_products(const struct attn *a, float *s, float scale, struct head x,
 	struct run qb, struct head y, struct run kb)
 {
 	const struct gemm g = {.m = qb.len,
 		.n = kb.len,
 		.k = a->dim,
-		.left = rows_of(x, qb, false),
-		.right = rows_of(y, kb, false),
+		.left = operand_rows(x, qb, false),
+		.right = operand_rows(y, kb, false),
 		.c = s,
 		.c_stride = BLOCK,
 		.alpha = scale,
@@ -188,8 +188,8 @@ static void score_products(const struct attn *a, float *s, float scale, struct h
 	K(gemm)(&g);
 }
 
-/* Rows of queries += scale s y, for the rows y of keys and s[queries, keys], 0 where it is masked; or with
- * `across` rows of keys += scale s^T y, for the rows y of queries. */
+/* sum (rows of queries) += scale s y, for the rows y of keys; or with `across`, sum (rows of
+ * keys) += scale s^T y, for the rows y of queries. s[queries, keys] is 0 where it is masked. */
 static void add_weighted(const struct attn *a, struct rows sum, float scale,
 	const float *s, bool across, struct head y, struct run qb, struct run kb)
 {
@@ -198,7 +198,7 @@ static void add_weighted(const struct attn *a, struct rows sum, float scale,
 		.n = a->dim,
 		.k = from.len,
 		.left = {s, BLOCK, across, DT_F32},
-		.right = rows_of(y, from, true),
+		.right = operand_rows(y, from, true),
 		.c = sum.p,
 		.c_stride = sum.stride,
 		.add = true,
@@ -211,8 +211,8 @@ static void add_weighted(const struct attn *a, struct rows sum, float scale,
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's first one; what comes after the query is
- * undefined. */
+/* s[queries, keys] = scale q k^T, or -infinity for keys before a query's first key. Scores of keys
+ * after the query are undefined. */
 static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	struct head k, struct run kb, int64_t b)
 {
@@ -220,8 +220,8 @@ static void scores(const struct attn *a, float *s, struct head q, struct run qb,
 	mask_before(a, b, s, qb, kb);
 }
 
-/* Replaces the scores of n keys by exp(score - max) with the new running maximum, and those of the others by
- * 0; rescales sum and o. */
+/* Replaces the scores of n keys by exp(score - max) with the new running maximum, and the scores of
+ * the remaining keys by 0; rescales sum and o. */
 static void softmax_row(float *s, int64_t n, int64_t n_keys, float *o, int64_t dim,
 	float *max, float *sum)
 {
@@ -231,7 +231,7 @@ static void softmax_row(float *s, int64_t n, int64_t n_keys, float *o, int64_t d
 	float fade = exp_f(*max - base);
 	for (int64_t j = 0; j < n; j++)
 		s[j] = exp_f(s[j] - base);
-	zero(s, n, n_keys);
+	zero_tail(s, n, n_keys);
 	*sum = *sum * fade + sum_of(s, n_keys);
 	*max = top;
 	for (int64_t j = 0; j < dim; j++)
@@ -246,6 +246,7 @@ struct fwd {
 	float *max, *sum;
 };
 
+/* Adds a block of keys to the online softmax of a block of queries. */
 static void fwd_block(const struct attn *a, const struct fwd *x, struct head k,
 	struct head v, struct run kb, int64_t b, int64_t h)
 {
@@ -313,7 +314,7 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 	for (int64_t t = 0; t < a->batch * a->heads * n_q * per_run; t++) {
 		int64_t b = t / (per_run * n_q) / a->heads,
 			h = t / (per_run * n_q) % a->heads;
-		/* the last queries first: they have most keys and take longest */
+		/* the last queries first: they have the most keys and take longest */
 		struct run qr = q_runs[n_q - 1 - t / per_run % n_q];
 		struct run qb = block_of(qr, (per_run - 1 - t % per_run) * BLOCK);
 		struct head ho = head_of(o, b, a->q_rows, h, dim);
@@ -333,22 +334,22 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 
 /* ---- backward -------------------------------------------------------------------- */
 
-/* A query head and its key/value head. The gradients are of whole heads; `room` has two blocks. */
+/* A query head and its key/value head; buf: two blocks of rows, then whole heads dk, dv, dq. */
 struct bwd {
 	struct head q, k, v, o, dout;
 	struct rows dq, dk, dv;
 	const float *lse;
-	float *delta, *room;
+	float *delta, *buf;
 };
 
-/* Block n of the room. */
-static float *room_of(const struct attn *a, const struct bwd *x, int n)
+/* Returns block n of x->buf. */
+static float *buf_at(const struct attn *a, const struct bwd *x, int n)
 {
-	return part_of(x->room, n * BLOCK * a->dim);
+	return part_of(x->buf, n * BLOCK * a->dim);
 }
 
-/* p = exp(s - lse), and ds = p (dp - delta), from dp without dropout; then p has dropout. What comes after
- * the query becomes 0. */
+/* p = exp(s - lse), and ds = p (dp - delta), from s in p and dp without dropout in ds; then applies
+ * dropout to p. Elements of keys after the query become 0. */
 static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *p,
 	float *ds, struct run qb, struct run kb, int64_t b, int64_t h)
 {
@@ -369,8 +370,8 @@ static void bwd_probabilities(const struct attn *a, const struct bwd *x, float *
 			for (int64_t j = 0; j < n; j++)
 				di[j] = pi[j] * (di[j] - delta);
 		}
-		zero(pi, n, kb.len);
-		zero(di, n, kb.len);
+		zero_tail(pi, n, kb.len);
+		zero_tail(di, n, kb.len);
 	}
 }
 
@@ -394,20 +395,20 @@ static void bwd_block(const struct attn *a, const struct bwd *x, struct run qb,
 	add_weighted(a, dq, a->scale, ds, false, x->k, qb, kb);
 }
 
-/* delta = the sums of dout o over the rows. */
+/* delta[row] = the sum of dout o over the channels of a row. */
 static void bwd_delta(const struct attn *a, const struct bwd *x)
 {
 	struct run all = {0, a->q_rows, 0};
 	for (int64_t at = 0; at < a->q_rows; at += BLOCK) {
 		struct run r = block_of(all, at);
-		struct rows dout = load_rows(x->dout, r, a->dim, room_of(a, x, 0));
-		struct rows o = load_rows(x->o, r, a->dim, room_of(a, x, 1));
+		struct rows dout = load_rows(x->dout, r, a->dim, buf_at(a, x, 0));
+		struct rows o = load_rows(x->o, r, a->dim, buf_at(a, x, 1));
 		for (int64_t i = 0; i < r.len; i++)
 			x->delta[r.row + i] = dot(row_of(dout, i), row_of(o, i), a->dim);
 	}
 }
 
-/* The contribution of a block of keys. */
+/* Adds the contribution of a block of keys. */
 static void bwd_keys(
 	const struct attn *a, const struct bwd *x, struct run kb, int64_t b, int64_t h)
 {
@@ -439,7 +440,7 @@ struct bwd_args {
 	bool begin;
 };
 
-/* A query head; dk and dv are already there. */
+/* Adds the contribution of a query head; x.dk and x.dv are set already. */
 static void bwd_query_head(const struct attn *a, const struct bwd_args *m, struct bwd x,
 	int64_t b, int64_t h)
 {
@@ -448,7 +449,7 @@ static void bwd_query_head(const struct attn *a, const struct bwd_args *m, struc
 	x.q = head_of(m->q, b, a->q_rows, h, a->dim);
 	x.o = head_of(m->o, b, a->q_rows, h, a->dim);
 	x.dout = head_of(m->dout, b, a->q_rows, h, a->dim);
-	x.dq = rows_at(to, 0, a->dim, part_of(room_of(a, &x, 2), 2 * a->k_rows * a->dim));
+	x.dq = rows_at(to, 0, a->dim, part_of(buf_at(a, &x, 2), 2 * a->k_rows * a->dim));
 	x.lse = m->lse + state;
 	x.delta = m->delta + state;
 	if (m->begin) {
@@ -459,8 +460,8 @@ static void bwd_query_head(const struct attn *a, const struct bwd_args *m, struc
 	store_rows(to, (struct run){0, a->q_rows, 0}, a->dim, x.dq);
 }
 
-/* A key/value head, and the query heads that read it. */
-static void bwd_group(const struct attn *a, const struct bwd_args *m, float *room,
+/* Computes the gradients of a key/value head and of the query heads that read it. */
+static void bwd_group(const struct attn *a, const struct bwd_args *m, float *buf,
 	int64_t b, int64_t kvh)
 {
 	const struct run keys = {0, a->k_rows, 0};
@@ -469,9 +470,9 @@ static void bwd_group(const struct attn *a, const struct bwd_args *m, float *roo
 	int64_t group = a->heads / a->kv_heads;
 	struct bwd x = {.k = head_of(m->k, b, a->k_rows, kvh, a->dim),
 		.v = head_of(m->v, b, a->k_rows, kvh, a->dim),
-		.room = room};
-	x.dk = rows_at(to_k, 0, a->dim, room_of(a, &x, 2));
-	x.dv = rows_at(to_v, 0, a->dim, part_of(room_of(a, &x, 2), a->k_rows * a->dim));
+		.buf = buf};
+	x.dk = rows_at(to_k, 0, a->dim, buf_at(a, &x, 2));
+	x.dv = rows_at(to_v, 0, a->dim, part_of(buf_at(a, &x, 2), a->k_rows * a->dim));
 	if (m->begin) {
 		zero_rows(x.dk, a->k_rows, a->dim);
 		zero_rows(x.dv, a->k_rows, a->dim);

@@ -2,9 +2,9 @@
  * Shared by the CPU kernels. Each file of kernels is compiled once for every instruction
  * set (ISA is sse2, avx2 or avx512); K(name) is the name of that copy.
  *
- * Reductions use v16, sixteen lanes on every instruction set, the compiler does not contract
- * a*b+c to an FMA, and matmuls have one order of sums (gemm.h): so the kernels give the same bits
- * on every x86-64.
+ * Kernels give the same bits on every x86-64: reductions use v16, sixteen lanes on every
+ * instruction set; the compiler does not contract a*b+c to an FMA; matmuls have one order of sums
+ * (gemm.h).
  */
 #pragma once
 
@@ -28,10 +28,10 @@
 
 extern const struct kernels cpu_sse2_kernels, cpu_avx2_kernels, cpu_avx512_kernels;
 
-/* Elements below which a parallel region costs more time than it saves. It changes no bit. */
+/* The number of elements below which a parallel region costs more time than it saves. */
 enum { PARALLEL_FROM = 1 << 14 };
 
-/* A row of a matrix; NULL if the matrix is. */
+/* Returns a row of a matrix; NULL if m.p is NULL. */
 static inline float *mat_row(struct mat m, int64_t row)
 {
 	return m.p ? (float *)m.p + row * m.cols : NULL;
@@ -40,9 +40,9 @@ static inline float *mat_row(struct mat m, int64_t row)
 /* ---- isa.c ----------------------------------------------------------------------- */
 
 enum isa { ISA_SSE2, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16, ISA_AMX_BF16 };
-/* The widest instruction set of this processor and of $PT_ISA. */
+/* Returns the widest instruction set that both this processor and $PT_ISA allow. */
 enum isa cpu_isa(void);
-/* Selects it; and the one that was selected last, without a look at the environment. */
+/* Selects cpu_isa() and returns it; cpu_isa_in_use(): the selection, without reading $PT_ISA. */
 enum isa cpu_isa_use(void);
 enum isa cpu_isa_in_use(void);
 
@@ -62,7 +62,7 @@ static inline void v16_store(float *p, v16 v)
 	*(v16 *)p = v;
 }
 
-/* The last n < 16 elements, padded with zeros. */
+/* Loads the last n < 16 elements, padded with zeros. */
 static inline v16 v16_load_tail(const float *p, int64_t n)
 {
 	v16 v = {0};
@@ -122,7 +122,7 @@ static inline float sum_of(const float *x, int64_t n)
 	return v16_sum(a0 + a1);
 }
 
-/* Ignores NaN, except as the last element; the callers' e^(x - max) propagates it. */
+/* Returns the maximum. Ignores NaN, except as the last element; e^(x - max) propagates it. */
 static inline float max_of(const float *x, int64_t n)
 {
 	v16 m = {0};
@@ -139,18 +139,18 @@ static inline float max_of(const float *x, int64_t n)
 }
 
 /* ---- elementary functions -----------------------------------------------------------
- * Branch-free, so that the compiler vectorises loops over them. Coefficients: Chebyshev fits
- * for these intervals. NaN propagates. Against float64, over every float:
- * exp_f 0.96 ULP, sigmoid_f 2.5, normal_cdf_f 5.2; tests/unit/test_kernels_cpu.c samples. */
+ * Branch-free, so that the compiler vectorizes loops over them. Coefficients: Chebyshev fits
+ * for these intervals. NaN propagates. Maximum errors over all floats, against float64: exp_f
+ * 0.96 ULP, sigmoid_f 2.5, normal_cdf_f 5.2; tests/unit/test_kernels_cpu.c tests a sample. */
 
-/* The bits of |x|, which compare as |x| does; those of NaN are the largest. */
+/* Returns the bits of |x|, which compare as |x| does; the bits of NaN are the largest. */
 static inline int32_t size_bits(float x)
 {
 	return (int32_t)(bits_of(x) & 0x7fffffffu);
 }
 
-/* The largest size_bits(). */
-static inline int32_t most_of(const float *x, int64_t n)
+/* Returns the maximum of size_bits(x[i]). */
+static inline int32_t max_size_bits(const float *x, int64_t n)
 {
 	int32_t max = 0;
 	for (int64_t i = 0; i < n; i++) {
@@ -160,10 +160,10 @@ static inline int32_t most_of(const float *x, int64_t n)
 	return max;
 }
 
-/* e^x; 0 below -87.33 (where floats lose bits), infinity above 88.37. */
+/* Returns e^x; 0 below -87.33 (where floats become subnormal), infinity above 88.37. */
 static inline float exp_f(float x)
 {
-	const float magic = 0x1.8p23f; /* adding it rounds to a whole number */
+	const float magic = 0x1.8p23f; /* adding it rounds to an integer */
 	float t = x * 1.44269504088896341f + magic;
 	float n = t - magic;
 	float r = x - n * 0.693359375f;
@@ -188,9 +188,9 @@ static inline float sigmoid_f(float x)
 }
 
 /*
- * The normal distribution function, erfc(-x / sqrt 2) / 2, as e^(-x^2 / 2) times a
+ * Returns the normal distribution function, erfc(-x / sqrt 2) / 2, as e^(-x^2 / 2) times a
  * polynomial in 1 / (|x| + 1.65). The exponential would magnify the rounding error of x^2,
- * which is therefore computed too (Dekker's product). 0 below -13.2.
+ * so that error is computed too (Dekker's product). 0 below -13.2.
  */
 static inline float normal_cdf_f(float x)
 {
@@ -218,7 +218,7 @@ static inline float normal_cdf_f(float x)
 
 enum { RANDOM_BLOCKS = 16, RANDOM_WORDS = 4 * RANDOM_BLOCKS };
 
-/* The words of Philox blocks c0, c0 + 1, ..., c0 + RANDOM_BLOCKS - 1, in vector code. */
+/* Computes the words of Philox blocks c0, ..., c0 + RANDOM_BLOCKS - 1, in vector code. */
 static inline void random_words(uint32_t *to, struct philox_key key, uint32_t c0,
 	uint32_t c1, uint32_t c2, uint32_t c3)
 {

@@ -11,7 +11,7 @@ static void memory(const struct device *d, int64_t *used, int64_t *free_now)
 	*free_now = memory_available();
 }
 
-/* Zero pages, as of an arena, which use no memory until they are touched. */
+/* Allocates zero pages, which use no memory until they are touched. */
 static void *alloc_pages(struct device *d, size_t n_bytes)
 {
 	struct arena pages;

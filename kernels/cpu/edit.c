@@ -17,6 +17,7 @@ static float sign_of(float x)
 	return (float)((x > 0) - (x < 0));
 }
 
+/* out[] = a worker's vote, term or share (the term's weight) for each element of a block. */
 static void leaf_of(const struct combining *b, enum term what, int worker, float *out)
 {
 	float w = b->c->weight[worker];
@@ -31,7 +32,7 @@ static void leaf_of(const struct combining *b, enum term what, int worker, float
 	}
 }
 
-/* The canonical tree over workers [first, first + n). */
+/* Sums the leaves of workers [first, first + n) by the canonical tree. */
 static void tree_of(
 	const struct combining *b, enum term what, int first, int n, float *out)
 {
@@ -78,7 +79,7 @@ void K(combine)(struct device *d, float *out, const float *const *x, int64_t n,
 	}
 }
 
-/* The k-th largest of size_bits(), by a radix search from the highest bit. */
+/* Returns the k-th largest size_bits(), by a radix search from the highest bit. */
 static int32_t kth_largest(const float *x, int64_t n, int64_t k)
 {
 	int32_t found = 0;
@@ -100,7 +101,7 @@ void K(keep_largest)(struct device *d, struct mat x, int64_t k)
 		if (k >= x.cols)
 			continue;
 		int32_t kth = kth_largest(row, x.cols, k);
-		int64_t equal = k; /* how many elements of the k-th size are kept */
+		int64_t equal = k; /* the number of elements of the k-th size to keep */
 		for (int64_t i = 0; i < x.cols; i++)
 			equal -= size_bits(row[i]) > kth;
 		for (int64_t i = 0; i < x.cols; i++) {

@@ -1,41 +1,41 @@
-/* Blocks of a product: what is packed when, by which thread. None of it changes a bit. */
+/* Blocks of a matmul: what is packed when, by which thread. The bits do not depend on this. */
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"
 
 #include <omp.h>
 
-/* Memory of a thread, which grows as needed. */
-struct room {
+/* A buffer of a thread, which grows as needed. */
+struct buffer {
 	void *p;
 	size_t n_bytes;
 };
-enum { ROOM_LEFT, ROOM_RIGHT, ROOM_SUMS, N_ROOMS };
-static _Thread_local struct room rooms[N_ROOMS];
+enum { LEFT_PANELS, RIGHT_PANELS, KEPT_SUMS, N_BUFFERS };
+static _Thread_local struct buffer buffers[N_BUFFERS];
 
-static void *room(int which, int64_t n_bytes)
+static void *thread_buffer(int which, int64_t n_bytes)
 {
 	enum { PAGE = 4096 };
-	struct room *r = &rooms[which];
+	struct buffer *r = &buffers[which];
 	if (r->n_bytes < (size_t)n_bytes) {
 		free(r->p);
 		r->n_bytes = (size_t)round_up(n_bytes, PAGE);
 		r->p = aligned_alloc(PAGE, r->n_bytes);
 		if (!r->p)
 			die(EX_FAILED,
-				"out of memory: no room for the panels of a matmul");
+				"out of memory: cannot allocate the panels of a matmul");
 	}
 	return r->p;
 }
 
-/* One step of the work: a block of the result, and a panel's depth of its terms. */
+/* One step of the work: the terms of one panel for a block of the result. */
 struct step {
 	const struct gemm *g;
 	const struct gemm_unit *u;
 	int64_t row, rows, col, cols; /* the block */
-	int64_t k, n_k;
-	char *right; /* panels of columns */
-	float *sums; /* of the tiles of the block, [row tile][column tile]; NULL: not kept */
-	int64_t task_cols; /* tiles of a task */
+	int64_t k, n_k;		      /* first term, number of terms */
+	char *right;		      /* panels of columns */
+	float *sums;	   /* [row tile][column tile] of the block; NULL: not kept */
+	int64_t task_cols; /* column tiles per task */
 };
 
 static int64_t col_tiles(const struct step *s)
@@ -55,8 +55,8 @@ static void finish_row(
 	const struct gemm *g, const float *sums, const float *bias, int64_t at, int64_t n)
 {
 	const struct mat c = mat_typed(g->c, 1, 0, g->type);
-	float room[PIECE], *to = piece_of(c, at, room);
-	const float *more = g->add ? piece_load(c, at, n, room) : bias, alpha = g->alpha;
+	float buf[PIECE], *to = piece_of(c, at, buf);
+	const float *more = g->add ? piece_load(c, at, n, buf) : bias, alpha = g->alpha;
 	if (more) {
 #pragma omp simd
 		for (int64_t j = 0; j < n; j++)
@@ -69,8 +69,8 @@ static void finish_row(
 	piece_store(c, at, n, to);
 }
 
-/* Finishes rows of whole vectors, in fp32 or bf16, with so few instructions that they run beside the end of
- * this tile's product and the beginning of the next. */
+/* Finishes rows of whole vectors, in fp32 or bf16, with so few instructions that they overlap with
+ * the end of this tile's matmul and the beginning of the next. */
 static inline __attribute__((always_inline)) void finish_vectors(const struct gemm *g,
 	const float *sums, int64_t stride, const float *bias, int64_t at, int64_t rows,
 	int64_t cols, enum dtype type)
@@ -96,12 +96,12 @@ static inline __attribute__((always_inline)) void finish_vectors(const struct ge
 }
 
 /* Stores a tile of the result, from column `col` on. */
-static void finish(const struct step *s, const float *sums, int64_t row, int64_t rows,
-	int64_t col, int64_t cols)
+static void finish_tile(const struct step *s, const float *sums, int64_t row,
+	int64_t rows, int64_t col, int64_t cols)
 {
 	const struct gemm *g = s->g;
-	float room[PIECE];
-	const float *bias = piece_load(g->bias, s->col + col, cols, room);
+	float buf[PIECE];
+	const float *bias = piece_load(g->bias, s->col + col, cols, buf);
 	int64_t stride = s->u->cols;
 	int64_t at = (s->row + row) * g->c_stride + s->col + col;
 	if (cols % 16 == 0 && g->type == DT_F32)
@@ -114,7 +114,7 @@ static void finish(const struct step *s, const float *sums, int64_t row, int64_t
 				g, sums + i * stride, bias, at + i * g->c_stride, cols);
 }
 
-/* Is all of a tile masked, whose first column is `col`? */
+/* Returns true if the whole tile with the first column `col` is masked. */
 static bool is_masked(const struct step *s, int64_t row, int64_t rows, int64_t col)
 {
 	const struct gemm *g = s->g;
@@ -127,8 +127,8 @@ struct terms {
 	int64_t first, end;
 };
 
-/* The terms that a tile needs, rounded up to those of a group of ROWS: tiles have 4 rows or 6, depending on the
- * processor, but where a masked 0 meets infinity the same rows become NaN on all. */
+/* Returns the terms that a tile needs, rounded up to the needs of ROWS rows: tiles have 4 or 6
+ * rows, but where a masked 0 meets infinity, the same rows must become NaN on all processors. */
 static struct terms terms_of(const struct step *s, int64_t row)
 {
 	enum { ROWS = 12 }; /* a multiple of the rows of each unit that has term_bytes */
@@ -145,8 +145,8 @@ static struct terms terms_of(const struct step *s, int64_t row)
 	return t;
 }
 
-/* A tile of the result: [row, row + rows) x [col, col + cols). */
-static void multiply(const struct step *s, const void *left, int64_t row_bytes,
+/* Computes a tile of the result: [row, row + rows) x [col, col + cols). */
+static void multiply_tile(const struct step *s, const void *left, int64_t row_bytes,
 	int64_t row, int64_t rows, int64_t col)
 {
 	const struct gemm_unit *u = s->u;
@@ -164,7 +164,7 @@ static void multiply(const struct step *s, const void *left, int64_t row_bytes,
 		s->right + col * u->col_bytes + t.first * u->cols * u->term_bytes,
 		t.end - t.first, g->left.across, !s->k);
 	if (s->k + s->n_k >= g->k)
-		finish(s, sums, row, rows, col, cols);
+		finish_tile(s, sums, row, rows, col, cols);
 }
 
 static int64_t task_rows(const struct step *s)
@@ -177,7 +177,7 @@ static int64_t n_tasks(const struct step *s)
 	return ceil_div(s->rows, task_rows(s)) * ceil_div(col_tiles(s), s->task_cols);
 }
 
-/* How many rows of a task need no panel: whole tiles. */
+/* Returns the number of rows of a task that need no panel: whole tiles. */
 static int64_t rows_in_place(const struct step *s, int64_t rows)
 {
 	const struct operand *x = &s->g->left;
@@ -185,7 +185,8 @@ static int64_t rows_in_place(const struct step *s, int64_t rows)
 	return can ? rows / s->u->rows * s->u->rows : 0;
 }
 
-static void task(const struct step *s, int64_t i)
+/* Computes task i of a step: packs its rows, then computes its tiles. */
+static void run_task(const struct step *s, int64_t i)
 {
 	const struct gemm_unit *u = s->u;
 	const struct operand *x = &s->g->left;
@@ -196,18 +197,18 @@ static void task(const struct step *s, int64_t i)
 	int64_t end = min64(col + s->task_cols * u->cols, s->cols);
 	const float *first =
 		in_place ? (const float *)x->p + (s->row + row) * x->stride + s->k : NULL;
-	char *left = room(ROOM_LEFT, most * u->row_bytes);
+	char *left = thread_buffer(LEFT_PANELS, most * u->row_bytes);
 	u->pack_left(left, x, s->row + row + in_place, rows - in_place, s->k, s->n_k);
 	if (u->begin)
 		u->begin();
 	for (; col < end; col += u->cols) {
 		for (int64_t r = 0; r < in_place; r += u->rows)
-			multiply(s, first + r * x->stride,
+			multiply_tile(s, first + r * x->stride,
 				x->stride * (int64_t)sizeof(*first), row + r, u->rows,
 				col);
 		for (int64_t r = in_place; r < rows; r += u->rows)
-			multiply(s, left + (r - in_place) * u->row_bytes, u->row_bytes,
-				row + r, min64(u->rows, rows - r), col);
+			multiply_tile(s, left + (r - in_place) * u->row_bytes,
+				u->row_bytes, row + r, min64(u->rows, rows - r), col);
 	}
 	if (u->end)
 		u->end();
@@ -220,7 +221,7 @@ static void run_step(const struct step *s)
 		for (int64_t i = 0; i < n; i++)
 			pack_right(s, i);
 		for (int64_t i = 0; i < n_tasks(s); i++)
-			task(s, i);
+			run_task(s, i);
 		return;
 	}
 #pragma omp parallel for schedule(dynamic, 1) if (n > 1)
@@ -228,10 +229,10 @@ static void run_step(const struct step *s)
 		pack_right(s, i);
 #pragma omp parallel for schedule(dynamic, 1) if (n_tasks(s) > 1)
 	for (int64_t i = 0; i < n_tasks(s); i++)
-		task(s, i);
+		run_task(s, i);
 }
 
-/* Tiles of columns of a task: all, unless there are too few rows for all threads. */
+/* Returns the column tiles per task: all, unless there are too few rows for all threads. */
 static int64_t task_cols(const struct step *s)
 {
 	enum { TASKS_OF_THREAD = 4 };
@@ -240,14 +241,14 @@ static int64_t task_cols(const struct step *s)
 	return s->g->serial ? n : max64(1, n / groups);
 }
 
-static void block(const struct gemm *g, struct step s)
+static void run_block(const struct gemm *g, struct step s)
 {
 	const struct gemm_unit *u = s.u;
 	int64_t tiles = ceil_div(s.rows, u->rows) * col_tiles(&s);
-	s.right = room(ROOM_RIGHT, col_tiles(&s) * u->cols * u->col_bytes);
+	s.right = thread_buffer(RIGHT_PANELS, col_tiles(&s) * u->cols * u->col_bytes);
 	if (g->k > u->depth)
-		s.sums = room(
-			ROOM_SUMS, tiles * u->rows * u->cols * (int64_t)sizeof(float));
+		s.sums = thread_buffer(
+			KEPT_SUMS, tiles * u->rows * u->cols * (int64_t)sizeof(float));
 	s.task_cols = task_cols(&s);
 	do {
 		s.n_k = min64(u->depth, g->k - s.k);
@@ -256,27 +257,27 @@ static void block(const struct gemm *g, struct step s)
 	} while (s.k < g->k);
 }
 
-/* A part of n of at most `most`, all of about the same size, in whole tiles. */
-static int64_t part(int64_t n, int64_t most, int64_t tile)
+/* Returns the size of the parts, in whole tiles, into which n is split evenly; at most `most`. */
+static int64_t even_part(int64_t n, int64_t most, int64_t tile)
 {
 	return round_up(ceil_div(n, max64(1, ceil_div(n, most))), tile);
 }
 
-/* A block is what is done with one copy of its columns. If the sums need several panels, they are kept
- * meanwhile, so that a block is smaller. */
+/* Computes the result block by block: the columns of a block are packed once. If the sums need
+ * several panels, they are kept between panels, so the blocks are smaller. */
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u)
 {
 	enum { KEPT_ROWS = 2112, KEPT_COLS = 1024, COLS = 4096 };
 	struct step s = {.g = g, .u = u};
 	bool keeps = g->k > u->depth;
-	int64_t rows = part(g->m, keeps ? KEPT_ROWS : max64(1, g->m), task_rows(&s));
-	int64_t cols = part(g->n, keeps ? KEPT_COLS : COLS, u->cols);
+	int64_t rows = even_part(g->m, keeps ? KEPT_ROWS : max64(1, g->m), task_rows(&s));
+	int64_t cols = even_part(g->n, keeps ? KEPT_COLS : COLS, u->cols);
 	BUG_ON(g->add && g->bias.p);
 	for (s.row = 0; s.row < g->m; s.row += rows) {
 		for (s.col = 0; s.col < g->n; s.col += cols) {
 			s.rows = min64(rows, g->m - s.row);
 			s.cols = min64(cols, g->n - s.col);
-			block(g, s);
+			run_block(g, s);
 		}
 	}
 }

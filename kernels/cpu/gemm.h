@@ -1,11 +1,11 @@
 /*
- * Matrix multiplication with one order of sums: an element of the result depends on its row of the
- * left operand, its column of the right one and the number of terms, and on nothing else: neither
- * on the other dimensions, nor on the number of threads, nor on the processor.
+ * Matrix multiplication with one order of sums: an element of the result depends only on its row of
+ * the left operand, its column of the right operand and the number of terms. It does not depend on
+ * the other dimensions, the number of threads, or the processor.
  *
- * The form is that of GotoBLAS and BLIS (Goto, van de Geijn 2008; Van Zee, van de Geijn 2015): both
- * operands are copied in panels, and a small kernel keeps a tile of the result in registers. A unit
- * is such a kernel with its panels, for the formats of its operands.
+ * The structure is from GotoBLAS and BLIS (Goto, van de Geijn 2008; Van Zee, van de Geijn 2015):
+ * both operands are copied into panels, and a small kernel keeps a tile of the result in
+ * registers. A unit is such a kernel with its panels, for given formats of the operands.
  */
 #pragma once
 
@@ -20,11 +20,11 @@ struct operand {
 	enum dtype type;
 };
 
-/* A causal mask: number j of line i of a matrix, as it is stored, is masked if j > i + diagonal. */
+/* A causal mask: element j of line i of a matrix, as stored, is masked if j > i + diagonal. */
 enum causal {
 	CAUSAL_NONE,
-	CAUSAL_RESULT, /* what is masked in the result is not needed: it is undefined */
-	CAUSAL_LEFT /* what is masked in the left operand is 0, and may be left out of the sums */
+	CAUSAL_RESULT, /* masked elements of the result are not needed, and undefined */
+	CAUSAL_LEFT    /* masked elements of the left operand are 0, and may be skipped */
 };
 
 /* c[m, n] = alpha left right (+ c, or + bias of each column), rounded to its type. */
@@ -39,7 +39,7 @@ struct gemm {
 	struct mat bias; /* [n] or empty, of any type */
 	enum causal causal;
 	int64_t diagonal; /* of the causal mask */
-	bool serial;	  /* in this thread alone, as within a parallel region */
+	bool serial;	  /* use only this thread, as within a parallel region */
 };
 
 void K(gemm)(const struct gemm *g);
@@ -48,35 +48,35 @@ void K(gemm)(const struct gemm *g);
 
 enum { GEMM_MAX_ROWS = 32, GEMM_MAX_COLS = 64 };
 
-/* The rows of a task of a thread, at most: their panels stay in the L2 cache. */
+/* The maximum number of rows of a task: their panels stay in the L2 cache. */
 enum { GEMM_TASK_ROWS = 132 };
 
 struct gemm_unit {
 	const char *name;
 	int rows, cols;	   /* of a tile of the result */
-	int64_t depth;	   /* terms of a panel, at most */
-	int64_t row_bytes; /* of a panel, for each of its rows, */
-	int64_t col_bytes; /* and for each of its columns */
-	/* Copies terms [k, k + n_k) of `count` rows, from the i-th on, into panels of `rows`; or of `count`
-	 * columns into one of `cols`. What there is none of becomes 0. */
+	int64_t depth;	   /* maximum number of terms of a panel */
+	int64_t row_bytes; /* bytes per row of a left panel */
+	int64_t col_bytes; /* bytes per column of a right panel */
+	/* Copies terms [k, k + n_k) of `count` rows, from the i-th on, into panels of `rows` rows;
+	 * or of `count` columns into one panel of `cols` columns. What is missing becomes 0. */
 	void (*pack_left)(void *to, const struct operand *x, int64_t i, int64_t count,
 		int64_t k, int64_t n_k);
 	void (*pack_right)(void *to, const struct operand *x, int64_t j, int64_t count,
 		int64_t k, int64_t n_k);
-	/* sums[rows][cols] += the product of two panels, or with `first` = it. across: of the left
-	 * operand; if not, its rows are row_bytes apart */
+	/* sums[rows][cols] = (first ? 0 : sums) + left right, for two panels. `across`: of the left
+	 * operand; if false, its rows are row_bytes apart. */
 	void (*multiply)(float *sums, const void *left, int64_t row_bytes,
 		const void *right, int64_t n_k, bool across, bool first);
-	/* Bytes of a term of one column in its panel, or of one row that is across; 0: `multiply` has to begin
-	 * with the first term of a panel. */
+	/* Bytes of a term of one column in its panel, or of one row with `across`; 0: `multiply`
+	 * must begin with the first term of a panel. */
 	int64_t term_bytes;
-	bool in_place; /* rows of fp32 that are not across need no panel: `multiply` reads them there */
-	/* Before and after the calls of `multiply` in a thread; or NULL. */
+	bool in_place; /* `multiply` reads fp32 rows without `across` from the operand itself */
+	/* Called before and after the calls of `multiply` in a thread; or NULL. */
 	void (*begin)(void);
 	void (*end)(void);
 };
 
 extern const struct gemm_unit K(gemm_fp32), K(gemm_amx); /* AMX: with AVX-512 */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa);
-/* The product by a given unit. */
+/* gemm() by a given unit. */
 void K(gemm_by)(const struct gemm *g, const struct gemm_unit *u);

@@ -1,11 +1,11 @@
 /*
  * The unit of bf16 by AMX, Intel's instructions on tiles: registers of SIDE rows of 64 bytes. A
- * TDPBF16PS multiplies a GROUP of terms of SIDE rows and of SIDE columns in 16 cycles, in the order of
- * gemm_bf16.c and with subnormal numbers as 0.
+ * TDPBF16PS multiplies a GROUP of terms of SIDE rows and of SIDE columns in 16 cycles, in the order
+ * of gemm_bf16.c, with subnormal numbers as 0.
  *
- * Four tiles of sums and the tiles of two halves of rows and of columns are all eight registers. So
- * four tiles, 8 cycles each from the L1 cache, are loaded for four instructions. The panel of columns
- * stays in the L1 cache, the panels of rows come from L2.
+ * Four tiles of sums, two tiles of rows and two of columns use all eight registers. So four
+ * tiles, 8 cycles each from the L1 cache, are loaded for four instructions. The panel of columns
+ * stays in the L1 cache, the panels of rows come from the L2 cache.
  */
 #include "kernels/cpu/gemm_unit.h"
 
@@ -16,41 +16,41 @@ enum { ROW_BYTES = SIDE * sizeof(word), SUMS = HALVES * SIDE };
 
 /* ---- panels ------------------------------------------------------------------------ */
 
-/* [SIDE][SIDE] pairs of terms: a line has the pairs of a row (or column) or, with x->across, a pair of
- * each. What does not exist is 0. */
-static void take_tile(word *to, const struct operand *x, int64_t i, int64_t count,
+/* Packs [SIDE][SIDE] pairs of terms. A line has the pairs of one row (or column) or, with
+ * x->across, one pair of every row. Missing elements are 0. */
+static void pack_tile(word *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
 	static const uint16_t zero[SIDE];
-	uint16_t room[2][GROUP];
+	uint16_t buf[2][GROUP];
 	for (int64_t l = 0; l < SIDE; l++, to += SIDE) {
 		__m512i line = _mm512_setzero_si512();
 		if (!x->across && l < count) {
 			line = _mm512_maskz_loadu_epi16(
-				first_of(n_k), line_bf16(x, i + l, k, n_k, room[0]));
+				first_mask(n_k), line_bf16(x, i + l, k, n_k, buf[0]));
 		} else if (x->across && 2 * l < n_k) {
 			const uint16_t *low, *high = zero;
-			low = line_bf16(x, k + 2 * l, i, count, room[0]);
+			low = line_bf16(x, k + 2 * l, i, count, buf[0]);
 			if (2 * l + 1 < n_k)
-				high = line_bf16(x, k + 2 * l + 1, i, count, room[1]);
+				high = line_bf16(x, k + 2 * l + 1, i, count, buf[1]);
 			line = pairs_of(low, high, count);
 		}
 		_mm512_store_si512(to, line);
 	}
 }
 
-/* [groups][HALVES] tiles, whose lines are pairs of terms if `across` */
+/* Packs [groups][HALVES] tiles; with `across`, a line of a tile has one pair of every row */
 static void pack(void *to, const struct operand *x, int64_t i, int64_t count, int64_t k,
 	int64_t n_k, bool across)
 {
-	word room[TILE] __attribute__((aligned(64))), *tile = to;
+	word buf[TILE] __attribute__((aligned(64))), *tile = to;
 	for (int64_t at = 0; at < n_k; at += GROUP) {
 		for (int64_t half = 0; half < SUMS; half += SIDE, tile += TILE) {
 			int64_t there = max64(0, min64(SIDE, count - half));
-			take_tile(x->across == across ? tile : room, x, i + half, there,
+			pack_tile(x->across == across ? tile : buf, x, i + half, there,
 				k + at, min64(GROUP, n_k - at));
 			if (x->across != across)
-				transpose_words(tile, SIDE, room, SIDE, SIDE, SIDE);
+				transpose_words(tile, SIDE, buf, SIDE, SIDE, SIDE);
 		}
 	}
 }
@@ -121,7 +121,7 @@ __attribute__((target("amx-tile"))) static void begin(void)
 	_tile_loadconfig(&tiles);
 }
 
-/* Then Linux saves no tiles of this thread, and the processor may sleep deeply. */
+/* Releases the tiles, so that Linux need not save them and the processor may sleep deeply. */
 __attribute__((target("amx-tile"))) static void end(void)
 {
 	_tile_release();

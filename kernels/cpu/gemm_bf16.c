@@ -1,15 +1,15 @@
 /*
  * The units of bf16, and of the 8-bit formats, which are widened to bf16.
  *
- * The order of sums is that of the AMX instruction TDPBF16PS (Intel's manual of instruction
- * extensions): of each GROUP of 32 terms, those with an even index are a chain of fused multiply-adds
- * from 0 on, and so are the others; the sum of the two chains is added to the sum of the groups before.
- * Subnormal numbers are 0 in operands and results.
+ * The order of sums is defined by the AMX instruction TDPBF16PS (Intel's manual of instruction
+ * extensions). In each GROUP of 32 terms, the terms with even indices form one chain of fused
+ * multiply-adds that begins with 0, the terms with odd indices another; the sum of the two chains
+ * is added to the sum of the previous groups. Subnormal numbers are 0 in operands and results.
  *
- * AVX-512's VDPBF16PS adds the products of two pairs to one number, one after the other, the odd pair
- * first. So its operands are packed such that one instruction has two terms of the same chain.
- * Processors with neither compute the chains in fp32. The bits are the same, which test_gemm.c checks
- * for the units that the processor has. The unit of AMX itself is in gemm_amx.c.
+ * AVX-512's VDPBF16PS adds the products of two pairs to one element, one after the other, the odd
+ * pair first. So operands are packed such that one instruction has two terms of the same chain.
+ * Processors with neither compute the chains in fp32. The bits are the same, which test_gemm.c
+ * checks for the units that the processor has. The unit for AMX itself is in gemm_amx.c.
  */
 #include "kernels/cpu/gemm_unit.h"
 
@@ -48,7 +48,7 @@ void K(flush_end)(void)
 
 /* ---- fp32 -------------------------------------------------------------------------- */
 
-/* The panels of the unit of fp32, up to a whole group. */
+/* Packs the panels of the fp32 unit, padded with zeros to a whole group. */
 static void wide_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -124,19 +124,19 @@ enum {
 	BF_STRIDE = DEPTH + 32
 };
 
-/* Makes of each four terms 0 1 2 3 the pairs (2, 0) and (3, 1). x has n terms; the others, of whole groups,
- * are 0. */
+/* Turns each four terms 0 1 2 3 into the pairs (2, 0) and (3, 1). x has n terms; the terms up to a
+ * whole group are 0. */
 static void pair_line(uint16_t *to, const uint16_t *x, int64_t n)
 {
 	const __m512i order =
 		_mm512_set4_epi32(0x0b0a0f0e, 0x09080d0c, 0x03020706, 0x01000504);
 	for (int64_t i = 0; i < in_groups(n); i += GROUP) {
-		__m512i v = _mm512_maskz_loadu_epi16(first_of(n - i), x + i);
+		__m512i v = _mm512_maskz_loadu_epi16(first_mask(n - i), x + i);
 		_mm512_storeu_si512(to + i, _mm512_shuffle_epi8(v, order));
 	}
 }
 
-/* to[i] = the pair (low[i], high[i]), of whole vectors; 0 from the n-th on */
+/* to[i] = the pair (low[i], high[i]), in whole vectors; 0 from the n-th on */
 static inline void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, int64_t n)
 {
 	int64_t i = 0;
@@ -146,10 +146,10 @@ static inline void zip(uint32_t *to, const uint16_t *low, const uint16_t *high, 
 		_mm512_storeu_si512(to + i, pairs_of(low + i, high + i, n - i));
 }
 
-/* Elements [i, i + count) of the lines of a QUAD of terms, 0 beyond n_k. */
+/* Elements [i, i + count) of the lines of a QUAD of terms; 0 for terms from n_k on. */
 struct quad {
 	const uint16_t *line[QUAD];
-	uint16_t room[QUAD][GEMM_TASK_ROWS];
+	uint16_t buf[QUAD][GEMM_TASK_ROWS];
 };
 
 static __attribute__((noinline)) void widen_quad(struct quad *q, const struct operand *x,
@@ -157,7 +157,7 @@ static __attribute__((noinline)) void widen_quad(struct quad *q, const struct op
 {
 	static const uint16_t zero[GEMM_TASK_ROWS];
 	for (int l = 0; l < QUAD; l++)
-		q->line[l] = l < n_k ? line_bf16(x, k + l, i, count, q->room[l]) : zero;
+		q->line[l] = l < n_k ? line_bf16(x, k + l, i, count, q->buf[l]) : zero;
 }
 
 static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
@@ -174,8 +174,8 @@ static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
 		q->line[l] = (const uint16_t *)x->p + (k + l) * x->stride + i;
 }
 
-/* [n_k / 2][BF_ROWS] pairs of each panel, of a matrix whose lines are terms; these are read once, for
- * all panels */
+/* Packs [n_k / 2][BF_ROWS] pairs per panel from a matrix with a line per term. Lines are read
+ * once, for all panels. */
 static void pair_left_across(word *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -207,7 +207,7 @@ static void pair_left(void *to, const struct operand *x, int64_t i, int64_t coun
 	}
 }
 
-/* [n_k / 2][BF_COLS] pairs, of a matrix whose lines are terms */
+/* Packs [n_k / 2][BF_COLS] pairs from a matrix with a line per term. */
 static void pair_right_across(word *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -243,14 +243,14 @@ static void pair_right(void *to, const struct operand *x, int64_t j, int64_t cou
 	}
 }
 
-/* Strides are of pairs. */
+/* sums += left right; strides are in pairs. */
 static inline __attribute__((always_inline, target("avx512bf16"))) void multiply_pairs(
 	float *sums, const uint32_t *left, int64_t row_stride, int64_t pair_stride,
 	const uint32_t *right, int64_t n_k)
 {
 	for (int64_t k = 0; k < n_k; k += GROUP) {
 		__m512 c[2][BF_ROWS]
-			[BF_VECTORS]; /* of the even terms, and of the odd ones */
+			[BF_VECTORS]; /* sums of the even and of the odd terms */
 #pragma GCC unroll 4
 		for (int odd = 0; odd < 2; odd++)
 #pragma GCC unroll 8
@@ -317,10 +317,10 @@ static const struct gemm_unit by_pairs = {.name = "avx512_bf16",
 	.end = K(flush_end)};
 #endif
 
-/* ---- which ------------------------------------------------------------------------- */
+/* ---- choosing a unit --------------------------------------------------------------- */
 
 #if defined(__AVX512F__)
-/* Does the unit's instruction add as Intel's manual says, so that the bits are those of fp32? */
+/* Returns true if the unit adds in the order of Intel's manual, with the bits of the fp32 unit. */
 static bool adds_in_order(const struct gemm_unit *u)
 {
 	enum { M = 19, N = 33, K = 80 }; /* more than one tile each */
@@ -328,8 +328,8 @@ static bool adds_in_order(const struct gemm_unit *u)
 	float sums[2][M * N];
 	const struct gemm_unit *const by[] = {u, &by_fp32};
 	uint32_t x = 1;
-	/* Below 2: sums are of moderate size, and none is NaN, whose bits vary. The first row is subnormal
-	 * in part. */
+	/* Below 2, so that no sum overflows or is NaN, which has many bit patterns. Some elements
+	 * of the first row are subnormal. */
 	for (int i = 0; i < M * K; i++)
 		left[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 &
 				     (i < K ? 0x80ff : 0xbfff));
@@ -350,8 +350,8 @@ static bool adds_in_order(const struct gemm_unit *u)
 	return !memcmp(sums[0], sums[1], sizeof(sums[0]));
 }
 
-/* adds_in_order(), found out once; by several threads, if they come together. */
-static bool usable(const struct gemm_unit *u, atomic_int *state)
+/* Calls adds_in_order() once, or in several threads at the same time, and remembers the result. */
+static bool is_usable(const struct gemm_unit *u, atomic_int *state)
 {
 	enum { UNKNOWN, RIGHT, WRONG };
 	int known = atomic_load_explicit(state, memory_order_relaxed);
@@ -363,14 +363,14 @@ static bool usable(const struct gemm_unit *u, atomic_int *state)
 }
 #endif
 
-/* A processor that computes otherwise is slower, but has the same bits. */
+/* A processor with another order of sums uses the fp32 unit: slower, but with the same bits. */
 const struct gemm_unit *K(gemm_bf16)(enum isa isa)
 {
 #if defined(__AVX512F__)
 	static atomic_int amx, pairs;
-	if (isa >= ISA_AMX_BF16 && usable(&K(gemm_amx), &amx))
+	if (isa >= ISA_AMX_BF16 && is_usable(&K(gemm_amx), &amx))
 		return &K(gemm_amx);
-	if (isa >= ISA_AVX512_BF16 && usable(&by_pairs, &pairs))
+	if (isa >= ISA_AVX512_BF16 && is_usable(&by_pairs, &pairs))
 		return &by_pairs;
 #endif
 	return &by_fp32;

@@ -1,29 +1,29 @@
 /*
  * The unit of fp32, and of fp16, which is widened.
  *
- * The sum of an element is a chain of fused multiply-adds over at most FP32_DEPTH consecutive terms,
- * from 0 on; the sums of such chains are added in order. The vectors hold columns of the result, so
- * that the order does not depend on their width.
+ * An element is a sum of chains of fused multiply-adds. Each chain begins with 0 and has at most
+ * FP32_DEPTH consecutive terms; the chains are added in order. The vectors hold columns of the
+ * result, so the order does not depend on their width.
  */
 #include "kernels/cpu/gemm_unit.h"
 
 enum { PANEL = ROWS * FP32_STRIDE };
 
-/* [n_k][ROWS] of each panel, of a matrix whose lines are terms; these are read once, for all panels */
+/* Packs [n_k][ROWS] per panel from a matrix with a line per term, which is read once. */
 static void pack_left_across(float *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
 	enum { AHEAD = 8 };
-	float room[GEMM_TASK_ROWS];
+	float buf[GEMM_TASK_ROWS];
 	for (int64_t n = 0; n < n_k; n++) {
 		if (n + AHEAD < n_k)
 			prefetch_line(x, k + n + AHEAD, i, count);
 		scatter_line(
-			to + n * ROWS, PANEL, line_fp32(x, k + n, i, count, room), count);
+			to + n * ROWS, PANEL, line_fp32(x, k + n, i, count, buf), count);
 	}
 }
 
-/* [ROWS][FP32_STRIDE] of each panel, or across [n_k][ROWS] */
+/* Packs [ROWS][FP32_STRIDE] per panel, or with x->across [n_k][ROWS]. */
 static void pack_left(void *to, const struct operand *x, int64_t i, int64_t count,
 	int64_t k, int64_t n_k)
 {
@@ -43,13 +43,13 @@ static void pack_left(void *to, const struct operand *x, int64_t i, int64_t coun
 	}
 }
 
-/* [n_k][COLS], of a matrix whose lines are terms */
+/* Packs [n_k][COLS] from a matrix with a line per term. */
 static void pack_right_across(float *to, const struct operand *x, int64_t j,
 	int64_t count, int64_t k, int64_t n_k)
 {
 	for (; n_k-- > 0; k++, to += COLS) {
 		const float *from = line_fp32(x, k, j, count, to);
-		/* The width is a constant, for which memcpy() is a few vectors. */
+		/* For a constant size, memcpy() is a few vector instructions. */
 		if (from != to && count == COLS)
 			memcpy(to, from, COLS * sizeof(float));
 		else if (from != to)
@@ -59,12 +59,11 @@ static void pack_right_across(float *to, const struct operand *x, int64_t j,
 	}
 }
 
-/* [n_k][COLS] */
+/* Packs [n_k][COLS]. */
 static void pack_right(void *to, const struct operand *x, int64_t j, int64_t count,
 	int64_t k, int64_t n_k)
 {
-	/* Terms at a time: what is read and written stays in the L1 cache. */
-	enum { NEAR = 64 };
+	enum { NEAR = 64 }; /* terms at a time, which stay in the L1 cache */
 	float lines[COLS * NEAR];
 	if (x->across) {
 		pack_right_across(to, x, j, count, k, n_k);

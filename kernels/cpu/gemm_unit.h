@@ -1,5 +1,5 @@
-/* What the units of gemm.h share: vectors of an instruction set, whose multiply-add rounds once; and
- * copies of operands into panels of 32-bit words, which are numbers of fp32 or pairs of bf16. */
+/* Shared by the units of gemm.h: vectors with a multiply-add that rounds once, for each instruction
+ * set, and copies of operands into panels of 32-bit words: fp32 elements or bf16 pairs. */
 #pragma once
 
 #include "kernels/cpu/gemm.h"
@@ -27,8 +27,8 @@ typedef __m128 vec;
 enum { LANES = 4, ROWS = 4, VECTORS = 2 };
 #define SPREAD(x) _mm_set1_ps(x)
 
-/* x y + z, rounded to odd: the product is exact in fp64, and Knuth's two-sum has the error of the sum.
- * Then rounding to fp32 is that of the exact number (Boldo, Melquiond 2008). */
+/* Returns x y + z, rounded to odd: the product is exact in fp64, Knuth's two-sum gives the sum's
+ * error. Rounding this to fp32 equals rounding the exact result (Boldo, Melquiond 2008). */
 static inline __m128d sum_to_odd(__m128d x, __m128d y, __m128d z)
 {
 	const __m128i one = _mm_set1_epi64x(1);
@@ -68,8 +68,8 @@ static inline vec FMA(vec x, vec y, vec z)
 
 enum { COLS = VECTORS * LANES }; /* with ROWS, a tile that fills the registers */
 
-/* The sums of a tile of n numbers, a multiple of LANES, before the first term. Stores, since GCC makes one
- * slow instruction of memset(): 3 % of the time of a tile. */
+/* Zeroes n sums, a multiple of LANES. By stores, since GCC makes memset() one slow instruction: 3 %
+ * of the time of a tile. */
 static inline __attribute__((always_inline)) void zero_sums(float *sums, int64_t n)
 {
 #pragma GCC unroll 64
@@ -77,7 +77,7 @@ static inline __attribute__((always_inline)) void zero_sums(float *sums, int64_t
 		*(vec *)(sums + i) = SPREAD(0);
 }
 
-/* c = the chains from 0 on over every step'th of n_k terms. */
+/* c = the chains, from 0 on, over terms 0, step, 2 step, ... of n_k. */
 static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
 	const float *left, int64_t row_stride, int64_t k_stride, const float *right,
 	int64_t n_k, int64_t step)
@@ -103,8 +103,8 @@ static inline __attribute__((always_inline)) void chain(vec c[ROWS][VECTORS],
 
 /* ---- panels ------------------------------------------------------------------------ */
 
-/* Terms of a panel of fp32, a part of its arithmetic; and the distance of two rows, which keeps them in
- * different sets of the cache. */
+/* Terms of an fp32 panel, which the result's bits depend on; and the distance of two rows, which
+ * keeps them in different sets of the cache. */
 enum { FP32_DEPTH = 384, FP32_STRIDE = FP32_DEPTH + 16 };
 
 typedef uint32_t word __attribute__((may_alias));
@@ -158,7 +158,7 @@ static inline void transpose_square(
 }
 #endif
 
-/* to[k][i] = x[i][k] for n x n_k words of any type */
+/* to[k][i] = x[i][k] for n x n_k 32-bit words of any type */
 static inline void transpose_words(
 	void *to, int64_t width, const void *x, int64_t stride, int64_t n, int64_t n_k)
 {
@@ -174,8 +174,8 @@ static inline void transpose_words(
 			out[k * width] = in[k];
 }
 
-/* Scatters a line of n words: ROWS to each of some panels, which are `panel` words apart. What is missing
- * of the last one becomes 0. */
+/* Scatters a line of n words: ROWS to each of the panels, which are `panel` words apart. Missing
+ * words of the last panel become 0. */
 static inline __attribute__((always_inline)) void scatter_line(
 	void *panels, int64_t panel, const void *words, int64_t n)
 {
@@ -188,8 +188,8 @@ static inline __attribute__((always_inline)) void scatter_line(
 		to[i] = i < n ? line[i] : 0;
 }
 
-/* Has elements [at, at + n) of a line come into the cache while something else is done: lines of a transposed
- * matrix are too far apart for a processor to foresee them. */
+/* Prefetches elements [at, at + n) of a line: the lines of a transposed matrix are too far apart
+ * for the processor's prefetcher. */
 static inline void prefetch_line(
 	const struct operand *x, int64_t line, int64_t at, int64_t n)
 {
@@ -200,9 +200,9 @@ static inline void prefetch_line(
 		__builtin_prefetch(p + i);
 }
 
-/* Elements [at, at + n) of line `line` of a matrix, in fp32: where they are, or in `room`. */
+/* Returns elements [at, at + n) of a line of a matrix in fp32: in place, or widened into `buf`. */
 static inline const float *line_fp32(
-	const struct operand *x, int64_t line, int64_t at, int64_t n, float *room)
+	const struct operand *x, int64_t line, int64_t at, int64_t n, float *buf)
 {
 	int64_t first = (line * x->stride + at) * dtype_bytes(x->type);
 	const void *from = (const char *)x->p + first;
@@ -210,16 +210,16 @@ static inline const float *line_fp32(
 		return from;
 	if (x->type == DT_BF16) { /* without a call, for runs of few elements */
 		for (int64_t i = 0; i < n; i++)
-			room[i] = widen_bits(((const uint16_t *)from)[i], DT_BF16);
+			buf[i] = widen_bits(((const uint16_t *)from)[i], DT_BF16);
 	} else {
-		K(widen_run)(room, from, x->type, n);
+		K(widen_run)(buf, from, x->type, n);
 	}
-	return room;
+	return buf;
 }
 
-/* A line in bf16, which has every number of the 8-bit formats. */
+/* Returns elements of a line in bf16, which represents all numbers of the 8-bit formats. */
 static inline const uint16_t *line_bf16(
-	const struct operand *x, int64_t line, int64_t at, int64_t n, uint16_t *room)
+	const struct operand *x, int64_t line, int64_t at, int64_t n, uint16_t *buf)
 {
 	const uint16_t *h = (const uint16_t *)x->p + line * x->stride + at;
 	const uint8_t *b = (const uint8_t *)x->p + line * x->stride + at;
@@ -227,29 +227,29 @@ static inline const uint16_t *line_bf16(
 		return h;
 	if (x->type == DT_E4M3)
 		for (int64_t i = 0; i < n; i++)
-			room[i] = (uint16_t)(bits_of(widen_bits(b[i], DT_E4M3)) >> 16);
+			buf[i] = (uint16_t)(bits_of(widen_bits(b[i], DT_E4M3)) >> 16);
 	else
 		for (int64_t i = 0; i < n; i++)
-			room[i] = (uint16_t)(bits_of(widen_bits(b[i], DT_E5M2)) >> 16);
-	return room;
+			buf[i] = (uint16_t)(bits_of(widen_bits(b[i], DT_E5M2)) >> 16);
+	return buf;
 }
 
 /* ---- bf16 -------------------------------------------------------------------------- */
 
-enum { GROUP = 32 }; /* terms, of gemm_bf16.c */
+enum { GROUP = 32 }; /* terms; gemm_bf16.c explains it */
 
-/* Subnormal numbers are 0 from `begin` to `end`, for vectors and so for what is done with the sums. */
+/* Between begin and end, subnormal numbers are 0 in vector code, and so when sums are finished. */
 void K(flush_begin)(void);
 void K(flush_end)(void);
 
 #if defined(__AVX512F__)
-/* The first n of some numbers. */
-static inline uint32_t first_of(int64_t n)
+/* Returns a mask of the first n of up to 32 elements. */
+static inline uint32_t first_mask(int64_t n)
 {
 	return n >= 32 ? ~0u : n > 0 ? (1u << n) - 1 : 0;
 }
 
-/* (low[i], high[i]) for i < 32, in order. */
+/* Stores the pairs (low[i], high[i]) for i < 32, in order. */
 static inline void all_pairs(word *to, const uint16_t *low, const uint16_t *high)
 {
 	__m512i l = _mm512_loadu_si512(low), h = _mm512_loadu_si512(high);
@@ -261,10 +261,10 @@ static inline void all_pairs(word *to, const uint16_t *low, const uint16_t *high
 	_mm512_storeu_si512(to + 16, _mm512_permutex2var_epi64(low4, second, high4));
 }
 
-/* (low[i], high[i]) for i < n, of 16; the others are 0. */
+/* Returns 16 pairs (low[i], high[i]); the pairs from the n-th on are 0. */
 static inline __m512i pairs_of(const uint16_t *low, const uint16_t *high, int64_t n)
 {
-	__mmask16 m = (__mmask16)first_of(n);
+	__mmask16 m = (__mmask16)first_mask(n);
 	__m512i l = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, low));
 	__m512i h = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, high));
 	return _mm512_or_si512(l, _mm512_slli_epi32(h, 16));

@@ -2,7 +2,7 @@
 #include "kernels/cpu/pieces.h"
 #include "kernels/grid.h"
 
-/* Adding it rounds a double of at most 2^51 to a whole number, ties to even, in the low bits. */
+/* Adding it rounds a double of at most 2^51 to an integer, ties to even, in the low bits. */
 static const double magic = 0x1.8p52;
 
 static inline uint64_t bits_of_double(double x)
@@ -24,30 +24,30 @@ static inline double power_of_2(int64_t n)
 	return double_of((uint64_t)(n + 1023) << 52);
 }
 
-static inline uint64_t whole(double x)
+static inline uint64_t to_integer(double x)
 {
 	return bits_of_double(x + magic) - bits_of_double(magic);
 }
 
-/* Adds leaves below 2^51 units. */
+/* Adds a leaf with elements below 2^51 units. */
 static void add_small(uint64_t *to, const float *x, int64_t n, float scale)
 {
 	for (int64_t i = 0; i < n; i++)
-		to[i] += whole((double)(x[i] * scale));
+		to[i] += to_integer((double)(x[i] * scale));
 }
 
-/* Adds leaves of up to 2^62: a whole number of 2^32 and the rest, which a double holds exactly, since a
- * float has 24 bits. */
+/* Adds a leaf with elements of up to 2^62 units: a multiple of 2^32 and the remainder, which a
+ * double holds exactly, since a float has 24 bits. */
 static void add_large(uint64_t *to, const float *x, int64_t n, float scale)
 {
 	for (int64_t i = 0; i < n; i++) {
 		double units = (double)(x[i] * scale), upper = units * 0x1p-32;
 		double rest = units - ((upper + magic) - magic) * 0x1p32;
-		to[i] += (whole(upper) << 32) + whole(rest);
+		to[i] += (to_integer(upper) << 32) + to_integer(rest);
 	}
 }
 
-/* Copies leaves, with 0 for those that are counted. (Pieces that have some are rare.) */
+/* Copies a leaf, and counts and zeroes its bad elements, which are rare. */
 static void count_bad(
 	float *to, const float *x, int64_t n, float scale, float most, struct grid *grid)
 {
@@ -64,23 +64,23 @@ static void count_bad(
 	grid->not_finite += not_finite;
 }
 
-/* Elements [at, at + n) of a leaf. */
+/* Returns elements [at, at + n) of a leaf. */
 static const float *leaf_piece(const struct grid_sum *s, const struct grid_part *p,
-	int64_t at, int64_t n, float room[PIECE])
+	int64_t at, int64_t n, float buf[PIECE])
 {
 	struct mat leaf = mat_typed((void *)p->leaf, 1, s->n, s->leaf_type);
-	return piece_load(leaf, at, n, room);
+	return piece_load(leaf, at, n, buf);
 }
 
 static void add_leaf(uint64_t *to, const float *x, int64_t n, float scale, int levels,
 	struct grid *grid)
 {
-	float room[PIECE], largest = float_of((uint32_t)most_of(x, n)) * scale;
+	float buf[PIECE], largest = float_of((uint32_t)max_size_bits(x, n)) * scale;
 	float most = (float)power_of_2(62 - levels);
 	bool small = largest < 0x1p51f;
 	if (!(largest <= most)) {
-		count_bad(room, x, n, scale, most, grid);
-		x = room;
+		count_bad(buf, x, n, scale, most, grid);
+		x = buf;
 	}
 	if (small)
 		add_small(to, x, n, scale);
@@ -94,7 +94,7 @@ static void add_sum(uint64_t *to, const int64_t *x, int64_t n)
 		to[i] += (uint64_t)x[i];
 }
 
-/* To the nearest double: the upper 32 bits as those of a number of 2^32, which is exact, and the lower. */
+/* Rounds to the nearest double: the upper 32 bits, exactly, plus the lower 32 bits. */
 static inline double to_double(uint64_t u)
 {
 	double upper = double_of(u >> 32 ^ 0x4530000080000000u); /* + 2^84 + 2^63 */
@@ -108,11 +108,11 @@ static void round_sums(float *to, const uint64_t *x, int64_t n, double unit)
 		to[i] = (float)(to_double(x[i]) * unit);
 }
 
-/* The sums of elements [at, at + n), in `room` unless they are kept. */
+/* Returns the sums of elements [at, at + n), in `buf` unless they are kept. */
 static const uint64_t *sum_piece(const struct grid_sum *s, int64_t at, int64_t n,
-	float scale, struct grid *grid, uint64_t room[PIECE])
+	float scale, struct grid *grid, uint64_t buf[PIECE])
 {
-	uint64_t *to = s->sum ? (uint64_t *)s->sum + at : room;
+	uint64_t *to = s->sum ? (uint64_t *)s->sum + at : buf;
 	if (!s->sum && s->n_parts == 1 && s->parts->sum) /* only rounded */
 		return (const uint64_t *)s->parts->sum + at;
 	if (!s->add)
@@ -129,7 +129,7 @@ static const uint64_t *sum_piece(const struct grid_sum *s, int64_t at, int64_t n
 	return to;
 }
 
-/* acc (+)= the whole numbers of units that two leaves are. */
+/* acc = (first ? 0 : acc) + two leaves, rounded to integers of units. */
 static void add_two(
 	double *acc, bool first, const float *x, const float *y, int64_t n, float scale)
 {
@@ -140,8 +140,8 @@ static void add_two(
 	}
 }
 
-/* Only rounds a few leaves, of the usual sizes: doubles hold their sums exactly, in a third of the time.
- * False: they are larger, or others, and nothing is done. */
+/* Computes `rounded` alone from a few leaves of the usual sizes: doubles hold their sums exactly,
+ * which takes a third of the time. Returns false, with nothing done, if that is not possible. */
 static bool round_leaves(
 	const struct grid_sum *s, int64_t at, int64_t n, float scale, double unit)
 {
@@ -151,8 +151,8 @@ static bool round_leaves(
 		return false;
 	for (int i = 0; i < s->n_parts; i++) {
 		const float *x = s->parts[i].leaf;
-		float most =
-			x ? float_of((uint32_t)most_of(x + at, n)) * scale : INFINITY;
+		float most = x ? float_of((uint32_t)max_size_bits(x + at, n)) * scale
+			       : INFINITY;
 		if (!(most * (float)s->n_parts < 0x1p51f &&
 			    most <= (float)power_of_2(62 - s->levels)))
 			return false;
@@ -176,11 +176,11 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 	BUG_ON(grid->exponent < GRID_LEAST || grid->exponent > GRID_MOST);
 #pragma omp parallel for if (s->n > PARALLEL_FROM)
 	for (int64_t at = 0; at < s->n; at += PIECE) {
-		uint64_t room[PIECE];
+		uint64_t buf[PIECE];
 		int64_t n = min64(PIECE, s->n - at);
 		if (round_leaves(s, at, n, scale, unit))
 			continue;
-		const uint64_t *sum = sum_piece(s, at, n, scale, grid, room);
+		const uint64_t *sum = sum_piece(s, at, n, scale, grid, buf);
 		if (s->rounded)
 			round_sums(s->rounded + at, sum, n, unit);
 	}

@@ -1,4 +1,4 @@
-/* What the processor has. */
+/* The instruction sets and CPUs that this process can use. */
 #include "kernels/cpu/cpu.h"
 
 #include <sched.h>
@@ -12,8 +12,8 @@
 static const char *const names[] = {"sse2", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
 
 #if defined(__x86_64__)
-/* Linux (5.16 on) keeps the registers of AMX, 8 KiB, for processes that ask for them, and refuses
- * where it cannot: the request is ARCH_REQ_XCOMP_PERM. */
+/* Linux (5.16 and later) saves the 8 KiB of AMX registers only for processes that ask for them, and
+ * rejects the request, ARCH_REQ_XCOMP_PERM, where it cannot. */
 static bool has_amx(void)
 {
 	enum { LEAF = 7, BF16 = 1 << 22, TILE = 1 << 24 };
@@ -52,10 +52,11 @@ enum isa cpu_isa(void)
 		if (strcmp(want, names[i]))
 			continue;
 		if (i > most)
-			die(EX_USAGE, "PT_ISA: this processor has no %s", want);
+			die(EX_USAGE, "PT_ISA: this processor does not support %s", want);
 		return (enum isa)i;
 	}
-	die(EX_USAGE, "PT_ISA: '%s' is none of sse2, avx2, avx512, avx512_bf16, amx_bf16",
+	die(EX_USAGE,
+		"PT_ISA: '%s' is not one of sse2, avx2, avx512, avx512_bf16, amx_bf16",
 		want);
 }
 

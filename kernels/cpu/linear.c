@@ -2,8 +2,8 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"
 
-/* Rows of x, or with `across` columns of it, as an operand. A matrix of 8 bits may have its transposed
- * one alone. */
+/* Returns the rows of x, or with `across` its columns, as an operand. An 8-bit matrix may have
+ * only its transposed copy. */
 static struct operand operand(struct mat x, bool across)
 {
 	if (x.p)
@@ -11,7 +11,7 @@ static struct operand operand(struct mat x, bool across)
 	return (struct operand){x.transposed, x.rows, !across, x.type};
 }
 
-/* c = left right (+ c, or + bias); a and b are their matrices. k: terms of a sum */
+/* c = left right (+ c, or + bias); a and b: their matrices, with the scales. k: terms of a sum */
 static void matmul(struct mat c, struct mat a, struct operand left, struct mat b,
 	struct operand right, int64_t k, bool add, struct mat bias)
 {
@@ -75,11 +75,11 @@ void K(bias_fwd)(struct device *d, struct mat y, struct mat bias)
 	BUG_ON(bias.cols != y.cols);
 #pragma omp parallel for if (mat_size(y) > PARALLEL_FROM)
 	for (int64_t i = 0; i < y.rows; i++) {
-		float room[PIECE], room_b[PIECE];
+		float buf[PIECE], buf_b[PIECE];
 		for (int64_t c = 0; c < y.cols; c += PIECE) {
 			int64_t n = min64(PIECE, y.cols - c), at = i * y.cols + c;
-			float *out = piece_load(y, at, n, room);
-			const float *b = piece_load(bias, c, n, room_b);
+			float *out = piece_load(y, at, n, buf);
+			const float *b = piece_load(bias, c, n, buf_b);
 			for (int64_t j = 0; j < n; j++)
 				out[j] += b[j];
 			piece_store(y, at, n, out);
@@ -94,12 +94,11 @@ void K(bias_bwd)(struct device *d, struct mat db, struct mat dy)
 #pragma omp parallel for if (mat_size(dy) > PARALLEL_FROM)
 	for (int64_t c = 0; c < dy.cols; c += COLS) {
 		int64_t n = min64(COLS, dy.cols - c);
-		float total[COLS] = {0}, room[PIECE];
+		float total[COLS] = {0}, buf[PIECE];
 		for (int64_t r = 0; r < dy.rows; r += ROWS) {
 			float part[COLS] = {0};
 			for (int64_t i = r; i < min64(r + ROWS, dy.rows); i++) {
-				const float *up =
-					piece_load(dy, i * dy.cols + c, n, room);
+				const float *up = piece_load(dy, i * dy.cols + c, n, buf);
 				for (int64_t j = 0; j < n; j++)
 					part[j] += up[j];
 			}

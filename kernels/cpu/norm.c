@@ -23,15 +23,15 @@ static void stats_of(enum norm_kind kind, const float *x, int64_t n, float eps,
 	*rstd = 1.0f / sqrtf(square / (float)n + eps);
 }
 
-/* Row i of y, whose numbers are `in` before. */
+/* Stores row i of y, the normalized row `in`. */
 static void normalize(struct mat y, int64_t i, const float *in, float mean, float rstd,
 	const float *gamma, const float *beta)
 {
-	float room[PIECE];
+	float buf[PIECE];
 	for (int64_t c = 0; c < y.cols; c += PIECE) {
 		int64_t n = min64(PIECE, y.cols - c), at = i * y.cols + c;
 		const float *x = in + c, *g = gamma + c, *b = beta ? beta + c : NULL;
-		float *out = piece_of(y, at, room);
+		float *out = piece_of(y, at, buf);
 		if (b)
 			for (int64_t j = 0; j < n; j++)
 				out[j] = (x[j] - mean) * rstd * g[j] + b[j];
@@ -58,15 +58,15 @@ void K(norm_fwd)(struct device *d, enum norm_kind kind, struct mat y, struct mat
 	raise_amax(d, y);
 }
 
-/* The sums over a row of e and of e h. */
+/* Computes the sums of e and of e h over a row, as defined in bwd_x(). */
 static void bwd_sums(struct mat dy, int64_t i, const float *x, float mean, float rstd,
 	const float *gamma, float *total_e, float *total_eh)
 {
-	float room[PIECE];
+	float buf[PIECE];
 	v16 sum_e = {0}, sum_eh = {0};
 	for (int64_t c = 0; c < dy.cols; c += PIECE) {
 		int64_t n = min64(PIECE, dy.cols - c);
-		const float *up = piece_load(dy, i * dy.cols + c, n, room);
+		const float *up = piece_load(dy, i * dy.cols + c, n, buf);
 		for (int64_t j = 0; j < n; j += 16) {
 			int64_t w = min64(16, n - j);
 			const float *in = x + c + j, *g = gamma + c + j;
@@ -93,7 +93,7 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 	int64_t n = x.cols;
 #pragma omp parallel for if (rows * n > PARALLEL_FROM)
 	for (int64_t i = first; i < first + rows; i++) {
-		float mean = ((const float *)stats.p)[i], mean_e, mean_eh, room[PIECE];
+		float mean = ((const float *)stats.p)[i], mean_e, mean_eh, buf[PIECE];
 		float rstd = ((const float *)stats.p)[x.rows + i];
 		bwd_sums(dy, i, mat_row(x, i), mean, rstd, gamma.p, &mean_e, &mean_eh);
 		mean_e = kind == NORM_LAYER ? mean_e / (float)n : 0;
@@ -101,7 +101,7 @@ static void bwd_x(enum norm_kind kind, struct mat dx, struct mat dy, struct mat 
 		for (int64_t c = 0; c < n; c += PIECE) {
 			int64_t m = min64(PIECE, n - c);
 			const float *in = mat_row(x, i) + c, *g = (float *)gamma.p + c;
-			const float *up = piece_load(dy, i * n + c, m, room);
+			const float *up = piece_load(dy, i * n + c, m, buf);
 			float *out = mat_row(dx, i) + c;
 			for (int64_t j = 0; j < m; j++) {
 				float h = (in[j] - mean) * rstd;
@@ -126,13 +126,12 @@ void K(norm_bwd_w)(struct device *d, enum norm_kind kind, struct mat dgamma,
 #pragma omp parallel for if (rows * x.cols > PARALLEL_FROM)
 	for (int64_t c = 0; c < x.cols; c += COLS) {
 		int64_t n = min64(COLS, x.cols - c);
-		float total_g[COLS] = {0}, total_b[COLS] = {0}, room[PIECE];
+		float total_g[COLS] = {0}, total_b[COLS] = {0}, buf[PIECE];
 		for (int64_t r = first; r < first + rows; r += ROWS) {
 			float part_g[COLS] = {0}, part_b[COLS] = {0};
 			for (int64_t i = r; i < min64(r + ROWS, first + rows); i++) {
 				const float *in = mat_row(x, i) + c;
-				const float *up =
-					piece_load(dy, i * dy.cols + c, n, room);
+				const float *up = piece_load(dy, i * dy.cols + c, n, buf);
 				for (int64_t j = 0; j < n; j++) {
 					part_g[j] +=
 						up[j] * ((in[j] - mean[i]) * rstd[i]);
@@ -175,10 +174,10 @@ void K(residual_norm)(struct device *d, struct mat y, struct mat x, struct mat s
 
 static float rstd_of_head(struct mat x, int64_t at, int64_t dim, float eps)
 {
-	float room[PIECE], square = 0;
+	float buf[PIECE], square = 0;
 	for (int64_t c = 0; c < dim; c += PIECE) {
 		int64_t n = min64(PIECE, dim - c);
-		const float *in = piece_load(x, at + c, n, room);
+		const float *in = piece_load(x, at + c, n, buf);
 		square += dot(in, in, n);
 	}
 	return 1.0f / sqrtf(square / (float)dim + eps);
@@ -191,12 +190,12 @@ void K(head_norm_fwd)(
 	BUG_ON(x.cols % dim || mat_size(y) != size || y.type != x.type);
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t at = 0; at < size; at += dim) {
-		float rstd = rstd_of_head(x, at, dim, eps), room_x[PIECE], room_y[PIECE];
+		float rstd = rstd_of_head(x, at, dim, eps), buf_x[PIECE], buf_y[PIECE];
 		for (int64_t c = 0; c < dim; c += PIECE) {
 			int64_t n = min64(PIECE, dim - c);
-			const float *in = piece_load(x, at + c, n, room_x);
+			const float *in = piece_load(x, at + c, n, buf_x);
 			const float *g = (const float *)gamma.p + c;
-			float *out = piece_of(y, at + c, room_y);
+			float *out = piece_of(y, at + c, buf_y);
 			for (int64_t j = 0; j < n; j++)
 				out[j] = in[j] * rstd * g[j];
 			piece_store(y, at + c, n, out);
@@ -204,15 +203,15 @@ void K(head_norm_fwd)(
 	}
 }
 
-/* e = dy gamma and h = x rstd, of channels [c, c + n) of the head at `at` */
+/* e = dy gamma and h = x rstd, for channels [c, c + n) of the head at `at` */
 static void head_piece(float *e, float *h, struct mat dy, struct mat x, int64_t at,
 	int64_t c, int64_t n, const float *gamma, float rstd)
 {
-	float room[PIECE];
-	const float *up = piece_load(dy, at + c, n, room);
+	float buf[PIECE];
+	const float *up = piece_load(dy, at + c, n, buf);
 	for (int64_t j = 0; j < n; j++)
 		e[j] = up[j] * gamma[c + j];
-	const float *in = piece_load(x, at + c, n, room);
+	const float *in = piece_load(x, at + c, n, buf);
 	for (int64_t j = 0; j < n; j++)
 		h[j] = in[j] * rstd;
 }
@@ -226,7 +225,7 @@ void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct m
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t at = 0; at < size; at += dim) {
 		float rstd = rstd_of_head(x, at, dim, eps), mean = 0;
-		float e[PIECE], h[PIECE], room[PIECE];
+		float e[PIECE], h[PIECE], buf[PIECE];
 		for (int64_t c = 0; c < dim; c += PIECE) {
 			int64_t n = min64(PIECE, dim - c);
 			head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
@@ -236,7 +235,7 @@ void K(head_norm_bwd_x)(struct device *d, struct mat dx, struct mat dy, struct m
 		int64_t to = at / x.cols * mat_stride(dx) + at % x.cols;
 		for (int64_t c = 0; c < dim; c += PIECE) {
 			int64_t n = min64(PIECE, dim - c);
-			float *out = piece_of(dx, to + c, room);
+			float *out = piece_of(dx, to + c, buf);
 			head_piece(e, h, dy, x, at, c, n, gamma.p, rstd);
 			for (int64_t j = 0; j < n; j++)
 				out[j] = rstd * (e[j] - h[j] * mean);
@@ -255,14 +254,14 @@ void K(head_norm_bwd_w)(
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t c = 0; c < dim; c += COLS) {
 		int64_t n = min64(COLS, dim - c);
-		float total[COLS] = {0}, room_x[PIECE], room_dy[PIECE];
+		float total[COLS] = {0}, buf_x[PIECE], buf_dy[PIECE];
 		for (int64_t first = 0; first < size; first += HEADS * dim) {
 			float part[COLS] = {0};
 			int64_t end = min64(size, first + HEADS * dim);
 			for (int64_t at = first; at < end; at += dim) {
 				float rstd = rstd_of_head(x, at, dim, eps);
-				const float *in = piece_load(x, at + c, n, room_x);
-				const float *up = piece_load(dy, at + c, n, room_dy);
+				const float *in = piece_load(x, at + c, n, buf_x);
+				const float *up = piece_load(dy, at + c, n, buf_dy);
 				for (int64_t j = 0; j < n; j++)
 					part[j] += up[j] * (in[j] * rstd);
 			}

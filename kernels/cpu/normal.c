@@ -8,9 +8,8 @@
 
 /* ---- Philox in vectors ----------------------------------------------------------- */
 
-/* Each 32-bit word is in a 64-bit lane, as the instruction for 32 x 32 -> 64-bit products needs it,
- * which GCC does not generate for plain loops. The upper half of a lane is ignored and need not be
- * zero. */
+/* Each 32-bit word is in a 64-bit lane, as the instruction for 32 x 32 -> 64-bit multiplication
+ * needs it, which GCC does not generate for plain loops. The upper half of a lane is ignored. */
 #if defined(__AVX512F__)
 enum { WORDS_BYTES = 64 };
 #define MULTIPLY(a, b) _mm512_mul_epu32((__m512i)(a), _mm512_set1_epi64(b))
@@ -35,7 +34,7 @@ static inline void put_words(uint32_t *to, words x)
 	*(narrow_words *)to = __builtin_convertvector(x, narrow_words);
 }
 
-/* to[i][l]: word i of block first + l; `first` is a multiple of NORMAL_LANES. */
+/* to[i][l] = word i of block first + l; `first` is a multiple of NORMAL_LANES. */
 static inline void philox_lanes(uint32_t to[4][NORMAL_LANES], struct philox_key key,
 	uint64_t first, uint32_t attempt)
 {
@@ -76,7 +75,7 @@ static void fill_tile(float *z, struct philox_key key, uint64_t tile)
 	}
 }
 
-/* Numbers [from, end), which are in one tile. */
+/* Computes numbers [from, end) of one tile. */
 static void fill_part(float *to, const struct normal *o, int64_t from, int64_t end)
 {
 	float z[NORMAL_TILE];
@@ -89,7 +88,7 @@ static void fill_part(float *to, const struct normal *o, int64_t from, int64_t e
 		to[i] = o->mean + o->std * z[skip + i];
 }
 
-/* Parallel over the tiles of all rows; `tiles` is the largest number that a row can overlap. */
+/* Parallel over the tiles of all rows; `tiles`: the maximum number that a row can overlap. */
 void K(normal)(struct device *d, struct mat x, const struct normal *o)
 {
 	int64_t step = row_step(o->rng.row_step, x);

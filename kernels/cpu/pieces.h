@@ -1,16 +1,16 @@
 /*
- * Matrices of any type. A kernel computes with floats, in pieces of a row that stay in the L1 cache: a
- * piece of an fp32 matrix is used where it is; one of a narrower matrix is widened into a buffer, and
- * rounded when it is stored.
+ * Matrices of any type. A kernel computes with floats, in pieces of a row that stay in the L1
+ * cache. A piece of an fp32 matrix is used in place; a piece of a narrower matrix is widened into
+ * a buffer, and rounded when it is stored.
  */
 #pragma once
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/dtype_bits.h"
 
-enum { PIECE = 512 }; /* numbers, a multiple of 16 */
+enum { PIECE = 512 }; /* elements, a multiple of 16 */
 
-/* round.c: y = the numbers of a type, and back, rounded to nearest. */
+/* round.c: widens n elements to fp32, and rounds fp32 to nearest; for types other than fp32. */
 void K(widen_run)(float *y, const void *x, enum dtype type, int64_t n);
 void K(narrow_run)(void *y, enum dtype type, const float *x, int64_t n);
 
@@ -22,7 +22,7 @@ static inline v16 load_bf16(const uint16_t *p)
 	return (v16)(__builtin_convertvector(*(const v16h *)p, v16u) << 16);
 }
 
-/* As narrow_bits() to bf16, in fewer instructions than GCC makes of its loop. */
+/* narrow_bits() to bf16 for 16 elements, in fewer instructions than GCC's code for its loop. */
 static inline void store_bf16(uint16_t *p, v16 x)
 {
 	v16u u = (v16u)x, nan = (v16u)((u & ~SIGN_BIT) > INFINITE);
@@ -30,7 +30,7 @@ static inline void store_bf16(uint16_t *p, v16 x)
 	*(v16h *)p = __builtin_convertvector((nearest & ~nan) | (quiet & nan), v16h);
 }
 
-/* Raises y.amax, unless it is NULL. */
+/* Raises *y.amax to the largest |element| of y, unless it is NULL. */
 static inline void raise_amax(struct device *d, struct mat y)
 {
 	if (y.amax)
@@ -42,18 +42,18 @@ static inline void *address(struct mat m, int64_t at)
 	return (char *)m.p + at * dtype_bytes(m.type);
 }
 
-/* Where the numbers from number `at` on are computed, before piece_store(). NULL if the matrix is. */
-static inline float *piece_of(struct mat m, int64_t at, float room[PIECE])
+/* Returns where to compute the elements from `at` on, before piece_store(); NULL if m.p is NULL. */
+static inline float *piece_of(struct mat m, int64_t at, float buf[PIECE])
 {
-	return !m.p ? NULL : m.type == DT_F32 ? (float *)m.p + at : room;
+	return !m.p ? NULL : m.type == DT_F32 ? (float *)m.p + at : buf;
 }
 
-/* The n numbers from number `at` on. */
-static inline float *piece_load(struct mat m, int64_t at, int64_t n, float room[PIECE])
+/* Returns elements [at, at + n). */
+static inline float *piece_load(struct mat m, int64_t at, int64_t n, float buf[PIECE])
 {
 	if (m.p && m.type != DT_F32)
-		K(widen_run)(room, address(m, at), m.type, n);
-	return piece_of(m, at, room);
+		K(widen_run)(buf, address(m, at), m.type, n);
+	return piece_of(m, at, buf);
 }
 
 static inline void piece_store(struct mat m, int64_t at, int64_t n, const float *x)

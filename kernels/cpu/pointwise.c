@@ -38,7 +38,7 @@ static inline float swiglu(float x, float gate)
 	return x * sigmoid_f(x) * gate;
 }
 
-/* Functions of two: returns the gradient of x, and sets the gate's. up: the gradient of y. */
+/* Slopes of gated functions return the gradient of x and set *dgate. up: the gradient of y. */
 static inline float swiglu_slope(float x, float gate, float up, float *dgate)
 {
 	float s = sigmoid_f(x);
@@ -82,11 +82,11 @@ void K(act_fwd)(
 	BUG_ON(a.type != y.type || (b.p && b.type != y.type));
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t i = 0; i < size; i += PIECE) {
-		float room_y[PIECE], room_a[PIECE], room_b[PIECE];
+		float buf_y[PIECE], buf_a[PIECE], buf_b[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		float *out = piece_of(y, i, room_y);
-		act_piece(kind, out, piece_load(a, i, n, room_a),
-			piece_load(b, i, n, room_b), n);
+		float *out = piece_of(y, i, buf_y);
+		act_piece(kind, out, piece_load(a, i, n, buf_a),
+			piece_load(b, i, n, buf_b), n);
 		piece_store(y, i, n, out);
 	}
 	raise_amax(d, y);
@@ -113,11 +113,11 @@ void K(act_bwd)(struct device *d, enum act_kind kind, struct mat da, struct mat 
 	BUG_ON((db.p && db.type != dy.type) || (b.p && b.type != dy.type));
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t i = 0; i < size; i += PIECE) {
-		float room[3][PIECE], room_da[PIECE], room_db[PIECE];
+		float buf[3][PIECE], buf_da[PIECE], buf_db[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		float *out = piece_of(da, i, room_da), *out_b = piece_of(db, i, room_db);
-		act_bwd_piece(kind, out, out_b, piece_load(dy, i, n, room[0]),
-			piece_load(a, i, n, room[1]), piece_load(b, i, n, room[2]), n);
+		float *out = piece_of(da, i, buf_da), *out_b = piece_of(db, i, buf_db);
+		act_bwd_piece(kind, out, out_b, piece_load(dy, i, n, buf[0]),
+			piece_load(a, i, n, buf[1]), piece_load(b, i, n, buf[2]), n);
 		piece_store(da, i, n, out);
 		piece_store(db, i, n, out_b);
 	}
@@ -131,9 +131,9 @@ static void add_signed(struct mat y, struct mat a, struct mat b, float sign)
 	int64_t size = mat_size(y);
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t i = 0; i < size; i += PIECE) {
-		float room[PIECE], *out = (float *)y.p + i;
+		float buf[PIECE], *out = (float *)y.p + i;
 		int64_t n = min64(PIECE, size - i);
-		const float *p = (const float *)a.p + i, *q = piece_load(b, i, n, room);
+		const float *p = (const float *)a.p + i, *q = piece_load(b, i, n, buf);
 		for (int64_t j = 0; j < n; j++)
 			out[j] = p[j] + sign * q[j];
 	}
@@ -149,7 +149,7 @@ void K(sub)(struct device *d, struct mat y, struct mat a, struct mat b)
 	add_signed(y, a, b, -1);
 }
 
-/* Dropout of n columns of row i, from column `col` on, a multiple of 4; out may be in. */
+/* Dropout of n columns of row i, from column `col` on, a multiple of 4. `out` may be `in`. */
 static void dropout_piece(float *out, const float *in, int64_t n, int64_t i, int64_t col,
 	const struct dropout *o)
 {
@@ -158,7 +158,7 @@ static void dropout_piece(float *out, const float *in, int64_t n, int64_t i, int
 	uint32_t step = *o->step;
 	uint32_t x[RANDOM_WORDS];
 	int64_t first = o->first_col + col;
-	int64_t skip = first & 3; /* of the words of the first block */
+	int64_t skip = first & 3; /* words of the first block */
 	for (int64_t j = 0; j < n; j += RANDOM_WORDS - skip, skip = 0) {
 		int64_t m = min64(RANDOM_WORDS - skip, n - j);
 		random_words(x, o->key, (uint32_t)((first + j) >> 2), (uint32_t)o->pos[i],
@@ -173,24 +173,24 @@ void K(dropout)(struct device *d, struct mat y, struct mat x, const struct dropo
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
-		float room[PIECE];
+		float buf[PIECE];
 		for (int64_t c = 0; c < x.cols; c += PIECE) {
 			int64_t n = min64(PIECE, x.cols - c), at = i * x.cols + c;
-			const float *in = piece_load(x, at, n, room);
-			float *out = piece_of(y, at, room);
+			const float *in = piece_load(x, at, n, buf);
+			float *out = piece_of(y, at, buf);
 			dropout_piece(out, in, n, i, c, o);
 			piece_store(y, at, n, out);
 		}
 	}
 }
 
-/* A piece of row i, from column `col` on. y may be x or the sum. */
+/* Computes a piece of row i, from column `col` on. y may be x or the sum. */
 static void residual_piece(float *y, const float *x, struct mat sum, const float *bias,
 	int64_t i, int64_t col, const struct dropout *o)
 {
-	float room[PIECE], all[PIECE];
+	float buf[PIECE], all[PIECE];
 	int64_t n = min64(PIECE, sum.cols - col);
-	const float *in = piece_load(sum, i * sum.cols + col, n, room);
+	const float *in = piece_load(sum, i * sum.cols + col, n, buf);
 	for (int64_t j = 0; bias && j < n; j++)
 		all[j] = in[j] + bias[j];
 	in = bias ? all : in;
@@ -234,13 +234,13 @@ void K(rope)(struct device *d, struct mat x, int64_t dim, struct mat rope,
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
 	for (int64_t i = 0; i < x.rows; i++) {
 		const float *cosine = mat_row(rope, pos[i]), *sine = cosine + half;
-		float room_a[PIECE], room_b[PIECE];
+		float buf_a[PIECE], buf_b[PIECE];
 		for (int64_t h = 0; h < heads; h++) {
 			for (int64_t c = 0; c < half; c += PIECE) {
 				int64_t n = min64(PIECE, half - c);
 				int64_t at = i * mat_stride(x) + h * dim + c;
-				float *a = piece_load(x, at, n, room_a);
-				float *b = piece_load(x, at + half, n, room_b);
+				float *a = piece_load(x, at, n, buf_a);
+				float *b = piece_load(x, at + half, n, buf_b);
 				rotate(a, b, cosine + c, sine + c, sign, n);
 				piece_store(x, at, n, a);
 				piece_store(x, at + half, n, b);

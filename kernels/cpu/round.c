@@ -3,14 +3,13 @@
 #include "kernels/dtype_bits.h"
 #include "kernels/step_math.h"
 
-/* One loop for each format, so that the format is a constant in it. */
+/* One loop per format, so that the format is a constant in it. */
 #define EACH(type_, result)                     \
 	case type_:                             \
 		for (int64_t i = 0; i < n; i++) \
 			y[i] = result;          \
 		break;
 
-/* Widens numbers of other types than fp32. */
 void K(widen_run)(float *y, const void *from, enum dtype type, int64_t n)
 {
 	const uint16_t *half = from;
@@ -65,13 +64,14 @@ static void round_run(float *y, const float *x, int64_t n, enum dtype type, floa
 	}
 }
 
-/* To the format of the cast, in fp32 or its own bits; y may be x. */
+/* Casts n elements from `at` on to the format `type`, stored as fp32 or in its own bits; y may be
+ * x. */
 static void round_piece(
 	struct mat y, struct mat x, int64_t at, int64_t n, enum dtype type, float scale)
 {
-	float room[PIECE];
-	const float *in = piece_load(x, at, n, room);
-	float *out = piece_of(y, at, room);
+	float buf[PIECE];
+	const float *in = piece_load(x, at, n, buf);
+	float *out = piece_of(y, at, buf);
 	round_run(out, in, n, y.type == DT_F32 ? type : DT_F32, scale);
 	piece_store(y, at, n, out);
 }
@@ -90,15 +90,15 @@ void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, flo
 
 enum { TILE = 64 };
 
-/* Rows [r, r + rows) of columns [c, c + cols), to y and the transposed matrix. */
+/* Casts rows [r, r + rows) of columns [c, c + cols) to y and to the transposed matrix. */
 static void cast_tile(struct mat y, struct mat x, int64_t r, int64_t rows, int64_t c,
 	int64_t cols, float scale)
 {
 	uint8_t tile[TILE][TILE];
-	float room[PIECE], scaled[TILE];
+	float buf[PIECE], scaled[TILE];
 	for (int64_t i = 0; i < rows; i++) {
 		int64_t at = (r + i) * x.cols + c;
-		round_run(scaled, piece_load(x, at, cols, room), cols, DT_F32, scale);
+		round_run(scaled, piece_load(x, at, cols, buf), cols, DT_F32, scale);
 		narrow_byte(tile[i], y.type, scaled, cols);
 		if (y.p)
 			memcpy(address(y, at), tile[i], (size_t)cols);
@@ -134,7 +134,7 @@ void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat 
 	*inverse = 1.0f / scale;
 }
 
-/* ---- numbers of messages ----------------------------------------------------------------- */
+/* ---- elements of messages ---------------------------------------------------------------- */
 
 void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 {
@@ -142,9 +142,9 @@ void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 	BUG_ON(type != DT_BF16 && type != DT_F16);
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t i = 0; i < size; i += PIECE) {
-		float room[PIECE];
+		float buf[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		narrow_half(y + i, type, piece_load(x, i, n, room), n);
+		narrow_half(y + i, type, piece_load(x, i, n, buf), n);
 	}
 }
 
@@ -163,9 +163,9 @@ void K(narrow_scaled)(struct device *d, uint8_t *y, struct mat x, const float *a
 	int64_t size = mat_size(x);
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t i = 0; i < size; i += PIECE) {
-		float room[PIECE], scaled[PIECE];
+		float buf[PIECE], scaled[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		round_run(scaled, piece_load(x, i, n, room), n, DT_F32, scale);
+		round_run(scaled, piece_load(x, i, n, buf), n, DT_F32, scale);
 		narrow_byte(y + i, DT_E4M3, scaled, n);
 	}
 }
@@ -188,9 +188,9 @@ void K(amax)(struct device *d, float *to, struct mat x)
 	int32_t max = (int32_t)bits_of(*to);
 #pragma omp parallel for reduction(max : max) if (size > PARALLEL_FROM)
 	for (int64_t i = 0; i < size; i += PIECE) {
-		float room[PIECE];
+		float buf[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		int32_t most = most_of(piece_load(x, i, n, room), n);
+		int32_t most = max_size_bits(piece_load(x, i, n, buf), n);
 		max = most > max ? most : max;
 	}
 	*to = float_of((uint32_t)max);

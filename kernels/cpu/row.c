@@ -1,21 +1,21 @@
 /*
  * Inference, a row at a time: the result of a row does not depend on the other rows, so
- * decoding with a KV cache gives the bits of decoding without.
+ * decoding with a KV cache gives the same bits as decoding without.
  */
 #include "kernels/cpu/cpu.h"
 
 #include <omp.h>
 
-/* A tile of the result keeps its sums in registers, and reads each number once. It needs rows enough to be
- * worth more than the order in which dot() reads memory; and where a v16 is several registers, tiles
- * are no faster. */
+/* A tile of the result keeps its sums in registers, and reads each element once. Only with enough
+ * rows is that worth more than the order in which dot() reads memory; and where a v16 takes several
+ * registers, tiles are not faster. */
 #if defined(__AVX512F__)
 enum { TILE = 4, TILES_FROM = 16 };
 #else
 enum { TILE = 1, TILES_FROM = INT32_MAX };
 #endif
 
-/* out[i][j] = dot(x[i], w[j]) with the same bits: dot()'s four sums, one after the other. */
+/* out[i][j] = dot(x[i], w[j]), with its bits: computes the four sums of dot() one after another. */
 static void dots(float out[TILE][TILE], const float *x, int64_t x_stride, const float *w,
 	int64_t w_stride, int64_t n)
 {
@@ -47,7 +47,7 @@ static void dots(float out[TILE][TILE], const float *x, int64_t x_stride, const 
 		}
 }
 
-/* y = x w^T in whole tiles of columns [c, c + cols); the number of rows that they cover. */
+/* y = x w^T in whole tiles of columns [c, c + cols); returns the number of rows that they cover. */
 static int64_t linear_tiles(
 	struct mat y, struct mat x, struct mat w, const float *b, int64_t c, int64_t cols)
 {
@@ -89,14 +89,14 @@ void K(linear_row)(
 
 /* ---- attention --------------------------------------------------------------------- */
 
-/* The keys and values of a head; their rows are `stride` apart. window: struct attn's. */
+/* The keys and values of a head; their rows are `stride` apart. window: as in struct attn. */
 struct keys_values {
 	const float *k, *v;
 	int64_t stride, dim, window;
 	float scale;
 };
 
-/* s[j] = scale q k of keys [first, n) */
+/* s[j] = scale q k[j] for keys [first, n) */
 static void scores(
 	float *s, const float *q, const struct keys_values *x, int64_t first, int64_t n)
 {
@@ -104,8 +104,8 @@ static void scores(
 		s[j] = x->scale * dot(q, x->k + j * x->stride, x->dim);
 }
 
-/* Replaces n scores by exp(score - max), those of keys before the window by 0; returns the inverse of their
- * sum. */
+/* Replaces n scores by exp(score - max), and scores of keys before the window by 0; returns 1 /
+ * their sum. */
 static float softmax(float *s, const struct keys_values *x, int64_t n)
 {
 	for (int64_t j = 0; x->window && j < n - x->window; j++)
@@ -116,7 +116,7 @@ static float softmax(float *s, const struct keys_values *x, int64_t n)
 	return 1.0f / sum_of(s, n);
 }
 
-/* o += s v of elements [e, dim), for keys [first, n) */
+/* o += s v for elements [e, dim) and keys [first, n) */
 static void weigh(float *o, const float *s, const struct keys_values *x, int64_t first,
 	int64_t n, int64_t e)
 {
@@ -136,7 +136,7 @@ static void attend(
 		o[e] *= inverse;
 }
 
-/* o[TILE] = s v for n keys, from element e on, which are `vectors` vectors. s has rows of s_stride. */
+/* o[TILE] = s v for n keys and `vectors` vectors of elements from e on; s has rows of s_stride. */
 static inline __attribute__((always_inline)) void weigh_tile(float *o, int64_t o_stride,
 	const float *s, int64_t s_stride, const struct keys_values *x, int64_t n,
 	int64_t e, const int vectors)
@@ -156,8 +156,8 @@ static inline __attribute__((always_inline)) void weigh_tile(float *o, int64_t o
 			v16_store(o + i * o_stride + e + 16 * l, c[i][l]);
 }
 
-/* TILE queries, of which query i has n + i keys. The bits are those of attend(), but keys and values are read
- * once for all. */
+/* attend() for TILE queries, with the same bits; query i has n + i keys. Keys and values are read
+ * once for all queries. */
 static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_stride,
 	const struct keys_values *x, int64_t n, float *s, int64_t s_stride)
 {
@@ -188,9 +188,9 @@ static void attend_tile(float *o, int64_t o_stride, const float *q, int64_t q_st
 	}
 }
 
-/* So many of the first keys are left out, which no query from n keys on sees: as many as leave sum_of() in its
- * order, so that a row has the same bits alone and in a tile. */
-static int64_t left_out(int64_t n, int64_t window)
+/* Returns the number of first keys to skip, since no query with at least n keys attends to them. It
+ * keeps the order of sum_of(), so that a row has the same bits alone and in a tile. */
+static int64_t skipped_keys(int64_t n, int64_t window)
 {
 	enum { STEP = 32 };
 	return window ? max64(0, n - window) / STEP * STEP : 0;
@@ -214,7 +214,7 @@ void K(attn_row)(struct device *d, struct mat o, struct mat q, struct mat k, str
 		float *mine = s + omp_get_thread_num() * tile * longest;
 		float *out = mat_row(o, i) + h * dim;
 		const float *in = mat_row(q, i) + h * dim;
-		int64_t n = first + i + 1, from = left_out(n, window);
+		int64_t n = first + i + 1, from = skipped_keys(n, window);
 		int64_t at = from * k.cols + h / group * dim;
 		const struct keys_values x = {(const float *)k.p + at,
 			(const float *)v.p + at, k.cols, dim, window, scale};

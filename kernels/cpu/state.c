@@ -13,7 +13,7 @@ static void write_copy(const struct update_part *x)
 		piece_store(x->copy, i, min64(PIECE, n - i), x->p + i);
 }
 
-/* Defines a kernel that updates each of its vectors by NAME_part(). */
+/* Defines a kernel that calls NAME_part() for each of its vectors. */
 #define UPDATE(name)                                                              \
 	void K(name)(struct device * d, const struct update_part *x, int n_parts, \
 		const struct update *o)                                           \
@@ -91,7 +91,7 @@ static void muon_update_part(const struct update_part *x, const struct update *o
 }
 UPDATE(muon_update)
 
-/* The index of the first element of a slice's row in the matrix, and the step between elements. */
+/* Returns the index in the matrix of a slice's row; *step: from one element to the next. */
 static int64_t sliced_at(
 	const struct sliced *s, int64_t slice, int64_t row, int64_t *step)
 {
@@ -142,10 +142,10 @@ void K(axpby)(struct device *d, struct mat y, float a, struct mat x, float b)
 	BUG_ON(x.type != y.type);
 #pragma omp parallel for if (size > PARALLEL_FROM)
 	for (int64_t i = 0; i < size; i += PIECE) {
-		float room_x[PIECE], room_y[PIECE];
+		float buf_x[PIECE], buf_y[PIECE];
 		int64_t n = min64(PIECE, size - i);
-		const float *from = piece_load(x, i, n, room_x);
-		float *to = piece_load(y, i, n, room_y);
+		const float *from = piece_load(x, i, n, buf_x);
+		float *to = piece_load(y, i, n, buf_y);
 		for (int64_t j = 0; j < n; j++)
 			to[j] = a * from[j] + b * to[j];
 		piece_store(y, i, n, to);
@@ -236,10 +236,10 @@ void K(copy)(struct device *d, struct mat to, struct mat from)
 int64_t K(find_nonfinite)(struct device *d, struct mat x)
 {
 	int64_t size = mat_size(x);
-	float room[PIECE];
+	float buf[PIECE];
 	for (int64_t i = 0; i < size; i += PIECE) {
 		int64_t n = min64(PIECE, size - i);
-		const float *p = piece_load(x, i, n, room);
+		const float *p = piece_load(x, i, n, buf);
 		for (int64_t j = 0; j < n; j++)
 			if (!isfinite(p[j]))
 				return i + j;

@@ -3,9 +3,9 @@
  * `#pragma omp parallel for` (libgomp's manual, "The libgomp ABI").
  *
  * libgomp's threads spin for milliseconds when they wait, which only environment variables
- * at the start of a program can change. On a machine with other load, a step then waits for
- * threads that are not scheduled: measured 12 times slower with one busy process on two cores.
- * These threads spin for some microseconds and then sleep.
+ * at program start can change. On a machine with other load, a step then waits for threads that
+ * are not scheduled: 12 times slower with one busy process on two cores. The threads of this
+ * pool spin for some microseconds and then sleep.
  *
  * One thread at a time starts parallel regions. A region within another has one thread.
  */
@@ -22,7 +22,7 @@ enum { MAX_THREADS = 1024, MIN_SPINS = 200, MAX_SPINS = 4000 };
 enum { LOOP_NEW, LOOP_INIT, LOOP_READY };
 
 struct worker {
-	_Alignas(64) atomic_uint region; /* number of the last region to run */
+	_Alignas(64) atomic_uint region; /* index of the last region to run */
 	atomic_uint asleep;
 	int id;
 	pthread_t thread;
@@ -31,17 +31,17 @@ struct worker {
 static struct {
 	struct worker *workers; /* [0] is not used: the caller is thread 0 */
 	int n_started;		/* workers 1 .. n_started run */
-	int threads;		/* of a region without a num_threads clause */
+	int threads;		/* per region without a num_threads clause */
 	void (*fn)(void *);
 	void *data;
-	int team;			  /* threads of the region */
-	_Alignas(64) atomic_uint running; /* workers of the region that have not ended */
+	int team;			  /* threads in the region */
+	_Alignas(64) atomic_uint running; /* workers that have not finished the region */
 	_Alignas(64) atomic_uint loop;	  /* state of the region's loop: LOOP_... */
 	atomic_long next;
 	long end, chunk;
 } pool = {.threads = 1};
 
-static _Thread_local int my_id, my_team = 1, depth; /* of regions */
+static _Thread_local int my_id, my_team = 1, depth; /* depth: of nested regions */
 
 static inline void pause_a_little(void)
 {
@@ -65,7 +65,7 @@ static void adapt_spins(bool success)
 	spins = spins < MIN_SPINS ? MIN_SPINS : spins > MAX_SPINS ? MAX_SPINS : spins;
 }
 
-/* Waits until *word differs from `old`, and returns it. *asleep: the writer must wake this thread. */
+/* Blocks until *word differs from `old`; returns it. *asleep: the writer must wake this thread. */
 static unsigned wait_change(atomic_uint *word, unsigned old, atomic_uint *asleep)
 {
 	for (int i = 0; i < spins; i++) {
@@ -102,8 +102,8 @@ static void *work(void *with)
 	return NULL;
 }
 
-/* Starts workers 1 .. n, unless they run; fewer if threads cannot be created. Returns how many of
- * them run. */
+/* Starts workers 1 .. n unless they run, or fewer if threads cannot be created. Returns the
+ * number of them that run. */
 static int start_workers(int n)
 {
 	if (!pool.workers)
@@ -189,8 +189,8 @@ void GOMP_parallel(void (*fn)(void *), void *data, unsigned num_threads, unsigne
 	depth--;
 }
 
-/* A region has one loop, which the first thread to arrive initialises. Within another region there is one
- * thread, which gets all of it. */
+/* A region has one loop, which the first thread to arrive initializes. A nested region has one
+ * thread, which gets the whole loop. */
 _Bool GOMP_loop_nonmonotonic_dynamic_start(
 	long start, long end, long step, long chunk, long *from, long *to)
 {

@@ -5,14 +5,14 @@ enum { MAX_CODE = 127 };
 static const int32_t infinite = 0x7f800000;
 static const uint32_t upper = 0xffff0000u;
 
-/* The last word of the counter distinguishes these numbers from those of keep_random. */
+/* Returns a random word. The last word of the counter separates this stream from keep_random's. */
 static inline uint32_t random_bits(const struct rng_stream *c, int64_t number)
 {
 	uint64_t at = (uint64_t)number;
 	return philox(c->key, (uint32_t)at, (uint32_t)(at >> 32), 0, 1).x[0];
 }
 
-/* Adds a random number to the dropped bits: the probability of a carry is their fraction of the
+/* Adds random bits to the dropped bits: the probability of a carry is the dropped fraction of the
  * distance to the next bfloat16. */
 void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream *o)
 {
@@ -27,11 +27,11 @@ void K(round_stochastic)(struct device *d, struct mat x, const struct rng_stream
 	}
 }
 
-/* Rounding to nearest, no code exceeds MAX_CODE, since a scale that is 2^-9 off shifts a code by
- * less than half. For stochastic rounding the scale is rounded up, since clamping would be biased. */
+/* Returns the scale of a row. Rounded to nearest, it leaves no code above MAX_CODE, since an error
+ * of 2^-9 shifts a code by less than half. `up`: for stochastic rounding, as clamping is biased. */
 static float scale_of(const float *x, int64_t n, bool up)
 {
-	int32_t max = most_of(x, n);
+	int32_t max = max_size_bits(x, n);
 	if (max >= infinite)
 		return 0;
 	uint32_t u = bits_of(float_of((uint32_t)max) / MAX_CODE);
@@ -70,7 +70,7 @@ static float quantise_row(float *x, int64_t n, int8_t *codes, const struct rng_s
 		round_codes(x, n, scale);
 	for (int64_t i = 0; i < n && codes; i++)
 		codes[i] = (int8_t)x[i];
-	for (int64_t i = 0; i < n; i++) /* as dequantise gives it: a code has no -0 */
+	for (int64_t i = 0; i < n; i++) /* as dequantise(): a code has no -0 */
 		x[i] = (float)(int32_t)x[i] * scale;
 	return scale;
 }

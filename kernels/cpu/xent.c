@@ -1,7 +1,7 @@
 /* Softmax cross-entropy over slices of the vocabulary. */
 #include "kernels/cpu/pieces.h"
 
-/* lane[l] += the sum of exp(x[i] - max) over i % 16 = l */
+/* lane[l] += the sum of exp(x[i] - max) over all i with i % 16 = l */
 static void sum_exp_piece(float lane[16], const float *x, int64_t n, float max)
 {
 	int64_t i = 0;
@@ -12,50 +12,50 @@ static void sum_exp_piece(float lane[16], const float *x, int64_t n, float max)
 		lane[l] += exp_f(x[i + l] - max);
 }
 
-/* Sum of exp(x - max) over n numbers: in fp32 within blocks, in fp64 over blocks. */
+/* Returns the sum of exp(x - max) over n elements: in fp32 within blocks, in fp64 over blocks. */
 static float sum_exp(struct mat x, int64_t first, int64_t n, float max)
 {
 	enum { BLOCK = 1024 };
-	float room[PIECE];
+	float buf[PIECE];
 	double total = 0;
 	for (int64_t b = 0; b < n; b += BLOCK) {
 		float lane[16] = {0};
 		for (int64_t c = b; c < min64(b + BLOCK, n); c += PIECE) {
 			int64_t m = min64(PIECE, n - c);
-			sum_exp_piece(lane, piece_load(x, first + c, m, room), m, max);
+			sum_exp_piece(lane, piece_load(x, first + c, m, buf), m, max);
 		}
 		total += (double)v16_sum(v16_load(lane));
 	}
 	return (float)total;
 }
 
-/* As max_of(). */
+/* max_of() for matrices of any type. */
 static float max_logit(struct mat x, int64_t first, int64_t n)
 {
-	float room[PIECE], max = -INFINITY;
+	float buf[PIECE], max = -INFINITY;
 	if (x.type == DT_F32)
 		return max_of((const float *)x.p + first, n);
 	for (int64_t c = 0; c < n; c += PIECE) {
 		int64_t m = min64(PIECE, n - c);
-		float top = max_of(piece_load(x, first + c, m, room), m);
+		float top = max_of(piece_load(x, first + c, m, buf), m);
 		max = max > top ? max : top;
 	}
 	return max;
 }
 
-/* Sum of n numbers: in fp32 within pieces, in fp64 over pieces. */
+/* Returns the sum of n elements: in fp32 within pieces, in fp64 over pieces. */
 static float sum_logits(struct mat x, int64_t first, int64_t n)
 {
-	float room[PIECE];
+	float buf[PIECE];
 	double total = 0;
 	for (int64_t c = 0; c < n; c += PIECE) {
 		int64_t m = min64(PIECE, n - c);
-		total += (double)sum_of(piece_load(x, first + c, m, room), m);
+		total += (double)sum_of(piece_load(x, first + c, m, buf), m);
 	}
 	return (float)total;
 }
 
-/* A slice's addend of (1 - e) x[t] + e (mean of x); `hit` is x[t], or -infinity. */
+/* Returns a slice's addend of (1 - e) x[t] + e (mean of x); `hit` is x[t], or -infinity. */
 static float smoothed(float hit, float sum, float e, int64_t vocab)
 {
 	float even = e / (float)vocab * sum;
@@ -69,7 +69,7 @@ void K(xent_stats)(struct device *d, struct xent_stats to, struct mat logits,
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
 		int64_t t = targets[i] - first, row = i * logits.cols;
-		float room[PIECE];
+		float buf[PIECE];
 		bool here = t >= 0 && t < real;
 		if (targets[i] < 0) {
 			to.max[i] = 0, to.sum[i] = 1, to.target[i] = INFINITY;
@@ -77,14 +77,14 @@ void K(xent_stats)(struct device *d, struct xent_stats to, struct mat logits,
 		}
 		to.max[i] = max_logit(logits, row, real);
 		to.sum[i] = real ? sum_exp(logits, row, real, to.max[i]) : 0;
-		to.target[i] = here ? *piece_load(logits, row + t, 1, room) : -INFINITY;
+		to.target[i] = here ? *piece_load(logits, row + t, 1, buf) : -INFINITY;
 		if (terms.smoothing > 0)
 			to.target[i] = smoothed(to.target[i],
 				sum_logits(logits, row, real), terms.smoothing, vocab);
 	}
 }
 
-/* The canonical tree over slices: pairs of neighbours; a node without one passes up. */
+/* Sums over slices by the canonical tree: pairs of neighbors; a node without a pair moves up. */
 static float join_tree(const float *max, const float *sum, int64_t rows, int64_t begin,
 	int64_t end, int64_t n_slices, float top)
 {
@@ -97,7 +97,7 @@ static float join_tree(const float *max, const float *sum, int64_t rows, int64_t
 	return left + join_tree(max, sum, rows, middle, end, n_slices, top);
 }
 
-/* The same tree, of addends. */
+/* Sums addends by the same tree. */
 static float add_tree(
 	const float *x, int64_t rows, int64_t begin, int64_t end, int64_t n_slices)
 {
@@ -146,14 +146,13 @@ void K(xent_bwd)(struct device *d, struct mat logits, const float *lse,
 #pragma omp parallel for if (mat_size(logits) > PARALLEL_FROM)
 	for (int64_t i = 0; i < logits.rows; i++) {
 		int64_t t = targets[i] - first, row = i * logits.cols;
-		int64_t some =
-			targets[i] < 0 ? 0 : real; /* of which the gradient is not 0 */
-		float room[PIECE], all = scale;
+		int64_t some = targets[i] < 0 ? 0 : real; /* columns with a gradient */
+		float buf[PIECE], all = scale;
 		if (terms.z > 0)
 			all *= 1 + 2 * terms.z * lse[i];
 		for (int64_t c = 0; c < some; c += PIECE) {
 			int64_t n = min64(PIECE, some - c);
-			float *x = piece_load(logits, row + c, n, room);
+			float *x = piece_load(logits, row + c, n, buf);
 			for (int64_t j = 0; j < n; j++)
 				x[j] = all * exp_f(x[j] - lse[i]) - even;
 			if (t >= c && t < c + n)

@@ -1,9 +1,9 @@
 /*
  * Shared by the forward and the backward of attention. A block keeps one tile of its own side
- * (queries or keys) and goes over the tiles of the other side, which are copied to shared
- * memory while the tile before is computed. A warp has 16 or 32 of the block's rows with all
- * columns of every matmul, in the layout of mma(); so one warp has a whole row, and computed
- * probabilities are an operand of the next matmul in the registers where they are.
+ * (queries or keys) and loops over the tiles of the other side, which are copied to shared
+ * memory while the previous tile is computed. A warp has 16 or 32 of the block's rows with all
+ * columns of every matmul, in the layout of mma(). So one warp has a whole row, and computed
+ * probabilities are an operand of the next matmul without leaving their registers.
  *
  * 16-bit types use tensor cores and 2^x; fp32 uses fmaf and expf. The kernels are the same: a
  * lane has the same elements of a matrix.
@@ -37,7 +37,7 @@ template <typename T, typename F> static inline void by_head_size(int64_t dim, F
 	else if (dim <= 256)
 		fn(head_size<256>());
 	else
-		BUG_ON("a head of attention of over 256 numbers");
+		BUG_ON("attention heads of more than 256 elements");
 }
 
 /* ---- probabilities ------------------------------------------------------------------ */
@@ -45,8 +45,8 @@ template <typename T, typename F> static inline void by_head_size(int64_t dim, F
 #define LOG2_E 1.44269504f
 #define LN_2 0.693147181f
 
-/* Scores are in units of 1 for fp32 and of log 2 for 16-bit types. */
-template <typename T> static __host__ __device__ constexpr float units_a_one(void)
+/* The units per 1 of scores: scores are in units of 1 for fp32, and of log 2 for 16-bit types. */
+template <typename T> static __host__ __device__ constexpr float units_per_one(void)
 {
 	return sizeof(T) == 4 ? 1 : LOG2_E;
 }
@@ -56,15 +56,15 @@ template <typename T> static __device__ inline float exp_units(float x)
 	return sizeof(T) == 4 ? expf(x) : exp2_fast(x);
 }
 
-/* The natural logarithm of sum e^x, with x in units. */
+/* Returns the natural logarithm of sum e^x, with x in units. */
 template <typename T> static __device__ inline float log_units(float x, float sum)
 {
 	return sizeof(T) == 4 ? x + logf(sum) : (x + log2f(sum)) * LN_2;
 }
 
-/* The rows of the other side's tile that a row at `pos` attends to (KEYS: that attend to it). */
+/* Returns the rows of the other side's tile that a row at `pos` attends to (KEYS: attended by). */
 template <bool KEYS>
-static __device__ inline struct tile_span seen(struct tile_span theirs, int pos)
+static __device__ inline struct tile_span attended_rows(struct tile_span theirs, int pos)
 {
 	if (KEYS)
 		theirs.from = max(theirs.from, pos - theirs.pos);
@@ -73,10 +73,10 @@ static __device__ inline struct tile_span seen(struct tile_span theirs, int pos)
 	return theirs;
 }
 
-/* Whether rows [pos, pos + rows) attend to all of the other side's tile, of `size` rows; to
- * any of it. */
+/* Returns true if rows [pos, pos + rows) attend to all of the other side's tile, of `size` rows;
+ * any_attends(): to any row of it. (KEYS: if the tile attends to the rows.) */
 template <bool KEYS>
-static __device__ inline bool sees_all(
+static __device__ inline bool all_attend(
 	struct tile_span theirs, int size, int pos, int rows)
 {
 	bool before = KEYS ? pos + rows - 1 <= theirs.pos : theirs.pos + size - 1 <= pos;
@@ -84,7 +84,7 @@ static __device__ inline bool sees_all(
 }
 
 template <bool KEYS>
-static __device__ inline bool sees_any(struct tile_span theirs, int pos, int rows)
+static __device__ inline bool any_attends(struct tile_span theirs, int pos, int rows)
 {
 	return KEYS ? pos <= theirs.pos + theirs.to - 1
 		    : theirs.pos + theirs.from <= pos + rows - 1;
@@ -94,7 +94,7 @@ struct drop {
 	struct philox_key key;
 	const uint32_t *step;
 	uint32_t first_sample, first_head;
-	uint32_t below; /* random words below it drop */
+	uint32_t below; /* smaller random words mean drop */
 	float scale;
 };
 
@@ -107,8 +107,8 @@ static inline struct drop drop_of(const struct attn *a)
 }
 
 /*
- * keep[] of the four elements that a lane has in 16 x 8 scores, whose first row and column
- * are at positions `row` and `col`; rows are keys if KEYS, else queries. A Philox block is
+ * Computes keep[] of the four elements that a lane has in 16 x 8 scores. `row` and `col` are the
+ * positions of the first row and column; rows are keys if KEYS, else queries. A Philox block is
  * for one query and four consecutive keys: lanes that need words of the same blocks compute
  * one block each and exchange words.
  */
@@ -120,8 +120,8 @@ static __device__ inline void drop_places(
 	uint32_t high = (d.first_head + head) << 20, sample = d.first_sample + batch;
 	uint32_t step = __ldg(d.step), w[4];
 	if (KEYS) {
-		/* The four lanes with rows 4j .. 4j + 3: lane i computes the block of element i
-		 * of each and receives word i of the four blocks: a transposition. */
+		/* Four lanes have rows 4j .. 4j + 3: lane i computes the block of element i of each
+		 * and receives word i of the four blocks: a transposition. */
 		int key = row + (g & ~3) + (g & 2) * 4, query = col + 2 * t + (g & 1);
 		struct philox_block x =
 			philox(d.key, high | key >> 2, query, sample, step);
@@ -174,8 +174,8 @@ static __device__ inline float value_if(const float *x, bool there)
 	return there ? *x : 0;
 }
 
-/* Stores c times the factor of each row to rows [row, row + 16 MT) of a tile; `add`: added to
- * them, in fp32. */
+/* Stores c times the factor of each row to rows [row, row + 16 MT) of a tile; with `add`, adds
+ * to them, in fp32. */
 template <typename T, int D, int MT>
 static __device__ inline void put_rows(struct heads m, int batch, int head,
 	struct tile_span s, int row, const float (&c)[MT][D / 8][4],

@@ -2,19 +2,19 @@
  * Attention, backward. With p = exp(s - lse), m the dropout mask and dp = dout v^T m: dv = (p m)^T
  * dout; ds = p (dp - delta); dq = scale ds k; dk = scale ds^T q.
  *
- * One kernel does both halves: a block has a tile of keys and goes over the queries that attend to
- * them (`KEYS`), or a tile of queries and goes over keys. So each gradient is in the registers of
- * one warp and its terms are added in a fixed order: scores and dp are computed twice, seven
- * matmuls instead of five, but there are no atomics and no stored partial sums.
+ * One kernel does both halves: a block has a tile of keys and loops over the queries that attend to
+ * them (`KEYS`), or has a tile of queries and loops over keys. So each gradient is in the registers
+ * of one warp and its terms are added in a fixed order. Scores and dp are computed twice, seven
+ * matmuls instead of five, but this needs neither atomics nor stored partial sums.
  */
 #include "kernels/cuda/attn_bwd.h"
 #include "kernels/cuda/attn_hopper.h"
 #include "kernels/cuda/pack.h"
 
-/* What a launch computes. Heads larger than 128 do not have the registers for dk and dv in one. */
+/* What a launch computes. Heads larger than 128 lack the registers for dk and dv in one launch. */
 enum bwd_part { QUERIES, KEYS_AND_VALUES, KEYS_ONLY, VALUES_ONLY };
 
-/* ROWS: of the block's tile; COLS: of the other side's tile. */
+/* ROWS: rows of the block's tile; COLS: rows of the other side's tile. */
 template <typename T, int D, enum bwd_part PART>
 struct bwd_shape {
 	static constexpr bool WIDE = sizeof(T) == 4, KEYS = PART != QUERIES;
@@ -22,7 +22,7 @@ struct bwd_shape {
 	static constexpr int MT = TWICE ? 2 : 1, WARPS = !WIDE && D > 128 ? 8 : 4;
 	static constexpr int THREADS = WARPS * WARP;
 	static constexpr bool SMALL = !KEYS && D <= 32;
-	static constexpr int BLOCKS = D > 128 ? 1 : 2 + SMALL; /* a multiprocessor */
+	static constexpr int BLOCKS = D > 128 ? 1 : 2 + SMALL; /* per multiprocessor */
 	static constexpr int ROWS = 16 * MT * WARPS, COLS = D > 128 ? 16 : 32;
 	static constexpr int BYTES = (2 * ROWS + 4 * COLS) * D * (int)sizeof(T);
 	static constexpr bool DX = PART != VALUES_ONLY; /* dq, or dk */
@@ -31,7 +31,7 @@ struct bwd_shape {
 
 enum { DELTA_WARPS = 8 };
 
-/* delta = the sum of dout o over a head, one warp for each. */
+/* delta = the sum of dout o over a row of a head, which one warp computes. */
 template <typename T, typename O>
 static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
 	delta(const struct bwd_args x, int64_t n)
@@ -51,8 +51,8 @@ static __global__ void __launch_bounds__(DELTA_WARPS *WARP)
 		x.delta[i] = sum;
 }
 
-/* How LANES lanes read a row of delta_rows(): each PACKS times N numbers of dout and of o, of rows
- * that are GROUPS apart, EACH of them at once. */
+/* How LANES lanes read a row in delta_rows(): a lane reads PACKS packs of N elements of dout and of
+ * o, for EACH rows at once, which are GROUPS apart. */
 template <typename T, typename O, int LANES> struct delta_shape {
 	static constexpr int N = sizeof(O) == 4 ? 4 : PER_PACK<T>,
 			     PACKS = LANES == WARP && N < 8 ? 2 : 1;
@@ -60,9 +60,9 @@ template <typename T, typename O, int LANES> struct delta_shape {
 	static constexpr int EACH = 4 / PACKS, ROWS = GROUPS * EACH;
 };
 
-/* The same, with accesses of 16 bytes and as many lanes as a row has: a lane adds the products of its
- * numbers in their order, then the lanes add up their sums, as in warp_sum(). Blocks are in the order
- * of memory: the heads of some rows, then the next rows. */
+/* delta() with 16-byte accesses and as many lanes as a row needs: a lane adds the products of its
+ * elements in order, then the lanes add their sums as in warp_sum(). Blocks are in the order of
+ * memory: all heads of some rows, then the next rows. */
 template <typename T, typename O, int LANES, bool WHOLE>
 static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
 	delta_rows(const struct bwd_args x, unsigned tiles)
@@ -83,7 +83,7 @@ static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
 		int left = row < x.q.rows ? x.q.dim - col : 0;
 		const T *dout_at = dout + row * x.dout.stride + col;
 		const O *o_at = o + row * x.o.stride + col;
-		if (WHOLE) { /* rows of whole packs: no loops over their numbers */
+		if (WHOLE) { /* rows of whole packs: no loops over elements */
 			a[i] = left > 0 ? fetch<S::N>(dout_at, S::N, true) : a[i];
 			b[i] = left > 0 ? fetch<S::N>(o_at, S::N, true) : b[i];
 		} else {
@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
 
 /* ---- a tile of scores ---------------------------------------------------------------- */
 
-/* Values of queries (lse or delta), for a lane's rows, or its columns if KEYS. */
+/* Values of queries (lse or delta) for a lane's rows, or for its columns if KEYS. */
 template <bool KEYS, int MT, int NT> struct of_queries {
 	float x[KEYS ? NT : MT][2];
 
@@ -120,7 +120,7 @@ template <bool KEYS, int MT, int NT> struct of_queries {
 	}
 };
 
-/* Loads lse or delta times `factor`, or `otherwise` outside the chunk. */
+/* Loads lse or delta times `factor`; outside the chunk, the value is `otherwise`. */
 template <bool KEYS, int MT, int NT>
 static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
 	const float *from, float factor, float otherwise, struct tile_span s, int row)
@@ -134,7 +134,7 @@ static __device__ inline void load_queries(struct of_queries<KEYS, MT, NT> &to,
 	}
 }
 
-/* Sets probabilities to 0 where a key is before the first one of the query. */
+/* Sets probabilities to 0 where a key is before the query's first key. */
 template <bool KEYS, int COLS, int MT, int NT>
 static __device__ inline void hide_earlier(float (&p)[MT][NT][4], struct starts starts,
 	int batch, struct tile_span theirs, struct tile_span mine, int row)
@@ -160,17 +160,17 @@ static __device__ inline void hide_earlier(float (&p)[MT][NT][4], struct starts 
 	}
 }
 
-/* Scores to probabilities: 0 where masked. */
+/* Turns scores into probabilities, 0 where masked. */
 template <typename T, bool KEYS, int COLS, int MT, int NT>
 static __device__ inline void probabilities(float (&s)[MT][NT][4],
 	const struct of_queries<KEYS, MT, NT> &lse, float scale, struct tile_span theirs,
 	int pos)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
-	bool all = sees_all<KEYS>(theirs, COLS, pos, 16 * MT);
+	bool all = all_attend<KEYS>(theirs, COLS, pos, 16 * MT);
 #pragma unroll
 	for (int i = 0; i < MT * 2; i++) {
-		struct tile_span cols = seen<KEYS>(theirs, pos + 8 * i + g);
+		struct tile_span cols = attended_rows<KEYS>(theirs, pos + 8 * i + g);
 #pragma unroll
 		for (int n = 0; n < NT * 2; n++) {
 			int col = n / 2 * 8 + 2 * t + n % 2, e = i % 2 * 2 + n % 2;
@@ -195,7 +195,7 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 	const struct tile_span queries = S::KEYS ? theirs : mine;
 	int64_t state = ((int64_t)batch * x.n_heads + head) * x.q.rows;
 	/* lse = infinity: probabilities are 0. */
-	load_queries(lse, x.lse + state, units_a_one<T>(), INFINITY, queries, row);
+	load_queries(lse, x.lse + state, units_per_one<T>(), INFINITY, queries, row);
 	float p[MT][NT][4] = {}, ds[MT][NT][4] = {};
 	matmul<D>(p, my_x, row, their_x);
 	probabilities<T, S::KEYS, S::COLS>(p, lse, x.score, theirs, mine.pos + row);
@@ -262,7 +262,7 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	T *my_x = (T *)shared, *my_y = my_x + S::ROWS * D;
 	T *their_x = my_y + S::ROWS * D, *their_y = their_x + 2 * TILE;
 
-	/* The first keys and the last queries have the most tiles: first. */
+	/* The first keys and the last queries have the most tiles, so they are first. */
 	struct tile_runs my_runs = S::KEYS ? x.k_runs : x.q_runs;
 	int n_heads = S::KEYS ? x.n_heads / x.group : x.n_heads;
 	int tiles = all_tiles(my_runs, S::ROWS), task = blockIdx.x / tiles;
@@ -289,13 +289,13 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	for (int i = 0; i < n; i++) {
 		int here = i % 2 * TILE, other = TILE - here;
 		copy_wait<0>();
-		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
+		__syncthreads(); /* this tile is loaded; no warp reads the previous one */
 		load_theirs<T, D, PART>(
 			their_x + other, their_y + other, x, batch, head, v, n, i + 1);
 		struct tile_span theirs = visible_tile(
 			S::KEYS ? x.q_runs : x.k_runs, S::COLS, v, S::KEYS ? i % v.n : i);
 		int q_head = S::KEYS ? head * x.group + i / v.n : head;
-		if (sees_any<S::KEYS>(theirs, mine.pos + row, 16 * S::MT))
+		if (any_attends<S::KEYS>(theirs, mine.pos + row, 16 * S::MT))
 			bwd_tile<T, D, PART, DROP, STARTS>(dx, dv, x, batch, q_head, mine,
 				row, theirs, my_x, my_y, their_x + here, their_y + here);
 	}
@@ -368,7 +368,7 @@ static void bwd_all(struct device *d, const struct bwd_args &x, int64_t batch, b
 	bwd_launch<T, D, QUERIES>(d, x, batch, drop);
 }
 
-/* A gradient is fp32, or has the operands' type if this call computes all of it. */
+/* Checks that a gradient is fp32, or has the operands' type and this call computes all of it. */
 static void check_gradient(struct mat gradient, struct mat operand, bool begin)
 {
 	BUG_ON(gradient.type != DT_F32 && (gradient.type != operand.type || !begin));
@@ -391,12 +391,12 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 			delta, runs_of(a->q_rows, a->q_first),
 			runs_of(a->k_rows, a->k_first), (int)a->heads,
 			(int)(a->heads / a->kv_heads), a->scale,
-			a->scale * units_a_one<T>(), drop_of(a), begin, starts_of(a)};
+			a->scale * units_per_one<T>(), drop_of(a), begin, starts_of(a)};
 		if (begin && x.o.wide)
 			delta_launch<T, float>(d, x, a->batch);
 		else if (begin)
 			delta_launch<T, T>(d, x, a->batch);
-		if (x.dout.whole && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))
+		if (x.dout.whole && attn_hopper_supports(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_bwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {
 			bwd_all<T, decltype(size)::value>(d, x, a->batch, a->drop.p > 0);

@@ -1,4 +1,4 @@
-/* Shared by the attention backward of attn_bwd.cu and that of attn_hopper_bwd.cu. */
+/* Shared by the attention backwards of attn_bwd.cu and attn_hopper_bwd.cu. */
 #pragma once
 
 #include "kernels/cuda/attn.h"
@@ -9,7 +9,7 @@ struct bwd_args {
 	float *delta;
 	struct tile_runs q_runs, k_runs;
 	int n_heads, group;
-	float scale, score; /* factor of gradients; from q k^T to units */
+	float scale, score; /* factor of gradients; factor from q k^T to units of scores */
 	struct drop drop;
 	bool begin;
 	struct starts starts;

@@ -1,19 +1,19 @@
 /*
- * Attention, forward: a block has a tile of queries of one head and goes over the keys and
+ * Attention, forward: a block has a tile of queries of one head and loops over the keys and
  * values that they attend to, with an online softmax (FlashAttention-2: Dao 2023). The state
  * between calls is in the units of attn.h; o is fp32 and not yet divided by the sum.
  */
 #include "kernels/cuda/attn_fwd.h"
 #include "kernels/cuda/attn_hopper.h"
 
-/* Tile sizes for the 64 K registers and 228 KB of a multiprocessor: MT tiles of 16 rows a
+/* Tile sizes for the 64 K registers and 228 KB of a multiprocessor: MT tiles of 16 rows per
  * warp, 2 where registers suffice, so that each load from shared memory is used twice. */
 template <typename T, int D, bool DROP> struct fwd_shape {
 	static constexpr bool WIDE = sizeof(T) == 4;
 	static constexpr int MT = WIDE || D > 128 ? 1 : 2;
 	static constexpr int WARPS = !WIDE && D > 128 ? 8 : 4;
 	static constexpr int THREADS = WARPS * WARP;
-	static constexpr int BLOCKS = D > 128 ? 1 : 2; /* a multiprocessor */
+	static constexpr int BLOCKS = D > 128 ? 1 : 2; /* per multiprocessor */
 	static constexpr bool FEW = D > 128 || (D == 128 && DROP && !WIDE);
 	static constexpr int QUERIES = 16 * MT * WARPS, KEYS = (WIDE ? 32 : 64) >> FEW;
 	static constexpr int BYTES = (QUERIES + 4 * KEYS) * D * (int)sizeof(T);
@@ -53,13 +53,13 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 	int g = lane_id() / 4, t = lane_id() % 4, pos = mine.pos + row;
 	float s[MT][NT][4] = {};
 	matmul<D>(s, q, row, k);
-	bool all = sees_all<false>(keys, KEYS, pos, 16 * MT);
+	bool all = all_attend<false>(keys, KEYS, pos, 16 * MT);
 	if (STARTS && all) /* the last query has the last start */
 		all = start_at(x.starts, batch, mine, row + 16 * MT - 1) <= keys.pos;
 	if (!all) {
 #pragma unroll
 		for (int i = 0; i < MT * 2; i++) {
-			struct tile_span cols = seen<false>(keys, pos + 8 * i + g);
+			struct tile_span cols = attended_rows<false>(keys, pos + 8 * i + g);
 			if (STARTS)
 				cols.from = max(cols.from,
 					start_at(x.starts, batch, mine, row + 8 * i + g) -
@@ -89,7 +89,7 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 	matmul_held<D>(a.o, s, v);
 }
 
-/* Enqueues the copies of visible tile i, if it exists, to k and v. */
+/* Enqueues the copies of visible tile i to k and v, if the tile exists. */
 template <typename T, int D, bool DROP>
 static __device__ inline void load_keys(T *k, T *v, const struct fwd_args &x, int batch,
 	int kv_head, struct visible keys, int i)
@@ -130,11 +130,11 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 	for (int i = 0; i < keys.n; i++) {
 		int here = i % 2 * TILE, other = TILE - here;
 		copy_wait<0>();
-		__syncthreads(); /* this tile is loaded, and no warp reads the one before */
+		__syncthreads(); /* this tile is loaded; no warp reads the previous one */
 		load_keys<T, D, DROP>(
 			k + other, v + other, x, batch, kv_head, keys, i + 1);
 		struct tile_span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
-		if (sees_any<false>(tile, mine.pos + row, ROWS))
+		if (any_attends<false>(tile, mine.pos + row, ROWS))
 			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, mine, q,
 				row, k + here, v + here);
 	}
@@ -172,9 +172,9 @@ extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat
 			key_heads(k, a), key_heads(v, a), max, sum,
 			runs_of(a->q_rows, a->q_first), runs_of(a->k_rows, a->k_first),
 			(int)a->heads, (int)(a->heads / a->kv_heads),
-			a->scale * units_a_one<T>(), drop_of(a), begin, end,
+			a->scale * units_per_one<T>(), drop_of(a), begin, end,
 			starts_of(a)};
-		if (begin && end && attn_hopper_takes(d, a, q.type, x.q, x.k, x.v))
+		if (begin && end && attn_hopper_supports(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_fwd(d, a, q.type, x);
 		by_head_size<T>(a->dim, [&](auto size) {
 			constexpr int D = decltype(size)::value;

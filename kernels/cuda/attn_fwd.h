@@ -1,4 +1,4 @@
-/* Shared by the attention forward of attn_fwd.cu and that of attn_hopper_fwd.cu. */
+/* Shared by the attention forwards of attn_fwd.cu and attn_hopper_fwd.cu. */
 #pragma once
 
 #include "kernels/cuda/attn.h"
@@ -8,7 +8,7 @@ struct fwd_args {
 	float *max, *sum;
 	struct tile_runs q_runs, k_runs;
 	int n_heads, group;
-	float score; /* factor from q k^T to units */
+	float score; /* factor from q k^T to units of scores */
 	struct drop drop;
 	bool begin, end;
 	struct starts starts;
@@ -34,7 +34,7 @@ static __device__ inline void running_begin(struct running<D, MT> &a)
 	}
 }
 
-/* The index of a row in max and sum. */
+/* Returns the index of a row in max and sum. */
 static __device__ inline int64_t state_at(
 	const struct fwd_args &x, int batch, int head, struct tile_span s, int row)
 {
@@ -42,8 +42,8 @@ static __device__ inline int64_t state_at(
 }
 
 /* Turns scores into probabilities relative to the new running maximum. The caller multiplies
- * earlier sums by `fade`; false: it is 1 in the whole warp, as it usually is after the first
- * keys. */
+ * earlier sums by `fade`. Returns false if it is 1 in the whole warp, as it usually is after the
+ * first keys. */
 template <typename T, int D, int MT, int NT>
 static __device__ inline bool softmax(struct running<D, MT> &a, float (&fade)[MT][2],
 	float (&s)[MT][NT][4], float score)
@@ -87,7 +87,7 @@ static __device__ inline void fade_sums(
 				a.o[m][n][e] *= fade[m][e / 2];
 }
 
-/* Stores the state of the softmax of these rows; factor: of their output. */
+/* Stores the softmax state of these rows; sets the factor of their output. */
 template <typename T, int D, int MT>
 static __device__ inline void fwd_state(float (&factor)[MT][2],
 	const struct running<D, MT> &a, const struct fwd_args &x, int batch, int head,

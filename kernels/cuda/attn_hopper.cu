@@ -1,8 +1,8 @@
-/* Which calls the kernels for sm_90 take, and their tensor maps. */
+/* Which calls use the kernels for sm_90, and their tensor maps. */
 #include "kernels/cuda/attn_hopper.h"
 #include "kernels/cuda/cuda_internal.h"
 
-bool attn_hopper_takes(struct device *d, const struct attn *a, enum dtype type,
+bool attn_hopper_supports(struct device *d, const struct attn *a, enum dtype type,
 	struct heads q, struct heads k, struct heads v)
 {
 	bool sizes = (a->dim > 32 && a->dim <= 64) || (a->dim > 96 && a->dim <= 128);
@@ -53,9 +53,8 @@ CUtensorMap tile_map(
 		CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 	if (rc != CUDA_SUCCESS)
 		die(EX_FAILED,
-			"%s: no map of a tensor of %lld x %lld x %lld x %lld numbers: "
-			"the "
-			"driver's error %d; PT_ATTENTION=mma does without",
+			"%s: cannot map a tensor of %lld x %lld x %lld x %lld elements: "
+			"driver error %d; PT_ATTENTION=mma works without maps",
 			c->model, (long long)batch, (long long)m.rows, (long long)dims[1],
 			(long long)m.dim, (int)rc);
 	return map;

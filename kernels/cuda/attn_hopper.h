@@ -1,12 +1,12 @@
 /*
  * Attention for sm_90 (FlashAttention-3: Shah et al. 2024): two or three consumer warpgroups
  * use wgmma, and a producer warpgroup enqueues TMA copies of tiles into a ring of stages in
- * shared memory. It takes 16-bit types, heads of 64 and 128, no dropout, no documents, and the
- * queries of a chunk with the keys of the same chunk; attn_fwd.cu and attn_bwd.cu take all other
- * calls.
+ * shared memory. It supports 16-bit types, heads of 64 and 128, no dropout, no documents, and the
+ * queries of a chunk with the keys of the same chunk; attn_fwd.cu and attn_bwd.cu compute all
+ * other calls.
  *
  * Rows of such a chunk are in the order of their positions, so a query attends to the keys up
- * to its row. Tiles begin at multiples of 64 rows, and where depends on the rows of a chunk only.
+ * to its row. Tiles begin at multiples of 64 rows; their places depend only on the rows of a chunk.
  */
 #pragma once
 
@@ -14,25 +14,25 @@
 #include "kernels/cuda/attn_fwd.h"
 #include "kernels/cuda/hopper.h"
 
-/* Whether the device has these kernels and they take the call: TMA needs operands that are
- * `whole`. The answer depends on the device, types and shapes only, since callers' addresses
+/* Returns true if the device has these kernels and they support the call: TMA needs operands that
+ * are `whole`. The result depends only on the device, types and shapes, since callers' addresses
  * are multiples of 16. */
-bool attn_hopper_takes(struct device *d, const struct attn *a, enum dtype type,
+bool attn_hopper_supports(struct device *d, const struct attn *a, enum dtype type,
 	struct heads q, struct heads k, struct heads v);
 void attn_hopper_fwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct fwd_args &x);
-/* The gradients; delta is computed already. */
+/* Computes the gradients; delta is already computed. */
 void attn_hopper_bwd(struct device *d, const struct attn *a, enum dtype type,
 	const struct bwd_args &x);
 
 struct attn_work *attn_work(struct device *d);
-/* Whether rows of m are stored by TMA, see rows_store(), and their tensor map. */
+/* Returns true if TMA can store rows of m: rows_store(); rows_map(): their tensor map. */
 bool rows_storable(struct device *d, struct heads m);
 CUtensorMap rows_map(struct device *d, struct heads m, int64_t batch, enum dtype type);
-/* Returns one block for each multiprocessor (persistent blocks), or fewer if there are fewer items. */
+/* Returns a grid with one block per multiprocessor (persistent blocks), or fewer for few items. */
 dim3 grid_of(struct device *d, const struct hopper_order &o);
 
-/* A tensor map with boxes of `rows` rows and PANEL elements of a head. */
+/* Returns a tensor map with boxes of `rows` rows and PANEL elements of a head. */
 CUtensorMap tile_map(
 	struct device *d, struct heads m, int64_t batch, enum dtype type, int rows);
 
@@ -40,17 +40,17 @@ CUtensorMap tile_map(
 
 /*
  * A work item is one tile of rows of one head. The longest items are first, within a section
- * of heads: as many heads as have the rows that their blocks read in the L2 cache.
+ * of heads: as many heads as fit into the L2 cache with the rows that their blocks read.
  *
  * There is one block for each multiprocessor. Block i begins with item i and then takes the
  * next free item, so that the first tiles of an item are copied while the item before it
  * ends. The bits of an item do not depend on the block that computes it.
  */
 struct hopper_order {
-	int tiles, groups, section; /* key heads of all sequences; of a section */
+	int tiles, groups, section; /* per head; key heads: in all, of a section */
 	int heads, kv_heads;	    /* heads that have items; key heads */
 	int items;
-	bool once; /* PT_LAB_OFF=attn-item: consumers compute the place of an item themselves */
+	bool once; /* false: PT_LAB_OFF=attn-item, consumers compute the place of an item */
 	struct attn_work *work;
 };
 
@@ -68,12 +68,12 @@ static inline struct hopper_order order_of(struct device *d, const struct attn *
 }
 
 /* Takes the next item, after the first of each block. */
-static __device__ inline int item_take(const struct hopper_order &o)
+static __device__ inline int next_item(const struct hopper_order &o)
 {
 	return (int)(gridDim.x + atomicAdd(&o.work->taken, 1u));
 }
 
-/* A block takes no more items: the last block sets the counters to zero. */
+/* Ends the items of a block: the last block zeroes the counters. */
 static __device__ inline void items_end(const struct hopper_order &o)
 {
 	__threadfence(); /* its last take is visible before its end */
@@ -98,8 +98,8 @@ static __device__ inline struct hopper_place place_of(
 		kv / o.kv_heads};
 }
 
-/* An item and its place, which the producer computes, while its block's tiles are not free yet, and
- * stores in shared memory. */
+/* An item and its place in shared memory. The producer computes them while its block's tiles are
+ * still in use. */
 struct alignas(16) hopper_item {
 	int item;
 	struct hopper_place at;
@@ -119,15 +119,15 @@ static __device__ inline struct hopper_place place_of(
 
 /* ---- windows --------------------------------------------------------------------------
  *
- * Rows of a chunk that attend to each other with a window. Kernels for calls without one have no code for
- * them: WINDOW is false. */
+ * Rows of a chunk that attend to each other with a window. WINDOW is false for kernels without
+ * windows, which have no code for them. */
 
 static __device__ inline int pos_of(struct tile_runs r, int row)
 {
 	return r.n > 1 && row >= r.len ? r.pos[1] + row - r.len : r.pos[0] + row;
 }
 
-/* The row of the first key that a query attends to. */
+/* Returns the row of the first key that a query attends to. */
 static __device__ inline int first_row(struct tile_runs r, int window, int query)
 {
 	int pos = pos_of(r, query) - window + 1;
@@ -136,7 +136,7 @@ static __device__ inline int first_row(struct tile_runs r, int window, int query
 	return max(0, pos - r.pos[0]);
 }
 
-/* The row of the last query that attends to a key. */
+/* Returns the row of the last query that attends to a key. */
 static __device__ inline int last_row(struct tile_runs r, int window, int key)
 {
 	int pos = pos_of(r, key) + window - 1;
@@ -147,19 +147,19 @@ static __device__ inline int last_row(struct tile_runs r, int window, int key)
 
 /* ---- inside a block -------------------------------------------------------------------- */
 
-/* GROUP_ROWS: of a consumer warpgroup. */
+/* GROUP_ROWS: rows of a consumer warpgroup. */
 enum { CONSUMERS = 2, HOPPER_THREADS = (1 + CONSUMERS) * WARPGROUP, GROUP_ROWS = 64 };
 
-/* Registers of a thread of the producer warpgroup, and of the consumers. Their total must
- * not exceed what the block was launched with, a multiple of 8 a thread: setmaxnreg.inc would
- * wait forever. */
+/* few, many: registers per thread of the producer warpgroup and of the consumers. Their total must
+ * not exceed the registers that the block was launched with, a multiple of 8 per thread, or
+ * setmaxnreg.inc would wait forever. */
 static constexpr bool registers_fit(int few, int many, int consumers = CONSUMERS)
 {
 	int threads = (1 + consumers) * WARPGROUP;
 	return few + consumers * many <= (1 + consumers) * (65536 / threads / 8 * 8);
 }
 
-/* Bytes of tiles and of `other`, with padding to begin at PANEL_ALIGN. */
+/* Returns the bytes of tiles and of `other`, with padding to align the tiles to PANEL_ALIGN. */
 static constexpr int hopper_bytes(int tiles, int other)
 {
 	return PANEL_ALIGN + tiles + other;
@@ -171,13 +171,13 @@ static __device__ inline unsigned char *hopper_room(unsigned char *shared)
 	       (PANEL_ALIGN - shared_address(shared) % PANEL_ALIGN) % PANEL_ALIGN;
 }
 
-/* The warpgroup of this thread, as a value that the compiler knows to be warp-uniform. */
+/* Returns the warpgroup of this thread, as a value that the compiler knows to be warp-uniform. */
 static __device__ inline int warpgroup_id(void)
 {
 	return __shfl_sync(ALL_LANES, threadIdx.x / WARPGROUP, 0);
 }
 
-/* The stage of use i of the ring, and the parity of its phase. */
+/* The stage of the ring at its use i, and the parity of its phase. */
 struct turn {
 	int place, parity;
 };
@@ -198,7 +198,7 @@ static __device__ inline void panels_load(
 			to + i * ROWS * PANEL, map, barrier, i * PANEL, head, row, batch);
 }
 
-/* One arrival for the warp, after all its lanes. */
+/* Arrives once for the warp, after all its lanes. */
 static __device__ inline void warp_arrive(uint64_t *barrier)
 {
 	__syncwarp();
@@ -208,30 +208,30 @@ static __device__ inline void warp_arrive(uint64_t *barrier)
 
 /* ---- rows to global memory ---------------------------------------------------------------
  *
- * A warp writes its 16 rows to its own room in shared memory, from where TMA stores them, while the
- * warp goes on to its next item. TMA leaves out what is outside the chunk and the head. */
+ * A warp writes its 16 rows to its own buffer in shared memory. TMA stores them from there while
+ * the warp continues with its next item, and skips what is outside the chunk and the head. */
 
 enum { WARP_ROWS = 16 };
 
-/* The rooms of this warp are free: what it stored before has been read. */
-static __device__ inline void rooms_wait(void)
+/* Blocks until the buffers of this warp are free: TMA has read what was stored before. */
+static __device__ inline void buffers_wait(void)
 {
 	if (lane_id() == 0)
 		stores_wait();
 	__syncwarp();
 }
 
-/* Enqueues the store of c times the factor of each row to the rows of a head from `row` on. room:
- * [D / PANEL][WARP_ROWS][PANEL], swizzled as TMA expects; the lanes of a store have 32 banks. */
+/* Enqueues the store of c times the factor of each row to the rows of a head from `row` on. buf:
+ * [D / PANEL][WARP_ROWS][PANEL], swizzled as TMA expects; the lanes of a store use 32 banks. */
 template <typename T, int D>
-static __device__ inline void rows_store(T *room, const CUtensorMap *map,
+static __device__ inline void rows_store(T *buf, const CUtensorMap *map,
 	const float (&c)[D / 8][4], const float (&factor)[2], int row, int head,
 	int batch)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
 	for (int n = 0; n < D / 8; n++) {
-		T *panel = room + n / 8 * WARP_ROWS * PANEL;
+		T *panel = buf + n / 8 * WARP_ROWS * PANEL;
 #pragma unroll
 		for (int i = 0; i < 2; i++)
 			*(uint32_t *)(piece<PANEL>(panel, g + 8 * i, n % 8) + 2 * t) =
@@ -243,13 +243,13 @@ static __device__ inline void rows_store(T *room, const CUtensorMap *map,
 	if (lane_id() == 0) {
 #pragma unroll
 		for (int i = 0; i < D / PANEL; i++)
-			tile_store(map, room + i * WARP_ROWS * PANEL, i * PANEL, head,
+			tile_store(map, buf + i * WARP_ROWS * PANEL, i * PANEL, head,
 				row, batch);
 		stores_commit();
 	}
 }
 
-/* Accumulators as the A operand of a matmul. */
+/* Converts accumulators to the A operand of a matmul. */
 template <typename T, int NT>
 static __device__ inline void operand_of(
 	uint32_t (&to)[NT / 2][4], const float (&p)[NT][4])

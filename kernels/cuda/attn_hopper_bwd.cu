@@ -1,9 +1,9 @@
 /*
  * Attention, backward, for sm_90: the formulas and the two halves of attn_bwd.cu. A block has
- * keys and goes over the queries that attend to them, for dk and dv, or has queries and goes
+ * keys and loops over the queries that attend to them, for dk and dv, or has queries and loops
  * over keys, for dq. Scores and the gradients of probabilities are computed in both halves,
- * seven matmuls instead of five: with dq in the first half, many blocks would add to the same
- * rows, in no fixed order or one after the other; and probabilities, which are register
+ * seven matmuls instead of five. With dq in the first half, many blocks would add to the same
+ * rows, in no fixed order or one after another; and probabilities, which are register
  * operands here, would also be needed transposed, through shared memory.
  *
  * In the first half scores are transposed: one row for each key.
@@ -11,12 +11,12 @@
 #include "kernels/cuda/attn_hopper.h"
 
 /*
- * ROWS: of the block's tile, half for each warpgroup; COLS: of the other side's tile. HELD: a
- * warpgroup's rows are in registers, which dk and dv of large heads do not allow. A matmul of
- * 64 columns takes 32 cycles, in which shared memory delivers just the 4 KB of both operands.
+ * ROWS: rows of the block's tile, half for each warpgroup; COLS: rows of the other side's tile.
+ * HELD: a warpgroup's rows are in registers, which dk and dv of large heads do not allow. A matmul
+ * of 64 columns takes 32 cycles, in which shared memory delivers just the 4 KB of both operands.
  *
  * OVERLAP: tensor cores are not idle between two tiles. LATE: the matmul for dk or dq of a tile is
- * enqueued behind the next tile's scores, and overlaps with that tile's probabilities. AHEAD: the
+ * enqueued after the next tile's scores, and overlaps with that tile's probabilities. AHEAD: the
  * next tile's scores are enqueued as soon as this tile's probabilities are computed; large heads
  * leave no registers for them. dk, dv and dq receive the same matmuls in the same order.
  */
@@ -40,25 +40,25 @@ struct hopper_bwd_shape {
 template <class S> struct hopper_bwd_rest {
 	uint64_t mine, mine_free, full[S::STAGES], free[S::STAGES];
 	float lse[S::STAGES][S::COLS],
-		delta[S::STAGES][S::COLS]; /* with KEYS: of the tile's queries */
+		delta[S::STAGES][S::COLS]; /* of the tile's queries, with KEYS */
 	struct hopper_item item;	   /* of the block's rows */
 };
 
-/* x: the operands of q k^T, keys and queries; y: those of dout v^T, values and dout. */
+/* x: the operands of q k^T, keys and queries; y: the operands of dout v^T, values and dout. */
 struct hopper_bwd_args {
 	CUtensorMap my_x, my_y, their_x, their_y, dx, dy; /* dx: dk or dq; dy: dv */
-	bool store_x, store_y;				  /* these by TMA */
+	bool store_x, store_y;				  /* store dx, dy by TMA */
 	struct bwd_args a;
 	struct hopper_order order;
 };
 
-template <class S> struct hopper_bwd_room {
+template <class S> struct hopper_bwd_memory {
 	using T = typename S::T;
 	T *my_x, *my_y, *their_x, *their_y; /* theirs: [STAGES][COLS][D] */
-	T *dx, *dy;			    /* a room for each warp */
+	T *dx, *dy;			    /* a buffer for each warp */
 	struct hopper_bwd_rest<S> *rest;
 
-	__device__ inline explicit hopper_bwd_room(unsigned char *shared)
+	__device__ inline explicit hopper_bwd_memory(unsigned char *shared)
 	{
 		my_x = (T *)hopper_room(shared);
 		my_y = my_x + S::ROWS * S::D;
@@ -69,7 +69,7 @@ template <class S> struct hopper_bwd_room {
 		rest = (struct hopper_bwd_rest<S> *)(dx + S::RESULTS * S::ROWS * S::D);
 	}
 
-	/* The tile at use i of the ring. */
+	/* Returns the tile at use i of the ring. */
 	__device__ inline const T *x_at(int i) const
 	{
 		return their_x + turn_of<S::STAGES>(i).place * S::TILE;
@@ -94,8 +94,8 @@ template <class S> struct hopper_bwd_room {
 
 /* ---- which tiles ---------------------------------------------------------------------- */
 
-/* The rows of an item. The first keys and the last queries, which have the most tiles, are
- * the first items. With KEYS tiles of queries until row `end` attend to some of the keys; else tiles of keys
+/* The rows of an item. The first keys and the last queries, which have the most tiles, are the
+ * first items. With KEYS, queries before row `end` attend to some of the keys; otherwise, keys
  * from row `first` on are visible to some of the queries. */
 template <class S> struct bwd_tile {
 	struct hopper_place at;
@@ -118,8 +118,8 @@ template <class S> struct bwd_tile {
 	}
 };
 
-/* The number of tiles of the other side for rows [begin, end) of a block; for keys, those of
- * all query heads. */
+/* Returns the number of tiles of the other side for rows [begin, end) of a block; for keys, the
+ * tiles of all query heads. */
 template <class S>
 static __device__ inline int their_tiles(
 	const struct bwd_args &x, const struct bwd_tile<S> &t, int begin, int end)
@@ -130,7 +130,7 @@ static __device__ inline int their_tiles(
 	return (min(t.end, end) + COLS - 1) / COLS - t.first / COLS;
 }
 
-/* The first row of tile i, and its head: tiles of queries from the last to the first,
+/* Gets the first row of tile i, and its head: tiles of queries from the last to the first,
  * alternating between heads, so that the first tiles are visible to all keys. */
 template <class S>
 static __device__ inline void their_tile(const struct bwd_args &x,
@@ -149,7 +149,7 @@ static __device__ inline void their_tile(const struct bwd_args &x,
  * outside the chunk they give probabilities of 0. */
 template <class S>
 static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<S> &s, const struct bwd_tile<S> &mine, int first)
+	const struct hopper_bwd_memory<S> &s, const struct bwd_tile<S> &mine, int first)
 {
 	constexpr int D = S::D, TILE = S::TILE, BYTES = TILE * 2;
 	constexpr bool KEYS = S::KEYS;
@@ -193,7 +193,7 @@ static __device__ inline int load_theirs(const struct hopper_bwd_args &x,
 /* Enqueues the block's rows of an item. */
 template <class S>
 static __device__ inline void load_mine(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<S> &s, const struct bwd_tile<S> &mine)
+	const struct hopper_bwd_memory<S> &s, const struct bwd_tile<S> &mine)
 {
 	constexpr int D = S::D;
 	struct hopper_place at = mine.at;
@@ -206,11 +206,11 @@ static __device__ inline void load_mine(const struct hopper_bwd_args &x,
 
 template <class S>
 static __device__ inline void bwd_produce(
-	const struct hopper_bwd_args &x, const struct hopper_bwd_room<S> &s)
+	const struct hopper_bwd_args &x, const struct hopper_bwd_memory<S> &s)
 {
 	int item = blockIdx.x, first = 0, lane = lane_id();
 	for (int round = 0;; round++) {
-		int next = lane == 0 ? item_take(x.order) : 0;
+		int next = lane == 0 ? next_item(x.order) : 0;
 		const struct hopper_item here = item_of(x.order, item);
 		barrier_wait(&s.rest->mine_free, round % 2 ^ 1);
 		if (lane == 0)
@@ -231,8 +231,8 @@ static __device__ inline void bwd_produce(
 
 /* ---- a block's rows --------------------------------------------------------------------- */
 
-/* Rows of a block's side, [ROWS][D] in shared memory, as an operand: those of warpgroup w in
- * shared memory, or this warp's in registers. */
+/* Rows of a block's side, [ROWS][D] in shared memory, as an operand: the rows of warpgroup w in
+ * shared memory, or the rows of this warp in registers. */
 template <class S> struct own_rows {
 	using T = typename S::T;
 	static constexpr int D = S::D;
@@ -253,7 +253,7 @@ template <class S> struct own_rows {
 						 row + lane % 16, k % 4 * 2 + lane / 16));
 	}
 
-	/* Enqueues c = these rows times the rows of a tile of the other side, transposed. */
+	/* Enqueues c = these rows times the transposed rows of a tile of the other side. */
 	template <int NT>
 	__device__ inline void times(float (&c)[NT][4], const T *theirs) const
 	{
@@ -279,16 +279,16 @@ static __device__ inline void add_matmul(
 	wgmma_commit();
 }
 
-/* Stores a warp's rows, from `row` of the block's tile on: by TMA, whose rooms are free. */
+/* Stores a warp's rows, from `row` of the block's tile on; by TMA, if its buffers are free. */
 template <typename T, int D>
 static __device__ inline void store_gradient(struct heads to, bool by_tma,
-	const CUtensorMap *map, T *rooms, const struct bwd_args &x,
+	const CUtensorMap *map, T *buffers, const struct bwd_args &x,
 	struct hopper_place at, int begin, int row, const float (&c)[1][D / 8][4],
 	float scale)
 {
 	const float factor[2] = {scale, scale};
 	if (by_tma) {
-		rows_store<T, D>(rooms + row * D, map, c[0], factor, begin + row, at.head,
+		rows_store<T, D>(buffers + row * D, map, c[0], factor, begin + row, at.head,
 			at.batch);
 		return;
 	}
@@ -299,8 +299,8 @@ static __device__ inline void store_gradient(struct heads to, bool by_tma,
 
 /* ---- keys: dk, dv ----------------------------------------------------------------------- */
 
-/* p: the probabilities of scores s, for keys from `key` on and queries from `query` on; MASKED: with
- * the causal mask; with a WINDOW, this lane's keys are seen until these rows. */
+/* p = the probabilities of scores s, for keys from `key` on and queries from `query` on. MASKED:
+ * with the causal mask. WINDOW: queries up to row until[] attend to this lane's keys. */
 template <bool MASKED, bool WINDOW, int NT>
 static __device__ inline void key_probabilities(float (&p)[NT][4],
 	const float (&s)[NT][4], const float *lse, float scale, int key, int query,
@@ -336,14 +336,15 @@ static __device__ inline void key_gradients(
 	}
 }
 
-/* The other side's tiles of an item for a warpgroup: which it is, and whether it has masks. */
+/* Flags of one of the other side's tiles of an item. */
 enum { MASKED = 1, FIRST = 2, LAST = 4 };
 
 template <int WHAT> struct a_tile {
 	static constexpr int value = WHAT;
 };
 
-/* Calls add(a_tile<WHAT>(), i) for i in [0, n). The first `plain` tiles are before the causal mask. */
+/* Calls add(a_tile<WHAT>(), i) for i in [0, n). The first `plain` tiles are before the causal
+ * mask. */
 template <class S, typename F>
 static __device__ inline void each_tile(int n, int plain, F add)
 {
@@ -364,7 +365,7 @@ static __device__ inline void each_tile(int n, int plain, F add)
 		add(a_tile<MASKED | LAST>(), i);
 }
 
-/* The combined bits of the magnitudes of 16-bit numbers, see wgmma_wait_after(). */
+/* Returns the combined bits of the magnitudes of 16-bit numbers, for wgmma_wait_after(). */
 template <int K> static __device__ inline uint32_t magnitudes(const uint32_t (&x)[K][4])
 {
 	uint32_t bits = 0;
@@ -374,9 +375,9 @@ template <int K> static __device__ inline uint32_t magnitudes(const uint32_t (&x
 	return bits & 0x7fffffff;
 }
 
-/* AHEAD: the scores of an item's first tile, at use i of the ring. */
+/* With AHEAD, computes the scores of an item's first tile, at use i of the ring. */
 template <class S, class PART>
-static __device__ inline void ahead(PART &part, const struct hopper_bwd_room<S> &s, int i)
+static __device__ inline void ahead(PART &part, const struct hopper_bwd_memory<S> &s, int i)
 {
 	if constexpr (S::AHEAD) {
 		s.wait(i);
@@ -386,10 +387,9 @@ static __device__ inline void ahead(PART &part, const struct hopper_bwd_room<S> 
 	}
 }
 
-/* Releases the remaining tiles of an item, from use `at` of the ring on, which only the other
- * warpgroup needs. */
+/* Releases tiles [at, end) of the ring, which only the other warpgroup needs. */
 template <class S>
-static __device__ inline void pass_by(const struct hopper_bwd_room<S> &s, int at, int end)
+static __device__ inline void skip_tiles(const struct hopper_bwd_memory<S> &s, int at, int end)
 {
 	for (; at < end; at++) {
 		s.wait(at);
@@ -403,20 +403,20 @@ template <class S> struct keys_part {
 	struct own_rows<S> my_x, my_y;
 	float dk[1][S::D / 8][4] = {}, dv[1][S::D / 8][4] = {};
 	float scores[S::NT][4];	   /* AHEAD: of the next tile */
-	uint32_t ds[S::NT / 2][4]; /* LATE: of the tile before, not yet in dk */
+	uint32_t ds[S::NT / 2][4]; /* LATE: of the previous tile, not yet in dk */
 	int until[2] =
 		{}; /* the row of the last query that attends to each of this lane's keys */
 
-	__device__ inline keys_part(const struct hopper_bwd_room<S> &s, int w)
+	__device__ inline keys_part(const struct hopper_bwd_memory<S> &s, int w)
 	    : my_x(s.my_x, w), my_y(s.my_y, w)
 	{
 		my_x.hold();
 		my_y.hold();
 	}
 
-	/* The queries from `query` on, at use i of the ring. */
+	/* Adds the queries from `query` on, at use i of the ring. */
 	template <int WHAT>
-	__device__ inline void add(const struct hopper_bwd_room<S> &s, int i, float score,
+	__device__ inline void add(const struct hopper_bwd_memory<S> &s, int i, float score,
 		int key, int query)
 	{
 		constexpr bool NEXT = S::AHEAD && !(WHAT & LAST);
@@ -468,10 +468,10 @@ template <class S> struct keys_part {
 };
 
 /* Computes warpgroup w's part of an item, from use `first` of the ring on; returns the next
- * use. Its last tiles, one for each head, are masked. */
+ * use. The last tiles, one for each head, are masked. */
 template <class S>
 static __device__ inline int keys_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<S> &s, struct hopper_place at, int first, int w)
+	const struct hopper_bwd_memory<S> &s, struct hopper_place at, int first, int w)
 {
 	using T = typename S::T;
 	static_assert(S::COLS == 64, "a warpgroup's rows");
@@ -480,7 +480,7 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
 	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
 	struct keys_part<S> part(s, w);
-	int seen = 0; /* queries up to row `seen` attend to all keys before them */
+	int seen = 0; /* queries up to this row attend to all keys before them */
 	if (S::WINDOW) {
 		seen = last_row(x.a.q_runs, x.a.starts.window, begin + w * 64);
 		for (int j = 0; j < 2; j++)
@@ -504,8 +504,8 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 	});
 	if (!S::HELD)
 		warp_arrive(&s.rest->mine_free);
-	pass_by(s, first + n, first + all);
-	rooms_wait();
+	skip_tiles(s, first + n, first + all);
+	buffers_wait();
 	store_gradient<T, S::D>(
 		x.a.dk, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dk, x.a.scale);
 	store_gradient<T, S::D>(
@@ -515,9 +515,9 @@ static __device__ inline int keys_item(const struct hopper_bwd_args &x,
 
 /* ---- queries: dq ------------------------------------------------------------------------ */
 
-/* p: the probabilities of scores s, for queries from `query` on and keys from `key` on; MASKED: with
- * the causal mask, and with a WINDOW that of keys before these rows. Returns their combined bits.
- * lse, from: of this lane's rows. */
+/* p = the probabilities of scores s, for queries from `query` on and keys from `key` on. MASKED:
+ * with the causal mask, and with a WINDOW the mask of keys before row from[]. Returns their
+ * combined bits. lse, from: of this lane's rows. */
 template <bool MASKED, bool WINDOW, int NT>
 static __device__ inline uint32_t query_probabilities(float (&p)[NT][4],
 	const float (&s)[NT][4], const float (&lse)[2], float scale, int query, int key,
@@ -556,10 +556,10 @@ template <class S> struct queries_part {
 	struct own_rows<S> my_x, my_y;
 	float dq[1][S::D / 8][4] = {}, lse[2], delta[2];
 	float scores[S::NT][4];	   /* AHEAD: of the next tile */
-	uint32_t ds[S::NT / 2][4]; /* LATE: of the tile before, not yet in dq */
+	uint32_t ds[S::NT / 2][4]; /* LATE: of the previous tile, not yet in dq */
 	int from[2] = {}; /* the row of the first key of each of this lane's queries */
 
-	__device__ inline queries_part(const struct hopper_bwd_room<S> &s, int w)
+	__device__ inline queries_part(const struct hopper_bwd_memory<S> &s, int w)
 	    : my_x(s.my_x, w), my_y(s.my_y, w)
 	{
 		my_x.hold();
@@ -568,7 +568,7 @@ template <class S> struct queries_part {
 
 	/* Loads lse and delta of this lane's rows from `query` on; `state` is the index of
 	 * their head. */
-	__device__ inline void know(const struct bwd_args &x, int64_t state, int query)
+	__device__ inline void load_stats(const struct bwd_args &x, int64_t state, int query)
 	{
 		for (int i = 0; i < 2; i++) {
 			int row = query + lane_id() / 4 + 8 * i;
@@ -580,9 +580,9 @@ template <class S> struct queries_part {
 		}
 	}
 
-	/* The keys from `key` on, at use i of the ring. */
+	/* Adds the keys from `key` on, at use i of the ring. */
 	template <int WHAT>
-	__device__ inline void add(const struct hopper_bwd_room<S> &s, int i, float score,
+	__device__ inline void add(const struct hopper_bwd_memory<S> &s, int i, float score,
 		int query, int key)
 	{
 		constexpr bool NEXT = S::AHEAD && !(WHAT & LAST);
@@ -626,10 +626,10 @@ template <class S> struct queries_part {
 	}
 };
 
-/* As keys_item(). The last tile of keys is masked. */
+/* keys_item() for queries. The last tile of keys is masked. */
 template <class S>
 static __device__ inline int queries_item(const struct hopper_bwd_args &x,
-	const struct hopper_bwd_room<S> &s, struct hopper_place at, int first, int w)
+	const struct hopper_bwd_memory<S> &s, struct hopper_place at, int first, int w)
 {
 	static_assert(S::COLS == 64, "a warpgroup's rows");
 	static_assert(S::HELD, "own rows are read once");
@@ -637,11 +637,11 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 	int begin = mine.begin, row = w * 64 + threadIdx.x % WARPGROUP / WARP * 16;
 	int all = their_tiles(x.a, mine, begin, begin + S::ROWS);
 	int n = their_tiles(x.a, mine, begin + w * 64, begin + w * 64 + 64);
-	int seen = 0; /* keys from this row on are seen by all queries after them */
+	int seen = 0; /* all queries attend to the keys from this row on before them */
 	if (S::WINDOW)
 		seen = first_row(x.a.q_runs, x.a.starts.window, begin + w * 64 + 63);
 	struct queries_part<S> part(s, w);
-	part.know(x.a, ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows,
+	part.load_stats(x.a, ((int64_t)at.batch * x.a.n_heads + at.head) * x.a.q.rows,
 		begin + row);
 	warp_arrive(&s.rest->mine_free);
 	ahead(part, s, first);
@@ -655,8 +655,8 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 			part.template add<WHAT>(
 				s, first + i, x.a.score, begin + row, key);
 	});
-	pass_by(s, first + n, first + all);
-	rooms_wait();
+	skip_tiles(s, first + n, first + all);
+	buffers_wait();
 	store_gradient<typename S::T, S::D>(
 		x.a.dq, x.store_x, &x.dx, s.dx, x.a, at, begin, row, part.dq, x.a.scale);
 	return first + all;
@@ -666,7 +666,7 @@ static __device__ inline int queries_item(const struct hopper_bwd_args &x,
 
 template <class S>
 static __device__ inline void bwd_consume(
-	const struct hopper_bwd_args &x, const struct hopper_bwd_room<S> &s, int w)
+	const struct hopper_bwd_args &x, const struct hopper_bwd_memory<S> &s, int w)
 {
 	int first = 0;
 	for (int round = 0;; round++) {
@@ -680,7 +680,7 @@ static __device__ inline void bwd_consume(
 		else
 			first = queries_item<S>(x, s, at, first, w);
 	}
-	rooms_wait();
+	buffers_wait();
 }
 
 template <class S>
@@ -689,7 +689,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS, 1)
 {
 	if constexpr (HOPPER) {
 		SHARED(shared);
-		const struct hopper_bwd_room<S> s(shared);
+		const struct hopper_bwd_memory<S> s(shared);
 		constexpr int WARPS = CONSUMERS * WARPGROUP / WARP;
 		int w = warpgroup_id();
 		if (threadIdx.x == 0) {
@@ -743,7 +743,7 @@ template <typename T, int D, bool KEYS>
 static void hopper_bwd_half(
 	struct device *d, const struct attn *a, enum dtype type, const struct bwd_args &x)
 {
-	constexpr bool CAN = D <= 64 || !KEYS; /* overlap: there are registers for it */
+	constexpr bool CAN = D <= 64 || !KEYS; /* registers suffice for overlap */
 	bool window = has_starts(x.starts), overlap = !cuda_lab_off(d, LAB_ATTN_AHEAD);
 	if (window && overlap)
 		hopper_bwd_launch<hopper_bwd_shape<T, D, KEYS, true, CAN>>(d, a, type, x);

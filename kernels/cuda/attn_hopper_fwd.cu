@@ -1,13 +1,13 @@
 /*
  * Attention, forward, for sm_90. A block has queries of a head, 64 for each of its consumer
- * warpgroups, which take turns at enqueueing matmuls: while one computes its softmax, the
+ * warpgroups. Warpgroups take turns at enqueuing matmuls: while one computes its softmax, the
  * tensor cores compute the matmuls of the others. Within a warpgroup, the softmax of a tile
- * overlaps with the matmul of the probabilities and values of the tile before.
+ * overlaps with the matmul of the probabilities and values of the previous tile.
  */
 #include "kernels/cuda/attn_hopper.h"
 
-/* Shared memory: tiles of q, o, and of k and v for each stage. N consumer warpgroups: three have
- * registers for heads of 64, without windows. */
+/* Shared memory: tiles of q, o, and of k and v for each stage. N: consumer warpgroups; registers
+ * suffice for three with heads of 64 and no windows. */
 template <typename NUMBER, int HEAD, int N, bool WITH_WINDOW> struct hopper_fwd_shape {
 	using T = NUMBER;
 	static constexpr int D = HEAD, GROUPS = N, THREADS = (1 + N) * WARPGROUP;
@@ -16,12 +16,12 @@ template <typename NUMBER, int HEAD, int N, bool WITH_WINDOW> struct hopper_fwd_
 	static constexpr int FEW_REGISTERS = N == 2 ? 40 : 32;
 	static constexpr int MANY_REGISTERS = N == 2 ? 232 : 160;
 	static constexpr int TILES = (2 * QUERIES + 2 * STAGES * KEYS) * D * 2;
-	/* A warpgroup's queries are in one tile of keys, the last that they see. */
+	/* A warpgroup's queries lie in one tile of keys, the last one that they attend to. */
 	static_assert(KEYS % GROUP_ROWS == 0, "tiles");
 	static_assert(registers_fit(FEW_REGISTERS, MANY_REGISTERS, N), "registers");
 };
 
-/* Barriers, full and free: of q, and of each stage for keys and values; and the item of q. */
+/* Barriers, full and free, of q and of each stage of keys and values; and the item of q. */
 template <class S> struct hopper_fwd_barriers {
 	uint64_t q, q_free;
 	uint64_t k[S::STAGES], v[S::STAGES], k_free[S::STAGES], v_free[S::STAGES];
@@ -30,21 +30,21 @@ template <class S> struct hopper_fwd_barriers {
 
 struct hopper_fwd_args {
 	CUtensorMap q, k, v, o;
-	bool store; /* o by TMA */
+	bool store; /* store o by TMA */
 	struct fwd_args a;
 	struct hopper_order order;
 };
 
-/* The named barrier of warpgroup 0's turn; the others have the next. */
+/* The named barrier of warpgroup 0's turn; the other warpgroups have the next ones. */
 enum { FIRST_TURN = 1 };
 
-template <class S> struct hopper_fwd_room {
+template <class S> struct hopper_fwd_memory {
 	using T = typename S::T;
 	T *q, *k, *v; /* k, v: [STAGES][KEYS][D] */
-	T *o;	      /* a room for each warp */
+	T *o;	      /* a buffer for each warp */
 	struct hopper_fwd_barriers<S> *full;
 
-	__device__ inline explicit hopper_fwd_room(unsigned char *shared)
+	__device__ inline explicit hopper_fwd_memory(unsigned char *shared)
 	{
 		q = (T *)hopper_room(shared);
 		k = q + S::QUERIES * S::D;
@@ -54,9 +54,9 @@ template <class S> struct hopper_fwd_room {
 	}
 };
 
-/* The queries of an item, the last ones and thus the longest first, and its number of visible tiles of
- * keys, from row `first` on; n_hiding of them have keys before the windows of some queries. Tiles of
- * queries end where the chunk ends: the one with fewer rows is the first, which has few keys. */
+/* The queries of an item, and its n_keys visible tiles of keys from row `first` on; n_hiding of
+ * them have keys before the windows of some queries. The last queries, which have the most keys,
+ * come first. Tiles of queries are aligned to the end of the chunk: a short one has few keys. */
 template <class S> struct fwd_tile {
 	struct hopper_place at;
 	int begin, rows, n_keys, first = 0, n_hiding = 0;
@@ -77,13 +77,13 @@ template <class S> struct fwd_tile {
 		n_keys = keys_until(rows - 1);
 	}
 
-	/* The row of the first key that query i of the tile attends to. */
+	/* Returns the row of the first key that query i of the tile attends to. */
 	__device__ inline int first_key(const struct hopper_fwd_args &x, int i) const
 	{
 		return first_row(x.a.q_runs, x.a.starts.window, begin + i);
 	}
 
-	/* The number of tiles of keys up to query i. */
+	/* Returns the number of tiles of keys up to query i. */
 	__device__ inline int keys_until(int i) const
 	{
 		return (begin + i - first) / S::KEYS + 1;
@@ -95,7 +95,7 @@ template <class S> struct fwd_tile {
 /* Enqueues the keys and values of one tile of queries, from use `first` of the ring on. */
 template <class S>
 static __device__ inline void load_keys(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<S> &s, const struct fwd_tile<S> &t, int first)
+	const struct hopper_fwd_memory<S> &s, const struct fwd_tile<S> &t, int first)
 {
 	constexpr int D = S::D, TILE = S::KEYS * D, BYTES = TILE * 2;
 	int head = t.at.head / x.a.group;
@@ -116,11 +116,11 @@ static __device__ inline void load_keys(const struct hopper_fwd_args &x,
 
 template <class S>
 static __device__ inline void fwd_produce(
-	const struct hopper_fwd_args &x, const struct hopper_fwd_room<S> &s)
+	const struct hopper_fwd_args &x, const struct hopper_fwd_memory<S> &s)
 {
 	int item = blockIdx.x, first = 0;
 	for (int round = 0;; round++) {
-		int next = item_take(x.order);
+		int next = next_item(x.order);
 		const struct hopper_item mine = item_of(x.order, item);
 		barrier_wait(&s.full->q_free, round % 2 ^ 1);
 		s.full->item = mine;
@@ -140,8 +140,8 @@ static __device__ inline void fwd_produce(
 
 /* ---- the consumer warpgroups ------------------------------------------------------------- */
 
-/* The causal mask: scores of keys after the query become -infinity. query, key: the first of
- * this warp. */
+/* Applies the causal mask: scores of keys after the query become -infinity. query, key: the first
+ * of this warp. */
 template <int NT>
 static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int key)
 {
@@ -154,7 +154,7 @@ static __device__ inline void hide_later(float (&s)[1][NT][4], int query, int ke
 				s[0][n][e] = -INFINITY;
 }
 
-/* The window: scores of keys before the first one of a lane's two queries become -infinity. */
+/* Applies the window: scores of keys before the first key of a lane's queries become -infinity. */
 template <int NT>
 static __device__ inline void hide_earlier(
 	float (&s)[1][NT][4], const int (&first)[2], int key)
@@ -171,7 +171,7 @@ static __device__ inline void hide_earlier(
 /* Enqueues the scores of the keys at use i of the ring. */
 template <class S, int NT>
 static __device__ inline void enqueue_scores(
-	float (&scores)[NT][4], const struct hopper_fwd_room<S> &s, int i, int w)
+	float (&scores)[NT][4], const struct hopper_fwd_memory<S> &s, int i, int w)
 {
 	constexpr int D = S::D;
 	wgmma_hold(scores);
@@ -184,7 +184,7 @@ static __device__ inline void enqueue_scores(
 /* Enqueues the matmul of probabilities and the values at use i of the ring. */
 template <class S, int NT, int K>
 static __device__ inline void enqueue_values(
-	float (&o)[NT][4], uint32_t (&p)[K][4], const struct hopper_fwd_room<S> &s, int i)
+	float (&o)[NT][4], uint32_t (&p)[K][4], const struct hopper_fwd_memory<S> &s, int i)
 {
 	wgmma_hold(o);
 	wgmma_hold(p);
@@ -201,7 +201,7 @@ static __device__ inline void ring_wait(uint64_t (&full)[STAGES], int i)
 }
 
 /* A warpgroup's part of a tile of queries: the online softmax, and the probabilities of the
- * last keys, which are not yet multiplied by their values. */
+ * last keys, not yet multiplied by their values. */
 template <class S> struct fwd_part {
 	using T = typename S::T;
 	static constexpr int D = S::D, NT = S::KEYS / 8;
@@ -209,7 +209,7 @@ template <class S> struct fwd_part {
 	float scores[1][NT][4];
 	uint32_t p[NT / 2][4];
 	int w, row;   /* warpgroup; first row of this warp in the tile */
-	int diagonal; /* that row in its tile of keys */
+	int diagonal; /* the same row, counted from the begin of its tile of keys */
 	int first[2]; /* with a window: the row of the first key of this lane's queries */
 
 	__device__ inline void my_turn(void) const
@@ -222,10 +222,10 @@ template <class S> struct fwd_part {
 		turn_give(FIRST_TURN + (w + 1) % S::GROUPS, 2 * WARPGROUP);
 	}
 
-	/* Keys at uses [at, end) of the ring, which only other warpgroups need; this one has had its
-	 * turns. */
-	__device__ inline void pass_by(
-		const struct hopper_fwd_room<S> &s, int at, int end) const
+	/* Releases uses [at, end) of the ring, which only other warpgroups need; this warpgroup has
+	 * had its turns. */
+	__device__ inline void skip_tiles(
+		const struct hopper_fwd_memory<S> &s, int at, int end) const
 	{
 #pragma unroll 1
 		for (; at < end; at++) {
@@ -247,7 +247,7 @@ template <class S> struct fwd_part {
 
 	/* Frees the stage of the keys; with the last keys, the queries too. */
 	__device__ inline void scores_done(
-		const struct hopper_fwd_room<S> &s, int i, bool last)
+		const struct hopper_fwd_memory<S> &s, int i, bool last)
 	{
 		wgmma_hold(scores[0]);
 		warp_arrive(&s.full->k_free[i % S::STAGES]);
@@ -255,9 +255,9 @@ template <class S> struct fwd_part {
 			warp_arrive(&s.full->q_free);
 	}
 
-	/* The first keys, at use i of the ring; n: the number of tiles of keys. */
+	/* Adds the first keys, at use i of the ring; n: the number of tiles of keys. */
 	__device__ inline void begin(const struct hopper_fwd_args &x,
-		const struct hopper_fwd_room<S> &s, const struct fwd_tile<S> &t, int n,
+		const struct hopper_fwd_memory<S> &s, const struct fwd_tile<S> &t, int n,
 		int i)
 	{
 		float fade[1][2];
@@ -279,13 +279,13 @@ template <class S> struct fwd_part {
 		operand_of<T>(p, scores[0]);
 	}
 
-	/* The next keys, at use i; the LAST ones are masked; HIDE: those from row `key` on are before the
-	 * windows of some queries. The softmax overlaps with the
-	 * matmul of the values before. There must be no branch between the begin and the end
-	 * of that matmul: ptxas (13.0) has lost registers there. */
+	/* Adds the next keys, at use i. LAST: they need the causal mask; HIDE: the tile, from row
+	 * `key` on, has keys before the windows of some queries. The softmax overlaps with the
+	 * matmul of the previous values. There must be no branch between the begin and the end of
+	 * that matmul: ptxas (13.0) has lost registers there. */
 	template <bool LAST, bool HIDE>
 	__device__ inline void next(const struct hopper_fwd_args &x,
-		const struct hopper_fwd_room<S> &s, int i, int key)
+		const struct hopper_fwd_memory<S> &s, int i, int key)
 	{
 		float fade[1][2];
 		ring_wait(s.full->k, i);
@@ -309,7 +309,7 @@ template <class S> struct fwd_part {
 		operand_of<T>(p, scores[0]);
 	}
 
-	__device__ inline void end(const struct hopper_fwd_room<S> &s, int i)
+	__device__ inline void end(const struct hopper_fwd_memory<S> &s, int i)
 	{
 		ring_wait(s.full->v, i);
 		enqueue_values(a.o[0], p, s, i);
@@ -317,7 +317,7 @@ template <class S> struct fwd_part {
 		values_done(s, i);
 	}
 
-	__device__ inline void values_done(const struct hopper_fwd_room<S> &s, int i)
+	__device__ inline void values_done(const struct hopper_fwd_memory<S> &s, int i)
 	{
 		wgmma_hold(a.o[0]);
 		wgmma_hold(p);
@@ -328,7 +328,7 @@ template <class S> struct fwd_part {
 /* Stores a warp's rows. */
 template <class S>
 static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<S> &s, const struct fwd_part<S> &part,
+	const struct hopper_fwd_memory<S> &s, const struct fwd_part<S> &part,
 	const struct fwd_tile<S> &t)
 {
 	using T = typename S::T;
@@ -339,7 +339,7 @@ static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
 	}
 	float factor[1][2];
 	fwd_state<T>(factor, part.a, x.a, t.at.batch, t.at.head, mine, part.row);
-	rooms_wait();
+	buffers_wait();
 	rows_store<T, S::D>(s.o + part.row * S::D, &x.o, part.a.o[0], factor[0],
 		t.begin + part.row, t.at.head, t.at.batch);
 }
@@ -347,7 +347,7 @@ static __device__ inline void fwd_rows(const struct hopper_fwd_args &x,
 /* Adds n tiles of keys of an item, from use `at` of the ring on. */
 template <class S>
 static __device__ inline void fwd_item(const struct hopper_fwd_args &x,
-	const struct hopper_fwd_room<S> &s, struct fwd_part<S> &part,
+	const struct hopper_fwd_memory<S> &s, struct fwd_part<S> &part,
 	const struct fwd_tile<S> &t, int n, int at)
 {
 	int i = 1, key = t.first + S::KEYS;
@@ -364,14 +364,15 @@ static __device__ inline void fwd_item(const struct hopper_fwd_args &x,
 		part.template next<true, false>(x, s, at + i, 0);
 	part.pass_turns(t.n_keys - n);
 	part.end(s, at + n - 1);
-	part.pass_by(s, at + n, at + t.n_keys);
+	part.skip_tiles(s, at + n, at + t.n_keys);
 	fwd_rows(x, s, part, t);
 }
 
-/* Warpgroup w. They take turns at enqueueing matmuls; the last begins, the first ends. */
+/* Runs consumer warpgroup w. The warpgroups take turns at enqueuing matmuls; the last one begins,
+ * the first one ends. */
 template <class S>
 static __device__ inline void fwd_consume(
-	const struct hopper_fwd_args &x, const struct hopper_fwd_room<S> &s, int w)
+	const struct hopper_fwd_args &x, const struct hopper_fwd_memory<S> &s, int w)
 {
 	int at = 0;
 	struct fwd_part<S> part;
@@ -391,11 +392,11 @@ static __device__ inline void fwd_consume(
 		} else {
 			warp_arrive(&s.full->q_free);
 			part.pass_turns(t.n_keys);
-			part.pass_by(s, at, at + t.n_keys);
+			part.skip_tiles(s, at, at + t.n_keys);
 		}
 		at += t.n_keys;
 	}
-	rooms_wait();
+	buffers_wait();
 	if (w == 0)
 		part.my_turn();
 }
@@ -406,7 +407,7 @@ static __global__ void __launch_bounds__(S::THREADS, 1)
 {
 	if constexpr (HOPPER) {
 		SHARED(shared);
-		const struct hopper_fwd_room<S> s(shared);
+		const struct hopper_fwd_memory<S> s(shared);
 		int w = warpgroup_id();
 		if (threadIdx.x == 0) {
 			constexpr int WARPS = S::GROUPS * WARPGROUP / WARP;

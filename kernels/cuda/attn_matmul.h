@@ -88,7 +88,7 @@ static __device__ inline __half2 both_of(float low, float high, __half)
 	return __floats2half2_rn(low, high);
 }
 
-/* Converted in one instruction, wherever the compiler moves it. */
+/* Converts two floats in one instruction, wherever the compiler moves it. */
 template <typename T> static __device__ inline uint32_t both(float low, float high)
 {
 	auto p = both_of(low, high, T());
@@ -143,7 +143,7 @@ static __device__ inline void matmul_held_32(
 	int lane = lane_id(), t = lane % 4;
 #pragma unroll
 	for (int k = 0; k < NT; k++) {
-#pragma unroll 1 /* else too many early loads: registers run out */
+#pragma unroll 1 /* otherwise early loads use up the registers */
 		for (int i = 0; i < 4; i++) {
 			const int row = 8 * k + 2 * i;
 			float x[MT][4];

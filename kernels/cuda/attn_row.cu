@@ -1,7 +1,7 @@
 /*
  * Attention of single rows, for decoding: a block has one row and one head. A group of eight
  * lanes computes a key; the keys of a group and the order in which the groups' results are
- * combined depend on the row's position only.
+ * combined depend only on the row's position.
  */
 #include "kernels/cuda/attn.h"
 
@@ -13,7 +13,7 @@ struct row_args {
 	float scale;
 };
 
-/* Loads this lane's N pieces, of four numbers each, of a row of a head. */
+/* Loads this lane's N pieces, of four elements each, of a row of a head. */
 template <int N>
 static __device__ inline void load_pieces(
 	float4 (&to)[N], const float *row, struct heads m, bool there)
@@ -34,7 +34,7 @@ static __device__ inline void load_pieces(
 	}
 }
 
-/* The online softmax of a group of lanes, over its keys. */
+/* The online softmax of a group of lanes over its keys. */
 template <int N> struct row_part {
 	float top, sum;
 	float4 o[N];

@@ -8,7 +8,7 @@
 
 /*
  * A chunk of a sequence: runs of consecutive positions, of equal length. Tiles begin at
- * positions that are multiples of 4, as the Philox blocks of dropout do, so the first tile of
+ * positions that are multiples of 4, like the Philox blocks of dropout, so the first tile of
  * a run may begin before the run.
  */
 struct tile_runs {
@@ -49,8 +49,8 @@ static __device__ inline struct tile_span span_of(struct tile_runs r, int size, 
 		min(size, first + r.len - pos)};
 }
 
-/* The tiles of a chunk that a tile of the other side attends to, or that attend to it: n0
- * tiles of the first run from skip[0] on, then those of the second run. */
+/* The tiles of a chunk that a tile of the other side attends to, or that attend to it: n0 tiles
+ * of the first run from skip[0] on, then n - n0 tiles of the second run from skip[1] on. */
 struct visible {
 	int n, n0, skip[2];
 };
@@ -62,7 +62,7 @@ static __device__ inline struct tile_span visible_tile(
 	return span_of(r, size, i < v.n0 ? i + v.skip[0] : i + second + v.skip[1]);
 }
 
-/* The tiles of keys that have a position <= last. */
+/* Returns the tiles of keys that have a position <= last. */
 static __device__ inline struct visible keys_until(struct tile_runs r, int size, int last)
 {
 	int n[2] = {0, 0};
@@ -74,7 +74,7 @@ static __device__ inline struct visible keys_until(struct tile_runs r, int size,
 	return {n[0] + n[1], n[0], {0, 0}};
 }
 
-/* Without the tiles of keys that are before position `first`. */
+/* Returns v without the tiles of keys that are before position `first`. */
 static __device__ inline struct visible keys_from(
 	struct visible v, struct tile_runs r, int size, int first)
 {
@@ -90,7 +90,7 @@ static __device__ inline struct visible keys_from(
 	return v;
 }
 
-/* The tiles of queries that have a position >= first. */
+/* Returns the tiles of queries that have a position >= first. */
 static __device__ inline struct visible queries_from(
 	struct tile_runs r, int size, int first)
 {
@@ -105,15 +105,14 @@ static __device__ inline struct visible queries_from(
 	return {n[0] + n[1], n[0], {skip[0], skip[1]}};
 }
 
-/* Windows and documents: of each query the first key that it attends to, see struct attn; p:
- * [batch][row of the chunk], of documents. Kernels for sequences without either have no code for them:
- * STARTS is false. */
+/* Windows and documents determine the first key that each query attends to: struct attn. STARTS is
+ * false for kernels without either, which have no code for them. */
 struct starts {
-	const int *p;
+	const int *p; /* attn.start: [batch][row of the chunk] */
 	int rows, window;
 };
 
-/* INT_MAX: all keys. */
+/* Converts attn.window; INT_MAX: all keys. */
 static inline int window_of(int64_t window)
 {
 	return window ? (int)min64(window, INT_MAX) : INT_MAX;
@@ -129,7 +128,7 @@ static inline bool has_starts(struct starts x)
 	return x.p || x.window != INT_MAX;
 }
 
-/* That of row r of a tile of queries; outside the chunk, that of the nearest row. */
+/* Returns the first key of row r of a tile of queries; outside the chunk, of the nearest row. */
 static __device__ inline int start_at(
 	struct starts x, int batch, struct tile_span s, int r)
 {
@@ -138,7 +137,7 @@ static __device__ inline int start_at(
 	return max(start, s.pos + near - x.window + 1);
 }
 
-/* Without the tiles of queries that attend to none of the keys up to `last`. */
+/* Returns v without the tiles of queries that attend to none of the keys up to `last`. */
 static __device__ inline struct visible queries_until(struct visible v,
 	struct tile_runs r, int size, struct starts x, int batch, int last)
 {
@@ -188,8 +187,8 @@ static __device__ inline T *head_at(struct heads m, int batch, int head)
 /* ---- tiles ------------------------------------------------------------------------ */
 
 /*
- * Piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted by
- * the row's number (a swizzle), so that ldmatrix, which reads one piece of each of 8 rows,
+ * Returns piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted
+ * by the row's index (a swizzle), so that ldmatrix, which reads one piece of each of 8 rows,
  * has no bank conflicts.
  */
 template <int D, typename T> static __device__ inline T *piece(T *tile, int row, int c)
@@ -199,7 +198,7 @@ template <int D, typename T> static __device__ inline T *piece(T *tile, int row,
 	return tile + (row * PIECES + c) * N;
 }
 
-/* Enqueues the copy of a tile from the rows of a head, zeros outside them; see copy_wait(). */
+/* Enqueues the copy of a tile from the rows of a head, zeros outside; copy_wait() waits for it. */
 template <int D, int ROWS, int THREADS, typename T>
 static __device__ inline void load_tile(
 	T *tile, struct heads m, int batch, int head, struct tile_span s)

@@ -2,7 +2,7 @@
  * Sums over rows: the gradients of biases and of the weights of norms.
  *
  * A block adds a run of rows, each of its 8 warps every eighth row; a second kernel adds the
- * partial sums, one block for 32 columns. The number of runs depends on the shape only.
+ * partial sums, one block per 32 columns. The number of runs depends only on the shape.
  */
 #include "kernels/cuda/columns.h"
 
@@ -14,29 +14,29 @@ struct column_runs cuda_runs_of(int64_t rows, int64_t numbers)
 	int64_t max_runs =
 		min64(MAX_RUNS, CUDA_WORKSPACE / (numbers * (int64_t)sizeof(float)));
 	BUG_ON(max_runs < 1);
-	r.rows = round_up(max64(64, ceil_div(rows, max_runs)), WARPS_A_BLOCK);
+	r.rows = round_up(max64(64, ceil_div(rows, max_runs)), WARPS_PER_BLOCK);
 	r.n = ceil_div(rows, r.rows);
 	return r;
 }
 
-/* part[run]: the sums of dy, and for a norm, after them, those of dy (x - mean) rstd. */
+/* part[run] = the sums of dy, then for a norm the sums of dy (x - mean) rstd. */
 template <bool NORM, int N, typename T>
 static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, const T *dy,
 	const float *x, const float *mean, const float *rstd, int64_t rows, int64_t cols,
 	struct column_runs runs, bool whole)
 {
 	enum { SUMS = NORM ? 2 : 1, COLS = N * WARP, AT_ONCE = 4 };
-	__shared__ float sums[SUMS][WARPS_A_BLOCK][COLS];
+	__shared__ float sums[SUMS][WARPS_PER_BLOCK][COLS];
 	const int lane = lane_number(), warp = warp_number();
 	int64_t first_col = (int64_t)blockIdx.x * COLS, j = first_col + lane * N;
 	int64_t first = blockIdx.y * runs.rows, end = min64(first + runs.rows, rows);
 	float b[N] = {}, g[N] = {};
-	for (int64_t i = first + warp; i < end; i += AT_ONCE * WARPS_A_BLOCK) {
+	for (int64_t i = first + warp; i < end; i += AT_ONCE * WARPS_PER_BLOCK) {
 		packed<T, N> up[AT_ONCE];
 		packed<float, N> in[AT_ONCE];
 #pragma unroll
 		for (int r = 0; r < AT_ONCE; r++) {
-			int64_t row = i + r * WARPS_A_BLOCK;
+			int64_t row = i + r * WARPS_PER_BLOCK;
 			int64_t left = row < end ? cols - j : 0;
 			up[r] = fetch<N>(dy + row * cols + j, left, whole);
 			if (NORM)
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 		}
 #pragma unroll
 		for (int r = 0; r < AT_ONCE; r++) {
-			int64_t row = min64(i + r * WARPS_A_BLOCK, end - 1);
+			int64_t row = min64(i + r * WARPS_PER_BLOCK, end - 1);
 			float u[N], h[N];
 			unpack(u, up[r]);
 			if (NORM)
@@ -63,24 +63,24 @@ static __global__ void __launch_bounds__(THREADS) sum_run_kernel(float *part, co
 	add_warps(part + (int64_t)blockIdx.y * SUMS * cols, sums, first_col, cols);
 }
 
-/* sum_run_kernel<false>, with the packs of more rows in flight, and in the same order, which is
- * norm_bwd's too. WHOLE: rows are aligned for packs. */
+/* sum_run_kernel<false> with packs of more rows in flight. It adds in the same order, as norm_bwd
+ * does. WHOLE: rows are aligned for packs. */
 enum { SUM_BLOCKS = 4 };
 template <bool WHOLE, int N, typename T>
 static __global__ void __launch_bounds__(THREADS, SUM_BLOCKS) sum_columns_kernel(
 	float *part, const T *dy, int64_t rows, int64_t cols, struct column_runs runs)
 {
 	enum { COLS = N * WARP, AT_ONCE = WHOLE ? 8 : 4 };
-	__shared__ float sums[1][WARPS_A_BLOCK][COLS];
+	__shared__ float sums[1][WARPS_PER_BLOCK][COLS];
 	int64_t first_col = (int64_t)blockIdx.x * COLS, j = first_col + lane_number() * N;
 	int64_t first = blockIdx.y * runs.rows;
 	int64_t end = j < cols ? min64(first + runs.rows, rows) : first;
 	float b[N] = {};
-	for (int64_t i = first + warp_number(); i < end; i += AT_ONCE * WARPS_A_BLOCK) {
+	for (int64_t i = first + warp_number(); i < end; i += AT_ONCE * WARPS_PER_BLOCK) {
 		packed<T, N> up[AT_ONCE] = {};
 #pragma unroll
 		for (int r = 0; r < AT_ONCE; r++) {
-			int64_t row = i + r * WARPS_A_BLOCK;
+			int64_t row = i + r * WARPS_PER_BLOCK;
 			const T *from = dy + row * cols + j;
 			if (row < end)
 				up[r] = WHOLE ? *(const packed<T, N> *)from
@@ -99,7 +99,7 @@ static __global__ void __launch_bounds__(THREADS, SUM_BLOCKS) sum_columns_kernel
 	add_warps(part + (int64_t)blockIdx.y * cols, sums, first_col, cols);
 }
 
-/* Result blockIdx.y = the sum of its rows in part[n][gridDim.y][cols]. */
+/* Result blockIdx.y = the sum of part[n][gridDim.y][cols] over n. */
 static __global__ void __launch_bounds__(WARP *WARP) join_runs_kernel(float *first,
 	float *second, float *third, const float *part, int64_t n, int64_t cols)
 {
@@ -140,7 +140,7 @@ void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 		to->out[2], part, n, cols);
 }
 
-/* The sums of dy, and with NORM those for the weights of a norm. */
+/* Sums dy over rows, and with NORM also the gradient of the weights of a norm. */
 template <bool NORM>
 static void sum_rows(struct device *d, const char *name, const struct column_sums *to,
 	struct mat dy, const float *x, const float *mean, const float *rstd)

@@ -7,7 +7,7 @@ struct column_runs {
 	int64_t rows, n; /* rows of a run; number of runs */
 };
 
-/* `numbers`: elements of the result of a run. */
+/* Returns the runs of `rows` rows; numbers: elements of the result of a run. */
 struct column_runs cuda_runs_of(int64_t rows, int64_t numbers);
 /* The results of up to three sums over the same rows; NULL: not wanted. */
 struct column_sums {
@@ -19,10 +19,10 @@ struct column_sums {
 void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 	const struct column_sums *to, const float *part, int64_t n);
 
-/* Stores a warp's sums with neighbouring lanes in neighbouring banks. */
+/* Stores a warp's sums with neighboring lanes in neighboring banks. */
 template <int N>
 static __device__ inline void keep_sums(
-	float (&sums)[WARPS_A_BLOCK][N * WARP], const float (&x)[N])
+	float (&sums)[WARPS_PER_BLOCK][N * WARP], const float (&x)[N])
 {
 	for (int k = 0; k < N; k++)
 		sums[warp_number()][k * WARP + lane_number()] = x[k];
@@ -31,13 +31,13 @@ static __device__ inline void keep_sums(
 /* part[SUMS][cols] = the sums of the warps, added in order, for columns [first, first + COLS). */
 template <int SUMS, int COLS>
 static __device__ inline void add_warps(float *part,
-	const float (&sums)[SUMS][WARPS_A_BLOCK][COLS], int64_t first, int64_t cols)
+	const float (&sums)[SUMS][WARPS_PER_BLOCK][COLS], int64_t first, int64_t cols)
 {
 	for (int at = (int)threadIdx.x; at < SUMS * COLS; at += THREADS) {
 		int which = at / COLS, slot = at % COLS;
 		int64_t col = first + slot % WARP * (COLS / WARP) + slot / WARP;
 		float total = 0;
-		for (int w = 0; w < WARPS_A_BLOCK; w++)
+		for (int w = 0; w < WARPS_PER_BLOCK; w++)
 			total += sums[which][w][slot];
 		if (col < cols)
 			part[which * cols + col] = total;

@@ -1,18 +1,17 @@
 /*
  * Shared by the files of the CUDA plugin: the device, launches, and helper functions of
- * kernels. Kernels are `static __global__` functions beside the function of kernels.h that
- * launches them; C++ is used for templates over number types and head sizes
- * only.
+ * kernels. Kernels are `static __global__` functions next to the function of kernels.h that
+ * launches them; C++ is used only for templates over number types and head sizes.
  *
- * Where a result is a sum, its order is a function of the shapes alone: no floating-point
- * atomics, and no partial sums whose number depends on that of the multiprocessors.
- * (Attention for sm_90 launches one block a multiprocessor, but each tile is summed by one
- * block, and its bits do not depend on which. Sums and maxima of integers are free.)
+ * The order of a floating-point sum is a function of the shapes alone: no floating-point
+ * atomics, and the number of partial sums does not depend on the number of multiprocessors.
+ * (Attention for sm_90 launches one block per multiprocessor, but each tile is summed by one
+ * block, and its bits do not depend on which. Integers may add in any order.)
  *
- * With PT_EMULATED the same files are compiled for the CPU, by an emulator of the CUDA
- * runtime: a thread of a block is a coroutine there. For this, the headers that the emulator
+ * With PT_EMULATED the same files are compiled for the CPU, with an emulator of the CUDA
+ * runtime, where a thread of a block is a coroutine. For this, the headers that the emulator
  * replaces (inline assembly and the runtime, gpu_*.h) are in the directory ptx, which is an
- * include path of the real build only; shared memory is declared with SHARED(); and all lanes
+ * include path only of the real build; shared memory is declared with SHARED(); and all lanes
  * of a warp take part in shuffles.
  */
 #pragma once
@@ -46,13 +45,13 @@ struct attn_work {
  * lists the last launches. */
 void cuda_check(struct device *d, cudaError_t rc, const char *what);
 cudaStream_t cuda_stream(struct device *d); /* the current stream */
-/* A grid of persistent blocks for n items: at most so many a multiprocessor. */
+/* Returns a grid of persistent blocks for n items: at most `blocks` per multiprocessor. */
 dim3 cuda_persistent(struct device *d, int64_t n, int blocks);
 /* Ends the program if a block cannot have n_bytes of shared memory on this device. */
 void cuda_check_shared(struct device *d, const char *name, size_t n_bytes);
-/* Temporary device memory for one function of kernels.h, for partial sums for example, at most
- * CUDA_WORKSPACE bytes, and less in a stream other than the device's own. Every call returns the same
- * memory of the current stream, whose kernels run in order. */
+/* Returns temporary device memory for one function of kernels.h, such as partial sums: at most
+ * CUDA_WORKSPACE bytes, SIDE_WORKSPACE in streams other than the device's own. Every call in a
+ * stream returns the same memory, since the kernels of a stream run in order. */
 enum { CUDA_WORKSPACE = 64 << 20 };
 void *cuda_workspace(struct device *d, size_t n_bytes);
 /* device_put(), device_get() and device_wait(). */
@@ -96,7 +95,8 @@ struct cuda_launch {
 	struct cuda_arg args[28] = {};
 };
 
-/* Called before and after every operation that is enqueued: for error messages and profiles. */
+/* To be called before and after every operation that is enqueued: for error messages and
+ * profiles. */
 void cuda_before(struct device *d, const struct cuda_launch *l);
 void cuda_after(struct device *d, const char *name);
 
@@ -130,7 +130,7 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 		{cuda_arg_of(args)...}};
 	cuda_before(d, &l);
 #ifdef PT_EMULATED
-	emu_pointer(name, NULL); /* for kernels whose pointers are all in structs */
+	emu_pointer(name, NULL); /* for kernels with pointers only in structs */
 	for (int i = 0; i < l.n_args; i++)
 		if (l.args[i].kind == 'p')
 			emu_pointer(name, l.args[i].p);
@@ -161,7 +161,7 @@ template <typename F> static inline void by_type(enum dtype type, F fn)
 	else if (type == DT_F16)
 		fn(__half());
 	else
-		BUG_ON("a kernel that takes no such numbers");
+		BUG_ON("a type that the kernel does not support");
 }
 
 /* ---- numbers ------------------------------------------------------------------------ */
@@ -198,7 +198,7 @@ template <> __device__ inline __half narrow(float x)
 	return __float2half_rn(x);
 }
 
-/* N numbers that one thread loads or stores in one access of up to 16 bytes. */
+/* N elements that one thread loads or stores in one access of up to 16 bytes. */
 template <typename T, int N> struct alignas(sizeof(T) * N) pack {
 	T x[N];
 };

@@ -1,4 +1,4 @@
-/* Shared by the files that implement the device; kernels need cuda.h only. */
+/* Shared by the files that implement the device; kernels need only cuda.h. */
 #pragma once
 
 extern "C" {
@@ -19,10 +19,10 @@ enum { STAGE_SLOTS = 8, STAGE_BYTES = 2 << 20 };
 enum { GEMM_WORKSPACE = 32 << 20, SIDE_WORKSPACE = 1 << 20, MAX_RUNS = 128 };
 
 /* Pinned staging buffers. device_put() copies through slots that are used in turn; a slot is
- * used again after the device has read its contents. */
+ * reused after the device has read its contents. */
 struct cuda_stage {
 	char *put, *get;  /* [STAGE_SLOTS * STAGE_BYTES], [2 * STAGE_BYTES] */
-	int slot, stream; /* whose copies read the slot */
+	int slot, stream; /* the current slot; the stream of the copies that read it */
 	size_t at;	  /* offset in the slot */
 	cudaEvent_t put_done[STAGE_SLOTS], get_done[2];
 };
@@ -35,7 +35,7 @@ struct async_readback {
 	cudaEvent_t done;
 };
 
-/* The device's stopwatch: an event at each begin of an interval. */
+/* The device's timer: an event at each begin of an interval. */
 struct timer_mark {
 	cudaEvent_t event;
 	enum device_timer what; /* of the interval that begins */
@@ -49,7 +49,7 @@ struct timer {
 struct stamps {
 	cudaEvent_t *event; /* grows on demand; events are reused */
 	uint64_t n, n_made;
-	double begun; /* the clock at the first */
+	double begun; /* clock_seconds() at the first event */
 };
 
 struct cuda_device {
@@ -62,7 +62,7 @@ struct cuda_device {
 	PFN_cuTensorMapEncodeTiled_v12000 map_encode;
 	struct attn_work *attn_work;
 	bool waits;	 /* synchronizes after each launch */
-	bool measures;	 /* chooses matmul algorithms by their times */
+	bool measures;	 /* benchmarks matmul algorithms to choose one */
 	int64_t lab_off; /* bits of enum lab: optimizations that are disabled */
 	struct streams *streams;
 	struct cuda_stage stage;
@@ -103,9 +103,9 @@ int cuda_lab_open(struct device *d, struct err *e);
 
 extern const struct kernels cuda_kernels;
 
-/* The host waits for an event; d->poll, if any, is called meanwhile. */
+/* Blocks the host until an event, and calls d->poll, if any, meanwhile. */
 void cuda_await(struct device *d, cudaEvent_t event, const char *what);
-/* The description of a copy for cuda_before(). */
+/* Returns the description of a copy for cuda_before(). */
 struct cuda_launch cuda_copy_of(
 	const char *name, void *to, const void *from, size_t n_bytes);
 
@@ -123,12 +123,12 @@ bool cuda_stream_reached(struct device *d, uint64_t ticket);
 void cuda_host_wait(struct device *d, uint64_t ticket);
 uint64_t cuda_copy_begin(struct device *d, bool out, void *to, const void *from,
 	size_t n_bytes, uint64_t after);
-/* The host waits for all work in all streams. */
+/* Blocks the host until all work in all streams is complete. */
 void cuda_streams_wait(struct device *d);
-/* What is enqueued next in the device's own stream comes after all other streams; in a capture,
- * after their work that was captured. */
+/* Orders what is enqueued next in the device's own stream after the work of all other streams; in a
+ * capture, after the captured work. */
 cudaError_t cuda_streams_join(struct device *d);
-/* A capture ends: its marks are events of the graph. */
+/* Forgets all marks at the end of a capture: they are events of the graph. */
 void cuda_streams_forget(struct device *d);
 
 /* cuda_before() and cuda_after() for another stream. */
@@ -151,20 +151,20 @@ bool cuda_graph_end(struct device *d);
 void cuda_graph_refill(struct device *d);
 void cuda_graph_launch(struct device *d);
 void cuda_graph_free(struct device *d);
-/* Whether a graph is being captured (between begin and end); whether it is neither captured
- * nor refilled (between refill and launch). */
+/* Returns true between begin and end of a capture; cuda_graph_idle(): outside of captures and of
+ * refills (between refill and launch). */
 bool cuda_graph_capturing(struct device *d);
 bool cuda_graph_idle(struct device *d);
-/* The capture cannot become a graph; `why`, a literal, is the reason. */
+/* Rejects the capture, which cannot become a graph; `why`, a literal, is the reason. */
 void cuda_graph_reject(struct device *d, const char *why);
-/* A device_put() while capturing or refilling; false: neither, and nothing was done. */
+/* Does a device_put() while capturing or refilling; otherwise does nothing and returns false. */
 bool cuda_graph_put(struct device *d, void *to, const void *from, size_t n_bytes);
 /* Frees p, now or together with the graph that may use it. */
 void cuda_graph_free_later(struct device *d, void *p);
-/* The readback that is enqueued now completes after the device has read all data put so far. */
+/* Notes that the readback enqueued now completes after the device has read all data put so far. */
 void cuda_graph_readback(struct device *d);
 
-/* y = cast(x (*a *b)), to the type of y. */
+/* y = cast(x * *a * *b), to the type of y. */
 void cuda_round_by(struct device *d, const char *name, struct mat y, struct mat x,
 	const float *a, const float *b);
 
@@ -179,23 +179,23 @@ enum epilogue {
 	N_EPILOGUES
 };
 
-/* d = op(a) op(b) + bias, or added to d. cuBLASLt's matrices are column-major, so it reads our
- * row-major ones as transposed, and its a b is our b^T a^T: a is our right operand. */
+/* d = (add ? d : 0) + op(a) op(b) + bias. cuBLASLt's matrices are column-major, so it reads our
+ * row-major matrices as transposed, and its a b is our b^T a^T: a is our right operand. */
 struct cuda_product {
 	struct mat a, b, d;
 	bool ta, tb; /* transposed, for cuBLASLt */
-	void *bias;  /* as d, or NULL */
+	void *bias;  /* of the type of d, or NULL */
 	bool add;
-	/* The batch size of a strided batched matmul. Results are contiguous, and operands too;
-	 * but if an operand is contiguous along the sum, a run is some columns of each of its
-	 * rows, which are `runs` times as long as a.cols says. With more than 1 run, bias is
-	 * NULL and add is false. */
+	/* The batch size of a strided batched matmul. Results are contiguous, and so are operands,
+	 * except an operand that is contiguous along the sum: a run is a range of its columns, and
+	 * its rows have `runs` times a.cols (b.cols) elements. With more than 1 run, bias is NULL
+	 * and add is false. */
 	int64_t runs;
-	/* GELU of the result, whose argument is stored in aux; or the result times GELU's
+	/* GELU of the result, with its argument stored in aux; or the result times GELU's
 	 * derivative at aux. `unfused` computes the same with several kernels, which may be
 	 * faster. */
 	enum epilogue epilogue = EPILOGUE_NONE;
-	void *aux = NULL; /* as d */
+	void *aux = NULL; /* of the type and shape of d */
 	void (*unfused)(struct device *, const struct cuda_product *) = NULL;
 };
 
@@ -205,7 +205,7 @@ struct gemm_key {
 };
 
 void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
-/* Enqueues the matmul; false, with nothing done: cuBLASLt has no algorithm for it, or
+/* Enqueues the matmul. Returns false, with nothing done, if cuBLASLt has no algorithm for it, or
  * `unfused` is faster or was not compared. */
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *p);
 void cuda_plans_free(struct device *d);

@@ -1,6 +1,6 @@
 /*
- * The GPU as a device: opening it, its memory, and copies in both directions. All operations
- * are enqueued in the current stream and so complete in order; streams.cu has the others, which
+ * The GPU as a device: opening it, its memory, and copies in both directions. These operations
+ * are enqueued in the current stream and complete in order; streams.cu has the copies that
  * overlap with it.
  */
 #include "kernels/cuda/cuda_internal.h"
@@ -18,8 +18,8 @@ __attribute__((visibility("default"))) device_finder pt_cuda_gpu;
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-/* A part of the free memory is reserved for what CUDA allocates lazily: kernels (cuBLASLt has
- * large ones), their stacks, and graphs. */
+/* device_memory(). Part of the free memory is reserved for what CUDA allocates lazily: kernels
+ * (cuBLASLt has large ones), their stacks, and graphs. */
 static void memory_of(const struct device *d, int64_t *used, int64_t *free_now)
 {
 	enum { LOADED_PART = 256 };
@@ -38,12 +38,12 @@ static NORETURN void out_of_memory(struct device *d, size_t n_bytes, const char 
 	char asked[NUM_TEXT], in_use[NUM_TEXT], left[NUM_TEXT];
 	int64_t used, free_now;
 	memory_of(d, &used, &free_now);
-	die(EX_FAILED, "%s: out of memory: %s for %s; %s are in use, and %s free",
+	die(EX_FAILED, "%s: out of memory: %s for %s; %s in use, %s free",
 		cuda_of(d)->model, text_bytes(asked, (double)n_bytes), what,
 		text_bytes(in_use, (double)used), text_bytes(left, (double)free_now));
 }
 
-/* -1: not enough memory. */
+/* Allocates device memory; -1: not enough memory. */
 static int try_memory(struct device *d, void **p, size_t n_bytes)
 {
 	*p = NULL;
@@ -101,8 +101,8 @@ static void cuda_free(struct device *d, void *p, size_t n_bytes)
 	cuda_of(d)->allocated_bytes -= (int64_t)n_bytes;
 }
 
-/* NULL: not enough memory, or the system's limit of pinned memory: the runtime has several
- * codes for that. */
+/* device_shared(). NULL: not enough memory, or beyond the system's limit of pinned memory, for
+ * which the runtime has several codes. */
 static void *shared_alloc(struct device *d, size_t n_bytes)
 {
 	void *p = NULL;
@@ -146,7 +146,7 @@ static void next_slot(struct device *d)
 	s->at = 0;
 }
 
-/* The contents of a slot are read in one stream. */
+/* Moves to the next slot if the stream has changed: only one stream reads a slot. */
 static void begin_slot(struct device *d)
 {
 	struct cuda_stage *s = &cuda_of(d)->stage;
@@ -178,7 +178,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 	cuda_after(d, "put");
 }
 
-/* A piece is copied from the device while the one before it is copied out of pinned memory. */
+/* Copies a piece from the device while copying the previous piece out of pinned memory. */
 void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -288,7 +288,7 @@ static void close_device(struct device *d)
 	free(c);
 }
 
-/* (in the order of struct device_ops) */
+/* In the order of struct device_ops. */
 static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_alloc,
 	shared_free, cuda_put, cuda_get, cuda_get_begin, cuda_copy_begin,
 	cuda_timer_start, cuda_timer_read, close_device, cuda_get_end, cuda_stream_open,
@@ -299,7 +299,7 @@ static const struct device_ops ops = {memory_of, cuda_alloc, cuda_free, shared_a
 	cuda_stamp, cuda_stamp_time, cuda_stamps_clear, cuda_profile_begin,
 	cuda_profile_end, cuda_range, cuda_range_end};
 
-/* "580.95.05", from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
+/* Gets "580.95.05" from a text like "NVRM version: NVIDIA UNIX x86_64 Kernel Module 580.95.05 Tue
  * ...": the first number with a point, or "unknown". */
 static void driver_text(char text[32])
 {
@@ -333,11 +333,11 @@ static void name_device(struct cuda_device *c)
 		c->arch == 90 && !c->map_encode ? ", PT_ATTENTION=mma" : "");
 }
 
-/* 1: there is no GPU (not reported unless one was requested). */
+/* Sets *e; returns 1: there are no GPUs, which is reported only if one was requested. */
 static int no_gpu(struct err *e)
 {
 	const char *seen = getenv("CUDA_VISIBLE_DEVICES");
-	err_set(e, EX_FAILED, "the driver shows no GPU%s%s%s",
+	err_set(e, EX_FAILED, "the driver lists no GPU%s%s%s",
 		seen ? " (CUDA_VISIBLE_DEVICES is '" : "; see nvidia-smi",
 		seen ? seen : "", seen ? "')" : "");
 	return 1;
@@ -345,7 +345,7 @@ static int no_gpu(struct err *e)
 
 static int no_driver(struct err *e)
 {
-	err_set(e, EX_FAILED, "there is no NVIDIA driver on this machine%s",
+	err_set(e, EX_FAILED, "no NVIDIA driver is installed on this machine%s",
 		advice_on(ADVICE_GPU));
 	return 1;
 }
@@ -364,8 +364,8 @@ extern "C" uint64_t pt_cuda_gpu(int rank)
 	return id | 1;
 }
 
-/* Assigns the n GPUs to the ranks of this host round-robin: the rank's GPU and how many ranks
- * share it. */
+/* Assigns the n GPUs to the ranks of this host round-robin: sets the rank's GPU and the number of
+ * ranks that share it. Returns true if the GPU is shared but must not be. */
 static int assign_gpu(struct device *d, const struct device_options *o, int n)
 {
 	int ranks = o->ranks > 1 ? o->ranks : 1;
@@ -374,7 +374,7 @@ static int assign_gpu(struct device *d, const struct device_options *o, int n)
 	return o->alone && d->sharers > 1;
 }
 
-/* Opens the rank's GPU. Errors say what to do. 1: see no_gpu(). */
+/* Opens the rank's GPU. 1: no GPU, or none for this rank alone, as for device_opener. */
 static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 {
 	struct cudaDeviceProp p;
@@ -385,16 +385,16 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	rc = cudaGetDeviceCount(&n);
 	if (rc == cudaErrorInsufficientDriver)
 		return err_set(e, EX_FAILED,
-			"NVIDIA's driver here is for CUDA %d.%d, older than the CUDA "
-			"%d.%d that pt was built with; install a newer driver, build with "
-			"that CUDA, or, on a GPU for data centers, add the libraries of "
-			"NVIDIA's package cuda-compat to LD_LIBRARY_PATH",
+			"the NVIDIA driver supports CUDA %d.%d, but pt was built with "
+			"CUDA %d.%d; install a newer driver, build pt with an older CUDA, "
+			"or, on a GPU for data centers, add the libraries of NVIDIA's "
+			"package cuda-compat to LD_LIBRARY_PATH",
 			driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
 			CUDART_VERSION % 1000 / 10);
 	if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
 		return no_gpu(e);
 	if (rc == cudaSuccess && assign_gpu(d, &c->o, n)) {
-		err_set(e, EX_FAILED, "%d ranks have %d GPU%s", c->o.ranks, n,
+		err_set(e, EX_FAILED, "%d ranks share %d GPU%s", c->o.ranks, n,
 			n == 1 ? "" : "s");
 		return 1;
 	}
@@ -407,8 +407,8 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 			0); /* creates the context; another process may have exclusive use */
 	if (rc != cudaSuccess)
 		return err_set(e, EX_FAILED,
-			"the GPU cannot be opened: %s (%s); does nvidia-smi work, and is "
-			"it free?",
+			"cannot open the GPU: %s (%s); check with nvidia-smi that it "
+			"works and is free",
 			cudaGetErrorString(rc), cudaGetErrorName(rc));
 	snprintf(c->model, sizeof(c->model), "%s", p.name);
 	c->arch = 10 * p.major + p.minor;
@@ -416,7 +416,7 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	c->multiprocessors = p.multiProcessorCount;
 	if (c->arch < 80)
 		return err_set(e, EX_FAILED,
-			"%s has compute capability %d.%d, and pt needs 8.0 (Ampere, "
+			"%s has compute capability %d.%d, but pt needs 8.0 (Ampere, "
 			"2020) or later%s",
 			p.name, p.major, p.minor, advice_on(ADVICE_GPU));
 	return 0;
@@ -427,8 +427,8 @@ dim3 cuda_persistent(struct device *d, int64_t n, int blocks)
 	return dim3((unsigned)min64(n, (int64_t)blocks * cuda_of(d)->multiprocessors));
 }
 
-/* Checks that the fixed buffers fit beside other processes' memory. */
-static int has_room(struct cuda_device *c, struct err *e)
+/* Checks that the fixed buffers fit into the memory that other processes leave free. */
+static int check_free_memory(struct cuda_device *c, struct err *e)
 {
 	enum { NEEDED = CUDA_WORKSPACE + GEMM_WORKSPACE + (32 << 20) };
 	char left_text[NUM_TEXT], need_text[NUM_TEXT];
@@ -437,8 +437,8 @@ static int has_room(struct cuda_device *c, struct err *e)
 	if (left >= NEEDED)
 		return 0;
 	return err_set(e, EX_FAILED,
-		"%s has %s of memory free, and needs %s before anything else; "
-		"nvidia-smi tells which processes use it",
+		"%s has only %s of free memory, but pt needs %s before anything else; "
+		"nvidia-smi lists the processes that use it",
 		c->model, text_bytes(left_text, (double)left),
 		text_bytes(need_text, NEEDED));
 }
@@ -451,7 +451,7 @@ static int find_maps(struct cuda_device *c, struct err *e)
 	void *fn = NULL;
 	if (attention && strcmp(attention, "mma") && strcmp(attention, "auto"))
 		return err_set(
-			e, EX_USAGE, "PT_ATTENTION is '%s', not auto or mma", attention);
+			e, EX_USAGE, "PT_ATTENTION: '%s' is not auto or mma", attention);
 	if (c->arch != 90 || (attention && !strcmp(attention, "mma")))
 		return 0;
 	cudaError_t rc = cudaGetDriverEntryPointByVersion(
@@ -459,7 +459,7 @@ static int find_maps(struct cuda_device *c, struct err *e)
 	if (rc != cudaSuccess || found != cudaDriverEntryPointSuccess)
 		return err_set(e, EX_FAILED,
 			"%s: the driver has no cuTensorMapEncodeTiled; "
-			"PT_ATTENTION=mma does without",
+			"PT_ATTENTION=mma works without it",
 			c->model);
 	c->map_encode = (PFN_cuTensorMapEncodeTiled_v12000)fn;
 	return 0;
@@ -476,7 +476,7 @@ extern "C" int pt_cuda_open(
 	if (!rc)
 		rc = find_gpu(d, c, e);
 	if (!rc)
-		rc = has_room(c, e);
+		rc = check_free_memory(c, e);
 	if (!rc)
 		rc = find_maps(c, e);
 	if (rc) {

@@ -13,7 +13,7 @@ struct worker_vectors {
 	int workers;
 };
 
-/* A vector of weight 0 does not count, NaN and infinity included. */
+/* Returns weight x. A vector with weight 0 counts as 0, even its NaN and infinity. */
 static __device__ inline float term_of(
 	const struct worker_vectors b, int worker, int64_t i)
 {
@@ -52,11 +52,11 @@ void cuda_combine(struct device *d, float *out, const float *const *x, int64_t n
 	size_t x_bytes = (size_t)c->workers * sizeof(*x);
 	size_t weight_bytes = (size_t)c->workers * sizeof(*c->weight);
 	BUG_ON(c->workers >= TREE_LEAVES);
-	char *room = (char *)cuda_workspace(d, x_bytes + weight_bytes);
-	cuda_put(d, room, x, x_bytes);
-	cuda_put(d, room + x_bytes, c->weight, weight_bytes);
+	char *buf = (char *)cuda_workspace(d, x_bytes + weight_bytes);
+	cuda_put(d, buf, x, x_bytes);
+	cuda_put(d, buf + x_bytes, c->weight, weight_bytes);
 	struct worker_vectors b = {
-		(const float *const *)room, (const float *)(room + x_bytes), c->workers};
+		(const float *const *)buf, (const float *)(buf + x_bytes), c->workers};
 	launch(d, "combine", grid_of_packs(1, n, 1), THREADS, 0, combine_kernel, out, b,
 		n, c->vote, c->normalize);
 }

@@ -1,8 +1,8 @@
 /*
  * Embeddings. The backward sorts (token, row) pairs, so that the rows of a token are
- * contiguous and in order; no two pairs are equal, so the sorted order is unique. Then a
- * token's rows are added in pieces, so that no block takes long with a frequent token, and
- * the pieces of a token are added in order.
+ * contiguous and in order; no two pairs are equal, so the sorted order is unique. A token's
+ * rows are added in pieces, so that no block takes long for a frequent token. Then the pieces
+ * of a token are added in order.
  */
 #include "kernels/cuda/vector.h"
 
@@ -45,7 +45,7 @@ void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t 
 enum { SORTED = 1024 };	     /* keys sorted by one block */
 #define NOT_HERE 0xffffffffu /* the token of a row outside this slice of the table */
 
-/* The token in the upper bits, the row in the lower ones. */
+/* Returns a key: the token in the upper bits, the row in the lower bits. */
 static __device__ inline uint64_t key_of(uint32_t token, uint32_t row)
 {
 	return (uint64_t)token << 32 | row;
@@ -79,7 +79,7 @@ static __global__ void __launch_bounds__(SORTED / 2) sort_kernel(
 		keys[begin + i] = key[i];
 }
 
-/* How many of n sorted keys are below x. */
+/* Returns the number of n sorted keys that are below x. */
 static __device__ inline int64_t below(const uint64_t *keys, int64_t n, uint64_t x)
 {
 	int64_t low = 0, high = n;
@@ -93,7 +93,7 @@ static __device__ inline int64_t below(const uint64_t *keys, int64_t n, uint64_t
 	return low;
 }
 
-/* Merges pairs of neighbouring sorted runs: the position of a key is its index plus the
+/* Merges pairs of neighboring sorted runs: the position of a key is its index plus the
  * number of smaller keys in the other run. */
 static __global__ void merge_kernel(
 	uint64_t *to, const uint64_t *from, int64_t n, int64_t run)
@@ -109,7 +109,7 @@ static __global__ void merge_kernel(
 	to[pair + (i - mine) + below(from + other, others, key)] = key;
 }
 
-/* Returns the buffer, a or b, that has the result. */
+/* Sorts the keys; returns the buffer, a or b, that has the result. */
 static uint64_t *sort_rows(struct device *d, uint64_t *a, uint64_t *b, const int32_t *ids,
 	int64_t n, int64_t first, int64_t vocab)
 {
@@ -139,8 +139,8 @@ static __device__ inline uint32_t token_at(const struct sorted s, int64_t i)
 	return (uint32_t)(s.keys[i] >> 32);
 }
 
-/* The piece that begins at key i (rows is 0 if none does), and whether it is the first and
- * the last of its token. */
+/* The piece that begins at key i (rows is 0 if none does); first, last: it is the first (last)
+ * piece of its token. */
 struct piece {
 	int rows;
 	bool first, last;
@@ -169,7 +169,7 @@ static __device__ inline struct piece piece_at(const struct sorted s, int64_t i)
 	return p;
 }
 
-/* The piece of another lane. */
+/* Returns the piece of another lane. */
 static __device__ inline struct piece piece_of(const struct piece p, int lane)
 {
 	struct piece r;
@@ -181,7 +181,7 @@ static __device__ inline struct piece piece_of(const struct piece p, int lane)
 	return r;
 }
 
-/* The slot of a piece's sum, if its token has several pieces. First pieces of such tokens
+/* Returns the slot of a piece's sum, if its token has several pieces. First pieces of such tokens
  * begin at least `piece` keys apart, and so do later pieces, so slots are unique. */
 static __device__ inline int64_t slot_of(const struct sorted s, int64_t i, bool is_first)
 {
@@ -274,11 +274,11 @@ void cuda_embed_bwd(
 	while (slots_of(n, piece) * row_bytes > CUDA_WORKSPACE - 2 * key_bytes &&
 		piece < n)
 		piece *= 2;
-	char *room = (char *)cuda_workspace(
+	char *buf = (char *)cuda_workspace(
 		d, (size_t)(2 * key_bytes + slots_of(n, piece) * row_bytes));
-	float *slots = (float *)(room + 2 * key_bytes), *out = floats_of(dw);
+	float *slots = (float *)(buf + 2 * key_bytes), *out = floats_of(dw);
 	const float *up = floats_of(dy);
-	struct sorted s = {sort_rows(d, (uint64_t *)room, (uint64_t *)(room + key_bytes),
+	struct sorted s = {sort_rows(d, (uint64_t *)buf, (uint64_t *)(buf + key_bytes),
 				   ids, n, first, dw.rows),
 		n, piece};
 	bool whole = in_packs(cols, N, up, out);

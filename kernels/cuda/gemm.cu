@@ -1,5 +1,5 @@
-/* Matmuls by cuBLASLt, whose matrices are column-major: it reads our matrices as transposed, and
- * our right operand is its first. Operands that it has no algorithm for are converted. */
+/* Matmuls by cuBLASLt. Its matrices are column-major: it reads our matrices as transposed, and our
+ * right operand is its first. Operands for which it has no algorithm are converted. */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 
@@ -17,7 +17,7 @@ static bool is_byte(enum dtype type)
 
 /* ---- converted operands -------------------------------------------------------------- */
 
-/* Temporary memory of one matmul, of any size. */
+/* Returns temporary memory of any size for one matmul. */
 static void *copies_of(struct device *d, size_t n_bytes)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -36,7 +36,7 @@ static void *copies_of(struct device *d, size_t n_bytes)
 
 enum { TILE = 64, TILE_THREADS = 256 };
 
-/* to[cols, rows] = from[rows, cols]^T, for bytes: a block for each tile. */
+/* to[cols, rows] = from[rows, cols]^T, for bytes: one block per tile. */
 static __global__ void transpose_bytes(
 	uint8_t *to, const uint8_t *from, int64_t rows, int64_t cols)
 {
@@ -95,7 +95,7 @@ static struct mat transpose_of(struct mat m)
 	return t;
 }
 
-/* Uses the stored transposed copy of an operand where that is contiguous along k. */
+/* Uses the stored transposed copy of an operand where the copy is contiguous along k. */
 static struct cuda_product as_stored(struct cuda_product p)
 {
 	if (p.a.transposed && (!p.ta || !p.a.p)) {
@@ -109,7 +109,7 @@ static struct cuda_product as_stored(struct cuda_product p)
 	return p;
 }
 
-/* fp8 tensor cores need sm_89, and operands with rows of multiples of 16 bytes. */
+/* Returns true if fp8 tensor cores support the matmul: sm_89, rows of multiples of 16 bytes. */
 static bool fp8_fits(struct device *d, const struct cuda_product *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p;
@@ -118,7 +118,7 @@ static bool fp8_fits(struct device *d, const struct cuda_product *p)
 	       !(p->a.type == DT_E5M2 && p->b.type == DT_E5M2);
 }
 
-/* Both operands contiguous along k, as fp8 tensor cores need them. */
+/* Makes both operands contiguous along k, as fp8 tensor cores need them. */
 static struct cuda_product along_sum(
 	struct device *d, const char *name, struct cuda_product p)
 {
@@ -134,7 +134,7 @@ static struct cuda_product along_sum(
 	return p;
 }
 
-/* A matmul with its operands in bf16. */
+/* Converts the operands of a matmul to bf16. */
 static struct cuda_product as_bf16(
 	struct device *d, const char *name, struct cuda_product p)
 {
@@ -145,8 +145,8 @@ static struct cuda_product as_bf16(
 	return p;
 }
 
-/* For 16-bit operands in shapes without an algorithm; not after as_bf16(), which uses the
- * same buffer. A gradient of weights is fp32 then. */
+/* Converts 16-bit operands to fp32, for shapes without an algorithm; not after as_bf16(), which
+ * uses the same buffer. The result of a gradient of weights becomes fp32, too. */
 static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
@@ -169,8 +169,8 @@ static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
 
 /* ---- split-k sums -------------------------------------------------------------------- */
 
-/* float8's: with exact matmuls only. Others without a choice of split-k are unbearably slow, as
- * cuBLASLt has no algorithm for their long sums and the operands are converted. */
+/* Returns true if the sum is split into runs. Without runs, exact float8 matmuls are unbearably
+ * slow: cuBLASLt has no algorithm for their long sums, so the operands are converted. */
 static bool cut_in_runs(struct device *d, const struct cuda_product *p)
 {
 	if (p->ta || !p->tb)
@@ -181,11 +181,11 @@ static bool cut_in_runs(struct device *d, const struct cuda_product *p)
 }
 
 /*
- * The gradient of a weight has few tiles and a long sum: with one block a tile, most
+ * The gradient of a weight has few tiles and a long sum: with one block per tile, most
  * multiprocessors would be idle. So the rows are cut into runs, each with a partial sum (split-k).
- * Their number depends on the shape and the type only: enough to use all multiprocessors, twice
- * with float8, for whose longer sums cuBLASLt has no algorithm without split-k; a run has a
- * multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap in comparison.
+ * Their number depends only on the shape and the type: enough to use all multiprocessors, and twice
+ * as many for float8, because cuBLASLt has no algorithm without split-k for longer sums. A run has
+ * a multiple of 16 rows, and at least 1024, so that adding the partial sums is cheap.
  */
 static int64_t runs_of(struct device *d, const struct cuda_product *p)
 {
@@ -201,7 +201,7 @@ static int64_t runs_of(struct device *d, const struct cuda_product *p)
 	return runs;
 }
 
-/* to = (add ? to : 0) + part[0] + part[1] + ..., n numbers each. */
+/* to = (add ? to : 0) + part[0] + part[1] + ..., n elements each. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 	T *to, const float *part, int64_t n, int64_t n_parts, bool add, bool whole)
@@ -227,8 +227,7 @@ static __global__ void __launch_bounds__(THREADS) add_parts_kernel(
 	store(to + at, total, left, whole);
 }
 
-/* The first run of an operand, whose rows or, if it is contiguous along the sum, columns are
- * cut. */
+/* Returns the first run of an operand: n rows or, if it is contiguous along the sum, n columns. */
 static struct mat first_run(struct mat m, bool along_sum, int64_t n)
 {
 	if (!along_sum)
@@ -237,7 +236,8 @@ static struct mat first_run(struct mat m, bool along_sum, int64_t n)
 	return m;
 }
 
-/* false, with nothing done: one run, or no algorithm for several. */
+/* Computes the matmul in runs. Returns false, with nothing done, for one run, or if cuBLASLt has no
+ * algorithm for several. */
 static bool gemm_in_runs(
 	struct device *d, const char *name, struct cuda_product p, int64_t runs)
 {
@@ -271,17 +271,18 @@ static bool gemm_in_runs(
 
 /* ---- types of results and biases ----------------------------------------------------- */
 
-/* cuBLASLt takes a bias in the type of the result (for fp8 operands with a result of fp32 in bf16,
- * which is less precise than ours). It is cast to that type at the end of the buffer. */
+/* cuBLASLt needs a bias in the type of the result, to which it is cast at the end of the workspace.
+ * (For fp8 operands with an fp32 result it needs bf16, which is less precise, so the bias is added
+ * afterwards.) */
 static bool gemm_with(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
-	enum { BIAS_ROOM = CUDA_WORKSPACE / 4 };
+	enum { BIAS_BYTES = CUDA_WORKSPACE / 4 };
 	bool after = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
 	if (bias.p && bias.type != p.d.type) {
-		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_ROOM);
+		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_BYTES);
 		void *to = (char *)cuda_workspace(d, CUDA_WORKSPACE) + CUDA_WORKSPACE -
-			   BIAS_ROOM;
+			   BIAS_BYTES;
 		struct mat same = mat_typed(to, 1, bias.cols, p.d.type);
 		cuda_round(d, same, bias, same.type, 1);
 		bias = same;
@@ -294,8 +295,8 @@ static bool gemm_with(
 	return true;
 }
 
-/* Casts fp32 sums to the type of the result. cuBLASLt applies scales with fp8 only; the bias
- * is added after them. */
+/* Casts fp32 sums to the type of the result. cuBLASLt applies scales only with fp8; the bias
+ * is added after the scales. */
 static void finish(struct device *d, const char *name, struct mat to, struct mat from,
 	const struct cuda_product *p, struct mat bias)
 {
@@ -319,20 +320,19 @@ static struct mat bias_of_sums(const struct cuda_product *p, struct mat bias)
 	return p->a.scale ? mat(NULL, 0, 0) : bias;
 }
 
-/* Computes the result in fp32, some rows at a time, and casts it, or adds it, to the
- * destination. */
+/* Computes the result in fp32, some rows at a time, and casts or adds it to the destination. */
 static bool gemm_in_half(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
-	enum { RESULT_ROOM = CUDA_WORKSPACE / 2 };
-	int64_t max_rows = RESULT_ROOM / (p.d.cols * (int64_t)sizeof(float));
+	enum { RESULT_BYTES = CUDA_WORKSPACE / 2 };
+	int64_t max_rows = RESULT_BYTES / (p.d.cols * (int64_t)sizeof(float));
 	struct cuda_product part = p;
 	BUG_ON(p.tb || max_rows < 1 || (p.add && p.d.type != DT_F32));
 	part.add = false;
 	for (int64_t row = 0; row < p.d.rows; row += max_rows) {
 		int64_t n = min64(max_rows, p.d.rows - row);
 		part.b = mat_rows(p.b, row, n);
-		part.d = mat(cuda_workspace(d, RESULT_ROOM), n, p.d.cols);
+		part.d = mat(cuda_workspace(d, RESULT_BYTES), n, p.d.cols);
 		if (!gemm_with(d, name, part, bias_of_sums(&p, bias)))
 			return false;
 		finish(d, name, mat_rows(p.d, row, n), part.d, &p, bias);
@@ -340,7 +340,7 @@ static bool gemm_in_half(
 	return true;
 }
 
-/* cuBLASLt's results are fp32 or in the type of the operands. */
+/* Computes results of any type; cuBLASLt's are fp32 or in the type of the operands. */
 static bool of_given_type(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
@@ -354,6 +354,7 @@ static bool of_given_type(
 	return true;
 }
 
+/* Computes a matmul in runs, directly, or with converted operands: whatever works first. */
 static void multiply(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
@@ -401,8 +402,8 @@ static void multiply(
 
 /* ---- GELU as an epilogue ------------------------------------------------------------- */
 
-/* 16-bit types only: cuBLASLt's GELU is the tanh form of an unrounded argument, precise
- * enough for these. It needs rows of multiples of 16 bytes. */
+/* Returns true if cuBLASLt can fuse GELU. 16-bit types only: its GELU is the tanh form of an
+ * unrounded argument, precise enough for these. It needs rows of multiples of 16 bytes. */
 static bool gelu_fits(const struct cuda_product *p)
 {
 	return dtype_bytes(p->a.type) == 2 && p->d.type == p->a.type &&

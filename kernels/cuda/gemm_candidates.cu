@@ -1,4 +1,4 @@
-/* PT_LAB_CANDIDATES=FILE: adds to FILE, for each matmul at its first use, the algorithms that
+/* PT_LAB_CANDIDATES=FILE: appends to FILE, at the first use of each matmul, the algorithms that
  * cuBLASLt suggests, with their times: for tests/bench/algorithm_table, and for people. */
 #include "kernels/cuda/gemm_plan.h"
 
@@ -10,11 +10,11 @@ enum { LISTED = 32, ROUNDS = 5 };
 struct candidate {
 	cublasLtMatmulHeuristicResult_t found;
 	bool exact; /* suggested without split-k */
-	int number; /* in the order of cuBLASLt */
+	int number; /* index in the order of cuBLASLt */
 	float ms[ROUNDS];
 };
 
-/* Adds those that are not in the list yet. */
+/* Adds the suggested algorithms that are not in the list yet; returns the new length. */
 static int add_suggested(struct device *d, const struct gemm_plan *p, bool exact,
 	struct candidate *list, int n)
 {
@@ -38,7 +38,7 @@ static int by_ms(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* The median of rounds, in each of which all candidates take turns, since the clock changes. */
+/* Times the candidates in rounds, in which they take turns, since the clock changes; sorts times. */
 static void measure_all(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, struct candidate *list, int n)
 {

@@ -27,14 +27,14 @@ static bool is_byte(int64_t type)
 	return dtype_bytes((enum dtype)type) == 1;
 }
 
-/* The bytes between the runs of an operand, see struct cuda_product. */
+/* Returns the bytes between the runs of an operand, as struct cuda_product explains. */
 static int64_t stride_bytes(struct mat m, bool along_sum)
 {
 	return along_sum ? m.cols * dtype_bytes(m.type) : mat_bytes(m);
 }
 
-/* The common alignment of the matrices of all runs, at most 16 bytes, the widest load: the
- * alignment of a slice's weights beyond that depends on the layout, and the choice must not. */
+/* Returns the common alignment of the matrices of all runs, at most 16 bytes, the widest load:
+ * larger alignments of a slice's weights depend on the layout, and the choice must not. */
 static int64_t alignment(const struct cuda_product *p)
 {
 	uintptr_t places = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
@@ -60,7 +60,7 @@ static struct gemm_key key_of(const struct cuda_product *p)
 	return k;
 }
 
-static struct gemm_plan **find(struct cuda_device *c, const struct gemm_key *key)
+static struct gemm_plan **find_plan(struct cuda_device *c, const struct gemm_key *key)
 {
 	if (!c->plans)
 		c->plans = (struct plans *)xcalloc(1, sizeof(*c->plans));
@@ -77,7 +77,7 @@ static struct gemm_plan **find(struct cuda_device *c, const struct gemm_key *key
 
 struct gemm_plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key)
 {
-	struct gemm_plan **at = find(c, key);
+	struct gemm_plan **at = find_plan(c, key);
 	if (!*at) {
 		*at = (struct gemm_plan *)xcalloc(1, sizeof(**at));
 		(*at)->key = *key;
@@ -119,7 +119,7 @@ void cuda_forget_algorithms(struct device *d)
 		cublasLt##kind##SetAttribute(of, attribute, &(value), sizeof(value)), \
 		#attribute)
 
-/* `runs` matrices: contiguous, or the rows of one matrix. */
+/* Creates the layout of `runs` matrices: contiguous, or with `of_rows` parts of the same rows. */
 static cublasLtMatrixLayout_t layout(struct device *d, int64_t type, int64_t rows,
 	int64_t cols, int64_t runs, bool of_rows)
 {
@@ -137,7 +137,7 @@ static cublasLtMatrixLayout_t layout(struct device *d, int64_t type, int64_t row
 	return l;
 }
 
-static void describe(struct device *d, struct gemm_plan *p)
+static void create_descriptors(struct device *d, struct gemm_plan *p)
 {
 	static const cublasLtEpilogue_t epilogues[N_EPILOGUES] = {
 		CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
@@ -165,7 +165,7 @@ static void describe(struct device *d, struct gemm_plan *p)
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->m);
 		SET(MatmulDesc, desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, place);
 	}
-	/* It also needs to know of scales, which not all kernels support. Fast accumulation
+	/* The heuristic also depends on scales, which not all kernels support. Fast accumulation
 	 * is for the forward, where both operands are e4m3, as in torchao. */
 	const void *scale = (const void *)(uintptr_t)SCALE_ALIGN;
 	int8_t coarse = !cuda_of(d)->o.exact && k->a == DT_E4M3 && k->b == DT_E4M3;
@@ -181,8 +181,8 @@ static void describe(struct device *d, struct gemm_plan *p)
 	p->d = layout(d, k->d, k->m, k->n, k->runs, false);
 }
 
-/* to = op(a) op(b), plus x->d if x->add. */
-static cublasStatus_t run(struct device *d, const struct gemm_plan *p,
+/* to = (x->add ? x->d : 0) + op(a) op(b) */
+static cublasStatus_t run_plan(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, void *to, const cublasLtMatmulAlgo_t *algo)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -202,7 +202,7 @@ static cublasStatus_t run(struct device *d, const struct gemm_plan *p,
 		cuda_stream(d));
 }
 
-/* ---- what is to choose from ------------------------------------------------------------ */
+/* ---- candidates ------------------------------------------------------------------------ */
 
 bool cuda_gemm_suits(bool exact, const cublasLtMatmulAlgo_t *algo)
 {
@@ -222,14 +222,14 @@ int cuda_gemm_suggested(struct device *d, const struct gemm_plan *p, bool exact,
 	cublasLtMatmulHeuristicResult_t *found, int asked)
 {
 	cublasLtMatmulPreference_t pref;
-	size_t room_bytes = GEMM_WORKSPACE;
+	size_t max_bytes = GEMM_WORKSPACE;
 	uint32_t align = (uint32_t)p->key.align;
 	uint32_t schemes = exact ? CUBLASLT_REDUCTION_SCHEME_NONE
 				 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 	int n_found = 0, n = 0;
 	cuda_cublas_check(d, cublasLtMatmulPreferenceCreate(&pref),
 		"cublasLtMatmulPreferenceCreate");
-	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, room_bytes);
+	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, max_bytes);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, align);
 	SET(MatmulPreference, pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align);
@@ -248,9 +248,9 @@ int cuda_gemm_suggested(struct device *d, const struct gemm_plan *p, bool exact,
 	return n;
 }
 
-/* The usable ones. With exact matmuls, split-k algorithms are excluded, since they choose the
- * number of splits. */
-static int candidates(struct device *d, const struct gemm_plan *p,
+/* Gets the usable algorithms among `asked` suggested ones; returns their number. Exact matmuls
+ * exclude split-k algorithms, which choose the number of splits themselves. */
+static int usable_algorithms(struct device *d, const struct gemm_plan *p,
 	cublasLtMatmulHeuristicResult_t *found, int asked)
 {
 	bool exact = cuda_of(d)->o.exact;
@@ -295,12 +295,12 @@ float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 	float ms;
 	if (!algo)
 		x->unfused(d, x);
-	else if (run(d, p, x, t->to, algo) != CUBLAS_STATUS_SUCCESS)
+	else if (run_plan(d, p, x, t->to, algo) != CUBLAS_STATUS_SUCCESS)
 		return INFINITY;
 	cuda_check(d, cudaEventRecord(t->begin, stream), "measuring a matmul");
 	for (int i = 0; i < GEMM_TRIALS; i++) {
 		if (algo)
-			cuda_cublas_check(d, run(d, p, x, t->to, algo), "cublasLtMatmul");
+			cuda_cublas_check(d, run_plan(d, p, x, t->to, algo), "cublasLtMatmul");
 		else
 			x->unfused(d, x);
 	}
@@ -312,8 +312,8 @@ float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 
 /* ---- choosing -------------------------------------------------------------------------- */
 
-/* The first candidate unless another is clearly faster; -1: the unfused kernels. */
-static int quickest(struct device *d, const struct gemm_plan *p,
+/* Returns the first candidate unless another is clearly faster; -1: the unfused kernels. */
+static int fastest_algorithm(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
 	const float clearly = 0.97f;
@@ -335,8 +335,8 @@ static int quickest(struct device *d, const struct gemm_plan *p,
 	return best;
 }
 
-/* The index of the algorithm that was read from text; -1: it is not among the candidates. It
- * comes from a file, so cuBLASLt never receives it unchecked. */
+/* Returns the index of the algorithm that was read from text; -1: it is not among the candidates.
+ * It comes from a file, so it is never passed to cuBLASLt unchecked. */
 static int find_saved(
 	const struct gemm_plan *p, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
@@ -349,7 +349,7 @@ static int find_saved(
 	return -1;
 }
 
-static void choose(struct device *d, const char *name, struct gemm_plan *p,
+static void choose_algorithm(struct device *d, const char *name, struct gemm_plan *p,
 	const struct cuda_product *x)
 {
 	cublasLtMatmulHeuristicResult_t found[MANY_CANDIDATES];
@@ -359,40 +359,40 @@ static void choose(struct device *d, const char *name, struct gemm_plan *p,
 		p->ready = true;
 		return;
 	}
-	describe(d, p);
+	create_descriptors(d, p);
 	if (cuda_of(d)->candidates)
 		cuda_gemm_list(d, name, p, x);
 	if (p->from_text) {
-		int n_all = candidates(d, p, found, MANY_CANDIDATES);
+		int n_all = usable_algorithms(d, p, found, MANY_CANDIDATES);
 		int saved = find_saved(p, found, n_all);
 		p->from_text = false;
 		p->ready = p->possible = saved >= 0;
 		if (p->ready)
 			return;
 	}
-	int n = candidates(d, p, found, CANDIDATES);
+	int n = usable_algorithms(d, p, found, CANDIDATES);
 	if (!n && is_byte(p->key.a) && !cuda_lab_off(d, LAB_FLOAT8_RUNS))
-		n = candidates(d, p, found, MANY_CANDIDATES);
+		n = usable_algorithms(d, p, found, MANY_CANDIDATES);
 	p->ready = true;
 	p->possible = n > 0;
 	if (!n)
 		return;
-	int best = measures && (n > 1 || x->unfused) ? quickest(d, p, x, found, n) : 0;
+	int best = measures && (n > 1 || x->unfused) ? fastest_algorithm(d, p, x, found, n) : 0;
 	p->unfused = best < 0;
 	p->possible = best >= 0;
 	if (p->possible)
 		p->algo = found[best].algo;
 }
 
-/* Whether cuBLASLt refuses what it suggested. Its heuristic does not check all that its kernels
- * need, and nobody promises that float8 can be multiplied in runs. */
-static bool refuses(struct gemm_plan *p, const char *name, cublasStatus_t rc)
+/* Returns true if cuBLASLt rejects what it suggested. Its heuristic does not check everything
+ * that its kernels need, and float8 in runs is not documented. */
+static bool is_rejected(struct gemm_plan *p, const char *name, cublasStatus_t rc)
 {
 	bool unsure = p->key.runs > 1 && is_byte(p->key.a);
 	if (!unsure ||
 		(rc != CUBLAS_STATUS_NOT_SUPPORTED && rc != CUBLAS_STATUS_INVALID_VALUE))
 		return false;
-	warn("%s: cuBLASLt does not multiply float8 in %lld runs (%s): it takes longer",
+	warn("%s: cuBLASLt does not support float8 in %lld runs (%s); using slower kernels",
 		name, (long long)p->key.runs, cublasLtGetStatusName(rc));
 	p->possible = false;
 	return true;
@@ -407,7 +407,7 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 		return true;
 	}
 	if (!p->ready)
-		choose(d, name, p, x);
+		choose_algorithm(d, name, p, x);
 	if (!p->possible)
 		return false;
 	const int64_t sizes[] = {
@@ -416,8 +416,8 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 	for (int i = 0; i < l.n_args; i++)
 		l.args[i] = cuda_arg_of(sizes[i]);
 	cuda_before(d, &l);
-	cublasStatus_t rc = run(d, p, x, x->d.p, &p->algo);
-	if (!refuses(p, name, rc))
+	cublasStatus_t rc = run_plan(d, p, x, x->d.p, &p->algo);
+	if (!is_rejected(p, name, rc))
 		cuda_cublas_check(d, rc, name);
 	cuda_after(d, name);
 	return p->possible;

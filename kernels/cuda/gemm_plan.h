@@ -1,5 +1,5 @@
 /* The table of plans: gemm_plan.cu chooses and runs them, gemm_text.cu writes and reads them,
- * gemm_candidates.cu lists what was to choose from. */
+ * gemm_candidates.cu lists the candidates. */
 #pragma once
 
 #include "kernels/cuda/cuda_internal.h"
@@ -22,38 +22,38 @@ struct plans {
 	int64_t n;
 };
 
-/* The plan of a key, which is added if there is none. */
+/* Returns the plan of a key; adds it if it is missing. */
 struct gemm_plan *cuda_plan_of(struct cuda_device *c, const struct gemm_key *key);
 
-/* Algorithms that cuBLASLt is asked for; more if all of them split sums and must not, or if a text
- * names one. */
+/* The number of algorithms to request from cuBLASLt; MANY if none of the first does without
+ * splitting sums, or if a text has an algorithm. */
 enum { CANDIDATES = 8, MANY_CANDIDATES = 64 };
-/* The algorithms that run here of the first `asked`, in the order of cuBLASLt's heuristic. `exact`:
- * it is told not to split sums. */
+/* Gets the usable algorithms among the first `asked`, in the order of cuBLASLt's heuristic; returns
+ * their number. `exact`: requests algorithms that do not split sums. */
 int cuda_gemm_suggested(struct device *d, const struct gemm_plan *p, bool exact,
 	cublasLtMatmulHeuristicResult_t *found, int asked);
-/* Whether an algorithm does not split sums, or need not be exact. */
+/* Returns true if an algorithm does not split sums, or need not be exact. */
 bool cuda_gemm_suits(bool exact, const cublasLtMatmulAlgo_t *algo);
 
-/* What a measurement of algorithms needs: where the result goes, and events. */
+/* The resources for measuring algorithms: memory for the result, and events. */
 struct gemm_trial {
 	void *to;
-	bool own;
+	bool own; /* `to` must be freed */
 	cudaEvent_t begin, end;
 };
 
 enum { GEMM_TRIALS = 3 };
-/* false: no memory for the result. */
+/* Begins a measurement; false: no memory for the result. */
 bool cuda_gemm_trial(
 	struct device *d, const struct cuda_product *x, struct gemm_trial *t);
 void cuda_gemm_trial_end(struct device *d, struct gemm_trial *t);
-/* Milliseconds of GEMM_TRIALS calls, infinity if one fails; without an algorithm, of the unfused
- * kernels. */
+/* Returns the milliseconds of GEMM_TRIALS calls, infinity if one fails; with algo NULL, of the
+ * unfused kernels. */
 float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const struct gemm_trial *t,
 	const cublasLtMatmulAlgo_t *algo);
 
-/* gemm_text.cu: the first line of a text; a key, an algorithm in a line. */
+/* gemm_text.cu: append the first line of a text; a key; an algorithm. */
 void cuda_gemm_head(struct device *d, struct str *out);
 void cuda_gemm_key_text(const struct gemm_key *k, struct str *out);
 void cuda_gemm_algorithm_text(const cublasLtMatmulAlgo_t *algo, struct str *out);

@@ -1,4 +1,4 @@
-/* Plans as text, one a line: bits depend on the choice, so it is saved and passed to other
+/* Plans as text, one per line: bits depend on the choice, so it is saved and passed to other
  * processes. */
 #include "kernels/cuda/gemm_plan.h"
 
@@ -6,7 +6,7 @@
 
 enum { MAX_PLANS = 1 << 16 };
 
-/* A choice is valid for this cuBLASLt and GPU only. */
+/* Writes the cuBLASLt version and GPU model for which the choices are valid. */
 void cuda_gemm_head(struct device *d, struct str *out)
 {
 	const struct cuda_device *c = cuda_of(d);
@@ -77,7 +77,7 @@ static int64_t type_named(const char *name)
 	return -1;
 }
 
-/* -1: not that many bytes. */
+/* Parses n_bytes bytes; -1: malformed, or another number of bytes. */
 static int read_hex(const char *s, void *to, size_t n_bytes)
 {
 	static const char digits[] = "0123456789abcdef";
@@ -90,7 +90,7 @@ static int read_hex(const char *s, void *to, size_t n_bytes)
 	return 0;
 }
 
-/* GELU epilogues need 16-bit types and rows of multiples of 16 bytes. */
+/* Checks an epilogue: GELU needs 16-bit types and rows of multiples of 16 bytes. */
 static bool epilogue_good(const struct gemm_key *k)
 {
 	bool narrow = dtype_bytes((enum dtype)k->a) == 2 && k->d == k->a && k->b == k->a;
@@ -129,7 +129,7 @@ static int read_line(const char *line, struct gemm_plan *p)
 	return p->unfused ? 0 : read_hex(line + end, &p->algo, sizeof(p->algo));
 }
 
-static int take(struct device *d, const char *line, int64_t number, struct err *e)
+static int accept_plan_line(struct device *d, const char *line, int64_t number, struct err *e)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct gemm_plan read;
@@ -168,7 +168,7 @@ int cuda_take_algorithms(struct device *d, const char *text, struct err *e)
 			break;
 		}
 		line.s[n] = '\0';
-		rc = take(d, line.s, number, e);
+		rc = accept_plan_line(d, line.s, number, e);
 	}
 	str_free(&here);
 	str_free(&line);

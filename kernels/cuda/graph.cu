@@ -2,7 +2,7 @@
  * CUDA graphs: a sequence of operations is captured once and launched again by one call. The
  * stream is captured, so that each kernel and copy is a node of the graph with its arguments.
  * device_put() writes to pinned memory that the graph owns and its copies read; a refill
- * writes new data there.
+ * writes new data to this memory.
  */
 #include "kernels/cuda/cuda_internal.h"
 
@@ -28,7 +28,7 @@ struct graph {
 	int64_t n_read;	       /* slots that are read before the readback completes */
 	char **page;	       /* pinned, of STAGE_BYTES */
 	int64_t n_pages;
-	void **free_later; /* device memory to free with the graph */
+	void **free_later; /* device memory to be freed with the graph */
 	int64_t n_free_later;
 	size_t at; /* offset in the last page */
 };
@@ -106,7 +106,7 @@ void cuda_graph_free_later(struct device *d, void *p)
 
 /* ---- device_put() --------------------------------------------------------------------- */
 
-/* Relaxed mode: the allocation is allowed during a capture, since it does not depend on it. */
+/* Adds a page. The relaxed mode allows the allocation during a capture. */
 static void new_page(struct device *d, struct graph *g)
 {
 	cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

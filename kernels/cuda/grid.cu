@@ -11,7 +11,7 @@ struct grid_parts {
 	int leaves, n;
 };
 
-/* Elements of a thread: a pack of leaves, two of sums. */
+/* Elements per thread: one pack of leaves, two packs of sums. */
 enum { GRID_N = PER_PACK<float>, GRID_HALF = PER_PACK<uint64_t> };
 
 static __device__ inline double power_of_2(int64_t n)
@@ -67,7 +67,7 @@ static __device__ inline void store_sum(
 	}
 }
 
-/* A pack for each thread; past the end there are zeros. T: of leaves */
+/* One pack per thread, with zeros past the end. T: the type of leaves */
 template <typename T>
 static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 	const struct grid_parts parts, int64_t n, float most, struct grid *grid,
@@ -95,7 +95,7 @@ static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 		x[j] = (float)((double)(int64_t)to[j] * unit);
 	if (rounded)
 		store(rounded + i, x, left, whole);
-	if (!__any_sync(ALL_LANES, bad.beyond || bad.not_finite)) /* as ever */
+	if (!__any_sync(ALL_LANES, bad.beyond || bad.not_finite)) /* the usual case */
 		return;
 	bad.beyond = warp_sum(bad.beyond);
 	bad.not_finite = warp_sum(bad.not_finite);
@@ -105,9 +105,9 @@ static __global__ void grid_sum_kernel(uint64_t *sum, bool add, float *rounded,
 	}
 }
 
-/* Leaves among n parts if `leaves`, else sums, are appended; false: one is not aligned for packs. */
+/* Appends the leaves (`leaves`) or the sums of n parts; false: one is not aligned for packs. */
 template <typename T>
-static bool take_parts(
+static bool append_parts(
 	struct grid_parts *to, const struct grid_part *from, int n, bool leaves)
 {
 	bool whole = true;
@@ -132,9 +132,9 @@ static void sum_parts(struct device *d, const struct grid_sum *s, struct grid *g
 		n = n < GRID_PARTS ? n : GRID_PARTS;
 		bool whole =
 			in_packs(0, GRID_HALF, s->sum) && in_packs(0, GRID_N, s->rounded);
-		whole &= take_parts<T>(&parts, from, n, true);
+		whole &= append_parts<T>(&parts, from, n, true);
 		parts.leaves = parts.n;
-		whole &= take_parts<T>(&parts, from, n, false);
+		whole &= append_parts<T>(&parts, from, n, false);
 		bool add = s->add || done, last = done + n == s->n_parts;
 		launch(d, "grid_sum", grid_of_packs(1, s->n, GRID_N), THREADS, 0,
 			grid_sum_kernel<T>, (uint64_t *)s->sum, add,

@@ -1,7 +1,7 @@
 /* RMSNorm of each head of queries and keys, forward and backward. */
 #include "kernels/cuda/columns.h"
 
-/* A thread has a pack of a head; `lanes` threads, a power of two, have the head, and a warp has
+/* A thread has one pack of a head; `lanes` threads, a power of two, have a head, and a warp has
  * several heads. Threads of heads past the end take part in sums. */
 enum { N = 8, MAX_HEAD = N * WARP };
 
@@ -31,14 +31,14 @@ static __device__ inline float rstd_of_head(
 	return 1.0f / sqrtf(head_sum(square, lanes) / (float)dim + eps);
 }
 
-/* Where packs of 16 bytes, or two of them, can be loaded. */
+/* Returns true if heads can be loaded as one or two packs of 16 bytes. */
 template <typename... T>
 static bool whole_heads(int64_t dim, int64_t stride, const T *...p)
 {
 	return dim % N == 0 && stride % N == 0 && (... && ((uintptr_t)p % 16 == 0));
 }
 
-/* Two packs of 4 if the numbers have 4 bytes. */
+/* Loads a head's elements, as two packs of 4 if an element has 4 bytes. */
 template <typename T>
 static __device__ inline void load_head(
 	float (&x)[N], const T *p, int64_t left, bool whole)
@@ -102,7 +102,7 @@ void cuda_head_norm_fwd(
 	});
 }
 
-/* With h = x rstd and e = dy gamma: dx = rstd (e - h mean(e h)). heads: of a row. */
+/* With h = x rstd and e = dy gamma: dx = rstd (e - h mean(e h)). heads: heads per row. */
 template <typename T, typename U, typename V>
 static __global__ void __launch_bounds__(THREADS) head_norm_bwd_x_kernel(V *dx,
 	const U *dy, const T *x, const float *gamma, int64_t n, int64_t heads,
@@ -151,8 +151,8 @@ void cuda_head_norm_bwd_x(struct device *d, struct mat dx, struct mat dy, struct
 	});
 }
 
-/* part[run] = the sum of dy x rstd over the heads of a run. The threads of a pack of columns add their
- * heads in turn, and then their sums in order. */
+/* part[run] = the sum of dy x rstd over the heads of a run. The threads of a pack of columns take
+ * the heads in turn; then their sums are added in order. */
 template <typename T, typename U>
 static __global__ void __launch_bounds__(THREADS)
 	head_norm_run_kernel(float *part, const U *dy, const T *x, int64_t n, int dim,

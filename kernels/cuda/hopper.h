@@ -4,8 +4,8 @@
  * "mbarrier", "cp.async.bulk.tensor", "wgmma.mma_async"). They need sm_90a: kernels test `if
  * constexpr (HOPPER)`.
  *
- * A tile in shared memory consists of panels with 64 16-bit numbers a row, in the 128-byte
- * swizzle of TMA and wgmma, which is that of piece<64>() in attn_tiles.h. A panel begins at a
+ * A tile in shared memory consists of panels with 64 16-bit elements per row, in the 128-byte
+ * swizzle of TMA and wgmma, the same as piece<64>() in attn_tiles.h. A panel begins at a
  * multiple of 1024 bytes.
  */
 #pragma once
@@ -24,16 +24,16 @@ enum { WARPGROUP = 128, PANEL = 64, PANEL_ALIGN = 1024 };
 
 #include <gpu_hopper.h>
 
-/* A descriptor (PTX ISA: "Matrix descriptor", "Strides", "Canonical layouts"): 16 columns of
- * the rows of a panel from `at` on. Groups of 8 rows are 1024 bytes apart; the other stride
- * is not used. */
+/* Returns a descriptor (PTX ISA: "Matrix descriptor", "Strides", "Canonical layouts") of 16
+ * columns of the rows of a panel from `at` on. Groups of 8 rows are 1024 bytes apart; the other
+ * stride is not used. */
 static __device__ inline uint64_t columns_of(const void *at)
 {
 	return (uint64_t)1 << 62 | (uint64_t)(8 * 128 >> 4) << 32 | 1 << 16 |
 	       (shared_address(at) & 0x3ffff) >> 4;
 }
 
-/* A descriptor of 16 rows of a tile with all columns of b: panels are `panel` bytes apart,
+/* Returns a descriptor of 16 rows of a tile with all columns of b: panels are `panel` bytes apart,
  * the two groups of 8 rows 1024. */
 static __device__ inline uint64_t rows_of(const void *at, int panel)
 {
@@ -41,22 +41,22 @@ static __device__ inline uint64_t rows_of(const void *at, int panel)
 	       (uint64_t)(panel >> 4) << 16 | (shared_address(at) & 0x3ffff) >> 4;
 }
 
-/* The descriptor `bytes` further on. No address of shared memory overflows its field, so the
- * upper half is constant, which the compiler can use. */
+/* Returns the descriptor `bytes` further on. No address of shared memory overflows its field, so
+ * the upper half is constant, which the compiler can use. */
 static __device__ inline uint64_t further(uint64_t descriptor, int bytes)
 {
 	return descriptor >> 32 << 32 | ((uint32_t)descriptor + (uint32_t)(bytes >> 4));
 }
 
-/* The descriptor of columns [16 k, 16 k + 16) of a tile of `rows` rows, from that of its
- * first columns. */
+/* Returns the descriptor of columns [16 k, 16 k + 16) of a tile of `rows` rows; first: the
+ * descriptor of its first columns. */
 static __device__ inline uint64_t columns_further(uint64_t first, int rows, int k)
 {
 	return further(first, (k / 4 * rows * PANEL + k % 4 * 16) * 2);
 }
 
 /* c = a b^T, for 64 rows of a tile and the 8 NT rows of another: D / 16 instructions. Tiles
- * have D / 64 panels of a_rows and b_rows rows. */
+ * have D / 64 panels, of a_rows and b_rows rows. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_rows(
 	float (&c)[NT][4], const T *a, int a_rows, const T *b, int b_rows)
@@ -68,7 +68,7 @@ static __device__ inline void wgmma_rows(
 			columns_further(y, b_rows, k), k > 0, T());
 }
 
-/* The product with a in registers. */
+/* c = a b^T, with a in registers. */
 template <int D, typename T, int NT>
 static __device__ inline void wgmma_held_rows(
 	float (&c)[NT][4], const uint32_t (&a)[D / 16][4], const T *b, int b_rows)

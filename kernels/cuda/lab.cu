@@ -1,6 +1,6 @@
-/* PT_LAB_OFF=name,.. (all: every one) disables optimizations, so that what each of them gains can be measured on a
- * GPU. No bits change, except with act, delta, float8-runs and norm-warp. A switch goes, with the slower kernel, once
- * a GPU has measured it. */
+/* PT_LAB_OFF=NAME,... (all: every one) disables optimizations, so that the gain of each can be
+ * measured on a GPU. No bits change, except with act, delta, float8-runs and norm-warp. A switch
+ * and its slower kernel are removed once the optimization has been measured on a GPU. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -12,30 +12,30 @@ static const struct {
 } switches[] = {
 	/* exact sums of squares by persistent blocks, with limbs in shared memory */
 	{"sumsq", LAB_SUMSQ},
-	/* the amax kernel by at most two blocks a multiprocessor */
+	/* the amax kernel with at most two blocks per multiprocessor */
 	{"amax-block", LAB_AMAX_BLOCK},
 	/* sums of columns with more rows in flight */
 	{"bias", LAB_BIAS},
-	/* rotary positions in whole packs, one store a pack */
+	/* rotary positions in whole packs, one store per pack */
 	{"rope", LAB_ROPE},
-	/* activations of 16-bit types by approximate instructions, two packs a thread */
+	/* activations of 16-bit types by approximate instructions, two packs per thread */
 	{"act", LAB_ACT},
 	/* exact gradients of float8 weights in runs of rows, without conversion */
 	{"float8-runs", LAB_FLOAT8_RUNS},
-	/* delta of the attention backward with 16 bytes a lane; another order of sums */
+	/* delta of the attention backward with 16 bytes per lane; another order of sums */
 	{"delta", LAB_DELTA},
-	/* the place of a work item of attention (sm_90) is computed once, by the producer */
+	/* the producer computes the place of a work item of attention (sm_90), once */
 	{"attn-item", LAB_ATTN_ITEM},
-	/* rows of attention (sm_90) are stored by TMA, through shared memory */
+	/* TMA stores the rows of attention (sm_90), through shared memory */
 	{"attn-store", LAB_ATTN_STORE},
-	/* the backward of attention (sm_90) enqueues a tile's scores before it waits for the products of
-	 * the tile before */
+	/* the backward of attention (sm_90) enqueues a tile's scores before it waits for the
+	 * matmuls of the previous tile */
 	{"attn-ahead", LAB_ATTN_AHEAD},
-	/* the forward of attention (sm_90) with heads of 64 by three warpgroups, not two */
+	/* the forward of attention (sm_90) with heads of 64 uses three warpgroups, not two */
 	{"attn-three", LAB_ATTN_THREE},
-	/* the fused backward of a norm issues all loads of a row before it uses one */
+	/* the fused backward of a norm issues all loads of a row before it uses any */
 	{"norm-loads", LAB_NORM_LOADS},
-	/* a warp for a row of norm_fwd and residual_norm of up to 2048 columns, not 1024 */
+	/* one warp per row in norm_fwd and residual_norm up to 2048 columns, not 1024 */
 	{"norm-warp", LAB_NORM_WARP},
 };
 
@@ -58,8 +58,8 @@ int cuda_lab_open(struct device *d, struct err *e)
 		int64_t what = lab_of(at, len);
 		if (!what)
 			return err_set(e, EX_USAGE,
-				"PT_LAB_OFF has '%.*s', which is not an optimization "
-				"that can be disabled",
+				"PT_LAB_OFF: '%.*s' is not an optimization that can be "
+				"disabled",
 				(int)len, at);
 		cuda_of(d)->lab_off |= what;
 		at += len + (at[len] == ',');

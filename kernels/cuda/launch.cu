@@ -32,7 +32,7 @@ static void launch_text(struct str *out, const struct cuda_launch *l)
 	str_puts(out, l->n_args ? ")" : "");
 }
 
-/* Errors of kernels are asynchronous: a later runtime call returns them. */
+/* Ends the program. Errors of kernels are asynchronous: a later runtime call returns them. */
 static NORETURN void fail(struct device *d, const char *error, const char *what)
 {
 	struct cuda_device *c = cuda_of(d);
@@ -48,7 +48,7 @@ static NORETURN void fail(struct device *d, const char *error, const char *what)
 			asked);
 	die(EX_FAILED,
 		"%s: %s, detected at %s; one of the last launches or an earlier one "
-		"failed: PT_CUDA_SYNC=yes tells which. The latest first:%s",
+		"failed: PT_CUDA_SYNC=yes shows which; the latest first:%s",
 		c->model, error, what, asked);
 }
 
@@ -72,7 +72,7 @@ void cuda_check_shared(struct device *d, const char *name, size_t n_bytes)
 	if (n_bytes > c->max_shared_bytes)
 		die(EX_FAILED,
 			"%s: %s needs %zu bytes of shared memory for heads or rows of "
-			"this size, and a block has %zu%s",
+			"this size, but a block has only %zu%s",
 			c->model, name, n_bytes, c->max_shared_bytes,
 			advice_on(ADVICE_SHARED_MEMORY));
 }
@@ -92,7 +92,7 @@ struct timed {
 	cudaEvent_t begin, end;
 };
 
-/* Launches whose times are not read yet, and the sums of times that are. */
+/* Launches with times that are not read yet, and the sums of the times that are. */
 struct profile {
 	struct timed timed[TIMED];
 	struct row rows[KERNELS_TIMED];

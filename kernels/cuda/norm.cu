@@ -3,11 +3,11 @@
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/residual.h"
 
-/* A row is in the registers of its threads, up to PACKS packs each: thread i of n has packs
+/* The registers of its threads hold a row, up to PACKS packs each: thread i of n has packs
  * i, i + n, ... */
 enum { N = PER_PACK<float> };
 
-/* WHOLE_: all rows and vectors are aligned for packs, and each thread has PACKS packs or one less. */
+/* WHOLE_: rows and vectors are aligned for packs, and a thread has PACKS or PACKS - 1 packs. */
 template <int W, int P, bool WHOLE_ = false> struct width {
 	enum { WARPS = W, PACKS = P };
 	static constexpr bool WHOLE = WHOLE_;
@@ -30,7 +30,7 @@ template <typename F> static void by_cols(int64_t cols, F fn)
 		fn(width<32, 8>());
 }
 
-/* Rows of up to so many packs a thread fit in the registers of a warp: one warp has a row. */
+/* The maximum number of packs per thread for which one warp has the registers for a row. */
 enum { MAX_PACKS = 16 };
 
 template <typename F> static void by_cols_of_warp(int64_t cols, F fn)
@@ -41,8 +41,8 @@ template <typename F> static void by_cols_of_warp(int64_t cols, F fn)
 		by_cols(cols, fn);
 }
 
-/* The same, and the same bits, with fewer registers and instructions for aligned rows of the usual
- * models: 768, 1024, 1280, 1600 and 2048 columns, or a little fewer. */
+/* by_cols_of_warp(), with the same bits but fewer registers and instructions for aligned rows of
+ * the usual models: 768, 1024, 1280, 1600 and 2048 columns, or a little fewer. */
 template <typename F>
 static void by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
 {
@@ -63,14 +63,14 @@ static void by_cols_fwd(struct device *d, int64_t cols, bool whole, F fn)
 		by_cols_of_warp(cols, fn);
 }
 
-/* Blocks of aligned rows that shall fit a multiprocessor: a thread has so many registers of data. */
+/* Returns the blocks of aligned rows per multiprocessor. DATA: data registers per thread. */
 template <bool WHOLE, int DATA> static constexpr int blocks_of_rows(void)
 {
 	return !WHOLE || DATA > 80 ? 1 : DATA > 36 ? 2 : 3;
 }
 
-/* The first column of pack p of this thread, which is lane_at() + step(p): pointers that include the
- * former need no registers for each pack. */
+/* The first column of pack p of this thread is lane_at() + step(p): pointers that include lane_at()
+ * need no registers per pack. */
 template <int WARPS> static __device__ inline int lane_at(void)
 {
 	return my_part<WARPS>() * N;
@@ -86,7 +86,7 @@ template <int WARPS> static __device__ inline int pack_at(int p)
 	return lane_at<WARPS>() + step<WARPS>(p);
 }
 
-/* The elements of a row that are in pack p of this thread or behind it. */
+/* Returns the number of elements of a row from pack p of this thread on. */
 template <int WARPS, int PACKS, bool WHOLE>
 static __device__ inline int left_of(int cols, int p)
 {
@@ -96,7 +96,7 @@ static __device__ inline int left_of(int cols, int p)
 	return p < PACKS - 1 || left > 0 ? N : 0;
 }
 
-/* Packs of gamma and beta, or of a bias, whose loads are in flight together. */
+/* Packs of gamma and beta, or of a bias, with loads in flight together. */
 enum { AT_ONCE = 4 };
 
 /* Arguments of a norm, except its rows. */
@@ -166,7 +166,7 @@ static __device__ inline void norm_row(
 			}
 		}
 	};
-	if (WHOLE && !n.beta) /* (the slow path is too much code to have it twice) */
+	if (WHOLE && !n.beta) /* the slow path is too much code to have it twice */
 		finish(NULL);
 	else
 		finish(n.beta ? n.beta + lane_at<WARPS>() : NULL);
@@ -284,7 +284,7 @@ static void residual_norm(struct device *d, struct mat y, struct mat x, struct m
 	struct dropout none = {};
 	bool whole =
 		in_packs(cols, N, out, stream, in, h) && in_packs(0, N, b, gamma, beta);
-	by_cols_fwd(d, cols, whole && !o, [&](auto w) { /* (WHOLE: without dropout) */
+	by_cols_fwd(d, cols, whole && !o, [&](auto w) { /* WHOLE: without dropout */
 		using W = decltype(w);
 		launch(d, "residual_norm", grid_of_rows<W::WARPS>(rows),
 			threads_of_rows<W::WARPS>(), 0,
@@ -326,7 +326,7 @@ static __device__ inline void fetch_row(float (&h)[PACKS][N], packed<T, N> (&up)
 	}
 }
 
-/* Adds to a row of dx, from h, which holds x and becomes h, and dy; then calls then(j, pack)
+/* Adds to a row of dx, from dy and h, which holds x and becomes h; then calls then(j, pack)
  * for each of its packs. e is computed twice, which is cheaper than registers for it. */
 template <int WARPS, int PACKS, typename T, typename F>
 static __device__ inline void bwd_x_row(enum norm_kind kind, float *dx,
@@ -378,7 +378,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>()) norm_bwd_x_ke
 		whole, [](int, const float(&)[N]) {});
 }
 
-/* For rows [first, first + rows). */
+/* norm_bwd_x for rows [first, first + rows). */
 static void bwd_x_rows(struct device *d, enum norm_kind kind, struct mat dx,
 	struct mat dy, struct mat x, struct mat stats, struct mat gamma, int64_t first,
 	int64_t rows)
@@ -419,7 +419,7 @@ static __device__ inline void add_pack(float *sums, const float (&x)[N])
 	*at = v;
 }
 
-/* part[run = blockIdx.x][n_sums][cols] = the sums[n_sums][WARPS_A_BLOCK][COLS], added over warps in
+/* part[run = blockIdx.x][n_sums][cols] = sums[n_sums][WARPS_PER_BLOCK][COLS], added over warps in
  * order. */
 template <int COLS>
 static __device__ inline void join_warps(
@@ -429,20 +429,20 @@ static __device__ inline void join_warps(
 	for (int at = (int)threadIdx.x; at < n_sums * COLS; at += THREADS) {
 		int which = at / COLS, col = at % COLS;
 		float total = 0;
-		for (int w = 0; w < WARPS_A_BLOCK; w++)
-			total += sums[(which * WARPS_A_BLOCK + w) * COLS + col];
+		for (int w = 0; w < WARPS_PER_BLOCK; w++)
+			total += sums[(which * WARPS_PER_BLOCK + w) * COLS + col];
 		if (col < cols)
 			part[which * cols + col] = total;
 	}
 }
 
-/* The elements that a row of whole packs has in a pack: all or none. */
+/* Returns the number of elements that a row of whole packs has in a pack: all or none. */
 static __device__ inline int whole_left(int left)
 {
 	return left > 0 ? N : 0;
 }
 
-/* warp_sum() of two numbers, with both in flight. */
+/* warp_sum() of two numbers, interleaved. */
 static __device__ inline void warp_sums(float &x, float &y)
 {
 	for (int i = WARP / 2; i; i /= 2) {
@@ -483,8 +483,8 @@ static __device__ inline void bwd_x_of(enum norm_kind kind, float (&to)[PACKS][N
 
 /*
  * A block has a run of rows, as in norm_bwd_w, each of its warps every eighth row; a warp
- * adds the values that it has in registers for dx to its sums too. So the sums have the bits
- * of norm_bwd_w, and those of the copy the bits of bias_bwd. The sums are in shared memory,
+ * also adds the values that it has in registers for dx to its sums. So the sums have the bits
+ * of norm_bwd_w, and the sums of the copy have the bits of bias_bwd. They are in shared memory,
  * which moves 6 KB for a sum and a row of 768, while device memory moves 12 KB at a twentieth
  * of the speed; with sums in registers only one block fits a multiprocessor.
  * part[run][n_sums][cols]: gamma, beta if BETA, and the copy if n_sums has one more.
@@ -495,17 +495,17 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 	const float *mean, const float *rstd, const float *gamma, int64_t rows, int cols,
 	struct column_runs runs, int n_sums, float *amax, bool whole)
 {
-	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_A_BLOCK * COLS };
+	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_PER_BLOCK * COLS };
 	enum { OF_BETA = 1, OF_COPY = BETA ? 2 : 1 };
 	SHARED(memory);
-	float *sums = (float *)memory; /* [n_sums][WARPS_A_BLOCK][COLS] */
+	float *sums = (float *)memory; /* [n_sums][WARPS_PER_BLOCK][COLS] */
 	float *own = sums + warp_number() * COLS;
 	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
 	unsigned most = 0;
 	for (int i = (int)threadIdx.x; i < n_sums * OF_ALL_WARPS; i += THREADS)
 		sums[i] = 0;
 	__syncthreads();
-	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
+	for (int64_t row = first + warp_number(); row < end; row += WARPS_PER_BLOCK) {
 		packed<T, N> up[PACKS];
 		float h[PACKS][N];
 		fetch_row<1>(h, up, x + row * cols, dy + row * cols, cols, whole);
@@ -537,9 +537,9 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 	join_warps<COLS>(part, sums, n_sums, cols);
 }
 
-/* norm_bwd_kernel for aligned rows, the same bits: the loads of a row are all in flight at once, so
- * a row waits for device memory once, where the kernel above waits for each pack of dx behind the
- * stores of the one before. gamma is read from shared memory. */
+/* norm_bwd_kernel for aligned rows, with the same bits: all loads of a row are in flight at once,
+ * so a row waits for device memory once. The kernel above waits for each pack of dx after the
+ * stores of the previous pack. gamma is read from shared memory. */
 template <int PACKS, bool BETA, typename T, typename C>
 static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 	norm_bwd_loads_kernel(enum norm_kind kind, float *dx, C *copy, float *part,
@@ -547,10 +547,10 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 		const float *gamma, int64_t rows, int cols, struct column_runs runs,
 		int n_sums, float *amax)
 {
-	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_A_BLOCK * COLS };
+	enum { COLS = PACKS * N * WARP, OF_ALL_WARPS = WARPS_PER_BLOCK * COLS };
 	enum { OF_BETA = 1, OF_COPY = BETA ? 2 : 1 };
 	SHARED(memory);
-	float *sums = (float *)memory;		     /* [n_sums][WARPS_A_BLOCK][COLS] */
+	float *sums = (float *)memory;		     /* [n_sums][WARPS_PER_BLOCK][COLS] */
 	float *scale = sums + n_sums * OF_ALL_WARPS; /* [COLS]: gamma, and zeros */
 	float *own = sums + warp_number() * COLS;
 	int64_t first = blockIdx.x * runs.rows, end = min64(first + runs.rows, rows);
@@ -561,7 +561,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 	for (int i = (int)threadIdx.x; i < COLS; i += THREADS)
 		scale[i] = i < cols ? gamma[i] : 0;
 	__syncthreads();
-	for (int64_t row = first + warp_number(); row < end; row += WARPS_A_BLOCK) {
+	for (int64_t row = first + warp_number(); row < end; row += WARPS_PER_BLOCK) {
 		packed<T, N> up[PACKS];
 		float h[PACKS][N], to[PACKS][N], m = mean[row], r = rstd[row];
 		const int64_t at = row * cols + lane_at<1>();
@@ -618,7 +618,7 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 
 template <int P, bool B> struct row_sums {
 	enum { PACKS = P, ROW_BYTES = P * N * WARP * (int)sizeof(float) };
-	enum { SUM_BYTES = WARPS_A_BLOCK * ROW_BYTES };
+	enum { SUM_BYTES = WARPS_PER_BLOCK * ROW_BYTES };
 	static constexpr bool BETA = B;
 };
 
@@ -640,7 +640,7 @@ struct norm_bwd {
 	int64_t first, rows;
 };
 
-/* false, with nothing done: rows are too long for shared memory. */
+/* Returns false, with nothing done, if rows are too long for shared memory. */
 template <typename W, typename T, typename C>
 static bool norm_bwd_rows(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
@@ -695,8 +695,8 @@ static bool norm_bwd_of(
 	return done;
 }
 
-/* One kernel for all requested results; the copy has a 16-bit type, that of dy unless dy is
- * fp32. */
+/* Computes all requested results in one kernel; the copy has a 16-bit type, the type of dy unless
+ * dy is fp32. */
 static bool norm_bwd_fused(
 	struct device *d, const struct norm_bwd *n, const struct norm_grads *to)
 {

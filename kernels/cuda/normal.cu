@@ -1,5 +1,5 @@
-/* Normal numbers: a thread computes the four of a Philox block. Bit-identical to
- * kernels/cpu/normal.c. */
+/* Normal numbers, bit-identical to kernels/cpu/normal.c: a thread computes four, of a Philox
+ * block. */
 #include "kernels/cuda/vector.h"
 #include "kernels/normal.h"
 

@@ -6,21 +6,21 @@
 /* Elements of a pack of T (where types are mixed: of the widest). */
 template <typename T> constexpr int PER_PACK = 16 / (int)sizeof(T);
 
-/* Whether rows of `cols` columns of all matrices p are aligned for packs of n; for vectors cols is
- * 0. */
+/* Returns true if rows of `cols` columns of all matrices p are aligned for packs of n; for vectors,
+ * cols is 0. */
 template <typename... T> static inline bool in_packs(int64_t cols, int n, const T *...p)
 {
 	return cols % n == 0 && (... && ((uintptr_t)p % (n * sizeof(T)) == 0));
 }
 
-/* N numbers as stored in memory. A load is in flight until unpack(): a kernel that needs
+/* N elements as stored in memory. A load is in flight until unpack(): a kernel that needs
  * several packs fetches all of them first. */
 template <typename T, int N> struct alignas(sizeof(T) * N) packed {
 	enum { IN_WORD = 4 / sizeof(T), BITS = 8 * sizeof(T) };
 	uint32_t word[N / IN_WORD];
 };
 
-/* Up to `left` numbers, then zeros. */
+/* Returns up to `left` elements, then zeros. */
 template <int N, typename T>
 static __device__ inline packed<T, N> fetch(const T *p, int64_t left, bool whole)
 {
@@ -100,7 +100,7 @@ static __device__ inline void store(T *p, const float (&x)[N], int64_t left, boo
 	store_bits(p, v, left, whole);
 }
 
-/* The elements of a matrix that must be fp32. */
+/* Returns the elements of a matrix that must be fp32. */
 static inline float *floats_of(struct mat m)
 {
 	BUG_ON(m.p && m.type != DT_F32);

@@ -1,9 +1,9 @@
-/* Elementwise kernels: biases, activations, residual sums, dropout, rotary positions. */
+/* Element-wise kernels: biases, activations, residual sums, dropout, rotary positions. */
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/residual.h"
 
-/* A whole pack, in one store: of store(), nvcc makes up to eight where it joins the stores of
- * whole packs with those of single numbers. */
+/* Stores a whole pack in one store. nvcc turns store() into up to eight where it merges the
+ * stores of whole packs with the stores of single elements. */
 template <typename T>
 static __device__ inline void store_pack(T *p, const float (&x)[PER_PACK<T>])
 {
@@ -116,21 +116,21 @@ static __device__ inline float normal_cdf(float x)
 	return 0.5f + 0.5f * erff(0.70710678118654752f * x);
 }
 
-/* For results of 16 bits, with hardware's 2^x and 1 / x: 1 / (1 + 2^x). */
+/* Returns 1 / (1 + 2^x), for 16-bit results, by the hardware's approximate 2^x and 1 / x. */
 static __device__ inline float logistic2(float x)
 {
 	return rcp_fast(1.0f + exp2_fast(x));
 }
 
-/* The exponent for GELU's tanh form: logistic2 of it is sigmoid(gelu_tanh_u2(x)). */
+/* Returns the exponent p for GELU's tanh form: logistic2(p) is sigmoid(gelu_tanh_u2(x)). */
 static __device__ inline float gelu_tanh_power(float x)
 {
 	return x * fmaf(-0.10294324f, x * x, -2.3022082f);
 }
 
-/* The normal distribution's part above x, for x >= 0: bell = e^(-x^2 / 2) times a polynomial of t =
- * 1 / (1 + 0.29 x), as Hastings (1955) approximates erf. Its coefficients minimize the largest
- * error, 1.5e-7 or the fraction 5e-5 where that is less. */
+/* Returns the normal distribution's upper tail above x >= 0: bell = e^(-x^2 / 2) times a
+ * polynomial in t = 1 / (1 + 0.29 x), as Hastings (1955) approximates erf. Its coefficients
+ * minimize the largest error: 1.5e-7, or 5e-5 of the result where that is less. */
 static __device__ inline float normal_above(float x, float &bell)
 {
 	bell = exp2_fast(-0.72134752f * (x * x));
@@ -143,8 +143,8 @@ static __device__ inline float normal_above(float x, float &bell)
 	return bell * (p * t);
 }
 
-/* Each activation function: name() and name_slope(), with FAST by the approximate instructions. The
- * slope is the derivative by a; where the function is gated, b becomes the derivative by b. */
+/* Each activation function has name() and name_slope(); FAST: by approximate instructions. The
+ * slope is the derivative by a; if the function is gated, b becomes the derivative by b. */
 template <bool FAST> static __device__ inline float gelu_tanh(float a, float)
 {
 	if constexpr (FAST)
@@ -259,7 +259,7 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int j = 0; j < N; j++)
 		u[j] = activation<KIND>::template fwd<FAST>(u[j], v[j]);
 	store(y + i, u, left, whole);
-	raise_amax<WARPS_A_BLOCK, T>(amax, seen, amax_bits(u, 0));
+	raise_amax<WARPS_PER_BLOCK, T>(amax, seen, amax_bits(u, 0));
 }
 
 template <enum act_kind KIND, bool FAST, typename T>
@@ -286,18 +286,18 @@ static __global__ void __launch_bounds__(THREADS)
 		v[j] *= up[j];
 	}
 	store(da + i, u, left, whole);
-	raise_amax<WARPS_A_BLOCK, T>(amax_a, seen_a, amax_bits(u, 0));
+	raise_amax<WARPS_PER_BLOCK, T>(amax_a, seen_a, amax_bits(u, 0));
 	if (!activation<KIND>::gated)
 		return;
 	store(db + i, v, left, whole);
-	raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, amax_bits(v, 0));
+	raise_amax<WARPS_PER_BLOCK, T>(amax_b, seen_b, amax_bits(v, 0));
 }
 
-/* The same in 16 bits for n numbers of whole packs, ACT_EACH packs a thread: all loads are in flight
- * before the first number is needed. */
+/* The kernels above in 16 bits for n elements of whole packs, ACT_EACH packs per thread: all
+ * loads are in flight before the first element is needed. */
 enum { ACT_EACH = 2 };
 
-/* The first number of the thread's pack e. */
+/* Returns the first element of the thread's pack e. */
 template <typename T> static __device__ inline int64_t act_pack(int e)
 {
 	return ((int64_t)(blockIdx.x * ACT_EACH + e) * THREADS + threadIdx.x) *
@@ -332,7 +332,7 @@ static __global__ void __launch_bounds__(THREADS)
 		if (amax)
 			most = amax_bits(u, most);
 	}
-	raise_amax<WARPS_A_BLOCK, T>(amax, seen, most);
+	raise_amax<WARPS_PER_BLOCK, T>(amax, seen, most);
 }
 
 template <enum act_kind KIND, typename T>
@@ -373,9 +373,9 @@ static __global__ void __launch_bounds__(THREADS) act_bwd_packs_kernel(T *da, T 
 				most_b = amax_bits(v, most_b);
 		}
 	}
-	raise_amax<WARPS_A_BLOCK, T>(amax_a, seen_a, most_a);
+	raise_amax<WARPS_PER_BLOCK, T>(amax_a, seen_a, most_a);
 	if (activation<KIND>::gated)
-		raise_amax<WARPS_A_BLOCK, T>(amax_b, seen_b, most_b);
+		raise_amax<WARPS_PER_BLOCK, T>(amax_b, seen_b, most_b);
 }
 
 template <typename F> static void by_kind(enum act_kind kind, F fn)
@@ -388,8 +388,7 @@ template <typename F> static void by_kind(enum act_kind kind, F fn)
 	}
 }
 
-/* Calls fn(fast) with std::true_type for the approximate instructions, which a result of 16 bits
- * does not show. */
+/* Calls fn(fast) with std::true_type for approximate instructions, precise enough for 16 bits. */
 template <typename T, typename F> static void by_speed(struct device *d, F fn)
 {
 	if constexpr (sizeof(T) == 2)
@@ -569,7 +568,7 @@ static __global__ void rope_kernel(T *x, int64_t rows, int64_t stride, int64_t h
 	store(x + half, b, left, whole);
 }
 
-/* The same for halves of whole packs, without divisions in 64 bits. n: packs of all halves. */
+/* rope_kernel() for halves of whole packs, without 64-bit divisions. n: packs of all halves. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 	rope_packs_kernel(T *x, unsigned n, int64_t stride, unsigned heads,

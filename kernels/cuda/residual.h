@@ -4,8 +4,8 @@
 #include "kernels/cuda/vector.h"
 
 /* Dropout of the N elements from `at` on. Philox blocks begin at multiples of 4 channels of
- * the whole tensor, where a pack need not begin. The scaled value is rounded (no fma), so
- * that residual() gives the bits of the unfused kernels. */
+ * the whole tensor, but packs need not. The scaled value is rounded (no fma), so that
+ * residual() gives the bits of the unfused kernels. */
 template <int N>
 static __device__ inline void drop(
 	float (&x)[N], const struct dropout &o, struct vector_place at)

@@ -1,5 +1,5 @@
-/* Rounding to formats of lower precision, bit-identical to the CPU's (kernels/cpu/round.c has the
- * reasoning), except that a GPU's multiplication turns every NaN into the same one. */
+/* Rounding to formats of lower precision, bit-identical to the CPU (kernels/dtype_bits.h explains
+ * it), except that a GPU's multiplication turns every NaN into the same one. */
 #include "kernels/cuda/cuda_internal.h"
 #include "kernels/cuda/vector.h"
 #include "kernels/step_math.h"
@@ -57,7 +57,7 @@ static __device__ inline float round_e5m2(float x)
 /* The difference of the exponent biases of binary16 and fp32; twice that for infinity and NaN. */
 enum { BIAS = (127 - 15) << 23 };
 
-/* The bits of a rounded number; a subnormal one is an integer multiple of the smallest. */
+/* Returns the bits of a rounded number; a subnormal is an integer multiple of the smallest. */
 static __device__ inline uint16_t bits_f16(float x)
 {
 	uint32_t u = __float_as_uint(x), a = u & ~SIGN_BIT;
@@ -80,7 +80,7 @@ static __device__ inline float float_f16(uint16_t h)
 
 /* ---- to another format -------------------------------------------------------------- */
 
-/* To a float with the precision of the format, and to its 16 or 8 bits. */
+/* Casts to a float with the precision of the format, or to its 16 or 8 bits. */
 template <int N>
 static __device__ inline void cast(
 	pack<float, N> &y, const float (&x)[N], enum dtype type)
@@ -180,7 +180,7 @@ static __global__ void __launch_bounds__(THREADS) round_kernel(
 	store_bits(y + i, to, left, whole);
 	if (!amax)
 		return;
-	const float most[1] = {__uint_as_float(row_max<WARPS_A_BLOCK>(amax_bits(v, 0)))};
+	const float most[1] = {__uint_as_float(row_max<WARPS_PER_BLOCK>(amax_bits(v, 0)))};
 	pack<float, 1> stored; /* rounding is monotonic */
 	cast(stored, most, type);
 	if (threadIdx.x == 0)
@@ -228,7 +228,7 @@ void cuda_round(
 
 enum { TILE_ROWS = 128, TILE_COLS = 64, WORD = 4 };
 
-/* to[col + i, row + j] = column i of the tile: 16 bytes a thread, 128 a row. */
+/* to[col + i, row + j] = column i of the tile: 16 bytes per thread, 128 per row. */
 static __device__ inline void store_columns(uint8_t *to,
 	const uint32_t (*tile)[TILE_ROWS / WORD + 1], int64_t row, int64_t rows,
 	int64_t col, int64_t cols, bool whole)
@@ -249,7 +249,7 @@ static __device__ inline void store_columns(uint8_t *to,
 	}
 }
 
-/* Stores y, unless it is NULL, and its transpose, a block for each tile. A column of the tile
+/* Stores y, unless it is NULL, and its transpose, one block per tile. A column of the tile
  * has an odd number of words, so that its lanes read different banks of shared memory. */
 template <typename X>
 static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_t *y,
@@ -338,7 +338,7 @@ void cuda_narrow_scaled(struct device *d, uint8_t *y, struct mat x, const float 
 	round_as(d, "narrow_scaled", y, x, DT_E4M3, (struct by_e4m3){amax});
 }
 
-/* The numbers of the bits. */
+/* How number_of() converts 16-bit elements. */
 struct from_16_bits {
 	bool is_bf16;
 };

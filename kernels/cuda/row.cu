@@ -1,5 +1,5 @@
 /* Linear layers of single rows, for decoding: a warp has a row of w and multiplies it with the rows
- * of x. The order of additions depends on the width only. */
+ * of x. The order of additions depends only on the width. */
 #include "kernels/cuda/vector.h"
 
 template <int ROWS>

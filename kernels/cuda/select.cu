@@ -1,9 +1,9 @@
-/* Top-k: the largest elements of each row and their indices; a block for each row. */
+/* Top-k: the largest elements of each row and their indices; one block per row. */
 #include "kernels/cuda/vector.h"
 
 enum { WARPS = 32, ROW_THREADS = WARPS * WARP };
 
-/* The bits of |x|, which have the order of |x|. */
+/* Returns the bits of |x|, which compare as |x| does. */
 static __device__ inline uint32_t size_bits(float x)
 {
 	return __float_as_uint(x) & 0x7fffffffu;
@@ -11,8 +11,8 @@ static __device__ inline uint32_t size_bits(float x)
 
 enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
 
-/* The digit of a histogram, from the highest down, that has the *k-th element; *k becomes its
- * rank within the digit. Called by all threads of one warp. */
+/* Returns the digit of a histogram that has the *k-th element, from the highest down; *k becomes
+ * its rank within the digit. Called by all threads of one warp. */
 static __device__ inline unsigned find_digit(const unsigned *counts, unsigned *k)
 {
 	enum { EACH = DIGITS / WARP };
@@ -40,8 +40,8 @@ static __device__ inline unsigned find_digit(const unsigned *counts, unsigned *k
 	return __shfl_sync(ALL_LANES, found, from);
 }
 
-/* The k-th largest |x| by a radix select; *equal: how many elements of that |x| are among the
- * k largest. */
+/* Returns the k-th largest |x| by a radix select; *equal: the number of elements with that |x|
+ * among the k largest. */
 static __device__ inline uint32_t kth_largest(
 	const float *x, int64_t n, unsigned k, unsigned *equal)
 {
@@ -150,7 +150,7 @@ void cuda_keep_sizes(struct device *d, struct mat x, uint32_t least)
 		ROW_THREADS, 0, keep_sizes_kernel, floats_of(x), n, least);
 }
 
-/* Packs the elements that are not 0, in order, and as many zeros as fill k. */
+/* Packs the nonzero elements in order, and zeros to make up k. */
 template <typename T>
 static __global__ void __launch_bounds__(ROW_THREADS) topk_pack_kernel(
 	float *values, T *columns, const float *x, int64_t cols, int64_t k)

@@ -3,7 +3,7 @@
 #include "kernels/cuda/vector.h"
 #include "kernels/step_math.h"
 
-/* The vectors that one launch updates, up to the size of its arguments. Vector i has the
+/* The vectors that one launch updates, limited by the size of its arguments. Vector i has the
  * blocks from first_block[i] on. */
 enum { VECTORS = 32 };
 
@@ -14,7 +14,7 @@ struct vectors {
 	int n;
 };
 
-/* Optimizers: the update of an element with parameter p, state m and v, and gradient g. */
+/* Optimizers: step() updates an element with parameter p, state m and v, and gradient g. */
 struct do_adamw {
 	float rate, root, shrink;
 	__device__ do_adamw(const struct update &a, const struct update_part &x)
@@ -125,7 +125,7 @@ template <typename DO>
 static void update(struct device *d, const char *name, const struct update_part *x,
 	int n_parts, const struct update *o)
 {
-	enum { A_BLOCK = THREADS * PER_PACK<float> };
+	enum { PER_BLOCK = THREADS * PER_PACK<float> };
 	for (int done = 0; done < n_parts;) {
 		struct vectors all = {};
 		for (; done < n_parts && all.n < VECTORS; done++, all.n++) {
@@ -135,7 +135,7 @@ static void update(struct device *d, const char *name, const struct update_part 
 			all.part[i] = *from;
 			all.whole[i] = is_whole(from);
 			all.first_block[i + 1] =
-				all.first_block[i] + (uint32_t)ceil_div(from->n, A_BLOCK);
+				all.first_block[i] + (uint32_t)ceil_div(from->n, PER_BLOCK);
 		}
 		by_type(x->copy.type, [&](auto type) {
 			typedef decltype(type) T;
@@ -158,7 +158,7 @@ UPDATE(muon_update)
 
 /* ---- Muon (Jordan 2024): a matrix and its slices ------------------------------------- */
 
-/* The index of element i of the slices in the stored matrix. */
+/* Returns the index in the matrix of element i of the slices. */
 static __device__ inline int64_t sliced_at(const struct sliced &s, int64_t i)
 {
 	int64_t width = s.cols / s.slices, row = i / width % s.rows;
@@ -239,7 +239,7 @@ void cuda_axpby(struct device *d, struct mat y, float a, struct mat x, float b)
 	});
 }
 
-/* A warp for each sum: its lanes load it, and one lane carries its 68 limbs. */
+/* One warp per sum: its lanes load it, and one lane carries its 68 limbs. */
 static __global__ void step_end_kernel(struct step_end *to, const struct exact *loss,
 	const struct exact *squares, const struct step_terms *terms)
 {

@@ -1,19 +1,19 @@
-/* Streams beside the device's own: one for copies in each direction, since a GPU can copy in and out at
- * the same time, and those of libraries. Streams wait for each other by events, without blocking the
- * host.
+/* Streams: the device's own, one for copies in each direction, since a GPU can copy in and out at
+ * the same time, and streams for libraries. Streams wait for each other by events, without
+ * blocking the host.
  *
- * In a capture these streams fork from the captured one and join it at its end, so that a graph has
- * their work as branches. It may not wait for events that were recorded before it, nor may others wait
- * for its events: so it begins, and is launched, after all work that was enqueued before, and ends
- * after its own. */
+ * In a capture the other streams fork from the device's own and join it at the end, so that their
+ * work becomes branches of the graph. A graph cannot wait for events that were recorded before
+ * the capture, and its events cannot be waited for elsewhere. So it begins, and is launched,
+ * after all work that was enqueued before, and ends after all its branches. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <time.h>
 
-/* A ticket is MAX_STREAMS number + stream. An event is reused after MARKS_KEPT marks of its stream:
+/* A ticket is MAX_STREAMS * mark + stream. An event is reused after MARKS_KEPT marks of its stream:
  * waiting for an old mark may then wait for a later one. */
 enum { MARKS_KEPT = 8192, MAX_STREAMS = 64 };
-/* The device's own stream, and those of copies. */
+/* The device's own stream, and the streams for copies. */
 enum { STREAM_MAIN, STREAM_IN, STREAM_OUT };
 
 static const char *const copy_names[] = {"", "copy_in", "copy_out"};
@@ -22,8 +22,8 @@ struct stream {
 	cudaStream_t stream;
 	cudaEvent_t done[MARKS_KEPT]; /* mark i at i % MARKS_KEPT; created at first use */
 	uint64_t n;
-	/* What is enqueued in the device's stream now comes after these marks; and nobody waits for these,
-	 * of a capture. */
+	/* Marks up to `joined` precede what is enqueued in the device's own stream now; marks up to
+	 * `captured` are not waited for, since a capture has ended. */
 	uint64_t joined, captured;
 	void *workspace;
 };
@@ -71,7 +71,7 @@ static struct stream *stream_at(struct device *d, int number)
 {
 	struct streams *x = streams_of(d);
 	BUG_ON(number < 0 || number >= x->n);
-	if (!x->all[number]) /* those of copies, at their first use */
+	if (!x->all[number]) /* streams for copies, at their first use */
 		x->all[number] = new_stream(d, false);
 	return x->all[number];
 }
@@ -142,7 +142,7 @@ void *cuda_workspace(struct device *d, size_t n_bytes)
 
 /* ---- marks ---------------------------------------------------------------------------- */
 
-/* The host's wait. The poll finds what would never end, e.g. a message of a rank that has died. */
+/* Polling detects a wait that would never end, such as for a message of a rank that has died. */
 void cuda_await(struct device *d, cudaEvent_t event, const char *what)
 {
 	enum { SPINS = 256 };
@@ -153,7 +153,7 @@ void cuda_await(struct device *d, cudaEvent_t event, const char *what)
 		return;
 	}
 	for (int i = 0; (rc = cudaEventQuery(event)) == cudaErrorNotReady; i++) {
-		cudaGetLastError(); /* it is no error */
+		cudaGetLastError(); /* clears it: this is not an error */
 		d->poll(true);
 		if (i > SPINS)
 			nanosleep(&nap, NULL);
@@ -178,7 +178,7 @@ uint64_t cuda_stream_mark(struct device *d)
 	return mark_in(d, streams_of(d)->current, "mark");
 }
 
-/* The event of a mark; NULL: none, or of a capture. */
+/* Returns the event of a mark; NULL: no mark, or the mark of a capture. */
 static cudaEvent_t done_of(struct device *d, uint64_t ticket)
 {
 	const struct stream *s = stream_at(d, (int)(ticket % MAX_STREAMS));
@@ -187,7 +187,8 @@ static cudaEvent_t done_of(struct device *d, uint64_t ticket)
 	return number > s->captured ? s->done[number % MARKS_KEPT] : NULL;
 }
 
-/* Is the device's stream behind it, and are all others in a capture, which fork from that one? */
+/* Returns true if stream `number` is already ordered after the mark: the device's own stream after
+ * joining, and in a capture all others, which fork from it. */
 static bool is_joined(struct device *d, uint64_t ticket, int number)
 {
 	const struct stream *s = stream_at(d, (int)(ticket % MAX_STREAMS));

@@ -21,7 +21,7 @@ static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 	return row_sum<WARPS>((lane[0] + lane[1]) + (lane[2] + lane[3]));
 }
 
-/* ---- exact sums: see libcore/base/exact.c -------------------------------------------- */
+/* ---- exact sums, as in libcore/base/exact.c ------------------------------------------ */
 
 /* Limbs are added modulo 2^64, which is right for negative digits too. */
 static __device__ inline void add_word(int64_t *to, int64_t x)
@@ -29,8 +29,8 @@ static __device__ inline void add_word(int64_t *to, int64_t x)
 	atomicAdd((unsigned long long *)to, (unsigned long long)x);
 }
 
-/* Adds the numbers of the lanes with `has`; called by all lanes of a warp. Addends of the
- * same limb are summed within the warp first. */
+/* Adds v of the lanes with `has`; called by all lanes of a warp. Addends of the same limb are
+ * summed within the warp first. */
 static __device__ inline void exact_add_lanes(struct exact *x, double v, bool has)
 {
 	enum { DIGIT = 32, NONE = EXACT_LIMBS, INFINITE = 0x7ff };
@@ -50,7 +50,7 @@ static __device__ inline void exact_add_lanes(struct exact *x, double v, bool ha
 		}
 		has = has && !bad;
 	}
-	/* mantissa 2^(exponent - 1075), of which limb 0 counts multiples of 2^-1088 */
+	/* the number is mantissa 2^(exponent - 1075); limb 0 counts multiples of 2^-1088 */
 	mantissa |= exponent ? (uint64_t)1 << 52 : 0;
 	has = has && mantissa;
 	int at = (exponent ? exponent : 1) + 1088 - 1075, shift = at % DIGIT;
@@ -71,7 +71,7 @@ static __device__ inline void exact_add_lanes(struct exact *x, double v, bool ha
 	}
 }
 
-/* Digit i < 3 of a finite |x|, which is in limb `limb` + i. */
+/* The three digits of a finite |x|; digit i belongs to limb `limb` + i. */
 struct exact_digits {
 	uint64_t mantissa;
 	int limb, shift;
@@ -98,8 +98,8 @@ static __device__ inline uint32_t exact_digit(const struct exact_digits &x, int 
 				  : x.mantissa >> EXACT_DIGIT >> (EXACT_DIGIT - x.shift));
 }
 
-/* Adds a sum of squares, which all lanes of a warp have, to limbs in shared memory that no other warp
- * uses. A lane has every 32nd limb, so lanes need not wait for each other. */
+/* Adds a sum of squares, which all lanes of a warp hold, to limbs in shared memory that no other
+ * warp uses. A lane has every 32nd limb, so lanes need not wait for each other. */
 static __device__ inline void exact_add_square(struct exact *to, double x)
 {
 	const struct exact_digits digits = exact_digits_of(x);
@@ -112,7 +112,7 @@ static __device__ inline void exact_add_square(struct exact *to, double x)
 	}
 }
 
-/* Carries the limbs as exact_normalize does, which has one result for one number. */
+/* Carries the limbs as exact_normalize() does: equal numbers get equal limbs. */
 static __global__ void exact_carry_kernel(struct exact *x)
 {
 	__shared__ int64_t limb[EXACT_LIMBS];
@@ -139,7 +139,7 @@ static void exact_carry(struct device *d, const char *name, struct exact *x)
 	launch(d, name, 1, round_up(EXACT_LIMBS, WARP), 0, exact_carry_kernel, x);
 }
 
-/* Additions until limbs must be carried. */
+/* The number of additions after which limbs must be carried. */
 enum { MAX_ADDITIONS = 1 << 29 };
 
 static __global__ void exact_sum_kernel(struct exact *x, const float *v, int64_t n)
@@ -159,7 +159,7 @@ void cuda_exact_sum(struct device *d, struct exact *x, const float *v, int64_t n
 	}
 }
 
-/* The matrices of one launch, up to the size of its arguments. Matrix i has the blocks from
+/* The matrices of one launch, limited by the size of its arguments. Matrix i has the blocks from
  * first_block[i] on. */
 enum { MATRICES = 64 };
 
@@ -176,7 +176,7 @@ template <int WARPS>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	exact_sumsq_kernel(struct exact *to, const struct matrices all)
 {
-	enum { ROWS = WARPS == 1 ? WARPS_A_BLOCK : 1 };
+	enum { ROWS = WARPS == 1 ? WARPS_PER_BLOCK : 1 };
 	__shared__ double squares[ROWS];
 	int at = 0, lane = lane_number();
 	for (int half = MATRICES / 2; half; half /= 2)
@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	}
 }
 
-/* Up to `left` numbers, then zeros; with WHOLE rows are aligned for packs. */
+/* Returns up to `left` elements, then zeros; WHOLE: rows are aligned for packs. */
 template <bool WHOLE>
 static __device__ inline packed<float, 4> fetch_floats(const float *p, int64_t left)
 {
@@ -221,7 +221,7 @@ static __device__ inline double of_four(const double (&x)[4])
 	return (x[0] + x[1]) + (x[2] + x[3]);
 }
 
-/* The sum of squares of a row, by WARPS warps, with the bits of AS warps. All lanes return it. */
+/* sum() adds the squares of a row by WARPS warps, with the bits of AS warps, in all lanes. */
 template <int WARPS, int AS, bool WHOLE> struct row_squares {
 	static_assert(WARPS == AS, "");
 	static __device__ inline double sum(const float *x, int64_t cols)
@@ -243,8 +243,8 @@ template <int WARPS, int AS, bool WHOLE> struct row_squares {
 	}
 };
 
-/* A block of 8 warps has little to do for a row of up to 2048 columns. So one warp takes the parts of
- * all eight, and adds their sums as row_sum() does. */
+/* A block of 8 warps has little to do for a row of up to 2048 columns. So one warp computes the
+ * parts of all eight, and adds their sums as row_sum() does. */
 enum { MOST_OF_ONE_WARP = 2048 };
 template <bool WHOLE> struct row_squares<1, 8, WHOLE> {
 	static __device__ inline double sum(const float *x, int64_t cols)
@@ -280,7 +280,7 @@ template <bool WHOLE> struct row_squares<1, 8, WHOLE> {
 	}
 };
 
-/* Blocks on a multiprocessor: as many as have the registers for a row's packs. */
+/* Blocks per multiprocessor: as many as have the registers for a row's packs. */
 template <int WARPS, int AS>
 constexpr int BLOCKS_OF_SQUARES = WARPS == 32  ? 1
 				  : AS > WARPS ? 2
@@ -292,7 +292,7 @@ static __global__ void __launch_bounds__(
 	threads_of_rows<WARPS>(), BLOCKS_OF_SQUARES<WARPS, AS>)
 	exact_squares_kernel(struct exact *to, const struct matrices all)
 {
-	enum { ROWS = WARPS == 1 ? WARPS_A_BLOCK : 1 };
+	enum { ROWS = WARPS == 1 ? WARPS_PER_BLOCK : 1 };
 	__shared__ struct exact sums[ROWS];
 	const int warp = warp_number();
 	int at = 0;
@@ -304,7 +304,7 @@ static __global__ void __launch_bounds__(
 			at++;
 		int64_t row =
 			(int64_t)(b - all.first_block[at]) * ROWS + (ROWS > 1 ? warp : 0);
-		if (row >= all.rows[at]) /* of the warp; a block has no such row */
+		if (row >= all.rows[at]) /* only with one row per warp */
 			continue;
 		int64_t cols = all.cols[at];
 		const float *x = all.p[at] + row * cols;
@@ -342,7 +342,7 @@ static void exact_sumsq_all(struct device *d, struct exact *x, struct matrices *
 	all->n = 0;
 }
 
-/* The matrices whose rows WARPS warps add in the order of AS. */
+/* Adds the matrices with rows that WARPS warps add in the order of AS warps. */
 template <int WARPS, int AS>
 static void exact_sumsq_wide(
 	struct device *d, struct exact *x, const struct mat *m, int n)
@@ -407,7 +407,7 @@ static __global__ void amax_kernel(float *to, const T *x, int64_t n, bool whole)
 		atomicMax((unsigned *)to, most);
 }
 
-/* By few blocks, each of which looks before it raises the one word that all of them have. */
+/* amax_kernel() by few blocks, which read the shared word before they raise it. */
 enum { AMAX_BLOCKS = 2 };
 template <typename T>
 static __global__ void __launch_bounds__(THREADS, AMAX_BLOCKS)
@@ -434,7 +434,7 @@ static __global__ void __launch_bounds__(THREADS, AMAX_BLOCKS)
 		const float v[] = {widen(x[i])};
 		most = amax_bits(v, most);
 	}
-	most = row_max<WARPS_A_BLOCK>(most);
+	most = row_max<WARPS_PER_BLOCK>(most);
 	if (threadIdx.x == 0)
 		raise(to, seen, most);
 }
@@ -466,7 +466,7 @@ static __global__ void set_kernel(word *to, word x)
 	*to = x;
 }
 
-/* A word on the device, with initial value x, that kernels add to or take the extreme of. */
+/* Returns a word on the device with initial value x, which kernels add to, or minimize. */
 static word *answer_begin(struct device *d, const char *name, word x)
 {
 	word *answer = (word *)cuda_workspace(d, sizeof(*answer));
@@ -514,7 +514,7 @@ int64_t cuda_find_nonfinite(struct device *d, struct mat x)
 	return (int64_t)answer_end(d, answer);
 }
 
-/* One division for a pack: its elements may be of several rows. */
+/* One division per pack, although its elements may belong to several rows. */
 static __global__ void hash_kernel(word *sum, const float *x, int64_t n, int64_t cols,
 	int64_t stride, uint64_t key, int64_t first, bool whole)
 {

@@ -1,5 +1,5 @@
-/* The device's stopwatch: when the GPU has passed all events, the time from each to the next is added
- * to the timer of its interval. */
+/* The device's timer: when the GPU has passed all events, the time from each event to the next is
+ * added to the timer of its interval. */
 #include "kernels/cuda/cuda_internal.h"
 
 void cuda_timer_close(struct device *d)
@@ -58,7 +58,7 @@ static void add_stamp(struct device *d, struct stamps *s)
 	cuda_check(d, cudaEventRecord(s->event[s->n++], cuda_stream(d)), "events");
 }
 
-/* The first is waited for, so that its time is that of the clock. */
+/* The first call waits for its event, so that the event's time is known by the clock. */
 uint64_t cuda_stamp(struct device *d)
 {
 	struct stamps *s = &cuda_of(d)->stamps;

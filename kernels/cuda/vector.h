@@ -1,15 +1,15 @@
 /*
- * Shared by memory-bound kernels: loads of 16 bytes (pack.h), a warp or a block for each row,
+ * Shared by memory-bound kernels: loads of 16 bytes (pack.h), a warp or a block per row,
  * and sums and maxima over a block.
  *
- * The thread of element j of a row depends on j only: an unaligned address costs time but
+ * The thread of element j of a row depends only on j: an unaligned address costs time but
  * does not change the order of additions.
  */
 #pragma once
 
 #include "kernels/cuda/pack.h"
 
-enum { THREADS = 256, WARPS_A_BLOCK = THREADS / WARP };
+enum { THREADS = 256, WARPS_PER_BLOCK = THREADS / WARP };
 
 /* ---- indices and grids ---------------------------------------------------------------- */
 
@@ -34,13 +34,13 @@ static inline dim3 grid_of(int64_t n)
 	return dim3((unsigned)n);
 }
 
-/* Blocks of THREADS with one thread a pack, for `rows` rows of n numbers. */
+/* Returns blocks of THREADS with one thread per pack, for `rows` rows of n elements. */
 static inline dim3 grid_of_packs(int64_t rows, int64_t n, int per_pack)
 {
 	return grid_of(ceil_div(rows * ceil_div(n, per_pack), THREADS));
 }
 
-/* At most a few times what fills any GPU: for grid-stride loops. */
+/* Returns a grid for grid-stride loops: at most a few times what fills any GPU. */
 static inline dim3 grid_in_strides(int64_t n, int per_pack)
 {
 	return grid_of(min64(2048, ceil_div(ceil_div(n, per_pack), THREADS)));
@@ -50,7 +50,7 @@ struct vector_place {
 	int64_t row, col;
 };
 
-/* Row and column of pack i, where each row has ceil(cols / n) packs. */
+/* Returns the row and column of pack i, where each row has ceil(cols / n) packs. */
 static __device__ inline struct vector_place place_of(int64_t i, int64_t cols, int n)
 {
 	int64_t packs = ceil_div(cols, n);
@@ -66,10 +66,10 @@ static __device__ inline struct vector_place place_of(int64_t i, int64_t cols, i
 
 /* ---- a warp or a block for each row --------------------------------------------------- */
 
-/* WARPS: warps of a row. With 1 a block has WARPS_A_BLOCK rows, otherwise one row. */
+/* WARPS: warps per row. With 1 a block has WARPS_PER_BLOCK rows, otherwise one row. */
 template <int WARPS> static inline dim3 grid_of_rows(int64_t rows)
 {
-	return grid_of(WARPS == 1 ? ceil_div(rows, WARPS_A_BLOCK) : rows);
+	return grid_of(WARPS == 1 ? ceil_div(rows, WARPS_PER_BLOCK) : rows);
 }
 
 template <int WARPS> static constexpr int threads_of_rows(void)
@@ -79,11 +79,11 @@ template <int WARPS> static constexpr int threads_of_rows(void)
 
 template <int WARPS> static __device__ inline int64_t my_row(void)
 {
-	return WARPS == 1 ? (int64_t)blockIdx.x * WARPS_A_BLOCK + warp_number()
+	return WARPS == 1 ? (int64_t)blockIdx.x * WARPS_PER_BLOCK + warp_number()
 			  : (int64_t)blockIdx.x;
 }
 
-/* The thread's index among the threads of its row. */
+/* Returns the thread's index among the threads of its row. */
 template <int WARPS> static __device__ inline int my_part(void)
 {
 	return WARPS == 1 ? lane_number() : (int)threadIdx.x;
@@ -139,10 +139,10 @@ template <int WARPS, typename T> static __device__ inline T row_max(T x)
 	return x;
 }
 
-/* ---- the largest number of a matrix ---------------------------------------------------- */
+/* ---- the largest element of a matrix --------------------------------------------------- */
 
-/* The maximum of `most` and the bits of |x|: the bits of non-negative floats have the order
- * of the floats, with NaN as the largest. */
+/* Returns the maximum of `most` and the bits of |x|: the bits of non-negative floats have the
+ * order of the floats, with NaN as the largest. */
 template <int N>
 static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
 {
@@ -151,21 +151,21 @@ static __device__ inline unsigned amax_bits(const float (&x)[N], unsigned most)
 	return most;
 }
 
-/* *to, read at the begin of a kernel together with its data, so that at its end most threads know
- * without waiting that their maximum is not larger. It may be smaller than the current *to. */
+/* Returns *to, read at the begin of a kernel together with its data, so that at the end most
+ * threads need not wait to skip an update. *to may have grown since. */
 static __device__ inline unsigned amax_seen(const float *to)
 {
 	return to ? *(const unsigned *)to : 0;
 }
 
-/* *to = max(*to, most): the result does not depend on the order. */
+/* *to = max(*to, most); the result does not depend on the order of updates. */
 static __device__ inline void raise(float *to, unsigned seen, unsigned most)
 {
 	if (most > seen)
 		atomicMax((unsigned *)to, most);
 }
 
-/* Raises it for all threads of a row, with numbers that were stored as T: rounding keeps their
+/* Raises *to for all threads of a row, with elements that were stored as T: rounding keeps their
  * order. Does nothing if `to` is NULL. */
 template <int WARPS, typename T>
 static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most)
@@ -181,8 +181,8 @@ static __device__ inline void raise_amax(float *to, unsigned seen, unsigned most
 	raise(to, seen, __float_as_uint(number_of(bits, 0)) & 0x7fffffffu);
 }
 
-/* The number of threads before this one with `yes`, in a block of WARPS warps; *total: of all
- * threads. */
+/* Returns the number of threads before this one with `yes`, in a block of WARPS warps; *total: the
+ * number of all threads with `yes`. */
 template <int WARPS>
 static __device__ inline unsigned count_before(bool yes, unsigned *total)
 {
@@ -200,8 +200,8 @@ static __device__ inline unsigned count_before(bool yes, unsigned *total)
 
 /* ---- the canonical tree --------------------------------------------------------------- */
 
-/* The canonical tree over leaves that are added one by one: pairs of neighbours, then pairs
- * of those; a node without a pair moves up. All threads add the same leaf at a time. */
+/* The canonical tree over leaves that are added one by one: pairs of neighbors, then pairs of
+ * pairs; a node without a pair moves up. All threads add the same leaf at a time. */
 enum { TREE_LEVELS = 14, TREE_LEAVES = 1 << TREE_LEVELS };
 
 struct tree {

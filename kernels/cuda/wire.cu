@@ -5,7 +5,7 @@ enum { MAX_CODE = 127 };
 #define INFINITE 0x7f800000u
 #define UPPER 0xffff0000u
 
-/* The last word of the counter separates this stream from keep_random's. */
+/* Returns a random word. The last word of the counter separates this stream from keep_random's. */
 static __device__ inline uint32_t random_bits(
 	const struct rng_stream &c, int64_t row, int64_t col)
 {
@@ -32,7 +32,7 @@ void cuda_round_stochastic(struct device *d, struct mat x, const struct rng_stre
 		round_stochastic_kernel, floats_of(x), x.rows, x.cols, c);
 }
 
-/* The scale, or its inverse, from the bits of the largest |x|. */
+/* Returns the scale, from the bits of the largest |x|; 0: not finite, or too small. */
 static __device__ inline float scale_of(unsigned most, bool up)
 {
 	if (most >= INFINITE)

@@ -1,10 +1,10 @@
 /*
  * Softmax cross-entropy over slices of the vocabulary.
  *
- * A block has a row, or a warp has one if rows are short. Each thread has the same packs of a
+ * A block has one row, or a warp has one if rows are short. Each thread has the same packs of a
  * row in all of these kernels, so that the fused kernel has the bits of the separate ones. A
- * multiprocessor works on only two or three rows at a time: a row's second read, from its
- * last packs backwards, hits the caches.
+ * multiprocessor works on only two or three rows at a time: a row's second read, backwards from
+ * its last packs, hits the caches.
  */
 #include "kernels/cuda/mma.h"
 #include "kernels/cuda/vector.h"
@@ -24,7 +24,7 @@ struct slice {
 	const int32_t *targets;
 	struct xent_terms terms;
 	int64_t rows, first, vocab;
-	int cols, real; /* columns, and those of them that are not padding */
+	int cols, real; /* columns; columns that are not padding */
 	bool whole;	/* rows are aligned for packs */
 };
 
@@ -38,26 +38,26 @@ static struct slice slice_of(struct mat logits, const int32_t *targets, int64_t 
 		in_packs(logits.cols, PER_PACK<T>, (const T *)logits.p)};
 }
 
-/* The column of the row's target, or -1 if another slice has it. */
+/* Returns the column of the row's target, or -1 if another slice has it. */
 static __device__ inline int target_of(const struct slice &s, int64_t row)
 {
 	int64_t t = s.targets[row] - s.first;
 	return t >= 0 && t < s.real ? (int)t : -1;
 }
 
-/* The first column of pack i of this thread. */
+/* Returns the first column of pack i of this thread. */
 template <int WARPS, int N> static __device__ inline int column_of(int i)
 {
 	return (i * WARPS * WARP + my_part<WARPS>()) * N;
 }
 
-/* The number of packs of a thread; the last ones may be empty. */
+/* Returns the number of packs of a thread; the last ones may be empty. */
 template <int WARPS, int N> static __device__ inline int packs_of(int cols)
 {
 	return (cols + WARPS * WARP * N - 1) / (WARPS * WARP * N);
 }
 
-/* e^x. 16-bit logits do not justify the five more instructions of expf. */
+/* Returns e^x. 16-bit logits do not justify the five more instructions of expf. */
 template <typename T> static __device__ inline float exp_of(float x)
 {
 	return sizeof(T) == 4 ? expf(x) : exp2_fast(x * 1.44269504f);
@@ -67,18 +67,19 @@ template <typename T> static __device__ inline float exp_of(float x)
 
 /* The online softmax: the largest x so far, and the sum of e^(x - largest). NaN does not
  * change the maximum, but makes the sum NaN. */
-struct seen {
+struct softmax_state {
 	float max, sum;
 };
 
-/* e^(x - max), which is 1 if both are -infinity. */
+/* Returns e^(x - max), which is 1 if both are -infinity. */
 template <typename T> static __device__ inline float share(float x, float max)
 {
 	return x == max ? 1.0f : exp_of<T>(x - max);
 }
 
+/* Adds a pack to the online softmax; elements from `left` on do not count. */
 template <typename T, int N>
-static __device__ inline void see(struct seen &s, float (&x)[N], int left)
+static __device__ inline void add_to_softmax(struct softmax_state &s, float (&x)[N], int left)
 {
 	float most = s.max;
 	if (left < N) {
@@ -97,12 +98,12 @@ static __device__ inline void see(struct seen &s, float (&x)[N], int left)
 		s.sum += exp_of<T>(x[i] - from);
 }
 
-/* The statistics of a row, by all its threads. */
+/* Computes the statistics of a row, by all its threads. */
 template <int WARPS, typename T>
-static __device__ inline struct seen see_row(const T *row, const struct slice &s)
+static __device__ inline struct softmax_state softmax_row(const T *row, const struct slice &s)
 {
 	enum { N = PER_PACK<T> };
-	struct seen seen = {-INFINITY, 0};
+	struct softmax_state seen = {-INFINITY, 0};
 	for (int i = 0; i < packs_of<WARPS, N>(s.real); i += AT_ONCE) {
 		packed<T, N> from[AT_ONCE];
 #pragma unroll
@@ -116,14 +117,14 @@ static __device__ inline struct seen see_row(const T *row, const struct slice &s
 			float x[N];
 			unpack(x, from[k]);
 			if (left > 0)
-				see<T>(seen, x, left);
+				add_to_softmax<T>(seen, x, left);
 		}
 	}
 	float most = row_max<WARPS>(seen.max);
 	return {most, row_sum<WARPS>(seen.sum * share<T>(seen.max, most))};
 }
 
-/* The sum of the logits of a row, by all its threads. */
+/* Computes the sum of the logits of a row, by all its threads. */
 template <int WARPS, typename T>
 static __device__ inline float sum_row(const T *row, const struct slice &s)
 {
@@ -133,7 +134,7 @@ static __device__ inline float sum_row(const T *row, const struct slice &s)
 	return row_sum<WARPS>(sum);
 }
 
-/* A slice's addend of (1 - e) x[t] + e (mean of x); `hit` is x[t], or -infinity. */
+/* Returns a slice's addend of (1 - e) x[t] + e (mean of x); `hit` is x[t], or -infinity. */
 static __device__ inline float smoothed(float hit, float sum, const struct slice &s)
 {
 	float e = s.terms.smoothing, even = e / (float)s.vocab * sum;
@@ -153,7 +154,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 			to.max[row] = 0, to.sum[row] = 1, to.target[row] = INFINITY;
 		return;
 	}
-	struct seen seen = see_row<WARPS>(logits, s);
+	struct softmax_state seen = softmax_row<WARPS>(logits, s);
 	float even = s.terms.smoothing > 0 ? sum_row<WARPS>(logits, s) : 0;
 	if (my_part<WARPS>() == 0) {
 		int t = target_of(s, row);
@@ -180,7 +181,7 @@ void cuda_xent_stats(struct device *d, struct xent_stats to, struct mat logits,
 	});
 }
 
-/* A slice's part of the sum of e^(x - top) over all slices; the logarithm of the whole sum. */
+/* Returns a slice's part of the sum of e^(x - top); log_sum(): the logarithm of the whole sum. */
 static __device__ inline float joined(float sum, float max, float top)
 {
 	return sum * expf(max - top);
@@ -191,7 +192,7 @@ static __device__ inline float log_sum(float top, float sum)
 	return top + logf(sum);
 }
 
-/* The loss of a row, of which `hit` is the target's logit, or with smoothing more than that. */
+/* Returns the loss of a row. hit: the target's logit, or with smoothing the sum of the addends. */
 static __device__ inline float loss_of(float lse, float hit, struct xent_terms terms)
 {
 	float loss = lse - hit;
@@ -232,7 +233,7 @@ void cuda_xent_join(struct device *d, float *lse, float *loss, struct xent_stats
 
 /* ---- the gradient -------------------------------------------------------------------- */
 
-/* Factors of a row's gradient: of the softmax, of all columns, of the target. */
+/* A row's gradient is all * softmax - even, minus `one` in the target's column. */
 struct shares {
 	float all, even, one;
 };
@@ -245,8 +246,8 @@ static __device__ inline struct shares shares_of(
 	return {all, scale * e / (float)s.vocab, scale * (1 - e)};
 }
 
-/* The gradient of a pack, of which `left` columns are not padding; `target` may be one of its
- * columns. */
+/* Computes the gradient of a pack with `left` columns that are not padding; `target` may be one
+ * of its columns. */
 template <typename T, int N>
 static __device__ inline void gradient(
 	float (&x)[N], float lse, const struct shares &f, int target, int left)
@@ -266,8 +267,8 @@ static __device__ inline void gradient(
 	}
 }
 
-/* The gradient of a row, by all its threads, from its end backwards. The thread of the target
- * also writes the loss. */
+/* Computes the gradient of a row, by all its threads, from its end backwards. The thread of the
+ * target also writes the loss. */
 template <int WARPS, typename T>
 static __device__ inline void row_gradient(
 	T *row, float *loss, const struct slice &s, float lse, int target, float scale)
@@ -297,7 +298,7 @@ static __device__ inline void row_gradient(
 	}
 }
 
-/* That of a row without weight. */
+/* Zeroes the gradient of a row without weight. */
 template <int WARPS, typename T>
 static __device__ inline void row_zero(T *row, const struct slice &s)
 {
@@ -354,7 +355,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 		row_zero<WARPS>(logits, s);
 		return;
 	}
-	struct seen seen = see_row<WARPS>(logits, s);
+	struct softmax_state seen = softmax_row<WARPS>(logits, s);
 	int target = target_of(s, row);
 	float lse = log_sum(seen.max, joined(seen.sum, seen.max, seen.max));
 	if (target < 0 && my_part<WARPS>() == 0)

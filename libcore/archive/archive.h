@@ -24,7 +24,7 @@ struct torch_item {
 	/* The path to the item: keys of dicts and indices of lists, joined by dots. */
 	char *name;
 	enum torch_kind kind;
-	/* Index in the file, whose order is the model's; -1 if the file is sorted by name. */
+	/* Index in the file; -1 if the file is sorted by name, not in the model's order. */
 	int64_t order;
 	/* tensors: */
 	int dtype; /* torch_dtype_name() */
@@ -79,7 +79,7 @@ bool container_has(const char *directory, const char *name);
 /* Returns the container that matches a path; NULL if none does. */
 const struct container *container_of(const char *path);
 int torch_open(struct torch_file *f, const char *path, struct err *e);
-/* Opens a path whose container is known. */
+/* Opens a path with a known container. */
 int torch_open_as(
 	struct torch_file *f, const struct container *c, const char *path, struct err *e);
 void torch_close(struct torch_file *f);

@@ -41,7 +41,7 @@ struct place {
 /* Returns the zip entry of a tensor's storage; NULL with *e set. */
 struct zip_entry *find_storage(
 	const struct archive *a, const struct tensor_info *d, struct err *e);
-/* Returns the place of a tensor whose storage begins at byte `at`; for free(). */
+/* Returns the place of a tensor in a storage at byte `at`; for free(). */
 struct place *make_place(const struct tensor_info *d, int64_t at);
 /* Verifies the checksum of the storage and sets *x to the place; for free(). */
 int find_place(const struct archive *a, const struct tensor_info *d, struct place **x,
@@ -63,7 +63,7 @@ void dtype_doubles(int dtype, const void *raw, int64_t n, double *out);
 struct chunk {
 	int64_t box; /* index in parts.boxes: [ndim] begin, then [ndim] sizes */
 	int64_t at,
-		n_bytes; /* in the file; DCP: of an archive; storages.c: of the elements */
+		n_bytes; /* in the file; DCP: of an archive; storages.c: of elements */
 	int32_t file;	 /* index in parts.files; -1: not stored */
 	uint32_t
 		node; /* torch.save(): in the tree; storages.c: zip entry of its storage */

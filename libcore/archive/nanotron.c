@@ -350,8 +350,7 @@ static int add_item(
 	return rc;
 }
 
-/* Moves the last item to the copies: the ranks of `copy` saved it, those of `first` the original.
- * Names tp ranks if the tensor is `whole`. */
+/* Moves the last item, saved by `copy`, to the copies. `whole`: the ranks' names have tp. */
 static void move_to_copies(struct nanotron *t, const struct state *copy,
 	const struct state *first, bool whole)
 {

@@ -84,8 +84,7 @@ struct pickle_each {
 	uint32_t left;
 	bool inlined; /* a short tuple: its members are in the node */
 	uint32_t members[2];
-	uint32_t in_piece,
-		next; /* members left in this piece, offset of the next piece */
+	uint32_t in_piece, next; /* members left in this piece, offset of the next */
 	uint64_t at;
 };
 void pickle_each(struct pickle_each *it, const struct pickle *p, uint32_t node);

@@ -556,8 +556,8 @@ static int add_names(
 	return rc;
 }
 
-/* ZeRO 1, 2: appends the module's tensors that are neither the optimizer's parameters (of which the
- * module has rounded copies), nor their aliases, nor buffers. */
+/* ZeRO 1, 2: appends the module's tensors except the optimizer's parameters (rounded copies), their
+ * aliases, and buffers. */
 static int add_frozen(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree;

@@ -103,7 +103,7 @@ static int find_directory(const struct zip *z, struct directory *d, struct err *
 	return 0;
 }
 
-/* Sets the fields whose 64-bit values are in an entry's extra field 1, in this order. */
+/* Sets the fields that have 64-bit values in an entry's extra field 1, in this order. */
 static int read_extra(const unsigned char *x, size_t n, uint64_t *const *fields)
 {
 	while (n >= 4) {
@@ -212,7 +212,7 @@ struct zip_entry *zip_find(const struct zip *z, const char *name)
 		    : NULL;
 }
 
-/* Data follow the local header, whose padding has another length than the directory's entry. */
+/* Data follow the local header. Its extra field differs in length from the directory's. */
 int zip_data(const struct zip *z, const struct zip_entry *x, int64_t *at, struct err *e)
 {
 	unsigned char head[LOCAL_BYTES];

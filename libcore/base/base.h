@@ -2,8 +2,8 @@
  * base: errors and messages, memory, strings, numbers as text, clocks, hashes, random numbers,
  * exact sums. Files are in base/file.h, options in options/options.h.
  *
- * It calls the C library, POSIX, xxHash, jansson (json.h), zlib and zstd (unpack.h) only, and no other
- * floor. No call is collective.
+ * It depends only on the C library, POSIX, xxHash, jansson (json.h), zlib and zstd (unpack.h),
+ * and on no other floor. No call is collective.
  */
 #pragma once
 
@@ -58,7 +58,7 @@ static inline int64_t round_up(int64_t a, int64_t to)
 	return ceil_div(a, to) * to;
 }
 
-/* The first item of part i, when n items are divided into `parts` parts as evenly as possible. */
+/* Returns the first item of part i when n items are divided as evenly as possible. */
 static inline int64_t part_begin(int64_t n, int64_t parts, int64_t i)
 {
 	return n / parts * i + min64(i, n % parts);
@@ -66,68 +66,68 @@ static inline int64_t part_begin(int64_t n, int64_t parts, int64_t i)
 
 /* ---- err.c: exit codes, errors, messages ----------------------------------------- */
 
-/* The exit codes are <sysexits.h>'s where it has one: EX_USAGE 64, EX_DATAERR 65,
- * EX_UNAVAILABLE 69, EX_IOERR 74, EX_TEMPFAIL 75 ("checkpoint written, start me again"). */
+/* Exit codes besides those in <sysexits.h>: EX_USAGE 64, EX_DATAERR 65, EX_UNAVAILABLE 69, EX_IOERR
+ * 74, EX_TEMPFAIL 75 ("checkpoint written, start me again"). */
 enum { EX_FAILED = 1, EX_TROUBLE = 2, EX_UNDECIDED = 3 };
 
-/* An error to be reported by a caller: an exit code and a message. code 0: no error. Functions
- * that read untrusted input fill it in and return -1; on success they do not touch it. */
+/* An error for the caller to report: an exit code (0: no error) and a message. Functions that read
+ * untrusted input set it and return -1; on success they do not touch it. */
 struct err {
 	int code;
 	char msg[1024];
 };
 
-/* Fills *e and returns -1, so that a reader can say `return err_set(...)`. */
+/* Sets *e and returns -1, for `return err_set(...)`. */
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
-/* Of several errors, all are printed, and *first keeps the code of the first one, without a message. */
+/* Prints an error. *first keeps the code of the first of several errors, without a message. */
 void err_keep_first(struct err *first, const struct err *e);
 
-/* Advice after an error: a lower floor names the kind of failure, and a program's table has a sentence, or NULL. */
+/* Kinds of failure. A program's table may have a sentence of advice for each, or NULL. */
 enum advice_on {
 	ADVICE_MEMORY,
 	ADVICE_GPU_MEMORY,
 	ADVICE_PINNED_MEMORY,
 	ADVICE_SHARED_MEMORY, /* of a GPU's thread block */
-	ADVICE_GPU,	      /* none that can be used */
+	ADVICE_GPU,	      /* no usable GPU */
 	ADVICE_RUN_IN_USE,
 	ADVICE_NO_CHECKPOINT,
-	ADVICE_FOREIGN_MODEL, /* where a checkpoint is expected */
-	ADVICE_VOCABULARY,    /* not known */
-	ADVICE_NO_DATA,	      /* no files given */
-	ADVICE_NOT_A_SHARD,   /* but text, perhaps */
-	ADVICE_FILE_EXISTS,   /* and is not replaced */
-	ADVICE_NOT_UTF8,      /* text */
-	ADVICE_TOKENS,	      /* where text is expected */
-	ADVICE_PATTERN,	      /* of words, which a vocabulary file does not say */
-	ADVICE_TOKENIZER,     /* a kind that is not read */
-	ADVICE_VOCAB_FILES,   /* not given */
-	ADVICE_EMPTY_SPLIT,   /* no document is for one of the splits */
-	ADVICE_DOCUMENTS,     /* too many for one shard */
-	ADVICE_WORK_FOLDER,   /* not given */
+	ADVICE_FOREIGN_MODEL, /* instead of a checkpoint */
+	ADVICE_VOCABULARY,    /* unknown size of the vocabulary */
+	ADVICE_NO_DATA,	      /* no data files given */
+	ADVICE_NOT_A_SHARD,   /* a data file that may be text */
+	ADVICE_FILE_EXISTS,   /* a file that is not replaced */
+	ADVICE_NOT_UTF8,      /* text that is not UTF-8 */
+	ADVICE_TOKENS,	      /* instead of text */
+	ADVICE_PATTERN,	      /* unknown split pattern of a vocabulary file */
+	ADVICE_TOKENIZER,     /* unsupported kind of tokenizer */
+	ADVICE_VOCAB_FILES,   /* vocabulary files not given */
+	ADVICE_EMPTY_SPLIT,   /* a split without documents */
+	ADVICE_DOCUMENTS,     /* too many documents for one shard */
+	ADVICE_WORK_FOLDER,   /* work directory not given */
 	ADVICE_BENCH_MEMORY,  /* buffers of pt-collbench */
-	ADVICE_GNUPLOT,	      /* cannot be started */
-	ADVICE_SPOOL_LIMIT,   /* a stream is longer */
-	ADVICE_SPOOL_ROOM,    /* nor is there room for it */
+	ADVICE_GNUPLOT,	      /* gnuplot does not start */
+	ADVICE_SPOOL_LIMIT,   /* a stream longer than the limit */
+	ADVICE_SPOOL_ROOM,    /* a stream longer than the free space */
 	N_ADVICE
 };
 void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */
-/* "; " and the sentence, or an empty text: the end of a message. */
+/* Returns "; " and the sentence, or "", for the end of a message. */
 const char *advice_on(enum advice_on what);
 
-/* Prints "NAME: rank R: message" and exits. The hook, when set, is called instead of exit() (comm
+/* Prints "NAME: rank R: message" and exits. The hook, if set, is called instead of exit() (comm
  * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
 void die_io(const struct err *e); /* dies if *e is EX_IOERR */
-int err_say(const struct err *e); /* as die() prints it; returns its exit code */
+int err_say(const struct err *e); /* prints it without exiting; returns its exit code */
 extern void (*die_hook)(int code);
 
-/* In a child process that shares its parent's streams: no more output, and die() is _exit(code). */
+/* Stops output of a child process that shares its parent's streams; die() becomes _exit(code). */
 void die_silently(int code);
 
-/* A violated invariant, that is a bug of this program: prints the place and aborts. */
+/* Prints the place and aborts if an invariant is violated, a bug of this program. */
 #define BUG_ON(cond)                                    \
 	do {                                            \
 		if (cond)                               \
@@ -135,8 +135,8 @@ void die_silently(int code);
 	} while (0)
 NORETURN void bug(const char *file, int line, const char *what);
 
-/* Messages go to stderr: warn() on every rank, info() only where log_speaks(), info_wait() there as well,
- * and with --quiet as a warning. */
+/* Print messages to stderr: warn() on every rank; info() only where log_speaks(); info_wait() also
+ * with --quiet, as a warning. */
 void warn(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
 void info_wait(const char *fmt, ...) PRINTF(1, 2);
@@ -144,19 +144,19 @@ void log_name(const char *program);
 void log_rank(int rank, int size, bool all_ranks);
 void log_quiet(bool quiet);
 bool log_speaks(void);
-bool log_color(FILE *f); /* a terminal, and NO_COLOR is not set */
+bool log_color(FILE *f); /* true for a terminal if NO_COLOR is not set */
 
 /* Flushes and closes stdout; a write error ends the program with EX_IOERR. */
 void stdout_close(void);
 
 /* ---- mem.c: memory --------------------------------------------------------------- */
 
-/* As malloc() and so on, but without memory the program ends. */
+/* Allocate like malloc() etc., but end the program if there is no memory. */
 void *xmalloc(size_t n_bytes);
 void *xcalloc(size_t n, size_t n_bytes);
 void *xrealloc(void *p, size_t n_bytes);
 char *xstrdup(const char *s);
-/* A pointer, as in `scoped_ptr float *x`, whose memory is freed at the end of its scope. */
+/* Frees the memory of a pointer, as in `scoped_ptr float *x`, at the end of its scope. */
 #define scoped_ptr __attribute__((cleanup(free_pointer)))
 static inline void free_pointer(void *address)
 {
@@ -165,14 +165,14 @@ static inline void free_pointer(void *address)
 	free(p);
 }
 
-/* An array of n elements to which one is added each time: it has room for element n. */
+/* Grows an array of n elements, to which elements are added one by one, so that element n fits. */
 void *xgrow(void *p, int64_t n, size_t n_bytes);
-int64_t memory_available(void); /* free bytes of this host, with swap; 0: not known */
+int64_t memory_available(void); /* free bytes of this host, with swap; 0: unknown */
 
 /*
  * An arena allocates from one block of memory, each allocation aligned to a cache line, and frees
- * all at once or down to a mark. A measuring arena (arena_measure()) has no block: its addresses
- * must not be touched, it only counts. So a memory plan is made by the code that will run.
+ * everything at once or down to a mark. A measuring arena (arena_measure()) has no block: it only
+ * counts, and its addresses must not be accessed. So the code that will run makes the memory plan.
  */
 struct arena {
 	const char *name;
@@ -182,9 +182,10 @@ struct arena {
 
 void arena_measure(struct arena *a, const char *name);
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
-/* arena_init(), but -1 when there is no memory, where that ends the program. */
+/* Initializes like arena_init(), but returns -1 instead of ending the program if memory is
+ * short. */
 int arena_try(struct arena *a, const char *name, size_t size_bytes);
-/* In memory that the caller owns: the arena is not to be released. */
+/* Initializes an arena in memory that the caller owns. It must not be released. */
 void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes);
 void arena_release(struct arena *a);
 void *arena_alloc(struct arena *a, size_t n_bytes);
@@ -215,10 +216,10 @@ struct str {
 	size_t len, cap;
 };
 void str_free(struct str *b);
-/* A struct str that is freed where its scope ends. */
+/* A struct str that is freed at the end of its scope. */
 #define scoped_str __attribute__((cleanup(str_free))) struct str
 void str_clear(struct str *b);
-void str_room(struct str *b, size_t n_bytes); /* for so many more */
+void str_room(struct str *b, size_t n_bytes); /* reserves n_bytes more */
 void str_add(struct str *b, const void *p, size_t n_bytes);
 void str_puts(struct str *b, const char *s);
 void str_putc(struct str *b, char c);
@@ -227,7 +228,7 @@ char *text_printf(const char *fmt, ...) PRINTF(1, 2); /* allocated */
 bool str_ends(const struct str *b, const char *end);
 bool text_ends(const char *text, const char *end);
 
-/* A list of strings, each owned by the list. */
+/* A list of strings, which it owns. */
 struct strs {
 	char **v;
 	int64_t n;
@@ -243,20 +244,20 @@ int compare_texts(const void *a, const void *b);
 int compare_int64(const void *a, const void *b);
 int compare_doubles(const void *a, const void *b);
 
-/* They read a whole text; -1 also on overflow. Sizes take the suffixes K, M, G, T (powers of 1024). */
+/* Parse a whole text; -1 also on overflow. Sizes have the suffixes K, M, G, T (powers of 1024). */
 int parse_int(const char *s, int64_t *out);
 int parse_size(const char *s, int64_t *out);
 int parse_double(const char *s, double *out);
-/* strtod() of the beginning of [s, end). Returns the byte behind the number; s if there is none. */
+/* Parses a number at the beginning of [s, end) like strtod(). Returns its end, or s. */
 const char *scan_double(const char *s, const char *end, double *out);
-/* An environment variable: yes (1) or no (0); -1: not set. Another value ends the program. */
+/* Returns 1 for "yes" and 0 for "no" in an environment variable, -1 if it is not set; else dies. */
 int env_switch(const char *name);
 
 enum { NUM_TEXT = 40 };
-/* The shortest decimal text that is parsed as the same number. Returns buf. */
+/* Write the shortest decimal text that is parsed as the same number. Return buf. */
 char *text_double(char buf[AT_LEAST(NUM_TEXT)], double x);
 char *text_float(char buf[AT_LEAST(NUM_TEXT)], float x);
-/* "12.3 MiB", "1.5 G": three significant digits. Returns buf. */
+/* Write "12.3 MiB" or "1.5 G" with three significant digits. Return buf. */
 char *text_bytes(char buf[AT_LEAST(NUM_TEXT)], double n_bytes);
 char *text_count(char buf[AT_LEAST(NUM_TEXT)], double n);
 static inline const char *plural(int64_t n)
@@ -264,20 +265,21 @@ static inline const char *plural(int64_t n)
 	return n == 1 ? "" : "s";
 }
 
-/* The distance in units in the last place, with one zero; INT64_MAX if one is NaN. */
+/* Returns the distance in units in the last place; -0 equals 0. INT64_MAX: one of them is NaN. */
 int64_t float_ulps(float a, float b);
 
-/* Returns the nearest of names[n] by edit distance; NULL: none is near enough to be a typing error. */
+/* Returns the nearest of names[n] by edit distance; NULL: none is near enough for a typing
+ * error. */
 const char *nearest(const char *name, const char *const *names, int64_t n);
 
 /* ---- clock.c --------------------------------------------------------------------- */
 
 double clock_seconds(void);	  /* monotonic, from an arbitrary zero */
 double clock_wall(void);	  /* seconds since 1970 */
-void clock_sleep(double seconds); /* or until a signal comes */
-/* Linux's boot id, hashed: equal for processes on one kernel, which have the same monotonic clock. 0: unknown. */
+void clock_sleep(double seconds); /* or until a signal arrives */
+/* Returns a hash of Linux's boot id, or 0. Processes with equal ids share a monotonic clock. */
 uint64_t boot_id(void);
-/* "2026-11-20T10:51:00Z". Returns buf. */
+/* Writes a time as "2026-11-20T10:51:00Z". Returns buf. */
 char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 
 /* ---- hash.h: XXH3 of bytes; philox.h: counter-based random numbers ---------------- */
@@ -290,4 +292,4 @@ char *clock_text(char buf[AT_LEAST(NUM_TEXT)], double wall);
 #include "base/exact.h"
 
 void exact_add(struct exact *x, double v);
-double exact_round(const struct exact *x); /* as exact_finish() */
+double exact_round(const struct exact *x); /* like exact_finish(), but x is not changed */

@@ -7,20 +7,19 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* A list that signal handlers read at any time, in any thread: an entry is used again, but never
- * freed. */
+/* Signal handlers read this list at any time, in any thread: entries are reused, never freed. */
 struct entry {
 	struct entry *next;
 	volatile sig_atomic_t armed;
-	size_t room;
+	size_t capacity; /* bytes of path */
 	char path[];
 };
 
 static struct entry *entries;
-static pid_t owner; /* a child process removes none of its parent's files */
-static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* the list */
-/* A thread that makes a file takes no signals, but another thread does: it waits for the file to be
- * in the list, and no thread begins another one. */
+static pid_t owner; /* a child process does not remove its parent's files */
+static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* protects the list */
+/* A thread that creates a file blocks signals. A signal handler in another thread waits until the
+ * file is in the list, and then no thread creates another file. */
 static bool creating, ending;
 
 static void wait_while(const bool *flag)
@@ -29,7 +28,7 @@ static void wait_while(const bool *flag)
 		clock_sleep(1e-4);
 }
 
-static void set(bool *flag, bool value)
+static void set_flag(bool *flag, bool value)
 {
 	__atomic_store_n(flag, value, __ATOMIC_SEQ_CST);
 }
@@ -47,7 +46,7 @@ void cleanup_run(void)
 
 static void on_signal(int sig)
 {
-	set(&ending, true);
+	set_flag(&ending, true);
 	cleanup_run();
 	signal(sig, SIG_DFL);
 	raise(sig);
@@ -66,11 +65,11 @@ static void install_handlers(void)
 	atexit(cleanup_run);
 }
 
-static void add(const char *path)
+static void add_entry(const char *path)
 {
 	size_t n = strlen(path) + 1;
 	struct entry *f = entries;
-	while (f && (f->armed || f->room < n))
+	while (f && (f->armed || f->capacity < n))
 		f = f->next;
 	if (f) {
 		memcpy(f->path, path, n);
@@ -78,7 +77,7 @@ static void add(const char *path)
 		return;
 	}
 	f = xmalloc(sizeof(*f) + n);
-	f->room = n;
+	f->capacity = n;
 	memcpy(f->path, path, n);
 	f->armed = 1;
 	f->next = entries;
@@ -95,7 +94,7 @@ static void begin_change(void)
 void cleanup_add(const char *path)
 {
 	begin_change();
-	add(path);
+	add_entry(path);
 	pthread_mutex_unlock(&changing);
 }
 
@@ -122,17 +121,17 @@ int cleanup_create(char *path, bool pattern)
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	begin_change();
-	set(&creating, true);
+	set_flag(&creating, true);
 	if (__atomic_load_n(&ending, __ATOMIC_SEQ_CST)) {
-		set(&creating, false);
-		wait_while(&ending); /* the process ends */
+		set_flag(&creating, false);
+		wait_while(&ending); /* until the process ends */
 	}
 	int fd = pattern ? mkostemp(path, O_CLOEXEC)
 			 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	int saved = errno;
 	if (fd >= 0)
-		add(path);
-	set(&creating, false);
+		add_entry(path);
+	set_flag(&creating, false);
 	pthread_mutex_unlock(&changing);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	errno = saved;
@@ -151,7 +150,7 @@ int file_temporary(char path[static 4096], struct err *e)
 	snprintf(path, 4096, "%s/pt-XXXXXX", directory);
 	int fd = cleanup_create(path, true);
 	if (fd < 0)
-		return err_set(e, EX_IOERR, "a temporary file in %s: %s", directory,
-			strerror(errno));
+		return err_set(e, EX_IOERR, "cannot create a temporary file in %s: %s",
+			directory, strerror(errno));
 	return fd;
 }

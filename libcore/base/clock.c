@@ -1,4 +1,4 @@
-/* Time: for measuring, and for people. */
+/* Clocks, and times as text. */
 #include "base/file.h"
 
 #include <math.h>

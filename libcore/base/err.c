@@ -21,8 +21,8 @@ static const char *log_program = "pt";
 static int log_rank_id;
 static bool log_many, log_all, log_is_quiet;
 
-/* A descriptor below 3 that is closed would be the next file's: what is printed would land
- * in it. Opened the wrong way round, it fails as a closed one does. */
+/* Opens /dev/null for closed descriptors below 3, or else the next file would get the descriptor
+ * and receive messages. Its access mode makes reads or writes fail as if it were closed. */
 static void hold_standard_files(void)
 {
 	for (int fd = 0; fd < 3; fd++)
@@ -32,15 +32,15 @@ static void hold_standard_files(void)
 
 enum { STACK_WANTED = 8 << 20, STACK_NEEDED = 256 << 10 };
 
-/* A stack that is too small would end the program by SIGSEGV, even before main(): libraries such as
- * UCX read files when they are loaded. The kernel reads the soft limit when the stack of the main
- * thread grows, so it is raised in time here. This needs little stack itself, and comes before what
- * sanitizers prepare, so it makes system calls and little else. */
+/* Raises the stack limit before main(). A small stack would end the program by SIGSEGV even
+ * earlier than main(), because libraries such as UCX read files when they are loaded. The kernel
+ * reads the soft limit whenever the main thread's stack grows, so this is in time. It runs on
+ * little stack and before the sanitizers are ready, so it makes little more than system calls. */
 __attribute__((no_sanitize("address", "undefined"))) static void ensure_stack(
 	int argc, char **argv, char **env)
 {
-	static const char why[] = ": the stack is limited to less than the 256 KiB that "
-				  "it needs: raise the limit (ulimit -s)\n";
+	static const char why[] = ": the stack is limited to less than 256 KiB; "
+				  "raise the limit (ulimit -s)\n";
 	struct rlimit l;
 	size_t n = 0;
 	(void)env;
@@ -67,7 +67,7 @@ typedef void before_main(int argc, char **argv, char **env);
 __attribute__((section(".preinit_array"), used)) static before_main *const before =
 	ensure_stack;
 
-/* The C library read the limit at the start, for the stacks of threads. */
+/* Sets the stack size of threads, since the C library read the limit before it was raised. */
 static void ensure_stacks_of_threads(void)
 {
 	pthread_attr_t threads;
@@ -82,7 +82,7 @@ static void ensure_stacks_of_threads(void)
 void log_name(const char *program)
 {
 	hold_standard_files();
-	signal(SIGXFSZ, SIG_IGN); /* too large a file is an error of its write */
+	signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit returns an error */
 	log_program = program;
 	ensure_stacks_of_threads();
 }
@@ -112,28 +112,28 @@ bool log_color(FILE *f)
 	return isatty(fileno(f)) && term && strcmp(term, "dumb") != 0;
 }
 
-/* One write for one line, so that lines of several ranks do not run into each other. Messages have
- * names and texts of files, which command no terminal. */
-static void say(const char *grade, bool with_rank, const char *fmt, va_list ap)
+/* Prints a line with one write, so that lines of several ranks do not mix. Messages quote names
+ * and texts of files, which must not control the terminal. */
+static void print_message(const char *grade, bool with_rank, const char *fmt, va_list ap)
 {
 	if (silent)
 		return;
 	char line[2048];
-	size_t n = 0, room = sizeof(line) - 1;
-	n += (size_t)snprintf(line, room, "%s: ", log_program);
+	size_t n = 0, size = sizeof(line) - 1;
+	n += (size_t)snprintf(line, size, "%s: ", log_program);
 	if (with_rank)
-		n += (size_t)snprintf(line + n, room - n, "rank %d: ", log_rank_id);
-	n += (size_t)snprintf(line + n, room - n, "%s", grade);
-	int more = vsnprintf(line + n, room - n, fmt, ap);
+		n += (size_t)snprintf(line + n, size - n, "rank %d: ", log_rank_id);
+	n += (size_t)snprintf(line + n, size - n, "%s", grade);
+	int more = vsnprintf(line + n, size - n, fmt, ap);
 	n += more < 0 ? 0 : (size_t)more;
-	if (n > room - 1)
-		n = room - 1;
+	if (n > size - 1)
+		n = size - 1;
 	line[n] = '\0';
 	text_printable(line);
 	line[n++] = '\n';
 	fflush(stdout);
 	if (write(STDERR_FILENO, line, n) < 0)
-		return; /* there is nobody left to tell */
+		return; /* there is no other place to report it */
 }
 
 void advice_set(const char *const table[N_ADVICE])
@@ -162,18 +162,18 @@ int err_set(struct err *e, int code, const char *fmt, ...)
 
 int err_prefix(struct err *e, const char *fmt, ...)
 {
-	char said[sizeof(e->msg)];
+	char message[sizeof(e->msg)];
 	va_list ap;
-	memcpy(said, e->msg, sizeof(said));
+	memcpy(message, e->msg, sizeof(message));
 	va_start(ap, fmt);
 	int n = vsnprintf(e->msg, sizeof(e->msg), fmt, ap);
 	va_end(ap);
 	if (n >= 0 && (size_t)n < sizeof(e->msg))
-		snprintf(e->msg + n, sizeof(e->msg) - (size_t)n, "%s", said);
+		snprintf(e->msg + n, sizeof(e->msg) - (size_t)n, "%s", message);
 	return -1;
 }
 
-static _Noreturn void leave(int code)
+static _Noreturn void exit_cleanly(int code)
 {
 	if (silent)
 		_exit(silent_code);
@@ -194,9 +194,9 @@ void die(int code, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	say("", log_many, fmt, ap);
+	print_message("", log_many, fmt, ap);
 	va_end(ap);
-	leave(code);
+	exit_cleanly(code);
 }
 
 void die_err(const struct err *e)
@@ -210,20 +210,20 @@ void die_io(const struct err *e)
 		die_err(e);
 }
 
-static void say_line(const char *grade, bool with_rank, const char *fmt, ...)
+static void print_line(const char *grade, bool with_rank, const char *fmt, ...)
 	PRINTF(3, 4);
-static void say_line(const char *grade, bool with_rank, const char *fmt, ...)
+static void print_line(const char *grade, bool with_rank, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	say(grade, with_rank, fmt, ap);
+	print_message(grade, with_rank, fmt, ap);
 	va_end(ap);
 }
 
 int err_say(const struct err *e)
 {
 	if (*e->msg)
-		say_line("", false, "%s", e->msg);
+		print_line("", false, "%s", e->msg);
 	return e->code;
 }
 
@@ -250,7 +250,7 @@ void warn(const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	say("warning: ", log_many, fmt, ap);
+	print_message("warning: ", log_many, fmt, ap);
 	va_end(ap);
 }
 
@@ -260,7 +260,7 @@ void info(const char *fmt, ...)
 		return;
 	va_list ap;
 	va_start(ap, fmt);
-	say("", log_many && log_all, fmt, ap);
+	print_message("", log_many && log_all, fmt, ap);
 	va_end(ap);
 }
 
@@ -270,7 +270,7 @@ void info_wait(const char *fmt, ...)
 		return;
 	va_list ap;
 	va_start(ap, fmt);
-	say(log_is_quiet ? "warning: " : "", log_many && log_all, fmt, ap);
+	print_message(log_is_quiet ? "warning: " : "", log_many && log_all, fmt, ap);
 	va_end(ap);
 }
 

@@ -1,4 +1,4 @@
-/* What is added to an exact sum. */
+/* Exact sums: adding a double. */
 #include "base/base.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
 /*
- * Exact sums (Kulisch): a sum of doubles as one long fixed-point integer. Limb i counts multiples of
- * 2^(32 i - 1088), so every finite double fits in three limbs. Digits of 32 bits are held in limbs of
- * 64 bits, so carries can wait, and two sums add limb by limb (an MPI_SUM over int64 does it): any
- * order and any number of ranks give the same integer. The last limbs count NaN and infinities. Both
- * backends compile this header.
+ * Exact sums (Kulisch): a sum of doubles as one long fixed-point integer. Limb i counts multiples
+ * of 2^(32 i - 1088), so every finite double fits in three limbs. A limb has 64 bits for a digit
+ * of 32 bits, so carries can wait, and two sums add limb by limb (an MPI_SUM over int64): any
+ * order and any number of ranks give the same integer. NaN and infinities are counted separately.
+ * Both backends compile this header.
  */
 #pragma once
 
@@ -20,7 +20,7 @@
 enum {
 	EXACT_LIMBS = 68,
 	EXACT_WORDS = EXACT_LIMBS + 3,
-	EXACT_FLOATS = 2 * EXACT_WORDS, /* that have as many bytes */
+	EXACT_FLOATS = 2 * EXACT_WORDS, /* floats of the same size in bytes */
 	EXACT_DIGIT = 32,
 	EXACT_BIAS = 1088
 };
@@ -30,7 +30,7 @@ struct exact {
 	int64_t n_nan, n_pos_inf, n_neg_inf;
 };
 
-/* Carries the limbs, so that 2^30 more additions or sums over ranks cannot overflow. */
+/* Propagates carries, so that 2^30 more additions or sums over ranks cannot overflow. */
 EXACT_FN void exact_normalize(struct exact *x)
 {
 	int64_t carry = 0;
@@ -43,13 +43,13 @@ EXACT_FN void exact_normalize(struct exact *x)
 	x->limb[EXACT_LIMBS - 1] += carry; /* holds the sign */
 }
 
-/* What is kept of 96 bits m, and `sticky` below them, as a double: rounded once, ties to
- * even. m counts multiples of 2^exponent and is not 0. */
+/* Returns m x 2^exponent as a double, rounded once, ties to even. m is not 0 and has up to 96
+ * bits; `sticky`: bits below them are not zero. */
 __extension__ typedef unsigned __int128 exact_bits;
 EXACT_FN double exact_double(exact_bits m, bool sticky, int exponent)
 {
-	/* Keep 55 bits: 53, one to round by, one that is sticky. A subnormal result keeps
-	 * fewer, so that it is rounded once, here. */
+	/* Keep 55 bits: 53, a rounding bit and a sticky bit. A subnormal result keeps fewer,
+	 * so that it is rounded only once, here. */
 	int bits = 0;
 	while (m >> bits)
 		bits++;
@@ -73,7 +73,7 @@ EXACT_FN double exact_double(exact_bits m, bool sticky, int exponent)
 	return ldexp((double)q, exponent + drop + 2);
 }
 
-/* The sum, rounded once to the nearest double, ties to even; x is used up. */
+/* Returns the sum, rounded once to the nearest double, ties to even. Destroys x. */
 EXACT_FN double exact_finish(struct exact *x)
 {
 	if (x->n_nan || (x->n_pos_inf && x->n_neg_inf))
@@ -94,8 +94,8 @@ EXACT_FN double exact_finish(struct exact *x)
 		top--;
 	if (top < 0)
 		return 0;
-	/* Three digits hold 65 to 96 significant bits; what is below them can only matter
-	 * as a sticky bit, far below the rounding position. */
+	/* Three digits hold 65 to 96 significant bits. Lower digits matter only as a sticky
+	 * bit, far below the rounding position. */
 	exact_bits m = 0;
 	bool sticky = false;
 	for (int i = 0; i < 3; i++)

@@ -1,4 +1,4 @@
-/* Reading files whole, writing all of a buffer, and files that survive a crash. */
+/* Reading whole files, writing whole buffers, and files that survive a crash. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -112,18 +112,18 @@ ssize_t read_some(int fd, void *p, size_t n_bytes)
 	return n;
 }
 
-int copy_most(int from, int to, int64_t most)
+int copy_most(int from, int to, int64_t max_bytes)
 {
 	enum { PIECE = 1 << 18 };
 	scoped_ptr char *piece = xmalloc(PIECE);
 	int rc = 0;
 	for (;;) {
 		ssize_t n = read_some(from, piece, PIECE);
-		if (n <= 0 || n > most || write_all(to, piece, (size_t)n)) {
-			rc = n == 0 ? 0 : n > most ? 1 : -1;
+		if (n <= 0 || n > max_bytes || write_all(to, piece, (size_t)n)) {
+			rc = n == 0 ? 0 : n > max_bytes ? 1 : -1;
 			break;
 		}
-		most -= n;
+		max_bytes -= n;
 	}
 	return rc;
 }
@@ -138,7 +138,7 @@ int file_read_rest(
 			return err_errno(e, name);
 		if (out->len + (size_t)n > max_bytes)
 			return err_set(e, EX_DATAERR,
-				"%s: larger than the %zu bytes such a file may have",
+				"%s: larger than %zu bytes, the limit for such a file",
 				name, max_bytes);
 		str_add(out, piece, (size_t)n);
 		if (n == 0)
@@ -146,7 +146,7 @@ int file_read_rest(
 	}
 }
 
-/* Takes the complete lines of `text`, and leaves the rest. */
+/* Calls take() with the complete lines of `text`, and keeps the rest. */
 static int take_lines(
 	struct str *text, size_t searched, line_fn *take, void *to, struct err *e)
 {
@@ -189,7 +189,7 @@ int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *re
 	return rc;
 }
 
-/* A FIFO of the file system, in contrast to a pipe, may have no writer yet. */
+/* Returns true for a FIFO in the file system. Unlike a pipe, it may not have a writer yet. */
 static bool is_fifo(int fd)
 {
 	struct stat st;
@@ -227,7 +227,7 @@ bool file_is_fifo(const char *path)
 	return !stat(path, &st) && S_ISFIFO(st.st_mode);
 }
 
-/* Tries for a second without waiting: a FIFO that nobody reads is ENXIO. */
+/* Tries for a second without blocking: open() of a FIFO without a reader sets ENXIO. */
 int file_open_output(const char *path, int flags)
 {
 	enum { MOMENTS = 20 };
@@ -274,9 +274,8 @@ int file_check_link(const char *path, struct err *e)
 	if (lstat(path, &st) || !S_ISLNK(st.st_mode) || st.st_uid == geteuid() ||
 		!st.st_uid)
 		return 0;
-	return err_set(e, EX_IOERR,
-		"%s is a symbolic link that another user (%ld) has made", path,
-		(long)st.st_uid);
+	return err_set(e, EX_IOERR, "%s is a symbolic link made by another user (%ld)",
+		path, (long)st.st_uid);
 }
 
 bool file_is_folder(const char *path)
@@ -308,16 +307,16 @@ int file_make_directory(const char *path, struct err *e)
 	return rc;
 }
 
-/* The folder that `path` is in; the caller frees. */
-static char *folder_of(const char *path)
+/* Returns the directory that `path` is in; the caller frees it. */
+static char *directory_of(const char *path)
 {
-	char *folder = xstrdup(path);
-	char *slash = strrchr(folder, '/');
+	char *directory = xstrdup(path);
+	char *slash = strrchr(directory, '/');
 	if (slash) {
-		slash[slash == folder] = '\0';
-		return folder;
+		slash[slash == directory] = '\0';
+		return directory;
 	}
-	free(folder);
+	free(directory);
 	return xstrdup(".");
 }
 
@@ -325,19 +324,19 @@ int file_room(const char *path, int64_t n_bytes, struct err *e)
 {
 	struct statvfs fs;
 	char need[NUM_TEXT], have[NUM_TEXT];
-	scoped_ptr char *folder = folder_of(path);
-	int rc = statvfs(folder, &fs);
+	scoped_ptr char *directory = directory_of(path);
+	int rc = statvfs(directory, &fs);
 	if (rc || !fs.f_blocks)
 		return 0;
-	/* A part may be kept for root. */
+	/* a part may be reserved for root */
 	double blocks = (double)(geteuid() ? fs.f_bavail : fs.f_bfree);
-	double room = blocks * (double)fs.f_frsize;
-	if ((double)n_bytes <= room)
+	double space = blocks * (double)fs.f_frsize;
+	if ((double)n_bytes <= space)
 		return 0;
 	return err_set(e, EX_IOERR,
-		"%s: no room: it needs %s (%lld bytes), and %s (%.0f bytes) are free",
+		"%s: no space: it needs %s (%lld bytes), and %s (%.0f bytes) are free",
 		path, text_bytes(need, (double)n_bytes), (long long)n_bytes,
-		text_bytes(have, room), room);
+		text_bytes(have, space), space);
 }
 
 int file_open_plain(const char *path, int flags)
@@ -364,11 +363,10 @@ int file_check_plain(const char *path, struct err *e)
 		return 0;
 	if (S_ISREG(st.st_mode))
 		return err_set(e, EX_IOERR,
-			"%s is also another file (a hard link), which would change with it: "
-			"put a copy in its place",
+			"%s has another name (a hard link), and both would change; replace it "
+			"by a copy",
 			path);
-	return err_set(e, EX_IOERR,
-		"%s is %s, and not a plain file to write to: move it away", path,
+	return err_set(e, EX_IOERR, "%s is %s, not a plain file; move it away", path,
 		S_ISLNK(st.st_mode)    ? "a symbolic link"
 		: S_ISDIR(st.st_mode)  ? "a directory"
 		: S_ISFIFO(st.st_mode) ? "a FIFO"
@@ -376,7 +374,7 @@ int file_check_plain(const char *path, struct err *e)
 				       : "a device");
 }
 
-/* Somebody may have removed the file after it was opened, and made another. */
+/* Returns true if the open file is still at `path`: it may have been removed or replaced since. */
 static bool is_at(int fd, const char *path)
 {
 	struct stat a, b;
@@ -386,11 +384,11 @@ static bool is_at(int fd, const char *path)
 
 int file_lock(const char *path, bool make, int *fd)
 {
-	/* The lock is of the open file, not the process: other descriptors may be closed. */
+	/* the lock belongs to the open file, not to the process: other descriptors may be closed */
 	enum { ROUNDS = 20 };
 	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 	for (int rounds = 0;; rounds++) {
-		if (rounds == ROUNDS) /* where a file is never the one at its name */
+		if (rounds == ROUNDS) /* a file system on which is_at() never holds */
 			return ENOLCK;
 		*fd = file_open_plain(path, O_RDWR | (make ? O_CREAT : 0));
 		if (*fd < 0)
@@ -407,13 +405,13 @@ int file_lock(const char *path, bool make, int *fd)
 
 /* ---- files that appear when they are complete -------------------------------------- */
 
-/* PATH.xxxxxxxxxxxxxxxx.tmp: whoever knew the name could put a link there first. */
+/* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. */
 static void temporary_name(struct str *out, const char *path)
 {
 	uint64_t r;
 	while (getrandom(&r, sizeof(r), 0) != sizeof(r))
 		if (errno != EINTR)
-			die(EX_OSERR, "no random numbers: %s", strerror(errno));
+			die(EX_OSERR, "getrandom: %s", strerror(errno));
 	str_clear(out);
 	str_printf(out, "%s.%016llx.tmp", path, (unsigned long long)r);
 }
@@ -438,16 +436,16 @@ void close_directory(DIR **d)
 
 void durable_clear(const char *path)
 {
-	scoped_ptr char *folder = folder_of(path);
+	scoped_ptr char *directory = directory_of(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	size_t n = strlen(name);
 	scoped_str left = {0};
-	scoped_dir *d = opendir(folder);
+	scoped_dir *d = opendir(directory);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (durable_name(f->d_name) != n || strncmp(f->d_name, name, n))
 			continue;
 		str_clear(&left);
-		str_printf(&left, "%s/%s", folder, f->d_name);
+		str_printf(&left, "%s/%s", directory, f->d_name);
 		unlink(left.s);
 	}
 }
@@ -509,18 +507,18 @@ static int open_synced(const char *path)
 	return -1;
 }
 
-static int open_folder_of(const char *path)
+static int open_directory_of(const char *path)
 {
-	char *folder = folder_of(path);
-	int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC), saved = errno;
-	free(folder);
+	char *directory = directory_of(path);
+	int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC), saved = errno;
+	free(directory);
 	errno = saved;
 	return fd;
 }
 
-static int sync_folder_of(const char *path)
+static int sync_directory_of(const char *path)
 {
-	int fd = open_folder_of(path);
+	int fd = open_directory_of(path);
 	if (fd < 0)
 		return -1;
 	int rc = fsync(fd), saved = errno;
@@ -538,7 +536,7 @@ int file_link(const char *target, const char *path, struct err *e)
 		rc = symlink(target, tmp.s);
 	} while (rc && errno == EEXIST);
 	bool made = !rc;
-	rc = rc || rename(tmp.s, path) || sync_folder_of(path);
+	rc = rc || rename(tmp.s, path) || sync_directory_of(path);
 	if (rc)
 		err_errno(e, path);
 	if (rc && made)
@@ -546,9 +544,9 @@ int file_link(const char *target, const char *path, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Where a file system cannot refuse to replace a file, an empty one is made first, which fails if there
- * is one. */
-static int give_new_name(const struct durable *d)
+/* Renames a file unless the new name exists. Where the file system lacks RENAME_NOREPLACE,
+ * creates an empty file first, which fails if the name exists. */
+static int rename_new(const struct durable *d)
 {
 	int rc = renameat2(AT_FDCWD, d->tmp, AT_FDCWD, d->path, RENAME_NOREPLACE);
 	if (!rc || (errno != EINVAL && errno != ENOSYS))
@@ -566,29 +564,29 @@ static int give_new_name(const struct durable *d)
 	return rc;
 }
 
-/* If the folder cannot be synced, a new name is taken back; a file that was replaced is gone, and the
- * new one, which is whole, stays. */
+/* Renames a complete file to its name. If the directory cannot be synced, removes a new name; a
+ * replaced file is lost, and the new one, which is complete, stays. */
 static int commit(const struct durable *d, struct err *e)
 {
 	bool replaces = !d->keeps && file_exists(d->path);
-	int folder = open_folder_of(d->path);
-	int fd = folder < 0 ? -1 : open_synced(d->tmp);
-	bool named = fd >= 0 && !(d->keeps ? give_new_name(d) : rename(d->tmp, d->path));
-	int why = named && !fsync(folder) ? 0 : errno;
+	int directory = open_directory_of(d->path);
+	int fd = directory < 0 ? -1 : open_synced(d->tmp);
+	bool named = fd >= 0 && !(d->keeps ? rename_new(d) : rename(d->tmp, d->path));
+	int why = named && !fsync(directory) ? 0 : errno;
 	if (why && !named)
 		unlink(d->tmp);
 	else if (why && !replaces && is_at(fd, d->path))
 		unlink(d->path);
 	if (fd >= 0)
-		close(fd); /* nothing was written to it, or to the folder */
-	if (folder >= 0)
-		close(folder);
+		close(fd); /* nothing was written through it */
+	if (directory >= 0)
+		close(directory);
 	return !why ? 0
 		    : err_set(e, EX_IOERR, "%s: %s%s", d->path,
-			      why == EEXIST ? "another program has made it meanwhile"
+			      why == EEXIST ? "another program created it meanwhile"
 					    : strerror(why),
 			      named && replaces
-				      ? ", syncing its folder; the new file is there"
+				      ? ", syncing its directory; the new file is there"
 				      : "");
 }
 
@@ -601,20 +599,19 @@ int durable_commit(struct durable *d, struct err *e)
 
 int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 {
-	int fd = open_folder_of(n ? d[0]->path : ""), rc = 0;
+	int fd = open_directory_of(n ? d[0]->path : ""), rc = 0;
 	int64_t done = 0;
-	for (int64_t i = 0; i < n; i++) { /* before others have to wait */
+	for (int64_t i = 0; i < n; i++) { /* before other programs wait for the lock */
 		int synced = open_synced(d[i]->tmp);
 		if (synced >= 0)
 			close(synced);
 	}
 	if (fd >= 0)
-		flock(fd, LOCK_EX); /* where there are no locks, without */
+		flock(fd, LOCK_EX); /* goes on if locks are not supported */
 	while (done < n && !(rc = commit(d[done], e)))
 		done++;
 	for (int64_t i = 0; i < done; i++) {
-		if (rc &&
-			d[i]->keeps) /* a part is worth nothing, and nothing was there before */
+		if (rc && d[i]->keeps) /* the set is incomplete, and the file is new */
 			unlink(d[i]->path);
 		durable_forget(d[i]);
 	}

@@ -1,4 +1,4 @@
-/* Files that no program reads, by their first bytes, and what makes one of them that is read. */
+/* Unsupported files, recognized by their first bytes, and commands that convert them. */
 #include "base/file.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@
 #define CSV "export it as CSV"
 
 /* clang-format off */
-/* In advice, @ is the file, and & its name without folders and ending. NULL: it is read. */
+/* In advice, @ is the file, and & its name without directories and extension. NULL: supported. */
 static const struct {
 	const char *bytes;
 	size_t n;
@@ -39,20 +39,20 @@ static const struct {
 	ROW("SQLite format 3", "a database of SQLite",
 		"convert it: sqlite3 @ 'select COLUMN from TABLE' >&.txt",
 		"convert it: sqlite3 -csv -header @ 'select * from TABLE' >&.csv"),
-	ROW(":W&B\xe1\xbe", "a transaction log of W&B", "give files/output.log, which is beside it",
-		"give files/output.log, which is beside it and has what the run printed"),
+	ROW(":W&B\xe1\xbe", "a transaction log of W&B", "give files/output.log next to it",
+		"give files/output.log next to it, the output of the run"),
 #undef ROW
 };
 /* clang-format on */
 
-/* Some have a first byte that text may have, too. */
+/* Returns false if a file that begins with `bytes` may still be text. */
 static bool is_sure(const char *bytes, const char *first, size_t n)
 {
 	return strcmp(bytes, "BZh") ||
 	       (n >= 10 && isdigit((uint8_t)first[3]) && !memcmp(first + 4, "1AY&SY", 6));
 }
 
-/* A name as it is in a command, without its folders and its ending. */
+/* Sets the file's name for a command, and the name without directories and extension. */
 static void name_parts(const char *path, struct str *name, struct str *bare)
 {
 	static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -64,7 +64,7 @@ static void name_parts(const char *path, struct str *name, struct str *bare)
 	bool ends = dot && dot > base;
 	str_puts(name, path);
 	str_printf(bare, "%.*s", ends ? (int)(dot - base) : 1 << 20, base);
-	/* what is made of it must not replace it */
+	/* the output must not replace the input */
 	if (!ends || !strcmp(dot, ".jsonl") || !strcmp(dot, ".csv") ||
 		!strcmp(dot, ".txt"))
 		str_puts(bare, ".out");
@@ -85,7 +85,7 @@ int file_refuse_foreign(const char *name, const char *first, size_t n,
 				str_puts(&advice, *at == '@' ? path.s : bare.s);
 			else
 				str_putc(&advice, *at);
-		return err_set(e, EX_DATAERR, "%s: %s, which is not read; %s", name,
+		return err_set(e, EX_DATAERR, "%s: %s, which is not supported; %s", name,
 			known[i].what, advice.s);
 	}
 	return 0;
@@ -101,8 +101,7 @@ int file_refuse_url(const char *name, struct err *e)
 	for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
 		if (!strncmp(name, schemes[i].begin, strlen(schemes[i].begin)))
 			return err_set(e, EX_USAGE,
-				"%s: a URL, and only files are read; download it, with %s "
-				"for example",
+				"%s: URLs are not supported; download it, for example with %s",
 				name, schemes[i].with);
 	return 0;
 }

@@ -4,16 +4,16 @@
 #include <xxhash.h>
 
 /*
- * The library's functions for the vectors that the processor has, as xxh_x86dispatch.h declares them:
- * three to ten times as fast as those for SSE2, with the same hashes. A library may be without them. (The
- * header itself would put them in place of the others, whether they are there or not.)
+ * The library's functions for the CPU's vector units, as declared by xxh_x86dispatch.h: three to
+ * ten times as fast as the SSE2 functions, with the same hashes. A library may lack them. (The
+ * header itself would replace the other functions even then.)
  */
 #define WEAK __attribute__((weak))
 XXH64_hash_t XXH3_64bits_withSeed_dispatch(const void *, size_t, XXH64_hash_t) WEAK;
 XXH128_hash_t XXH3_128bits_withSeed_dispatch(const void *, size_t, XXH64_hash_t) WEAK;
 XXH_errorcode XXH3_64bits_update_dispatch(XXH3_state_t *, const void *, size_t) WEAK;
 
-enum { FEW = 512 }; /* bytes, for which vectors are not worth the call */
+enum { FEW = 512 }; /* fewer bytes are not worth the dispatch */
 
 uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed)
 {

@@ -1,7 +1,7 @@
 /*
- * hash: XXH3 of bytes (Collet), in 64 and 128 bits, and a mixing function of 64 bits.
+ * hash: XXH3 of bytes (Collet), 64 and 128 bits, and a mixing function of 64 bits.
  *
- * base.h includes this, and defines ON_BOTH before.
+ * base.h includes this header, and defines ON_BOTH first.
  */
 #pragma once
 
@@ -9,7 +9,7 @@
 
 uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed); /* XXH3, 64 bits */
 static ON_BOTH inline uint64_t hash_mix(uint64_t x)
-{ /* the finaliser of SplitMix64 (Steele, Lea, Flood 2014) */
+{ /* the finalizer of SplitMix64 (Steele, Lea, Flood 2014) */
 	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
 	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
 	return x ^ x >> 31;
@@ -27,7 +27,7 @@ static inline bool hash128_same(struct hash128 a, struct hash128 b)
 
 uint64_t hash_str(const char *s);
 const char *hash_version(void);
-/* Such a hash, of bytes that come in several calls. */
+/* XXH3, 64 bits, of bytes added in several calls. */
 struct hash_state;
 struct hash_state *hash_open(void);
 void hash_add(struct hash_state *h, const void *p, size_t n_bytes);

@@ -1,16 +1,16 @@
-/* Values of JSON. */
+/* JSON values. */
 #include "base/json.h"
 
 #include <math.h>
 
-/* Estimates the memory that jansson takes, and sets the line where it is too much. */
+/* Estimates the memory that jansson takes; *line is the line that exceeds the limit. */
 static bool is_cheap(const char *text, size_t n, int *line)
 {
 	enum { OBJECT = 256, ARRAY = 144, MEMBER = 64, PLACE = 32, TEXT = 64 };
-	size_t most = 16 * n + ((size_t)96 << 20), cost = 0;
+	size_t limit = 16 * n + ((size_t)96 << 20), cost = 0;
 	bool quoted = false;
 	*line = 1;
-	for (size_t i = 0; i < n && cost <= most; i++) {
+	for (size_t i = 0; i < n && cost <= limit; i++) {
 		char c = text[i];
 		*line += c == '\n';
 		if (quoted && c == '\\')
@@ -25,7 +25,7 @@ static bool is_cheap(const char *text, size_t n, int *line)
 				: c == ',' ? PLACE
 					   : 0;
 	}
-	return cost <= most;
+	return cost <= limit;
 }
 
 json_t *load_json(const char *text, size_t n, size_t flags, json_error_t *why)

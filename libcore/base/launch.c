@@ -1,4 +1,4 @@
-/* What the variables of a launcher (mpiexec, srun) say, before MPI runs or in programs without it. */
+/* The variables of a launcher (mpiexec, srun), before MPI starts or in programs without MPI. */
 #include "base/launch.h"
 #include "base/file.h"
 
@@ -12,11 +12,12 @@
 #include <unistd.h>
 
 /*
- * The first of these variables that is set is the innermost launcher's: mpiexec may run in a step of
- * Slurm, and starts its helpers as tasks of one. Only variables that a launcher sets for what it starts
- * count. SLURM_NTASKS is set in every batch script and every shell of salloc, where a program of one
- * rank is legitimate; SLURM_STEP_NUM_TASKS is missing there, or 1 in an interactive step. A launcher of
- * PMIx sets no size, but every rank above 0 is one of several. With PT_MPI=no none of them counts.
+ * The first of these variables that is set belongs to the innermost launcher: mpiexec may run in
+ * a Slurm step, and starts its helpers as tasks of a step. Only variables count that a launcher
+ * sets for the processes it starts. SLURM_NTASKS is set in every batch script and every shell of
+ * salloc, where a program of one rank is legitimate; SLURM_STEP_NUM_TASKS is missing there, or 1
+ * in an interactive step. A PMIx launcher does not set a size, but a rank above 0 means several.
+ * PT_MPI=no disables all of this.
  */
 const char *launch_many(void)
 {
@@ -45,14 +46,14 @@ int launch_rank(void)
 	return 0;
 }
 
-/* Has the launcher, at the other end of the socket through which MPI asks it, gone? */
-static bool launcher_gone(const char *socket)
+/* Returns true if the launcher has closed the socket through which MPI talks to it. */
+static bool launcher_is_gone(const char *socket)
 {
 	struct pollfd p = {.fd = socket ? atoi(socket) : -1};
 	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
 }
 
-/* The signal that Linux sends then: one that nobody else uses. */
+/* The signal that Linux sends when the launcher ends; otherwise unused. */
 #define LAUNCHER_ENDED (SIGRTMAX - 5)
 
 static pid_t launcher;
@@ -63,7 +64,7 @@ bool launch_over(void)
 	return launcher && getppid() != launcher;
 }
 
-/* Linux sends the signal when the thread that started this process ends: its process may go on. */
+/* Linux sends the signal when the thread that started this process ends, maybe not its process. */
 static void on_end(int sig)
 {
 	int saved = errno;
@@ -77,7 +78,7 @@ static void on_end(int sig)
 	errno = saved;
 }
 
-/* MPI waits for ever for ranks that nobody starts any more. */
+/* (Without a launcher, MPI would wait forever for ranks that will never start.) */
 void launch_bind(void)
 {
 	const char *socket = getenv("PMI_FD");
@@ -92,12 +93,12 @@ void launch_bind(void)
 	sigaction(LAUNCHER_ENDED, &a, NULL);
 	sigprocmask(SIG_UNBLOCK, &it, NULL);
 	prctl(PR_SET_PDEATHSIG, LAUNCHER_ENDED);
-	if (getppid() != launcher || launcher_gone(socket))
+	if (getppid() != launcher || launcher_is_gone(socket))
 		die(EX_FAILED, "the launcher (mpiexec, srun) ended while this rank was "
 			       "starting");
 }
 
-/* As MPI_Finalize() tells hydra, whose protocol is PMI 1, that a rank ends in order. */
+/* Notifies hydra by its protocol, PMI 1, that this rank ends regularly, as MPI_Finalize() does. */
 bool launch_leave(void)
 {
 	static const char leaves[] = "cmd=finalize\n";
@@ -115,14 +116,14 @@ void launch_stops(bool yes)
 	stops = yes;
 }
 
-/* ---- what MPICH leaves in shared memory ------------------------------------------ */
+/* ---- files that MPICH leaves in shared memory ------------------------------------ */
 
-/* What MPICH and UCX name their files. */
-static const char *const begins[] = {"mpich_shar_tmp", "ucx_shm_posix_"};
+/* Prefixes of the file names of MPICH and UCX. */
+static const char *const prefixes[] = {"mpich_shar_tmp", "ucx_shm_posix_"};
 
-/* Can every process be seen that may have a file in use? A container has its own shared memory, or else
- * it must see the processes of the host. (The numbers are Linux's for the first namespaces.) */
-static bool sees_users(void)
+/* Returns true if /proc shows all processes that may use a file: a container must have its own
+ * shared memory, or show the host's processes. (The numbers are Linux's first namespaces.) */
+static bool users_are_visible(void)
 {
 	char pid[32] = "", ipc[32] = "";
 	return readlink("/proc/self/ns/pid", pid, sizeof(pid) - 1) > 0 &&
@@ -130,8 +131,8 @@ static bool sees_users(void)
 	       (!strcmp(pid, "pid:[4026531836]") || strcmp(ipc, "ipc:[4026531839]"));
 }
 
-/* Appends the paths of the process's memory mappings and open files. -1 with errno set: they cannot be
- * read. */
+/* Appends the paths of a process's memory mappings and open files. -1 with errno set:
+ * unreadable. */
 static int list_used(const char *process, struct str *out)
 {
 	enum { MAX_MAPS = 1 << 26 };
@@ -149,8 +150,8 @@ static int list_used(const char *process, struct str *out)
 	return d ? 0 : -1;
 }
 
-/* Frees the names of files that a process uses, or may use: one of this user that cannot be
- * inspected, except init. (The files are readable by their owner only.) */
+/* Clears the names of files that a process uses, or may use: a process of this user that cannot be
+ * inspected, except init. (Only the owner can read the files.) */
 static void keep_used(struct strs *files)
 {
 	scoped_dir *d = opendir("/proc");
@@ -171,19 +172,19 @@ static void keep_used(struct strs *files)
 		strs_free(files);
 }
 
-void launch_clear(const char *folder)
+void launch_clear(const char *directory)
 {
-	/* MPICH and UCX remove their own as soon as all ranks have them, by default. */
+	/* MPICH and UCX remove their files as soon as all ranks have opened them, by default */
 	enum { SETTLED_SECS = 60 };
 	scoped_strs files = {0};
-	scoped_dir *d = sees_users() ? opendir(folder) : NULL;
+	scoped_dir *d = users_are_visible() ? opendir(directory) : NULL;
 	for (struct dirent *f; d && (f = readdir(d));) {
 		char path[512];
 		struct stat st;
 		bool ours = false;
-		for (size_t i = 0; i < ARRAY_LEN(begins); i++)
-			ours |= !strncmp(f->d_name, begins[i], strlen(begins[i]));
-		snprintf(path, sizeof(path), "%s/%s", folder, f->d_name);
+		for (size_t i = 0; i < ARRAY_LEN(prefixes); i++)
+			ours |= !strncmp(f->d_name, prefixes[i], strlen(prefixes[i]));
+		snprintf(path, sizeof(path), "%s/%s", directory, f->d_name);
 		if (ours && !lstat(path, &st) && S_ISREG(st.st_mode) &&
 			st.st_uid == geteuid() && !(st.st_mode & 077) &&
 			time(NULL) - st.st_mtime >= SETTLED_SECS)
@@ -193,6 +194,6 @@ void launch_clear(const char *folder)
 		keep_used(&files);
 	for (int64_t i = 0; i < files.n; i++)
 		if (*files.v[i] && !unlink(files.v[i]))
-			info("%s: removed: MPI left it there when a job was killed",
+			info("removed %s, which MPI left when a job was killed",
 				files.v[i]);
 }

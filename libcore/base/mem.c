@@ -8,7 +8,8 @@ enum { LINE = 64 };
 static _Noreturn void out_of_memory(size_t n_bytes)
 {
 	char text[NUM_TEXT];
-	die(EX_FAILED, "out of memory: %s asked for", text_bytes(text, (double)n_bytes));
+	die(EX_FAILED, "out of memory: cannot allocate %s",
+		text_bytes(text, (double)n_bytes));
 }
 
 void *xmalloc(size_t n_bytes)
@@ -65,8 +66,7 @@ void arena_measure(struct arena *a, const char *name)
 	*a = (struct arena){.name = name, .base = (char *)LINE, .size_bytes = SIZE_MAX};
 }
 
-/* Pages come from mmap: they are zero, they cost nothing until they are touched, and
- * large ones may be huge pages, which matrix products like. */
+/* Pages come from mmap: zero, free until touched, maybe huge pages, which make matmuls faster. */
 int arena_try(struct arena *a, const char *name, size_t size_bytes)
 {
 	*a = (struct arena){.name = name};

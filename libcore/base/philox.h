@@ -1,11 +1,11 @@
 /*
  * Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2,
- * 3; SC'11): a keyed bijection of 128-bit counters. A random number is a function of
- * what it is for, so every rank can make its own part of anything and nothing has to be
- * sent, stored or skipped.
+ * 3; SC'11): a keyed bijection of 128-bit counters. A random number is a function of its
+ * purpose and index, so every rank can compute its own part, and nothing has to be sent,
+ * stored or skipped.
  *
- * The key comes from (seed, purpose, tensor), the counter says which element. Both
- * backends compile this header.
+ * The key comes from (seed, purpose, tensor), the counter is the index of the element.
+ * Both backends compile this header.
  */
 #pragma once
 
@@ -24,7 +24,7 @@ enum philox_purpose { /* part of what a run computes: never renumber */
 	PHILOX_OFFSET = 4,
 	PHILOX_SAMPLE = 5,
 	PHILOX_EDIT = 6,
-	PHILOX_STRAGGLE = 7, /* of which no result depends */
+	PHILOX_STRAGGLE = 7, /* no result depends on it */
 	PHILOX_GARBLE = 8,
 	PHILOX_TEST = 99,
 };
@@ -55,7 +55,7 @@ PHILOX_FN struct philox_block philox(
 	return b;
 }
 
-/* A key for one use: `what` tells tensors (or epochs) apart. */
+/* Returns a key for one use. `what` distinguishes tensors (or epochs). */
 PHILOX_FN struct philox_key philox_key(uint64_t seed, uint32_t purpose, uint64_t what)
 {
 	struct philox_key seed_key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
@@ -65,13 +65,13 @@ PHILOX_FN struct philox_key philox_key(uint64_t seed, uint32_t purpose, uint64_t
 	return key;
 }
 
-/* Uniform in [0, 1): 24 bits, exact in a float. */
+/* Returns a uniform number in [0, 1) with 24 bits, exact in a float. */
 PHILOX_FN float philox_uniform(uint32_t x)
 {
 	return (float)(x >> 8) * 0x1p-24f;
 }
 
-/* Uniform in [0, 1): 53 bits. */
+/* Returns a uniform number in [0, 1) with 53 bits. */
 PHILOX_FN double philox_uniform64(uint32_t hi, uint32_t lo)
 {
 	return (double)(((uint64_t)hi << 32 | lo) >> 11) * 0x1p-53;

@@ -1,4 +1,4 @@
-/* A progress bar on stderr, when that is a terminal. */
+/* A progress bar on stderr, if stderr is a terminal. */
 #include "base/progress.h"
 #include "base/base.h"
 

@@ -1,4 +1,4 @@
-/* A bar on a terminal (progress.c). */
+/* A progress bar on a terminal (progress.c). */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* Streams whose contents must be seekable: they are copied to temporary files. */
+/* Streams that must be seekable: they are copied to temporary files. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -27,8 +27,8 @@ void file_spool_limit(int64_t n_bytes)
 	spool_limit = n_bytes ? n_bytes : INT64_MAX;
 }
 
-/* Nine tenths of what is free beside the file. */
-static int64_t spool_room(int fd)
+/* Returns nine tenths of the free space on the file's disk. */
+static int64_t spool_space(int fd)
 {
 	struct statvfs fs;
 	if (fstatvfs(fd, &fs) || !fs.f_blocks)
@@ -36,64 +36,65 @@ static int64_t spool_room(int fd)
 	return (int64_t)(0.9 * (double)fs.f_bavail * (double)fs.f_frsize);
 }
 
-static int copy_stream(const struct stream *s, int to, int64_t most, struct err *e)
+static int copy_stream(const struct stream *s, int to, int64_t max_bytes, struct err *e)
 {
 	char text[NUM_TEXT];
-	const char *folder = file_temporary_directory();
-	int64_t room = spool_room(to), limit = min64(most, min64(spool_limit, room));
+	const char *directory = file_temporary_directory();
+	int64_t space = spool_space(to),
+		limit = min64(max_bytes, min64(spool_limit, space));
 	int rc = (int64_t)s->n > limit ? 1 : write_all(to, s->first, s->n);
 	rc = rc ? rc : copy_most(s->fd, to, limit - (int64_t)s->n);
 	if (rc < 0)
 		return err_set(e, EX_IOERR, "%s, copied to a file in %s: %s", s->name,
-			folder, strerror(errno));
-	if (rc > 0 && limit == most)
+			directory, strerror(errno));
+	if (rc > 0 && limit == max_bytes)
 		return err_set(e, EX_DATAERR,
-			"%s: larger than the %lld bytes such a file may have", s->name,
-			(long long)most);
+			"%s: larger than %lld bytes, the limit for such a file", s->name,
+			(long long)max_bytes);
 	if (rc > 0)
 		return err_set(e, EX_IOERR,
 			"%s, copied to a file in %s: larger than %s (%lld bytes)%s%s",
-			s->name, folder, text_bytes(text, (double)limit),
+			s->name, directory, text_bytes(text, (double)limit),
 			(long long)limit,
-			limit == room ? ", nine tenths of what is free there" : "",
+			limit == space ? ", nine tenths of the free space" : "",
 			advice_on(
-				limit == room ? ADVICE_SPOOL_ROOM : ADVICE_SPOOL_LIMIT));
+				limit == space ? ADVICE_SPOOL_ROOM : ADVICE_SPOOL_LIMIT));
 	return 0;
 }
 
 int file_spool(
-	const struct stream *s, int64_t most, char path[static 4096], struct err *e)
+	const struct stream *s, int64_t max_bytes, char path[static 4096], struct err *e)
 {
 	int to = file_temporary(path, e);
 	if (to < 0)
 		return err_prefix(e, "%s: ", s->name);
-	if (!copy_stream(s, to, most, e))
+	if (!copy_stream(s, to, max_bytes, e))
 		return to;
 	cleanup_remove(path);
 	close(to);
 	return -1;
 }
 
-int file_keep(int fd, const char *name, int64_t most, struct err *e)
+int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e)
 {
 	char path[4096];
 	struct stream s;
-	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, most, path, e);
+	int to = stream_look(&s, fd, name, e) ? -1 : file_spool(&s, max_bytes, path, e);
 	if (to >= 0)
 		cleanup_remove(path);
 	return to;
 }
 
-/* Reads a copy of the stream. */
+/* Copies a stream to a file, and reads it. */
 static int read_stream(
 	int from, const char *name, const struct seekable *how, struct err *e)
 {
 	char kept[4096];
 	struct stream s;
-	int64_t most;
-	if (stream_look(&s, from, name, e) || how->look(how->to, &s, &most, e))
+	int64_t max_bytes;
+	if (stream_look(&s, from, name, e) || how->look(how->to, &s, &max_bytes, e))
 		return -1;
-	int fd = file_spool(&s, most, kept, e);
+	int fd = file_spool(&s, max_bytes, kept, e);
 	if (fd < 0)
 		return -1;
 	int rc = lseek(fd, 0, SEEK_SET) ? err_errno(e, name)

@@ -1,4 +1,4 @@
-/* Growing strings, numbers from and to text, and the nearest of many names. */
+/* Growing strings, numbers from and to text, and similar names. */
 #include "base/base.h"
 
 #include <ctype.h>
@@ -45,7 +45,7 @@ void str_putc(struct str *b, char c)
 	str_add(b, &c, 1);
 }
 
-static void print(struct str *b, const char *fmt, va_list ap)
+static void append_format(struct str *b, const char *fmt, va_list ap)
 {
 	va_list again;
 	va_copy(again, ap);
@@ -61,7 +61,7 @@ void str_printf(struct str *b, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	print(b, fmt, ap);
+	append_format(b, fmt, ap);
 	va_end(ap);
 }
 
@@ -70,7 +70,7 @@ char *text_printf(const char *fmt, ...)
 	struct str b = {0};
 	va_list ap;
 	va_start(ap, fmt);
-	print(&b, fmt, ap);
+	append_format(&b, fmt, ap);
 	va_end(ap);
 	return b.s;
 }
@@ -131,7 +131,7 @@ void strs_free(struct strs *l)
 	*l = (struct strs){0};
 }
 
-/* The integer at the beginning of a text; *end is behind it. */
+/* Parses the integer at the beginning of a text; *end points after it. */
 static int parse_digits(const char *s, char **end, int64_t *out)
 {
 	errno = 0;
@@ -207,7 +207,7 @@ int64_t float_ulps(float a, float b)
 		return isnan(a) && isnan(b) ? 0 : INT64_MAX;
 	memcpy(&i, &a, sizeof(i));
 	memcpy(&j, &b, sizeof(j));
-	/* sign and magnitude to a number line */
+	/* from sign and magnitude to two's complement */
 	int64_t x = i < 0 ? (int64_t)INT32_MIN - i : i;
 	int64_t y = j < 0 ? (int64_t)INT32_MIN - j : j;
 	return x > y ? x - y : y - x;
@@ -236,7 +236,7 @@ char *text_count(char buf[static NUM_TEXT], double n)
 	return text_scaled(buf, n, 1000, units);
 }
 
-/* Levenshtein's distance, by one row; names are short. */
+/* Returns the Levenshtein distance, computed in one row. Names are short. */
 static int64_t edit_distance(const char *a, const char *b)
 {
 	int64_t row[65];
@@ -269,10 +269,10 @@ const char *nearest(const char *name, const char *const *names, int64_t n)
 
 int env_switch(const char *name)
 {
-	const char *say = getenv(name);
-	if (!say || !*say)
+	const char *value = getenv(name);
+	if (!value || !*value)
 		return -1;
-	if (strcmp(say, "yes") && strcmp(say, "no"))
-		die(EX_USAGE, "%s: '%s' is neither yes nor no", name, say);
-	return !strcmp(say, "yes");
+	if (strcmp(value, "yes") && strcmp(value, "no"))
+		die(EX_USAGE, "%s: '%s' is neither yes nor no", name, value);
+	return !strcmp(value, "yes");
 }

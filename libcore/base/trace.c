@@ -1,13 +1,13 @@
 /* A timeline of this rank. */
 #include "base/trace.h"
 
-enum { MOST_EVENTS = 1 << 20, MOST_OPEN = 32 };
+enum { MAX_EVENTS = 1 << 20, MAX_OPEN = 32 };
 
 /* A span (lane is empty), or an operation. */
 struct event {
 	double begin, end; /* end < begin: in progress */
-	uint64_t stamp[2]; /* of its begin and its end; 0: none */
-	double gpu[2];	   /* their times */
+	uint64_t stamp[2]; /* GPU stamps of its begin and its end; 0: none */
+	double gpu[2];	   /* times of the stamps */
 	int64_t n_bytes;
 	char name[48], lane[16];
 };
@@ -17,7 +17,7 @@ double (*trace_clock)(void) = clock_seconds;
 static struct {
 	struct event *event;
 	int64_t n, dropped;
-	int64_t open[MOST_OPEN]; /* the spans in progress; -1: dropped */
+	int64_t open[MAX_OPEN]; /* the spans in progress; -1: dropped */
 	int n_open;
 	double start;
 } trace;
@@ -70,10 +70,11 @@ void trace_clear(void)
 	trace_on = false;
 }
 
-/* -1: there are too many. */
-static int64_t add(const char *lane, const char *name, int64_t number, int64_t n_bytes)
+/* Adds an event that begins now, and returns its index; -1: there are too many events. */
+static int64_t add_event(
+	const char *lane, const char *name, int64_t number, int64_t n_bytes)
 {
-	if (trace.n == MOST_EVENTS) {
+	if (trace.n == MAX_EVENTS) {
 		trace.dropped++;
 		return -1;
 	}
@@ -91,8 +92,8 @@ static int64_t add(const char *lane, const char *name, int64_t number, int64_t n
 
 void trace_span(const char *name, int64_t number)
 {
-	BUG_ON(trace.n_open == MOST_OPEN);
-	int64_t i = add("", name, number, -1);
+	BUG_ON(trace.n_open == MAX_OPEN);
+	int64_t i = add_event("", name, number, -1);
 	trace.open[trace.n_open++] = i;
 	if (i >= 0)
 		trace.event[i].stamp[0] = trace_stamp();
@@ -111,7 +112,7 @@ void trace_span_end(void)
 
 uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes)
 {
-	return (uint64_t)(add(lane, name, -1, n_bytes) + 2);
+	return (uint64_t)(add_event(lane, name, -1, n_bytes) + 2);
 }
 
 void trace_operation_ended(uint64_t number)
@@ -131,7 +132,7 @@ void trace_operation_stamps(uint64_t number, uint64_t begin, uint64_t end)
 void trace_operation_at(
 	const char *lane, const char *name, int64_t n_bytes, double begin, double end)
 {
-	int64_t i = add(lane, name, -1, n_bytes);
+	int64_t i = add_event(lane, name, -1, n_bytes);
 	if (i < 0)
 		return;
 	trace.event[i].begin = begin - trace.start;
@@ -140,7 +141,7 @@ void trace_operation_at(
 
 /* ---- as JSON ----------------------------------------------------------------------- */
 
-/* No name has a character that JSON would escape. */
+/* (Names have no characters that JSON would escape.) */
 static void print_name(
 	struct str *out, const char *what, int rank, int thread, const char *name)
 {
@@ -152,7 +153,7 @@ static void print_name(
 
 enum { THREAD_HOST, THREAD_GPU };
 
-/* Times are in microseconds. */
+/* Prints a span; begin and end are in seconds, and microseconds in the file. */
 static void print_span(
 	struct str *out, int rank, int thread, const char *name, double begin, double end)
 {
@@ -162,8 +163,7 @@ static void print_span(
 		name, rank, thread, 1e6 * begin, 1e6 * (end - begin));
 }
 
-/* Asynchronous events, since operations overlap. Their numbers are those of a rank; Perfetto has a
- * track for each name. */
+/* Prints asynchronous events, since operations overlap. Ids are unique per rank. */
 static void print_operation(struct str *out, int rank, const struct event *e, int64_t id)
 {
 	bool gpu = has_stamps(e);
@@ -200,6 +200,6 @@ void trace_print(struct str *out, int rank, const char *name)
 			print_span(out, rank, THREAD_GPU, e->name, e->gpu[0], e->gpu[1]);
 	}
 	if (trace.dropped)
-		warn("--trace: %lld events of rank %d are not in the file",
+		warn("--trace: %lld events of rank %d were dropped",
 			(long long)trace.dropped, rank);
 }

@@ -1,4 +1,4 @@
-/* Bytes of files, decompressed. */
+/* Reading compressed files. */
 #include "base/unpack.h"
 
 #include <errno.h>
@@ -15,13 +15,12 @@ typedef int64_t read_fn(struct unpacked *u, char *to, int64_t n, struct err *e);
 struct unpacked {
 	const char *name;
 	int fd;
-	int64_t done;
-	int64_t least; /* bytes that it must have: its size when it was opened; a stream: 0 */
-	/* Compressed bytes, or the first bytes of a plain file. */
-	char chunk[CHUNK];
+	int64_t done; /* bytes read */
+	int64_t least; /* bytes that it must have: the size when it was opened; 0 for a stream */
+	char chunk[CHUNK]; /* compressed bytes, or the first bytes of a plain file */
 	size_t at, n;
 	read_fn *read;
-	bool in_frame; /* the end of the compressed data is still to come */
+	bool in_frame; /* the end of the compressed data has not been read */
 	bool pending;  /* there may be more output without more input */
 	z_stream gzip;
 	ZSTD_DStream *zstd;
@@ -50,7 +49,7 @@ static int64_t plain_read(struct unpacked *u, char *to, int64_t n, struct err *e
 	return (int64_t)kept;
 }
 
-/* More compressed bytes, if there are none left: 1, 0 at the end of the file, -1. */
+/* Reads more compressed bytes if none are left. Returns 1; 0: end of file; -1: error. */
 static int refill(struct unpacked *u, struct err *e)
 {
 	if (u->at < u->n)
@@ -62,7 +61,7 @@ static int refill(struct unpacked *u, struct err *e)
 	u->n = (size_t)got;
 	if (!got && u->in_frame)
 		return err_set(e, EX_DATAERR,
-			"%s: the compressed data end too early: the file is truncated",
+			"%s: the compressed data end too early; the file is truncated",
 			u->name);
 	return got > 0;
 }
@@ -134,21 +133,21 @@ bool is_packed(const char *first, size_t n)
 	       begins(first, n, zstd, sizeof(zstd));
 }
 
-/* Chooses how the file is read by its first bytes. */
-static void choose(struct unpacked *u, bool decompress)
+/* Chooses the reader by the first bytes of the file. */
+static void choose_reader(struct unpacked *u, bool decompress)
 {
 	enum { GZIP_WINDOW = 15 + 16 };
-	bool right = true;
+	bool ok = true;
 	u->read = plain_read;
 	if (decompress && begins(u->chunk, u->n, gzip, sizeof(gzip))) {
 		u->read = gzip_read;
-		right = inflateInit2(&u->gzip, GZIP_WINDOW) == Z_OK;
+		ok = inflateInit2(&u->gzip, GZIP_WINDOW) == Z_OK;
 	} else if (decompress && begins(u->chunk, u->n, zstd, sizeof(zstd))) {
 		u->read = zstd_read;
 		u->zstd = ZSTD_createDStream();
-		right = u->zstd;
+		ok = u->zstd;
 	}
-	if (!right)
+	if (!ok)
 		die(EX_FAILED, "out of memory for decompression");
 }
 
@@ -168,7 +167,7 @@ struct unpacked *unpacked_open(
 		free(u);
 		return NULL;
 	}
-	choose(u, decompress);
+	choose_reader(u, decompress);
 	return u;
 }
 
@@ -198,17 +197,17 @@ void unpacked_close(struct unpacked *u)
 	free(u);
 }
 
-static int copy_unpacked(struct unpacked *u, int to, int64_t most, struct err *e)
+static int copy_unpacked(struct unpacked *u, int to, int64_t max_bytes, struct err *e)
 {
 	scoped_ptr char *piece = xmalloc(CHUNK);
 	int64_t n, total = 0;
 	while ((n = unpacked_read(u, piece, CHUNK, e)) > 0) {
 		total += n;
-		if (total > most)
+		if (total > max_bytes)
 			return err_set(e, EX_DATAERR,
 				"%s: larger than %lld bytes after decompression, the limit for such a "
 				"file; decompress it first",
-				u->name, (long long)most);
+				u->name, (long long)max_bytes);
 		if (write_all(to, piece, (size_t)n))
 			return err_set(e, EX_IOERR,
 				"%s, decompressed to a file in %s: %s", u->name,
@@ -217,7 +216,7 @@ static int copy_unpacked(struct unpacked *u, int to, int64_t most, struct err *e
 	return n < 0 ? -1 : 0;
 }
 
-int file_unpack(int fd, const char *name, int64_t most, struct err *e)
+int file_unpack(int fd, const char *name, int64_t max_bytes, struct err *e)
 {
 	char path[4096];
 	if (lseek(fd, 0, SEEK_SET))
@@ -226,7 +225,7 @@ int file_unpack(int fd, const char *name, int64_t most, struct err *e)
 	int to = u ? file_temporary(path, e) : -1, rc = to < 0 ? -1 : 0;
 	if (to >= 0) {
 		cleanup_remove(path);
-		rc = copy_unpacked(u, to, most, e);
+		rc = copy_unpacked(u, to, max_bytes, e);
 		if (!rc && lseek(to, 0, SEEK_SET))
 			rc = err_errno(e, name);
 	}

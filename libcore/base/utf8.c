@@ -1,4 +1,4 @@
-/* UTF-8 (RFC 3629), and texts of others on a terminal. */
+/* UTF-8 (RFC 3629), and untrusted text on a terminal. */
 #include "base/utf8.h"
 
 int utf8_decode(const char *text, int64_t n, uint32_t *code)
@@ -39,7 +39,7 @@ int utf8_encode(uint32_t c, uint8_t out[AT_LEAST(4)])
 	return len;
 }
 
-/* C0, DEL and C1 (ECMA-48). */
+/* Returns true for C0, DEL and C1 (ECMA-48). */
 static bool is_control(uint32_t code)
 {
 	return code < 0x20 || (code >= 0x7f && code < 0xa0);

@@ -1,4 +1,4 @@
-/* utf8: characters of a text, and what of it may be shown on a terminal. */
+/* utf8: characters of a text, and text that is safe on a terminal. */
 #pragma once
 
 #include "base/base.h"
@@ -10,12 +10,12 @@ enum { CODE_POINTS = 0x110000 };
  * incomplete, -1 if it is not UTF-8 (RFC 3629: shortest form, no surrogates, at most 10FFFF).
  */
 int utf8_decode(const char *text, int64_t n, uint32_t *code);
-/* Writes a character, and returns its length. */
+/* Encodes a character, and returns its length. */
 int utf8_encode(uint32_t code, uint8_t out[AT_LEAST(4)]);
 
-/* A text of a file that somebody else has made may have characters that command a terminal: to clear it,
- * to name its window, to overwrite lines. In place, each byte of a control character but the line break
- * and the tab, and each that is not UTF-8, becomes a question mark. NULL stays NULL. Returns the text. */
+/* Replaces control characters (except line breaks and tabs) and bytes that are not UTF-8 by
+ * question marks, in place: text from untrusted files could control the terminal. Returns the
+ * text, or NULL. */
 char *text_printable(char *text);
-/* Has it a control character? (also a line break or a tab) */
+/* Returns true if a text has a control character (even a line break or a tab). */
 bool text_has_control(const char *text);

@@ -1,4 +1,4 @@
-/* Conversations laid out as a template says: turns, tools, calls of tools, thoughts. */
+/* Lays out conversations by a template: turns, tools, calls of tools, thoughts. */
 #include "base/json.h"
 #include "chat/template.h"
 
@@ -8,7 +8,7 @@ void marked_clear(struct marked *m)
 {
 	str_clear(&m->text);
 	m->n_counted = m->n_tokens = m->n_ids = 0;
-	str_clear(&m->turns.said);
+	str_clear(&m->turns.strings);
 	m->turns.n = 0;
 	m->turns.tools = NULL;
 }
@@ -19,7 +19,7 @@ void marked_free(struct marked *m)
 	free(m->counted);
 	free(m->tokens);
 	free(m->ids);
-	str_free(&m->turns.said);
+	str_free(&m->turns.strings);
 	free(m->turns.v);
 	*m = (struct marked){0};
 }
@@ -53,8 +53,8 @@ static void add_marker(struct marked *to, const struct marked *m)
 
 /* ---- laying out ---------------------------------------------------------------------------- */
 
-/* Text of a turn. Where it has the text of a marker that would be found in it, it is cut. */
-static void add_said(
+/* Appends the text of a turn. Cuts guarded markers in it to hide them from the tokenizer. */
+static void add_turn_text(
 	const struct chat_template *c, const char *text, size_t n, struct marked *out)
 {
 	int64_t at = (int64_t)out->text.len;
@@ -70,7 +70,7 @@ static void add_said(
 		}
 }
 
-/* As Python has it. */
+/* Returns true for what Python takes for white space. */
 static bool is_space(const char *text, int64_t n)
 {
 	uint32_t code;
@@ -99,13 +99,13 @@ struct layout {
 	const struct chat_template *c;
 	const struct chat_turns *turns;
 	struct marked *out;
-	int64_t turn;	     /* the current one */
+	int64_t turn;	     /* index of the current turn */
 	const json_t *tools; /* NULL: none */
-	int64_t question;    /* the user's last turn */
+	int64_t question;    /* index of the user's last turn */
 	struct str json;
 };
 
-static int wrong(const struct layout *l, const char *what, struct err *e)
+static int turn_error(const struct layout *l, const char *what, struct err *e)
 {
 	return err_set(e, EX_DATAERR, "turn %lld: %s", (long long)l->turn, what);
 }
@@ -118,22 +118,22 @@ static bool is_role(const struct chat_role *r, const char *name)
 static bool is_text(const struct chat_turns *t, struct extract x, const char *text)
 {
 	size_t n = (size_t)(x.end - x.begin);
-	return strlen(text) == n && !memcmp(t->said.s + x.begin, text, n);
+	return strlen(text) == n && !memcmp(t->strings.s + x.begin, text, n);
 }
 
-/* Others have other names of roles: ShareGPT, OpenAI, Llama. */
-static const struct chat_role *role_of(const struct layout *l, int64_t i)
+/* Returns the role of turn i. ShareGPT, OpenAI and Llama have other names for some roles. */
+static const struct chat_role *turn_role(const struct layout *l, int64_t i)
 {
-	static const char *const other[][2] = {{"human", "user"}, {"gpt", "assistant"},
+	static const char *const alias[][2] = {{"human", "user"}, {"gpt", "assistant"},
 		{"function", "tool"}, {"ipython", "tool"}, {"observation", "tool"}};
 	if (i < 0 || i >= l->turns->n)
 		return NULL;
 	struct extract x = l->turns->v[i].role;
 	const struct chat_role *r = chat_role_named(
-		l->c, l->turns->said.s + x.begin, (size_t)(x.end - x.begin));
-	for (size_t k = 0; k < ARRAY_LEN(other) && !r; k++)
-		if (is_text(l->turns, x, other[k][0]))
-			r = chat_role_named(l->c, other[k][1], strlen(other[k][1]));
+		l->c, l->turns->strings.s + x.begin, (size_t)(x.end - x.begin));
+	for (size_t k = 0; k < ARRAY_LEN(alias) && !r; k++)
+		if (is_text(l->turns, x, alias[k][0]))
+			r = chat_role_named(l->c, alias[k][1], strlen(alias[k][1]));
 	return r;
 }
 
@@ -152,8 +152,8 @@ static int add_json(struct layout *l, const json_t *j, int indent, struct err *e
 {
 	str_clear(&l->json);
 	if (l->out->text.len > MAX_JSON || !tojson(&l->json, j, indent))
-		return wrong(l, "more than 256 MiB of JSON", e);
-	add_said(l->c, l->json.s, l->json.len, l->out);
+		return turn_error(l, "more than 256 MiB of JSON", e);
+	add_turn_text(l->c, l->json.s, l->json.len, l->out);
 	return 0;
 }
 
@@ -164,13 +164,14 @@ static int add_list(struct layout *l, struct err *e)
 		add_text(l, TOOL_BEFORE);
 		if (add_json(l, json_array_get(l->tools, i), l->c->style->indent, e))
 			return -1;
-		add_text(l, TOOL_BEHIND);
+		add_text(l, TOOL_AFTER);
 	}
 	add_text(l, TOOL_LIST_END);
 	return 0;
 }
 
-/* Some have JSON as a string, which is read to *own; an empty one, or none, is null. NULL: it is no JSON. */
+/* Returns a value. JSON in a string is parsed to *own; an empty string, or a missing value, is
+ * null. Returns NULL if the string is not JSON. */
 static const json_t *value_of(const json_t *j, json_t **own)
 {
 	if (!j || (json_is_string(j) && !json_string_length(j)))
@@ -183,13 +184,13 @@ static const json_t *value_of(const json_t *j, json_t **own)
 
 /* ---- calls ---------------------------------------------------------------------------------- */
 
-/* Arguments are an object, or its JSON as a string, as OpenAI has it. */
+/* Appends the arguments of a call: an object, or, as in OpenAI's API, its JSON in a string. */
 static int add_arguments(struct layout *l, const json_t *j, struct err *e)
 {
 	json_auto_t *own = NULL;
 	j = value_of(j, &own);
 	if (!j)
-		return wrong(
+		return turn_error(
 			l, "the arguments of a call are a string that is not JSON", e);
 	int rc = json_is_null(j) ? 0 : add_json(l, j, 0, e);
 	if (json_is_null(j))
@@ -203,9 +204,9 @@ static int add_call(struct layout *l, const json_t *call, struct err *e)
 	f = json_is_object(f) ? f : call;
 	name = json_object_get(f, "name");
 	if (!json_is_string(name))
-		return wrong(l, "a call of tool_calls has no name", e);
+		return turn_error(l, "a call of tool_calls has no name", e);
 	add_text(l, TOOL_CALL);
-	add_said(l->c, json_string_value(name), json_string_length(name), l->out);
+	add_turn_text(l->c, json_string_value(name), json_string_length(name), l->out);
 	add_text(l, TOOL_ARGUMENTS);
 	if (add_arguments(l, json_object_get(f, "arguments"), e))
 		return -1;
@@ -213,22 +214,23 @@ static int add_call(struct layout *l, const json_t *call, struct err *e)
 	return 0;
 }
 
-/* Those of the current turn; `says`: there is a text before them. */
+/* Appends the calls of the current turn. `says`: the turn has text before them. */
 static int add_calls(struct layout *l, bool assistant, bool says, struct err *e)
 {
 	const struct tool_style *style = l->c->style;
 	const json_t *calls = field_of(&l->turns->v[l->turn], "tool_calls");
 	size_t n = json_array_size(calls);
 	if (calls && (!json_is_array(calls) || (n && !assistant)))
-		return wrong(l, "tool_calls is not a list of calls by the assistant", e);
+		return turn_error(
+			l, "tool_calls is not a list of calls by the assistant", e);
 	if (n && !style)
-		return wrong(l,
-			"tool_calls, which this template has no form for; qwen, qwen3, qwen3-2507 "
-			"and llama3.1 have",
+		return turn_error(l,
+			"the template does not support tool_calls; qwen, qwen3, qwen3-2507 "
+			"and llama3.1 do",
 			e);
 	if (n && !style->text[TOOL_NEXT_CALL] && (n > 1 || says))
-		return wrong(l,
-			"the template has one call in a turn, and nothing said beside it",
+		return turn_error(l,
+			"the template allows one call per turn, and no text in that turn",
 			e);
 	for (size_t i = 0; i < n; i++) {
 		if (i || says)
@@ -251,8 +253,8 @@ static struct extract without_lines(
 	return x;
 }
 
-/* Where a mark ends in a text, or begins: the first one, or the last. -1: nowhere. */
-static int64_t find(const char *text, struct extract x, const char *mark, bool last)
+/* Returns where the first mark begins in a text, or where the last mark ends; -1: none. */
+static int64_t find_mark(const char *text, struct extract x, const char *mark, bool last)
 {
 	int64_t n = (int64_t)strlen(mark), found = -1;
 	for (int64_t i = x.begin; i + n <= x.end && (last || found < 0); i++)
@@ -266,28 +268,29 @@ struct thought {
 	struct extract x;
 };
 
-/* Finds the thoughts of a turn, and returns what it says beside them. */
+/* Finds the thoughts of a turn, and returns the rest of its text. */
 static struct extract find_thought(
 	const struct layout *l, struct extract says, struct thought *t)
 {
 	static const char end[] = "</think>";
 	const json_t *field = field_of(&l->turns->v[l->turn], "reasoning_content");
-	const char *text = l->turns->said.s;
-	int64_t at = find(text, says, end, false);
+	const char *text = l->turns->strings.s;
+	int64_t at = find_mark(text, says, end, false);
 	*t = (struct thought){.text = text};
 	if (json_is_string(field)) {
 		t->text = json_string_value(field);
 		t->x.end = (int64_t)json_string_length(field);
 	} else if (at >= 0) {
 		t->x = without_lines(text, (struct extract){says.begin, at}, false, true);
-		t->x.begin = max64(t->x.begin, find(text, t->x, "<think>", true));
-		says.begin = find(text, says, end, true);
+		t->x.begin = max64(t->x.begin, find_mark(text, t->x, "<think>", true));
+		says.begin = find_mark(text, says, end, true);
 		says = without_lines(text, says, true, false);
 	}
 	return says;
 }
 
-/* Behind the last question only, as Qwen3 does it; then what is said begins with no line break. */
+/* Appends thoughts, only after the last question, as Qwen3 does. Returns the text to follow, then
+ * without line breaks at its beginning. */
 static struct extract add_thought(
 	const struct layout *l, const struct thought *t, struct extract says)
 {
@@ -296,22 +299,22 @@ static struct extract add_thought(
 		return says;
 	struct extract x = without_lines(t->text, t->x, true, true);
 	add_text(l, TOOL_THOUGHT);
-	add_said(l->c, t->text + x.begin, (size_t)(x.end - x.begin), l->out);
+	add_turn_text(l->c, t->text + x.begin, (size_t)(x.end - x.begin), l->out);
 	add_text(l, TOOL_THOUGHT_END);
-	return without_lines(l->turns->said.s, says, true, false);
+	return without_lines(l->turns->strings.s, says, true, false);
 }
 
-/* The last turn of a user that is no result of a tool, as old conversations have it. */
+/* Returns the user's last turn that is not the result of a tool, as in old conversations. */
 static int64_t last_question(const struct layout *l)
 {
 	static const char begin[] = "<tool_response>", end[] = "</tool_response>";
 	for (int64_t i = l->turns->n - 1; i >= 0; i--) {
 		struct extract x = l->turns->v[i].text;
-		const char *text = l->turns->said.s + x.begin;
+		const char *text = l->turns->strings.s + x.begin;
 		size_t n = (size_t)(x.end - x.begin);
 		bool result = n >= strlen(end) && !memcmp(text, begin, strlen(begin)) &&
 			      !memcmp(text + n - strlen(end), end, strlen(end));
-		if (!result && is_role(role_of(l, i), "user"))
+		if (!result && is_role(turn_role(l, i), "user"))
 			return i;
 	}
 	return l->turns->n - 1;
@@ -330,7 +333,7 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 	if (style && style->json_results && is_role(r, "tool")) {
 		json_auto_t *text = content && !json_is_string(content)
 					    ? NULL
-					    : json_stringn(l->turns->said.s + x.begin,
+					    : json_stringn(l->turns->strings.s + x.begin,
 						      (size_t)(x.end - x.begin));
 		return add_json(l, text ? text : content, 0, e);
 	}
@@ -339,7 +342,7 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 			"turn %lld: its content is %s, not a string", (long long)l->turn,
 			json_kind(content));
 	if (l->c->trim)
-		x = trimmed(l->turns->said.s, x);
+		x = trimmed(l->turns->strings.s, x);
 	bool thinks = assistant && style && style->text[TOOL_THOUGHT];
 	struct thought thought;
 	if (thinks)
@@ -347,11 +350,12 @@ static int add_content(struct layout *l, const struct chat_role *r, struct err *
 	bool says = x.begin < x.end;
 	if (thinks)
 		x = add_thought(l, &thought, x);
-	add_said(l->c, l->turns->said.s + x.begin, (size_t)(x.end - x.begin), l->out);
+	add_turn_text(
+		l->c, l->turns->strings.s + x.begin, (size_t)(x.end - x.begin), l->out);
 	return add_calls(l, assistant, says, e);
 }
 
-/* The system's first turn, which may be the template's alone, and may have the tools. */
+/* Appends the system's first turn, given or by default, and perhaps with the list of tools. */
 static int add_system(struct layout *l, bool given, struct err *e)
 {
 	const struct chat_template *c = l->c;
@@ -360,7 +364,7 @@ static int add_system(struct layout *l, bool given, struct err *e)
 	if (!given && !c->default_system && !list)
 		return 0;
 	if (!r)
-		return wrong(
+		return turn_error(
 			l, "a list of tools, but the template has no role system", e);
 	add_marker(l->out, &r->before);
 	if (l->tools)
@@ -369,7 +373,7 @@ static int add_system(struct layout *l, bool given, struct err *e)
 	if (given && add_content(l, r, e))
 		return -1;
 	if (!given && c->default_system)
-		add_said(c, c->default_system, strlen(c->default_system), l->out);
+		add_turn_text(c, c->default_system, strlen(c->default_system), l->out);
 	if (list && (given || c->default_system))
 		add_text(l, TOOL_SPACE);
 	if (list && add_list(l, e))
@@ -382,12 +386,12 @@ static int add_system(struct layout *l, bool given, struct err *e)
 static int add_turn(struct layout *l, const struct chat_role *r, bool counts, bool list,
 	struct err *e)
 {
-	bool joins = r->joins && role_of(l, l->turn - 1) == r;
+	bool joins = r->joins && turn_role(l, l->turn - 1) == r;
 	add_marker(l->out, joins ? &r->between : &r->before);
 	int64_t begin = (int64_t)l->out->text.len;
 	if ((list && add_list(l, e)) || add_content(l, r, e))
 		return -1;
-	joins = r->joins && role_of(l, l->turn + 1) == r;
+	joins = r->joins && turn_role(l, l->turn + 1) == r;
 	if (!joins)
 		add_marker(l->out, &r->end);
 	if (counts)
@@ -397,7 +401,7 @@ static int add_turn(struct layout *l, const struct chat_role *r, bool counts, bo
 	return 0;
 }
 
-static int no_role(const struct layout *l, struct err *e)
+static int unknown_role(const struct layout *l, struct err *e)
 {
 	struct extract x = l->turns->v[l->turn].role;
 	scoped_str names = {0};
@@ -405,29 +409,29 @@ static int no_role(const struct layout *l, struct err *e)
 		str_printf(&names, "%s%.40s", i ? ", " : "", l->c->roles[i].name);
 	err_set(e, EX_DATAERR, "turn %lld: the template has no role '%.*s', only: %s",
 		(long long)l->turn, (int)min64(x.end - x.begin, 40),
-		l->turns->said.s + x.begin, names.s);
+		l->turns->strings.s + x.begin, names.s);
 	return -1;
 }
 
 static int add_turns(struct layout *l, int count, struct err *e)
 {
 	const struct chat_turns *turns = l->turns;
-	bool given = is_role(role_of(l, 0), "system");
+	bool given = is_role(turn_role(l, 0), "system");
 	int64_t last = turns->n - 1;
-	while (last >= 0 && !is_role(role_of(l, last), "assistant"))
+	while (last >= 0 && !is_role(turn_role(l, last), "assistant"))
 		last--;
 	if (add_system(l, given, e))
 		return -1;
 	l->turn = given;
 	bool of_user = l->tools && l->c->style->of_user;
-	if (of_user && !is_role(role_of(l, given), "user"))
-		return wrong(l,
+	if (of_user && !is_role(turn_role(l, given), "user"))
+		return turn_error(l,
 			"the list of tools is in the user's first turn, which should be here",
 			e);
 	for (; l->turn < turns->n; l->turn++) {
-		const struct chat_role *r = role_of(l, l->turn);
+		const struct chat_role *r = turn_role(l, l->turn);
 		if (!r)
-			return no_role(l, e);
+			return unknown_role(l, e);
 		bool counts = is_role(r, "assistant") && !turns->v[l->turn].silent &&
 			      (count == COUNT_ASSISTANT ||
 				      (count == COUNT_LAST && l->turn == last));
@@ -437,7 +441,7 @@ static int add_turns(struct layout *l, int count, struct err *e)
 	return 0;
 }
 
-/* A list, or its JSON as a text; NULL: there is none. */
+/* Sets l->tools to the list of tools, which may be JSON in a string; NULL: none. */
 static int find_tools(struct layout *l, json_t **own, struct err *e)
 {
 	const json_t *j = value_of(l->turns->tools, own);
@@ -452,8 +456,8 @@ static int find_tools(struct layout *l, json_t **own, struct err *e)
 	l->tools = json_array_size(j) ? j : NULL;
 	if (l->tools && !l->c->style)
 		return err_set(e, EX_DATAERR,
-			"tools, which this template has no form for; qwen, "
-			"qwen3, qwen3-2507 and llama3.1 have");
+			"the template does not support tools; qwen, qwen3, "
+			"qwen3-2507 and llama3.1 do");
 	return 0;
 }
 
@@ -484,11 +488,11 @@ int chat_template_ask(const struct chat_template *c, const char *text, size_t n,
 	if (!next)
 		return err_set(e, EX_DATAERR, "the chat template has no role assistant");
 	marked_clear(out);
-	str_puts(&turns->said, user);
-	str_add(&turns->said, text, n);
+	str_puts(&turns->strings, user);
+	str_add(&turns->strings, text, n);
 	turns->v = xgrow(turns->v, 0, sizeof(*turns->v));
 	turns->v[turns->n++] = (struct chat_turn){
-		.role = {0, role}, .text = {role, (int64_t)turns->said.len}};
+		.role = {0, role}, .text = {role, (int64_t)turns->strings.len}};
 	add_marker(out, &c->begin);
 	if (add_turns(&l, COUNT_NONE, e))
 		return -1;

@@ -1,5 +1,5 @@
-/* Chat templates of Hugging Face, which are programs in Jinja. None is run. A published text is
- * recognized, however its expressions are spelled, and stands for a built-in template. */
+/* Chat templates of Hugging Face, which are programs in Jinja. They are never executed: published
+ * templates are recognized, however they are spelled, and replaced by built-in templates. */
 #include "chat/template.h"
 
 #include "base/file.h"
@@ -27,8 +27,7 @@ static const struct {
 	{0xc8f324cc402a9529, "qwen3-2507"},
 };
 
-/* Reads a string of an expression, and appends it with line breaks as they are. Returns where
- * it ends. */
+/* Reads a string of an expression, and appends it with unescaped line breaks. Returns its end. */
 static const char *spell_string(const char *at, struct str *out)
 {
 	const char quote = *at++;
@@ -50,7 +49,7 @@ static const char *skip_space(const char *at)
 	return at + strspn(at, " \t\r\n");
 }
 
-/* message.role is message['role']. */
+/* Writes message.role as message['role']. Returns its end; NULL: something else. */
 static const char *spell_field(const char *at, struct str *out)
 {
 	static const char *const names[] = {".role", ".content"};
@@ -94,7 +93,7 @@ static const char *spell_tag(const char *at, struct str *out)
 	return at + strnlen(at, 2);
 }
 
-/* Writes Jinja in one spelling of many that mean the same. */
+/* Writes Jinja in a canonical spelling. */
 static void spell(const char *at, struct str *out)
 {
 	while (*at)
@@ -121,8 +120,7 @@ const char *chat_template_of_jinja(const struct str *jinja)
 
 /* ---- files ------------------------------------------------------------------------ */
 
-/* Finds the Jinja in a file: the whole text, or a field of the object in tokenizer_config.json.
- * Returns false if there is none. */
+/* Finds Jinja: a whole file, or a field of tokenizer_config.json. Returns false if not found. */
 static bool find_jinja(const char *path, const struct str *text, struct str *jinja)
 {
 	size_t at = text->len ? strspn(text->s, " \t\r\n") : 0;
@@ -137,7 +135,7 @@ static bool find_jinja(const char *path, const struct str *text, struct str *jin
 	return jinja->len > 0;
 }
 
-/* The file of a directory. */
+/* Sets *file to the path of a file, or of the file with a template in a directory. */
 static int find_file(const char *path, struct str *file, struct err *e)
 {
 	static const char *const names[] = {

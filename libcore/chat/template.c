@@ -1,4 +1,4 @@
-/* Templates of conversations: JSON with literal texts, which no program fills in. */
+/* Templates of conversations: JSON with literal texts, not programs. */
 #include "chat/template.h"
 
 #include <jansson.h>
@@ -21,7 +21,7 @@
 	", " LLAMA3_ROLE("user", "user") ", " LLAMA3_ROLE("assistant", "assistant")
 #define LLAMA3_BEGIN "{\"begin\": \"<|begin_of_text|>\", \"trim\": true, "
 
-/* Those of the models: chatml and qwen3-2507 differ in tools, llama3.1 says a date, always this one. */
+/* Templates of the models. chatml and qwen3-2507 differ in tools; llama3.1 has a fixed date. */
 static const struct {
 	const char *name, *source;
 } built_in[] = {
@@ -70,7 +70,7 @@ static const struct tool_style styles[] = {
 				"with its proper arguments that best answers the given prompt.\n\n"
 				"Respond in the format {\"name\": function name, \"parameters\": dictionary of argument "
 				"name and its value}.Do not use variables.\n\n",
-			[TOOL_BEHIND] = "\n\n",
+			[TOOL_AFTER] = "\n\n",
 			[TOOL_CALL] = "{\"name\": \"",
 			[TOOL_ARGUMENTS] = "\", \"parameters\": ",
 			[TOOL_CALL_END] = "}"},
@@ -79,7 +79,7 @@ static const struct tool_style styles[] = {
 		.indent = 4},
 };
 
-/* Sets the name and the source if there is one of this name. */
+/* Sets c->name and c->source if a built-in template has this name. */
 static void find_built_in(struct chat_template *c, const char *name)
 {
 	for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
@@ -91,7 +91,7 @@ static void find_built_in(struct chat_template *c, const char *name)
 
 /* ---- texts with tokens --------------------------------------------------------------------- */
 
-/* The longest added token at the beginning of text; NULL: none. */
+/* Returns the longest added token at the beginning of text; NULL: none. */
 static const struct bpe_added *token_at(
 	const struct tokenizer *t, const char *text, size_t n, int64_t *n_bytes)
 {
@@ -110,7 +110,8 @@ static const struct bpe_added *token_at(
 	return found;
 }
 
-/* The special tokens in a literal text. Others are found in any text: if it `guards` them, only here. */
+/* Finds the special tokens in a literal text. The tokenizer finds other added tokens in any text;
+ * with `guards`, they are found only here. */
 static void find_tokens(struct chat_template *c, struct marked *m, bool guards)
 {
 	if (!c->t || !bpe_rules_of(c->t))
@@ -149,7 +150,7 @@ static int read_role(
 	if (n < 2 || n > 4)
 		return err_set(e, EX_DATAERR,
 			"role %.40s: not a list of the text before a turn, the text that "
-			"ends it, and perhaps one behind it and one between two turns",
+			"ends it, and optionally a text after it and one between two turns",
 			name);
 	c->roles = xgrow(c->roles, c->n_roles, sizeof(*c->roles));
 	struct chat_role *r = &c->roles[c->n_roles++];
@@ -225,7 +226,7 @@ const struct chat_role *chat_role_named(
 	return NULL;
 }
 
-static int parse(struct chat_template *c, struct err *e)
+static int parse_template(struct chat_template *c, struct err *e)
 {
 	json_error_t why;
 	json_auto_t *root = json_loadb(c->source.s ? c->source.s : "", c->source.len,
@@ -244,11 +245,11 @@ static int parse(struct chat_template *c, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Opens the template whose name or source has been set. Takes it. */
-static struct chat_template *finish(
+/* Parses a template whose name or source is set. Takes ownership of c. */
+static struct chat_template *finish_template(
 	struct chat_template *c, const char *from, struct err *e)
 {
-	if (e->code || parse(c, e)) {
+	if (e->code || parse_template(c, e)) {
 		if (from)
 			err_prefix(e, "%s: ", from);
 		chat_template_close(c);
@@ -267,10 +268,10 @@ struct chat_template *chat_template_open(
 	c->t = t;
 	find_built_in(c, name);
 	if (!c->name && chat_template_read(name, &of_jinja, &c->source, e))
-		return finish(c, NULL, e);
+		return finish_template(c, NULL, e);
 	if (of_jinja)
 		find_built_in(c, of_jinja);
-	return finish(c, name, e);
+	return finish_template(c, name, e);
 }
 
 struct chat_template *chat_template_open_kept(
@@ -282,8 +283,8 @@ struct chat_template *chat_template_open_kept(
 	if (*kept == '{')
 		str_puts(&c->source, kept);
 	else if (!c->name)
-		err_set(e, EX_DATAERR, "'%.40s' is not known", kept);
-	return finish(c, "chat template", e);
+		err_set(e, EX_DATAERR, "unknown template '%.40s'", kept);
+	return finish_template(c, "chat template", e);
 }
 
 void chat_template_close(struct chat_template *c)

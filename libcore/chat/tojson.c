@@ -1,4 +1,4 @@
-/* JSON as Python's json.dumps writes it with ensure_ascii=False, which is what tojson is in templates of transformers. */
+/* JSON as Python's json.dumps with ensure_ascii=False, and so transformers' tojson, writes it. */
 #include "chat/template.h"
 
 #include <jansson.h>
@@ -19,8 +19,8 @@ static void put_string(struct str *out, const char *text, size_t n)
 	str_putc(out, '"');
 }
 
-/* With the fewest digits that give this number. Those of a power of two may be greater than the nearest ones, since the
- * number behind it is twice as far as the one before. */
+/* Appends a number with the fewest digits that restore it. For a power of two, they may be greater
+ * than the nearest digits, because the next float above it is twice as far as the one below. */
 static void put_real(struct str *out, double x)
 {
 	char text[NUM_TEXT];
@@ -42,7 +42,7 @@ static void put_real(struct str *out, double x)
 			x);
 }
 
-static void put(struct str *out, const json_t *j, int indent, int depth);
+static void put_value(struct str *out, const json_t *j, int indent, int depth);
 
 /* Begins an item of a list or an object, the first of which is number 0. */
 static void begin_item(struct str *out, size_t i, int indent, int depth)
@@ -62,7 +62,7 @@ static void put_items(struct str *out, const json_t *j, int indent, int depth)
 	str_putc(out, is_list ? '[' : '{');
 	for (; i < json_array_size(j) && out->len < MAX_JSON; i++) {
 		begin_item(out, i, indent, depth + 1);
-		put(out, json_array_get(j, i), indent, depth + 1);
+		put_value(out, json_array_get(j, i), indent, depth + 1);
 	}
 	json_object_foreach((json_t *)j, name, value)
 	{
@@ -71,14 +71,14 @@ static void put_items(struct str *out, const json_t *j, int indent, int depth)
 		begin_item(out, i++, indent, depth + 1);
 		put_string(out, name, strlen(name));
 		str_puts(out, ": ");
-		put(out, value, indent, depth + 1);
+		put_value(out, value, indent, depth + 1);
 	}
 	if (i && indent)
 		str_printf(out, "\n%*s", indent * depth, "");
 	str_putc(out, is_list ? ']' : '}');
 }
 
-static void put(struct str *out, const json_t *j, int indent, int depth)
+static void put_value(struct str *out, const json_t *j, int indent, int depth)
 {
 	if (json_is_string(j))
 		put_string(out, json_string_value(j), json_string_length(j));
@@ -96,6 +96,6 @@ static void put(struct str *out, const json_t *j, int indent, int depth)
 
 bool tojson(struct str *out, const json_t *j, int indent)
 {
-	put(out, j, indent, 0);
+	put_value(out, j, indent, 0);
 	return out->len < MAX_JSON;
 }

@@ -4,8 +4,8 @@
 #include <math.h>
 
 struct combination {
-	const struct ckpt_view *of[CKPT_MAX_SOURCES];
-	int *at[CKPT_MAX_SOURCES]; /* of each view: the number of tensor i there */
+	const struct ckpt_view *views[CKPT_MAX_SOURCES];
+	int *at[CKPT_MAX_SOURCES]; /* [view][tensor] its index in the view */
 	int n;
 	double weights[CKPT_MAX_SOURCES], divisor;
 };
@@ -26,7 +26,7 @@ static int read_sum(
 	for (int i = 0; i < c->n && !rc; i++) {
 		const struct ckpt_rows there = {
 			CKPT_MODEL, c->at[i][r->tensor], r->row, r->n};
-		rc = c->of[i]->read(c->of[i], &there, out, e);
+		rc = c->views[i]->read(c->views[i], &there, out, e);
 		if (!rc)
 			add_scaled(sum, out, n, c->weights[i]);
 	}
@@ -34,8 +34,8 @@ static int read_sum(
 		out[i] = (float)(sum[i] / c->divisor);
 		if (!isfinite(out[i]))
 			rc = err_set(e, EX_DATAERR,
-				"the sum of %s is %g in fp32: give other weights, or leave out "
-				"what is not finite already",
+				"the sum of %s is %g in fp32; use other weights, or leave out "
+				"checkpoints with infinite values",
 				v->tensors[r->tensor].name, (double)out[i]);
 	}
 	return rc;
@@ -49,40 +49,40 @@ static void close_sum(struct ckpt_view *v)
 	free(c);
 }
 
-/* Finds the tensors of `a` in `b`, which must have the same ones. */
-static int match(
+/* Sets at[i] to the index in `b` of tensor i of `a`. Fails if the tensors differ. */
+static int match_tensors(
 	const struct ckpt_view *a, const struct ckpt_view *b, int *at, struct err *e)
 {
 	if (a->n_tensors != b->n_tensors)
-		return err_set(e, EX_DATAERR, "%s has %d tensors, and %s %d", a->name,
+		return err_set(e, EX_DATAERR, "%s has %d tensors, but %s %d", a->name,
 			a->n_tensors, b->name, b->n_tensors);
 	for (int i = 0; i < a->n_tensors; i++) {
 		const struct ckpt_tensor *t = &a->tensors[i];
 		at[i] = ckpt_view_find(b, t->name);
 		if (at[i] < 0)
-			return err_set(e, EX_DATAERR, "%s has no tensor %s, which %s has",
+			return err_set(e, EX_DATAERR, "%s lacks the tensor %s of %s",
 				b->name, t->name, a->name);
 		if (!ckpt_same_shape(t, &b->tensors[at[i]]))
 			return err_set(e, EX_DATAERR,
-				"%s: %s has another shape than in %s", b->name, t->name,
+				"%s: the shape of %s differs from %s", b->name, t->name,
 				a->name);
 	}
 	return 0;
 }
 
-int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *of, int n,
+int ckpt_combine(struct ckpt_view *v, const struct ckpt_view *const *views, int n,
 	const double *weights, double divisor, struct err *e)
 {
 	BUG_ON(n < 1 || n > CKPT_MAX_SOURCES);
 	struct combination *c = xcalloc(1, sizeof(*c));
-	const struct ckpt_view *last = of[n - 1];
+	const struct ckpt_view *last = views[n - 1];
 	int rc = 0;
 	c->divisor = divisor;
 	for (; c->n < n && !rc; c->n++) {
-		c->of[c->n] = of[c->n];
+		c->views[c->n] = views[c->n];
 		c->weights[c->n] = weights[c->n];
 		c->at[c->n] = xcalloc((size_t)last->n_tensors, sizeof(int));
-		rc = match(last, of[c->n], c->at[c->n], e);
+		rc = match_tensors(last, views[c->n], c->at[c->n], e);
 	}
 	ckpt_view_like(v, last);
 	v->read = read_sum;

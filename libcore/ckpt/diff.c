@@ -8,7 +8,7 @@ static bool same_bits(float a, float b)
 	return !memcmp(&a, &b, sizeof(a));
 }
 
-static void compare(
+static void compare_elements(
 	struct ckpt_delta *d, const float *x, const float *y, int64_t at, int64_t n)
 {
 	if (!memcmp(x, y, (size_t)n * sizeof(*x)))
@@ -25,44 +25,44 @@ static void compare(
 	}
 }
 
-/* Both, and memory for rows of them, kept for all tensors: new memory would cost as much as what is read. */
+/* Both checkpoints, and buffers for rows: allocating per tensor would cost as much as reading. */
 struct ckpt_pair {
 	const struct ckpt *a, *b;
 	float *x, *y;
-	int64_t room;
+	int64_t capacity;
 };
 
 static void reserve(struct ckpt_pair *m, int64_t n)
 {
-	if (n <= m->room)
+	if (n <= m->capacity)
 		return;
-	m->room = n;
+	m->capacity = n;
 	m->x = xrealloc(m->x, (size_t)n * sizeof(*m->x));
 	m->y = xrealloc(m->y, (size_t)n * sizeof(*m->y));
 }
 
-/* Where n rows begin, in one of the files. */
-struct ckpt_place {
+/* A tensor of one of the files. */
+struct ckpt_side {
 	const struct ckpt *c;
 	int group, tensor;
 	float *to;
 	struct err why;
 };
 
-/* A thread for each file. */
-static int read_both(struct ckpt_place *of, int64_t row, int64_t n, struct err *e)
+/* Reads the same rows of both files, with a thread per file. */
+static int read_both(struct ckpt_side *sides, int64_t row, int64_t n, struct err *e)
 {
 	int failed = 0;
 #pragma omp parallel for num_threads(2) reduction(+ : failed)
 	for (int f = 0; f < 2; f++)
-		failed += ckpt_read_rows(of[f].c, of[f].group, of[f].tensor, row, n,
-				  of[f].to, &of[f].why) != 0;
+		failed += ckpt_read_rows(sides[f].c, sides[f].group, sides[f].tensor, row,
+				  n, sides[f].to, &sides[f].why) != 0;
 	if (failed)
-		*e = of[0].why.code ? of[0].why : of[1].why;
+		*e = sides[0].why.code ? sides[0].why : sides[1].why;
 	return failed ? -1 : 0;
 }
 
-/* Tensor i of the first, and j of the second. */
+/* Compares tensor i of the first file and j of the second. */
 static int compare_tensor(
 	struct ckpt_pair *m, int i, int j, struct ckpt_delta *d, struct err *e)
 {
@@ -70,18 +70,18 @@ static int compare_tensor(
 	int64_t width = ckpt_row_size(t);
 	int64_t rows = max64(1, (1 << 18) / width);
 	reserve(m, rows * width);
-	struct ckpt_place of[] = {{m->a, ckpt_find_group(m->a, d->group), i, m->x, {0}},
+	struct ckpt_side sides[] = {{m->a, ckpt_find_group(m->a, d->group), i, m->x, {0}},
 		{m->b, ckpt_find_group(m->b, d->group), j, m->y, {0}}};
 	for (int64_t r = 0; r < t->dims[0]; r += rows) {
 		int64_t n = min64(rows, t->dims[0] - r);
-		if (read_both(of, r, n, e))
+		if (read_both(sides, r, n, e))
 			return -1;
-		compare(d, m->x, m->y, r * width, n * width);
+		compare_elements(d, m->x, m->y, r * width, n * width);
 	}
 	return 0;
 }
 
-static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *name)
+static struct ckpt_delta *add_delta(struct ckpt_delta **out, int64_t *n, const char *name)
 {
 	*out = xrealloc(*out, (size_t)(*n + 1) * sizeof(**out));
 	struct ckpt_delta *d = &(*out)[(*n)++];
@@ -90,7 +90,7 @@ static struct ckpt_delta *add(struct ckpt_delta **out, int64_t *n, const char *n
 	return d;
 }
 
-/* Compares the groups that both have. */
+/* Compares a tensor in the groups that both files have. */
 static int compare_groups(struct ckpt_pair *m, int i, int j, int n_groups,
 	struct ckpt_delta **out, int64_t *n, struct err *e)
 {
@@ -103,19 +103,19 @@ static int compare_groups(struct ckpt_pair *m, int i, int j, int n_groups,
 		if (compare_tensor(m, i, j, &d, e))
 			return -1;
 		if (d.n_differ)
-			*add(out, n, t->name) = d;
+			*add_delta(out, n, t->name) = d;
 	}
 	return 0;
 }
 
-/* The groups of `a` that `b` lacks. */
+/* Lists the groups of `a` that `b` lacks. */
 static void add_groups(const struct ckpt *a, const struct ckpt *b, bool first,
 	struct ckpt_delta **out, int64_t *n)
 {
 	for (int g = 0; g < a->groups.n; g++) {
 		if (ckpt_find_group(b, a->groups.v[g]) >= 0)
 			continue;
-		struct ckpt_delta *d = add(out, n, a->groups.v[g]);
+		struct ckpt_delta *d = add_delta(out, n, a->groups.v[g]);
 		d->group = NULL;
 		*(first ? &d->only_a : &d->only_b) = true;
 	}
@@ -134,9 +134,9 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 		const struct ckpt_tensor *t = &a->tensors[i];
 		int j = ckpt_find(b, t->name);
 		if (j < 0) {
-			add(out, &n, t->name)->only_a = true;
+			add_delta(out, &n, t->name)->only_a = true;
 		} else if (!ckpt_same_shape(t, &b->tensors[j])) {
-			add(out, &n, t->name)->other_shape = true;
+			add_delta(out, &n, t->name)->other_shape = true;
 		} else {
 			rc = compare_groups(&m, i, j, n_groups, out, &n, e);
 		}
@@ -149,7 +149,7 @@ int64_t ckpt_diff(const struct ckpt *a, const struct ckpt *b, const int *order,
 	}
 	for (int j = 0; j < b->n_tensors; j++)
 		if (ckpt_find(a, b->tensors[j].name) < 0)
-			add(out, &n, b->tensors[j].name)->only_b = true;
+			add_delta(out, &n, b->tensors[j].name)->only_b = true;
 	if (with_optimizer) {
 		add_groups(a, b, true, out, &n);
 		add_groups(b, a, false, out, &n);

@@ -1,4 +1,4 @@
-/* Reading checkpoints: data are checked before they are used. */
+/* Reads checkpoints, and verifies data before they are used. */
 #include "ckpt/view.h"
 
 #include "base/file.h"
@@ -27,17 +27,17 @@ bool ckpt_same_shape(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
 	       ckpt_row_size(a) == ckpt_row_size(b);
 }
 
-static struct h5_blocks *blocks_of(const struct ckpt *c, int group, int tensor)
+static struct h5_blocks *get_blocks(const struct ckpt *c, int group, int tensor)
 {
 	return &c->blocks[group * c->n_tensors + tensor];
 }
 
-static int n_blocks(const struct ckpt *c)
+static int count_blocks(const struct ckpt *c)
 {
 	return c->n_tensors * (int)c->groups.n;
 }
 
-static bool has_some(struct h5 *h, const char *group, const struct strs *tensors)
+static bool has_any(struct h5 *h, const char *group, const struct strs *tensors)
 {
 	bool has = false;
 	for (int64_t i = 0; i < tensors->n && !has; i++) {
@@ -47,7 +47,7 @@ static bool has_some(struct h5 *h, const char *group, const struct strs *tensors
 	return has;
 }
 
-/* Whatever else the file has is a group if it has some of the tensors. */
+/* Lists the groups: every HDF5 group of the file that has any of the tensors. */
 static int find_groups(
 	struct ckpt *c, struct h5 *h, const struct strs *tensors, struct err *e)
 {
@@ -58,7 +58,7 @@ static int find_groups(
 		bool other = !strcmp(names.v[i], "model") ||
 			     !strcmp(names.v[i], "xxh3") ||
 			     !strcmp(names.v[i], "tokenizer");
-		if (!other && has_some(h, names.v[i], tensors))
+		if (!other && has_any(h, names.v[i], tensors))
 			strs_add(&c->groups, names.v[i]);
 	}
 	if (!rc && c->groups.n > CKPT_MAX_GROUPS)
@@ -66,7 +66,7 @@ static int find_groups(
 	return rc;
 }
 
-/* Number i of all groups: a tensor, or the state of one, which it has in all groups or in none. */
+/* Opens dataset i of [group][tensor]. A tensor has state in all groups or in none. */
 static int open_tensor(
 	struct ckpt *c, struct h5 *h, const struct strs *names, int i, struct err *e)
 {
@@ -80,8 +80,8 @@ static int open_tensor(
 	if (first_state)
 		t->stateless = absent;
 	if (absent != t->stateless)
-		return err_set(e, EX_DATAERR,
-			"%s has only a part of the optimizer's state", name);
+		return err_set(
+			e, EX_DATAERR, "%s has only part of the optimizer state", name);
 	if (absent)
 		return 0;
 	if (h5_blocks_open(h, path, b, e))
@@ -94,7 +94,7 @@ static int open_tensor(
 		.ndim = b->ndim, .dims = {b->dims[0], b->dims[1]}};
 	if (!model && !ckpt_same_shape(t, &have))
 		return err_set(e, EX_DATAERR,
-			"the shape of %s differs from that of the parameter", path);
+			"the shape of %s differs from the parameter", path);
 	if (!model)
 		return 0;
 	*t = have;
@@ -111,8 +111,8 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 	c->n_tensors = rc ? 0 : (int)names.n;
 	c->tensors = xcalloc((size_t)c->n_tensors, sizeof(*c->tensors));
 	rc = rc || find_groups(c, h, &names, e);
-	c->blocks = xcalloc((size_t)n_blocks(c), sizeof(*c->blocks));
-	for (int i = 0; i < n_blocks(c) && !rc; i++)
+	c->blocks = xcalloc((size_t)count_blocks(c), sizeof(*c->blocks));
+	for (int i = 0; i < count_blocks(c) && !rc; i++)
 		rc = open_tensor(c, h, &names, i, e);
 	return rc;
 }
@@ -120,8 +120,8 @@ static int open_tensors(struct ckpt *c, struct h5 *h, struct err *e)
 static int check_info(const struct ckpt *c, struct err *e)
 {
 	const struct ckpt_info *i = &c->info;
-	const int64_t most = (int64_t)1 << 53; /* exact as f64, too */
-	if (i->step >= 0 && i->step <= most && i->samples >= 0 && i->samples <= most &&
+	const int64_t max = (int64_t)1 << 53; /* exact in fp64 */
+	if (i->step >= 0 && i->step <= max && i->samples >= 0 && i->samples <= max &&
 		i->tokens >= 0 && i->workers >= 0 && i->worker >= 0 &&
 		i->worker < max64(1, i->workers))
 		return 0;
@@ -131,7 +131,7 @@ static int check_info(const struct ckpt *c, struct err *e)
 		(long long)i->worker, (long long)i->workers);
 }
 
-enum { MOST_NUMBERS = 1 << 26 };
+enum { MAX_NUMBERS = 1 << 26 };
 
 static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 {
@@ -140,17 +140,17 @@ static int read_all(struct ckpt *c, struct h5 *h, struct err *e)
 		h5_get_text(h, "/config", &c->config, e) ||
 		(h5_has(h, "/origin") && h5_get_text(h, "/origin", &c->origin, e)))
 		return -1;
-	if (h5_has(h, "/edit") && h5_get(h, "/edit", H5_F64, -1, MOST_NUMBERS,
+	if (h5_has(h, "/edit") && h5_get(h, "/edit", H5_F64, -1, MAX_NUMBERS,
 					  (void **)&c->numbers, &c->n_numbers, e))
 		return -1;
 	if (h5_has(h, "/tokenizer") && tokenizer_read(&c->tokenizer, h, e)) {
-		bool named = !strncmp(e->msg, c->path, strlen(c->path)); /* by h5 */
+		bool named = !strncmp(e->msg, c->path, strlen(c->path)); /* from h5 */
 		return named ? -1 : err_prefix(e, "%s: ", c->path);
 	}
 	return open_tensors(c, h, e);
 }
 
-/* The file or the link to it that a name stands for. */
+/* Returns the file or link that a name stands for; for free(). */
 static char *resolve(const char *name)
 {
 	static const char *const below[] = {"/latest.h5", "/checkpoints/latest.h5"};
@@ -166,7 +166,7 @@ static char *resolve(const char *name)
 	return xstrdup(name);
 }
 
-bool ckpt_none_in(const char *name)
+bool ckpt_is_empty_directory(const char *name)
 {
 	scoped_ptr char *path = resolve(name);
 	return file_is_folder(path);
@@ -181,7 +181,7 @@ char *ckpt_find_file(const char *name)
 	return real;
 }
 
-/* Opens the file at `path`, which messages call `name`. Takes the name. */
+/* Opens the file at `path`, which messages call `name`. Takes over the name. */
 static int open_file(struct ckpt **out, const char *path, char *name, struct err *e)
 {
 	struct h5 *h;
@@ -205,7 +205,7 @@ static int open_file(struct ckpt **out, const char *path, char *name, struct err
 	return rc;
 }
 
-/* What a file of another program is, by its first bytes; NULL: not known. */
+/* Describes a file of another program by its first bytes; NULL: unknown. */
 static const char *foreign_file(const char *first, size_t n)
 {
 	enum { LLMC_GPT2 = 20240326, LLMC_LLAMA = 20240803 };
@@ -222,7 +222,7 @@ static const char *foreign_file(const char *first, size_t n)
 	return first[8] == '{' && header < 1 << 28 ? "a file of safetensors" : NULL;
 }
 
-static const char *foreign_folder(const char *name)
+static const char *foreign_directory(const char *name)
 {
 	static const struct {
 		const char *file, *what;
@@ -241,84 +241,84 @@ static const char *foreign_folder(const char *name)
 	return NULL;
 }
 
-static bool has_file(const char *folder, size_t n, const char *name)
+static bool has_file(const char *directory, size_t n, const char *name)
 {
 	scoped_str path = {0};
-	str_add(&path, folder, n);
+	str_add(&path, directory, n);
 	str_puts(&path, name);
 	return file_exists(path.s);
 }
 
-int ckpt_refuse_adapter(const char *path, struct err *e)
+int ckpt_reject_adapter(const char *path, struct err *e)
 {
 	static const char *const models[] = {"/model.safetensors",
 		"/model.safetensors.index.json", "/pytorch_model.bin",
 		"/pytorch_model.bin.index.json"};
-	bool is_folder = file_is_folder(path);
+	bool is_directory = file_is_folder(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-	size_t n = is_folder ? strlen(path) : slash ? (size_t)(slash - path) : 0;
-	const char *folder = is_folder || slash ? path : ".";
-	if (!is_folder && strncmp(name, "adapter_model.", 14) != 0)
+	size_t n = is_directory ? strlen(path) : slash ? (size_t)(slash - path) : 0;
+	const char *directory = is_directory || slash ? path : ".";
+	if (!is_directory && strncmp(name, "adapter_model.", 14) != 0)
 		return 0;
-	if (!has_file(folder, n ? n : 1, "/adapter_config.json"))
+	if (!has_file(directory, n ? n : 1, "/adapter_config.json"))
 		return 0;
-	for (size_t i = 0; i < ARRAY_LEN(models) && is_folder; i++)
+	for (size_t i = 0; i < ARRAY_LEN(models) && is_directory; i++)
 		if (has_file(path, n, models[i]))
 			return 0;
 	return err_set(e, EX_UNAVAILABLE,
-		"%s: an adapter of PEFT (LoRA), not a model; merge it into its base model "
+		"%s: a PEFT adapter (LoRA), not a model; merge it into its base model "
 		"first, by merge_and_unload() and save_pretrained()",
 		path);
 }
 
-/* What pt-ckpt makes a checkpoint of, with the vocabulary of the same folder. */
-static int refuse_foreign(
-	const char *name, const char *what, bool is_folder, struct err *e)
+/* Reports a foreign file, and how pt-ckpt converts it with the vocabulary in the same directory. */
+static int reject_foreign(
+	const char *name, const char *what, bool is_directory, struct err *e)
 {
 	scoped_str path = {0};
 	const char *slash = strrchr(name, '/');
-	if (is_folder || slash)
-		str_printf(
-			&path, "%.*s", is_folder ? INT_MAX : (int)(slash - name), name);
+	if (is_directory || slash)
+		str_printf(&path, "%.*s", is_directory ? INT_MAX : (int)(slash - name),
+			name);
 	else
 		str_puts(&path, ".");
 	scoped_ptr char *with = text_printf("--vocabulary %s ", path.s);
 	str_puts(&path, "/tokenizer.json");
 	return err_set(e, EX_DATAERR,
-		"%s: %s, of which 'pt-ckpt convert %s%s -o NEW.h5' makes a checkpoint%s",
+		"%s: %s, not a pt checkpoint; 'pt-ckpt convert %s%s -o NEW.h5' converts it%s",
 		name, what, file_exists(path.s) ? with : "", name,
 		advice_on(ADVICE_FOREIGN_MODEL));
 }
 
-/* A directory without links to its checkpoints, which may have some. */
-static int refuse_empty(const char *name, struct err *e)
+/* Reports a directory without a link to its latest checkpoint. */
+static int reject_empty(const char *name, struct err *e)
 {
 	scoped_str newest = {0};
 	struct err none = {0};
 	scoped_ptr char *below = text_printf("%s/checkpoints", name);
-	const char *folder = file_is_folder(below) ? below : name;
-	int64_t *steps, n = ckpt_list(folder, &steps, &none);
+	const char *directory = file_is_folder(below) ? below : name;
+	int64_t *steps, n = ckpt_list(directory, &steps, &none);
 	if (n > 0)
-		ckpt_name(&newest, folder, steps[n - 1]);
+		ckpt_name(&newest, directory, steps[n - 1]);
 	free(steps);
 	return err_set(e, EX_DATAERR,
-		"%s: there is no checkpoint in this directory: no latest.h5, and no "
-		"checkpoints/latest.h5%s%s",
+		"%s: directory without checkpoint: latest.h5 and checkpoints/latest.h5 are "
+		"missing%s%s",
 		name, n > 0 ? "; the newest is " : "", n > 0 ? newest.s : "");
 }
 
-/* Refuses what is no checkpoint by its folder or first bytes, and leaves others to HDF5. */
+/* Rejects other formats by directory contents or first bytes; HDF5 checks the rest. */
 static int check_own(const char *name, const char *path, struct err *e)
 {
 	char first[9];
 	struct stat st;
 	if (stat(path, &st))
 		return 0;
-	if (ckpt_refuse_adapter(path, e))
+	if (ckpt_reject_adapter(path, e))
 		return -1;
 	if (S_ISDIR(st.st_mode)) {
-		const char *what = foreign_folder(path);
-		return what ? refuse_foreign(name, what, true, e) : refuse_empty(name, e);
+		const char *what = foreign_directory(path);
+		return what ? reject_foreign(name, what, true, e) : reject_empty(name, e);
 	}
 	int fd = S_ISREG(st.st_mode) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	int64_t n = fd < 0 ? 0 : file_read_first(fd, name, first, sizeof(first), e);
@@ -327,7 +327,7 @@ static int check_own(const char *name, const char *path, struct err *e)
 		close(fd);
 	if (n < 0)
 		return -1;
-	return what ? refuse_foreign(name, what, false, e) : 0;
+	return what ? reject_foreign(name, what, false, e) : 0;
 }
 
 int ckpt_open(struct ckpt **out, const char *name, struct err *e)
@@ -362,7 +362,7 @@ int ckpt_open_stream(struct ckpt **out, const char *name, struct err *e)
 	return rc;
 }
 
-struct ckpt *ckpt_of_view(struct ckpt_view *v)
+struct ckpt *ckpt_from_view(struct ckpt_view *v)
 {
 	struct ckpt *c = xcalloc(1, sizeof(*c));
 	size_t n_bytes = (size_t)v->n_tensors * sizeof(*c->tensors);
@@ -386,7 +386,7 @@ void ckpt_close(struct ckpt *c)
 {
 	if (!c)
 		return;
-	for (int i = 0; c->blocks && i < n_blocks(c); i++)
+	for (int i = 0; c->blocks && i < count_blocks(c); i++)
 		h5_blocks_free(&c->blocks[i]);
 	if (c->view) {
 		ckpt_view_close(c->view);
@@ -435,14 +435,14 @@ int ckpt_read_rows(const struct ckpt *c, int group, int tensor, int64_t row, int
 	const struct ckpt_rows rows = {group, tensor, row, n};
 	if (c->view)
 		return c->view->read(c->view, &rows, out, e);
-	const struct h5_blocks *b = blocks_of(c, group, tensor);
+	const struct h5_blocks *b = get_blocks(c, group, tensor);
 	int64_t width = ckpt_row_size(&c->tensors[tensor]);
 	BUG_ON(row < 0 || n < 0 || row + n > c->tensors[tensor].dims[0]);
 	if (group != CKPT_MODEL && c->tensors[tensor].stateless) {
 		memset(out, 0, (size_t)(n * width) * sizeof(*out));
 		return 0;
 	}
-	scoped_ptr float *piece = NULL; /* a block of which only some rows are wanted */
+	scoped_ptr float *piece = NULL; /* a block, if only some rows are wanted */
 	int rc = 0;
 	for (int64_t k = row / b->block_rows; k * b->block_rows < row + n && !rc; k++) {
 		int64_t first = k * b->block_rows;
@@ -472,7 +472,7 @@ int ckpt_each(const struct ckpt *c, int group, int tensor,
 	int64_t step =
 		c->view || (group != CKPT_MODEL && t->stateless)
 			? max64(1, H5_BLOCK_BYTES / (width * (int64_t)sizeof(float)))
-			: blocks_of(c, group, tensor)->block_rows;
+			: get_blocks(c, group, tensor)->block_rows;
 	scoped_ptr float *piece = xmalloc((size_t)(step * width) * sizeof(*piece));
 	int rc = 0;
 	for (int64_t r = 0; r < t->dims[0] && !rc; r += step) {

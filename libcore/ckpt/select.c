@@ -1,4 +1,4 @@
-/* Some tensors of a checkpoint, or under other names, or rounded. */
+/* Views that select, rename or round the tensors of a view. */
 #include "ckpt/view.h"
 
 #include "base/utf8.h"
@@ -7,12 +7,12 @@
 #include <math.h>
 
 struct selected {
-	const struct ckpt_view *of;
-	int *at; /* the number of tensor i there */
+	const struct ckpt_view *source;
+	int *at; /* [tensor] index in the source */
 	enum dtype round_to;
 };
 
-/* A finite number that rounds to infinity would change the model without a word. */
+/* Rounds rows. Fails if a finite value rounds to infinity, which would change the model. */
 static int round_rows(struct mat x, enum dtype type, const char *name,
 	const struct ckpt_tensor *t, struct err *e)
 {
@@ -25,7 +25,7 @@ static int round_rows(struct mat x, enum dtype type, const char *name,
 	for (int64_t i = 0; i < x.rows * x.cols && !rc; i++)
 		if (isinf(rounded[i]) && isfinite(p[i]))
 			rc = err_set(e, EX_DATAERR,
-				"%s: %s has the number %g, which is too large for %s",
+				"%s: %s has the value %g, which is too large for %s",
 				name, t->name, (double)p[i], dtype_table[type].name);
 	memcpy(x.p, rounded, (size_t)(x.rows * x.cols) * sizeof(*rounded));
 	return rc;
@@ -36,7 +36,7 @@ static int read_selected(
 {
 	const struct selected *s = v->with;
 	const struct ckpt_rows there = {r->group, s->at[r->tensor], r->row, r->n};
-	if (s->of->read(s->of, &there, out, e))
+	if (s->source->read(s->source, &there, out, e))
 		return -1;
 	if (s->round_to == DT_F32 || r->group != CKPT_MODEL)
 		return 0;
@@ -59,18 +59,18 @@ static bool is_kept(const struct strs *patterns, const char *name)
 	return !patterns || !patterns->n;
 }
 
-/* A pattern without a tensor is a typing error. */
+/* Fails if a pattern matches no tensor, probably a typo. */
 static int check_patterns(
-	const struct strs *patterns, const struct ckpt_view *of, struct err *e)
+	const struct strs *patterns, const struct ckpt_view *source, struct err *e)
 {
 	for (int64_t i = 0; patterns && i < patterns->n; i++) {
 		int k = 0;
-		while (k < of->n_tensors &&
-			fnmatch(patterns->v[i], of->tensors[k].name, 0))
+		while (k < source->n_tensors &&
+			fnmatch(patterns->v[i], source->tensors[k].name, 0))
 			k++;
-		if (k == of->n_tensors)
-			return err_set(e, EX_USAGE, "%s: no tensor matches '%s'",
-				of->name, patterns->v[i]);
+		if (k == source->n_tensors)
+			return err_set(e, EX_USAGE, "%s: no tensor matches \"%s\"",
+				source->name, patterns->v[i]);
 	}
 	return 0;
 }
@@ -100,7 +100,7 @@ static int rename_parse(struct rename *r, const char *rule, struct err *e)
 	return 0;
 }
 
-/* The first place in the name where the rule applies; NULL: none. */
+/* Returns the first match of the rule in a name, or NULL. */
 static const char *rename_find(const struct rename *r, const char *name)
 {
 	size_t len = strlen(name);
@@ -179,21 +179,21 @@ static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err 
 
 /* ---- the view --------------------------------------------------------------------- */
 
-int ckpt_select(struct ckpt_view *v, const struct ckpt_view *of,
+int ckpt_select(struct ckpt_view *v, const struct ckpt_view *source,
 	const struct ckpt_selection *how, struct err *e)
 {
-	if (check_patterns(how->tensors, of, e))
+	if (check_patterns(how->tensors, source, e))
 		return -1;
 	struct selected *s = xcalloc(1, sizeof(*s));
-	ckpt_view_like(v, of);
-	*s = (struct selected){.of = of, .round_to = how->round_to};
-	s->at = xcalloc((size_t)of->n_tensors, sizeof(*s->at));
+	ckpt_view_like(v, source);
+	*s = (struct selected){.source = source, .round_to = how->round_to};
+	s->at = xcalloc((size_t)source->n_tensors, sizeof(*s->at));
 	v->n_tensors = 0;
-	for (int k = 0; k < of->n_tensors; k++) {
+	for (int k = 0; k < source->n_tensors; k++) {
 		int i = how->order ? how->order[k] : k;
-		if (!is_kept(how->tensors, of->tensors[i].name))
+		if (!is_kept(how->tensors, source->tensors[i].name))
 			continue;
-		v->tensors[v->n_tensors] = of->tensors[i];
+		v->tensors[v->n_tensors] = source->tensors[i];
 		s->at[v->n_tensors++] = i;
 	}
 	if (how->parameters_only)

@@ -1,4 +1,4 @@
-/* Views of checkpoints, and writing a checkpoint from one. */
+/* Views of checkpoints, and writing of views. */
 #include "ckpt/view.h"
 
 static int read_ckpt(
@@ -96,7 +96,7 @@ float *ckpt_view_tensor(const struct ckpt_view *v, int tensor, struct err *e)
 
 /* ---- reading everything ----------------------------------------------------------- */
 
-/* Reads a tensor of a group in blocks; adds it to the hash if that is not NULL. */
+/* Reads a tensor of a group in blocks, and adds it to the hash unless NULL. */
 static int read_tensor(const struct ckpt_view *v, int group, int tensor, uint64_t *hash,
 	float **block, struct err *e)
 {
@@ -132,12 +132,12 @@ int ckpt_view_hash(const struct ckpt_view *v, uint64_t *hash, struct err *e)
 	return read_group(v, CKPT_MODEL, hash, e);
 }
 
-static void refuse_copy(void *with, const struct ckpt_copy *x)
+static void report_copy(void *with, const struct ckpt_copy *x)
 {
 	if (x->differ && !((struct err *)with)->code)
 		err_set(with, EX_FAILED,
-			"%s: the copy of %s differs from that of %s: %lld of %lld numbers differ, the first is "
-			"number %lld, %g and %g",
+			"%s: the copies of %s and %s differ in %lld of %lld elements, the first is "
+			"element %lld, %g and %g",
 			x->name, x->whose, x->first, (long long)x->differ,
 			(long long)x->n, (long long)x->at, x->value[1], x->value[0]);
 }
@@ -148,7 +148,7 @@ int ckpt_view_check(const struct ckpt_view *v, struct err *e)
 	for (int g = 0; g < (int)v->groups.n; g++)
 		if (read_group(v, g, NULL, e))
 			return -1;
-	if (v->copies && v->copies(v, refuse_copy, &apart, e))
+	if (v->copies && v->copies(v, report_copy, &apart, e))
 		return -1;
 	*e = apart;
 	return apart.code ? err_prefix(e, "%s: ", v->name) : 0;
@@ -161,7 +161,7 @@ struct writing {
 	struct err e;
 };
 
-static void give_rows(
+static void read_rows(
 	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out)
 {
 	struct writing *w = with;
@@ -184,7 +184,7 @@ int ckpt_view_write(const struct ckpt_view *v, const char *path, struct err *e)
 		.n_groups = (int)v->groups.n,
 		.numbers = v->numbers,
 		.n_numbers = v->n_numbers,
-		.source = give_rows,
+		.source = read_rows,
 		.with = &with,
 		.source_error = &with.e};
 	w.info.format = "pt-checkpoint";

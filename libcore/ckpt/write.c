@@ -1,8 +1,8 @@
 /*
- * Writing checkpoints: rank 0 creates the file with the final shapes by HDF5, then all ranks write
- * their blocks at their offsets, then rank 0 adds the checksums and renames the file. Only the second
- * part takes long; it needs neither HDF5 nor MPI, so a thread can do it from a copy of the blocks while
- * the program continues.
+ * Writes checkpoints: rank 0 creates the file with the final shapes through HDF5, then all ranks
+ * write their blocks at their offsets, then rank 0 adds the checksums and renames the file. Only
+ * the second part takes long. It needs neither HDF5 nor MPI, so a thread can do it from a copy of
+ * the blocks while the program continues.
  */
 #include "base/file.h"
 #include "ckpt/ckpt.h"
@@ -56,14 +56,14 @@ const struct h5_field ckpt_fields[] = {
 struct ckpt_writing {
 	struct comm *comm;
 	struct durable d;
-	uint64_t structure;	  /* rank 0: h5_written() before the blocks */
+	uint64_t structure;	  /* rank 0: h5_written() before any block */
 	struct h5_blocks *blocks; /* [group][tensor] */
 	int n, n_tensors;
-	/* The bytes of all tensors in order are divided evenly; a block belongs to the writer in
-	 * whose part it begins. part_bytes and part_blocks are those of this rank. */
+	/* The bytes of all tensors in order are divided evenly. A writer gets the blocks that begin
+	 * in its part. part_bytes, part_blocks: of this rank. */
 	int writers;
 	int64_t all_bytes, part_bytes, part_blocks;
-	const char *copy; /* of this rank's blocks; NULL: the source is called instead */
+	const char *copy; /* of this rank's blocks; NULL: call the source instead */
 	ckpt_source *source;
 	void *with;
 	const struct err *source_error;
@@ -75,13 +75,13 @@ struct ckpt_writing {
 
 /* ---- rank 0 creates the file ------------------------------------------------------ */
 
-/* Is tensor i of the file, of all groups, written? */
+/* Returns true if dataset i of [group][tensor] is written. */
 static bool is_written(const struct ckpt_write *w, int i)
 {
 	return i < w->n_tensors || !w->tensors[i % w->n_tensors].stateless;
 }
 
-static int64_t version_of(const struct ckpt_write *w)
+static int64_t choose_version(const struct ckpt_write *w)
 {
 	for (int i = w->n_tensors; i < w->n_tensors * w->n_groups; i++)
 		if (!is_written(w, i))
@@ -94,7 +94,7 @@ static int make_structure(
 {
 	struct h5 *h;
 	struct ckpt_info info = w->info;
-	info.version = version_of(w);
+	info.version = choose_version(w);
 	if (h5_create(&h, x->d.tmp, e))
 		return -1;
 	h5_expect_links(h, w->n_tensors);
@@ -138,7 +138,7 @@ static void share_structure(struct ckpt_writing *x, const char *path)
 
 /* ---- every rank writes its part --------------------------------------------------- */
 
-/* The bytes of this rank's part, and their begin; with one_writes, rank 0 has all. */
+/* Returns the bytes of this rank's part, and sets *begin. With one_writes, rank 0 has all. */
 static int64_t part_bytes(int64_t all, const struct ckpt_write *w, int64_t *begin)
 {
 	int writers = w->one_writes ? 1 : w->comm->size, rank = w->comm->rank;
@@ -147,10 +147,10 @@ static int64_t part_bytes(int64_t all, const struct ckpt_write *w, int64_t *begi
 }
 
 struct block {
-	int tensor; /* of x->n */
+	int tensor; /* index in x->blocks */
 	int64_t number, n_bytes;
-	int owner;  /* the rank that writes it */
-	int64_t at; /* offset in that rank's part */
+	int owner;  /* rank that writes it */
+	int64_t at; /* offset in the owner's part */
 };
 
 static bool is_mine(const struct ckpt_writing *x, const struct block *b)
@@ -168,7 +168,7 @@ static void find_owner(const struct ckpt_writing *x, int64_t at, struct block *b
 	}
 }
 
-/* Calls fn for each block, in order; with `mine`, only for those of this rank. */
+/* Calls fn for each block, in order; with `mine`, only for this rank's blocks. */
 static void each_block(struct ckpt_writing *x, bool mine,
 	void (*fn)(struct ckpt_writing *x, const struct block *b, void *with), void *with)
 {
@@ -203,8 +203,8 @@ static void divide_blocks(struct ckpt_writing *x, const struct ckpt_write *w)
 	BUG_ON(x->part_bytes > ckpt_copy_bytes(w));
 }
 
-/* Collective, unless source_threads. Gives the owner of the block its rows. */
-static void ask_source(struct ckpt_writing *x, const struct block *b, float *rows)
+/* Gets the rows of a block on its owner. Collective, unless source_threads. */
+static void call_source(struct ckpt_writing *x, const struct block *b, float *rows)
 {
 	const struct h5_blocks *t = &x->blocks[b->tensor];
 	x->source(x->with, b->tensor / x->n_tensors, b->tensor % x->n_tensors,
@@ -214,7 +214,7 @@ static void ask_source(struct ckpt_writing *x, const struct block *b, float *row
 static void copy_block(struct ckpt_writing *x, const struct block *b, void *with)
 {
 	char *copy = with;
-	ask_source(x, b, is_mine(x, b) ? (float *)(void *)(copy + b->at) : NULL);
+	call_source(x, b, is_mine(x, b) ? (float *)(void *)(copy + b->at) : NULL);
 	comm_poll();
 }
 
@@ -235,14 +235,14 @@ static void copy_at_once(struct ckpt_writing *x, float *copy)
 		int64_t stop = min64(i + AT_ONCE, x->part_blocks);
 #pragma omp parallel for schedule(dynamic)
 		for (int64_t k = i; k < stop; k++)
-			ask_source(
+			call_source(
 				x, &list[k], copy + list[k].at / (int64_t)sizeof(*copy));
 		comm_poll();
 	}
 	free(list);
 }
 
-/* After this, the program may change the state that the source reads. */
+/* Copies this rank's blocks. Afterwards the program may change the state that the source reads. */
 static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float *copy)
 {
 	if (w->source_threads)
@@ -252,8 +252,7 @@ static void ckpt_copy(struct ckpt_writing *x, const struct ckpt_write *w, float 
 	x->copy = (const char *)copy;
 }
 
-/* After this number of blocks (of a MiB), writeback is started, so that it overlaps with the copying
- * and hashing of the next blocks. */
+/* Blocks (of a MiB) per start of writeback, which overlaps with copying and hashing the next. */
 enum { FLUSH_BLOCKS = 32 };
 
 struct output {
@@ -262,12 +261,12 @@ struct output {
 	float *rows;	  /* of one block */
 };
 
-static void not_written(struct ckpt_writing *x)
+static void set_write_error(struct ckpt_writing *x)
 {
 	err_errno(&x->why, x->d.path);
 }
 
-/* After an error it still calls the source, which is collective. */
+/* Writes a block. Calls the source even after an error, since it is collective. */
 static void write_block(struct ckpt_writing *x, const struct block *b, void *with)
 {
 	struct output *o = with;
@@ -277,7 +276,7 @@ static void write_block(struct ckpt_writing *x, const struct block *b, void *wit
 	if (!x->copy) {
 		if (is_mine(x, b))
 			rows = o->rows = xrealloc(o->rows, n_bytes);
-		ask_source(x, b, is_mine(x, b) ? o->rows : NULL);
+		call_source(x, b, is_mine(x, b) ? o->rows : NULL);
 		comm_poll();
 	}
 	if (!is_mine(x, b) || x->why.code)
@@ -285,7 +284,7 @@ static void write_block(struct ckpt_writing *x, const struct block *b, void *wit
 	t->xxh3[b->number] = hash_bytes(rows, n_bytes, 0);
 	int64_t at = t->offset + b->number * t->block_rows * t->row_bytes;
 	if (pwrite_all(o->fd, rows, n_bytes, at))
-		not_written(x);
+		set_write_error(x);
 	else if (++o->n_blocks % FLUSH_BLOCKS == 0)
 		sync_file_range(o->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 }
@@ -302,26 +301,26 @@ static void check_block(struct ckpt_writing *x, const struct block *b, void *wit
 		&x->blocks[b->tensor], o->fd, b->number, o->rows, x->d.path, &x->why);
 }
 
-/* With a copy it runs in a thread, so it calls neither MPI nor HDF5. */
+/* Writes this rank's part. With a copy it runs in a thread, so it calls neither MPI nor HDF5. */
 static void write_part(struct ckpt_writing *x)
 {
 	struct output o = {.fd = -1};
 	if (x->part_bytes)
 		o.fd = durable_open(&x->d);
 	if (x->part_bytes && o.fd < 0)
-		not_written(x);
+		set_write_error(x);
 	each_block(x, x->copy != NULL, write_block, &o);
 	if (o.fd >= 0 && !x->why.code && fsync(o.fd))
-		not_written(x);
+		set_write_error(x);
 	each_block(x, true, check_block, &o);
 	free(o.rows);
 	if (o.fd >= 0 && close(o.fd) && !x->why.code)
-		not_written(x);
+		set_write_error(x);
 	if (x->source_error && x->source_error->code)
 		x->why = *x->source_error;
 }
 
-static void *write_behind(void *with)
+static void *write_in_thread(void *with)
 {
 	struct ckpt_writing *x = with;
 	write_part(x);
@@ -329,19 +328,19 @@ static void *write_behind(void *with)
 	return NULL;
 }
 
-/* The thread blocks signals, which are for the main thread. */
+/* Writes this rank's part, in a thread if there is a copy. The main thread gets all signals. */
 static void start_writing(struct ckpt_writing *x)
 {
 	sigset_t all, old;
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old);
-	x->threaded = x->copy && !pthread_create(&x->thread, NULL, write_behind, x);
+	x->threaded = x->copy && !pthread_create(&x->thread, NULL, write_in_thread, x);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (!x->threaded)
-		write_behind(x);
+		write_in_thread(x);
 }
 
-/* Polls meanwhile, so that ranks that wait for this one see that it is alive. */
+/* Waits for this rank's part. Polls, so that waiting ranks detect that this one is alive. */
 static void wait_for_part(struct ckpt_writing *x)
 {
 	while (!ckpt_write_done(x)) {
@@ -364,7 +363,7 @@ static void gather_checksums(struct ckpt_writing *x)
 				.op = COMM_SUM});
 }
 
-static int finish(struct ckpt_writing *x, struct err *e)
+static int finish_file(struct ckpt_writing *x, struct err *e)
 {
 	struct h5 *h;
 	if (h5_reopen(&h, x->d.tmp, e))
@@ -381,7 +380,7 @@ static int finish(struct ckpt_writing *x, struct err *e)
 static void writing_free(struct ckpt_writing *x)
 {
 	if (x->comm->rank == 0)
-		durable_abort(&x->d); /* does nothing after a commit */
+		durable_abort(&x->d); /* (no effect after a commit) */
 	else
 		durable_forget(&x->d);
 	for (int i = 0; i < x->n; i++)
@@ -392,14 +391,14 @@ static void writing_free(struct ckpt_writing *x)
 
 /* ---- sizes, and the complete write ------------------------------------------------ */
 
-static int copies_of(const struct ckpt_write *w, int tensor)
+static int count_copies(const struct ckpt_write *w, int tensor)
 {
 	return w->tensors[tensor].stateless ? 1 : w->n_groups;
 }
 
 int64_t ckpt_bytes(const struct ckpt_write *w)
 {
-	/* Bytes of HDF5's metadata for a file, and for the two datasets of a tensor. */
+	/* Bytes of HDF5 metadata per file, and for the two datasets of a tensor. */
 	enum { A_FILE = 12288, A_TENSOR = 704 };
 	scoped_str vocabulary = {0};
 	if (w->tokenizer)
@@ -411,7 +410,7 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 		    w->n_numbers * (int64_t)sizeof(double);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		n += copies_of(w, i) * (A_TENSOR + data + data / 65536);
+		n += count_copies(w, i) * (A_TENSOR + data + data / 65536);
 	}
 	return n;
 }
@@ -422,11 +421,11 @@ int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t n_bytes = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		int64_t row = ckpt_row_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		all += copies_of(w, i) * n_bytes;
+		all += count_copies(w, i) * n_bytes;
 		longest = max64(longest, row);
 	}
 	int64_t n_bytes = part_bytes(all, w, &begin);
-	/* A block belongs to the part in which it begins. */
+	/* (a block belongs to the part in which it begins) */
 	return n_bytes ? min64(n_bytes + longest, all - begin) : 0;
 }
 
@@ -478,7 +477,7 @@ int ckpt_write_end(struct ckpt_writing *x, struct err *e)
 	if (!rc) {
 		gather_checksums(x);
 		if (x->comm->rank == 0)
-			finish(x, &mine);
+			finish_file(x, &mine);
 		rc = comm_agree(x->comm, &mine);
 	}
 	writing_free(x);

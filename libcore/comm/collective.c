@@ -40,7 +40,7 @@ double bus_whole(int n)
 	return 1;
 }
 
-/* has_place is as in MPI: MPI_Bcast takes one buffer, MPI_Sendrecv two. */
+/* has_place follows MPI: MPI_Bcast takes one buffer, MPI_Sendrecv two. */
 /* clang-format off */
 const struct coll_info coll_table[N_COLL] = {
 	[COLL_ALLREDUCE] = {"allreduce", 1, 1, false, true, {true, true}, bus_allreduce, "2(n-1)/n",
@@ -142,7 +142,7 @@ int comm_agree(struct comm *c, struct err *e)
 	struct err agreed = *e;
 	comm_bcast(c, &agreed, sizeof(agreed), (int)first);
 	*e = agreed;
-	if (!same) /* an error of all ranks needs no rank number */
+	if (!same) /* an error that all ranks share needs no rank number */
 		err_prefix(e, "rank %lld: ", (long long)first);
 	return -1;
 }

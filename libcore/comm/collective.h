@@ -1,4 +1,4 @@
-/* Collectives: one table of them, their types and operations. */
+/* Collectives: their table, element types and reduction operations. */
 #pragma once
 
 #include "comm/comm.h"
@@ -17,7 +17,7 @@ enum comm_type {
 	COMM_E4M3,
 	COMM_E5M2
 };
-/* Their names, as in nccl-tests. */
+/* Names of the types, as in nccl-tests. */
 #define COMM_TYPE_WORDS                                                           \
 	"int8", "uint8", "int32", "uint32", "int64", "uint64", "float", "double", \
 		"half", "bfloat16", "f8e4m3", "f8e5m2"
@@ -25,14 +25,14 @@ enum comm_op { COMM_SUM, COMM_PROD, COMM_MIN, COMM_MAX };
 enum { N_COMM_TYPES = COMM_E5M2 + 1, N_COMM_OPS = COMM_MAX + 1 };
 
 /*
- * MPI has no type of 16 or 8 bits with a fraction, so their operations are ours (mpi_ops.c): two numbers are
- * widened to fp32, reduced, and the result is rounded to the type, to nearest, ties to even, each time that
- * two are reduced. Sums and products of fp8 that are too large become the largest number.
+ * MPI has no 16- or 8-bit floating-point types, so mpi_ops.c implements their reductions: each
+ * step widens two values to fp32, reduces them, and rounds the result to the type (to nearest,
+ * ties to even). fp8 sums and products that overflow become the largest finite value.
  */
 struct comm_type_info {
 	int bytes;
 	bool is_floating, is_signed;
-	int dtype; /* of kernels/dtype.h; -1: integers and double */
+	int dtype; /* as in kernels/dtype.h; -1: integers and double */
 };
 extern const struct comm_type_info comm_type_table[N_COMM_TYPES];
 size_t comm_type_bytes(enum comm_type t);
@@ -51,7 +51,7 @@ enum coll {
 	N_COLL
 };
 
-/* Separate buffers for input and result, or one. */
+/* Separate input and result buffers, or one buffer for both. */
 enum coll_place { COLL_OUT_OF_PLACE, COLL_IN_PLACE, N_COLL_PLACES };
 
 /*
@@ -70,18 +70,18 @@ struct coll_info {
 };
 extern const struct coll_info coll_table[N_COLL];
 
-/* Bus bandwidth where each rank sends all but its own share, or all. */
+/* Bus bandwidth factors: each rank sends everything except its own share, or everything. */
 double bus_share(int ranks);
 double bus_whole(int ranks);
-/* Blocks of the larger of a rank's two buffers. */
+/* Number of blocks in the larger of a rank's two buffers. */
 int coll_blocks(const struct coll_info *i, int ranks);
-/* The bytes of that buffer, called size in nccl-tests. */
+/* Bytes of the larger buffer ("size" in nccl-tests). */
 int64_t coll_bytes(enum coll what, int ranks, int64_t count, enum comm_type t);
 
 /*
- * In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. In an allgather,
- * gather and scatter, the block of rank r is number r, before and after. A reducescatter writes its
- * result to block 0, and the others are undefined, as with MPI.
+ * In place, `recv` is the only buffer and holds coll_blocks() blocks on every rank. In an
+ * allgather, gather or scatter, block r belongs to rank r, before and after. A reducescatter
+ * writes its result to block 0 and leaves the other blocks undefined, as MPI does.
  */
 struct coll_args {
 	const void *send; /* NULL: in place */
@@ -94,11 +94,11 @@ struct coll_args {
 
 /* Collective, blocking; the nonblocking form is comm_enqueue() (requests.h). */
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a);
-/* False with *e set: what transfers the buffers of this group lacks the type. */
+/* Returns false with *e set if the library that transfers this group's buffers lacks the type. */
 bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e);
 /*
- * Collective. Calls the blocking function of MPI, such as MPI_Allreduce, for measurements: it does not
- * give the processor to others while it waits, and neither the watchdog nor the flight record sees it. Host
+ * Collective. Calls MPI's blocking function, such as MPI_Allreduce, for measurements: it does
+ * not yield the processor while it waits, and bypasses the watchdog and the flight record. Host
  * memory only. comm_call_send() and comm_call_recv() are MPI_Send and MPI_Recv of bytes.
  */
 void comm_call(struct comm *c, enum coll what, const struct coll_args *a);

@@ -46,8 +46,8 @@ static struct comm *finish_group(
 	return part;
 }
 
-/* Not by MPI_Comm_split, in which ranks that come early, and those of no part, spin until all have done each
- * of its steps: here they poll, and only the ranks of a part wait for each other. */
+/* Avoids MPI_Comm_split: there, early ranks and ranks without a part spin until every rank has
+ * done each step. Here they poll, and only the ranks of a part wait for each other. */
 struct comm *comm_split(struct comm *c, int color, const char *name)
 {
 	if (c->size == 1)
@@ -84,7 +84,7 @@ void comm_close(struct comm *world)
 		free(world);
 		return;
 	}
-	/* The watchdog covers this barrier, but not MPI_Finalize. Nothing is sent between them. */
+	/* The watchdog covers this barrier, not MPI_Finalize; nothing is sent between the two. */
 	comm_barrier(world);
 	watchdog_end();
 	world->ops->close(world);

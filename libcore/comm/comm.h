@@ -1,15 +1,15 @@
 /*
- * comm: the only callers of MPI and NCCL. This header declares groups of ranks (communicators) and the calls
- * that every floor needs; each of the others has one subject:
+ * comm: the only directory that calls MPI and NCCL. This header declares groups of ranks
+ * (communicators) and the calls that every directory needs. The other headers:
  *   mesh.h        named axes, and the groups along them
  *   collective.h  collectives: their table, types and operations
  *   requests.h    nonblocking collectives and messages
- *   tags.h        the tags of messages, one table for all floors
+ *   tags.h        message tags, one table for all directories
  *   tree.h        the canonical tree of sums of activations over virtual slices
  *   sum.h         exact sums of gradients over a group
  *   shared.h      memory that the ranks of one host share
  *   simulate.h    the time that operations of planned groups would take
- *   comm_internal.h  what a transport implements, for the files of this floor only
+ *   comm_internal.h  the functions of a transport, for the files of this directory only
  *
  * A group of one rank does not call MPI; that is the only place where "degree 1" is a special case.
  * Calls marked *collective* must be made by every rank of the group, in the same order. A failing
@@ -25,33 +25,31 @@ struct device;
 
 struct comm {
 	int rank, size;
-	char name[24];	 /* of the axis: "world", "dp", ... */
+	char name[24];	 /* axis name: "world", "dp", ... */
 	int color;	 /* distinguishes groups of the same name */
 	uint64_t seq;	 /* number of operations begun, the same on all ranks */
-	uint64_t n_sums; /* number of exact sums begun, likewise */
+	uint64_t n_sums; /* number of exact sums begun, the same on all ranks */
 	const struct comm_ops *ops; /* NULL: a group of one rank, or a planned group */
 	void *impl;
-	struct nccl_group *nccl; /* NULL: MPI also transfers what is in device memory */
+	struct nccl_group *nccl; /* NULL: MPI also transfers device memory */
 	bool shares;  /* all ranks are on one host and can map each other's memory */
-	bool planned; /* of comm_planned() */
+	bool planned; /* created by comm_planned() */
 	int64_t sent; /* bytes that this rank has sent in the group */
 };
 
-/* Collective. The group of all ranks. MPI is initialised if a launcher's variables are set
- * (PMI_RANK, PMI_ID, PMI_FD, PMIX_RANK, or Slurm's with several tasks), or with PT_MPI=yes; never
- * with PT_MPI=no. */
+/* Collective. The group of all ranks. MPI is initialized if a launcher has set PMI_RANK, PMI_ID,
+ * PMI_FD, PMIX_RANK, or Slurm's variables with several tasks, or with PT_MPI=yes. */
 struct comm *comm_open(void);
-/* A group of this rank alone. */
+/* A group that contains only this rank. */
 struct comm *comm_self(const char *name);
-/* A group for plans: its operations send nothing and count the bytes in `sent`. */
+/* A group for plans: its operations send nothing but count the bytes in `sent`. */
 struct comm *comm_planned(const char *name, int rank, int size, bool shares);
-/* Collective. Ranks of one color form a group, ordered by their rank in c; a rank with
- * color -1 gets NULL. */
+/* Collective. Ranks of one color form a group, ordered by rank in c; color -1: NULL. */
 struct comm *comm_split(struct comm *c, int color, const char *name);
-/* Collective. A group of the same ranks, whose messages are apart. It is faster than a split, where ranks
- * that wait for others keep their processors. */
+/* Collective. A group of the same ranks with its own messages. Faster than a split, in which
+ * waiting ranks keep their processors. */
 struct comm *comm_dup(struct comm *c, const char *name);
-/* Collective. Frees a group of comm_split() or comm_dup(). */
+/* Collective. Frees a group from comm_split() or comm_dup(). */
 void comm_free(struct comm *c);
 /* Collective. Ends MPI. */
 void comm_close(struct comm *world);
@@ -60,20 +58,20 @@ void comm_close(struct comm *world);
  * that these may use together (a launcher may have bound each rank to a few of them). */
 struct comm_place {
 	char host[64];
-	int rank; /* of the world */
+	int rank; /* in the world */
 	int local_rank, local_size, n_hosts, processors;
-	int host_ranks; /* each host has so many consecutive ranks; 0: not so, or there is one host */
+	int host_ranks; /* consecutive ranks on each host; 0: irregular, or a single host */
 	bool shares; /* the ranks of a host can share memory; false with PT_SHARED=no */
 };
-/* Set by comm_open(). PT_HOST_RANKS=N: as if each N consecutive ranks were on a host of their own. */
+/* Set by comm_open(). PT_HOST_RANKS=N pretends that hosts have N consecutive ranks. */
 const struct comm_place *comm_place(void);
-/* From now on plans are for hosts of so many ranks. */
+/* Sets the number of ranks per host for later plans, and whether they share memory. */
 void comm_plan_hosts(int host_ranks, bool shares);
-const char *comm_version(void); /* "MPICH 4.0.2"; works without MPI running, too */
+const char *comm_version(void); /* "MPICH 4.0.2"; MPI need not be running */
 
 /* ---- collective.c: blocking collectives on a few values ----------------------------- */
 
-/* All are collective, and return when they are complete. */
+/* All are collective and blocking. */
 void comm_barrier(struct comm *c);
 void comm_bcast(struct comm *c, void *p, int64_t n_bytes, int root);
 void comm_bcast_str(struct comm *c, struct str *s, int root);
@@ -83,15 +81,15 @@ int64_t comm_min_i64(struct comm *c, int64_t v);
 /* all[rank] = each rank's n_bytes */
 void comm_allgather(struct comm *c, const void *mine, void *all, int64_t n_bytes);
 /*
- * Error agreement: if any rank failed, every rank gets the error of the lowest rank that failed,
- * prefixed with its number unless all have the same, and -1. Required before the next collective
- * after any operation that may fail on one rank only.
+ * Error agreement: if any rank failed, every rank gets the error of the lowest rank that
+ * failed, prefixed with that rank's number unless all ranks have the same error, and -1.
+ * Required before the next collective after any operation that may fail on one rank only.
  */
 int comm_agree(struct comm *c, struct err *e);
 
 /* ---- requests.c: progress ----------------------------------------------------------- */
 
-/* Background work: a function that all waits and comm_poll() call until it is removed. */
+/* Adds background work: a function that all waits and comm_poll() call until it is removed. */
 void comm_background(void (*poll)(void *), void *with);
 void comm_background_end(void (*poll)(void *), void *with);
 /* Makes progress on background communication; never waits. */
@@ -99,60 +97,60 @@ void comm_poll(void);
 /* False with PT_OVERLAP=no: communication that could overlap with computation is completed at once,
  * to measure what overlap saves. The order of operations depends on it, so all ranks agree. */
 bool comm_overlaps(void);
-/* Changes it, for plans. */
+/* Sets what comm_overlaps() returns, for plans. */
 void comm_plan_overlap(bool on);
 /* Seconds that this rank has spent in waits since it started. */
 double comm_waited(void);
 
 /* ---- device.c: the memory of a device -------------------------------------------------- */
 
-/* What transfers device memory. auto: NCCL, if it can be opened and each rank has its own GPU, or
- * NCCL_HOSTID is set, with which ranks may share one. */
+/* The library that transfers device memory. auto: NCCL, if it can be opened and each rank has
+ * its own GPU (or NCCL_HOSTID is set, which lets ranks share a GPU). */
 enum comm_library { COMM_AUTO, COMM_NCCL, COMM_MPI };
 #define COMM_LIBRARY_WORDS "auto", "nccl", "mpi"
 
 /*
- * Collective. From now on buffers of messages and collectives may be in this device's arenas
- * (device_arena()), in this group and in those that are split from it. Memory that ranks share is always
- * host memory. -1 with *e set, on all ranks: NCCL was asked for and cannot be used, or does not start.
+ * Collective. Allows buffers in this device's arenas (device_arena()), in this group and in groups
+ * split from it. Shared memory is always host memory. Returns -1 with *e set, on all ranks, if
+ * NCCL was requested but does not start.
  */
 int comm_device_open(
 	struct comm *c, struct device *d, enum comm_library which, struct err *e);
-/* Collective over `from`: the same for a group that was split from it before; NULL: this rank is in none. */
+/* Collective over `from`. Gives NCCL to `part`, split from it earlier; NULL: in no part. */
 void comm_device_part(struct comm *from, struct comm *part);
-/* Collective. Makes the connections of a group with NCCL between neighbouring ranks, in a ring, which
- * otherwise wait for each other when they are first used. */
+/* Collective. In a group with NCCL, connects neighboring ranks in a ring. Otherwise they would
+ * wait for each other when a connection is first used. */
 void comm_connect(struct comm *c);
-/* Collective over all groups. Until then the device must be open. */
+/* Collective over all groups. The device must stay open until this call. */
 void comm_device_close(void);
-/* Collective. device_arena(), in a group with NCCL from memory that NCCL transfers without copies of its
- * own: registered, and from 2.27 on as a symmetric window. The group must not be closed before. */
+/* Collective. Like device_arena(); in a group with NCCL, the memory is registered (from 2.27 on as
+ * a symmetric window) for transfers without copies. Release it before the group. */
 struct arena;
 void comm_device_arena(struct comm *c, struct device *d, struct arena *a,
 	const char *name, size_t n_bytes);
 void comm_device_arena_release(struct comm *c, struct device *d, struct arena *a);
-/* Collective. The ranks of this group that have the GPU that device_open() assigns to this rank; 0: it has
- * none. */
+/* Collective. Number of ranks in this group whose GPU is the one that device_open() assigns to
+ * this rank; 0: this rank has no GPU. */
 int comm_gpu_sharers(struct comm *c);
 /* "NCCL 2.28.9", or "MPI". */
 const char *comm_device_library(void);
 
 /* ---- watchdog.c: a time limit for waits ----------------------------------------------- */
 
-/* From now on, a rank that has waited this long ends the job with EX_FAILED and a message that names
- * the operation and the missing ranks. A rank that computes and polls is never missing. 0: no limit.
- * comm_open() sets COMM_WATCHDOG. */
+/* Sets the time limit: a rank that has waited this long ends the job with EX_FAILED and a
+ * message that names the operation and the missing ranks. A rank that computes and polls is
+ * never missing. 0: no limit. comm_open() sets COMM_WATCHDOG. */
 enum { COMM_WATCHDOG = 600 }; /* seconds */
 void comm_watchdog(struct comm *world, double seconds);
-/* Collective. While it is paused, there is no limit, e.g. for reading a pipe. */
+/* Collective. Suspends or restores the limit, e.g. while reading a pipe. */
 void comm_watchdog_pause(bool pause);
 
 /* ---- flight.c: the flight record ------------------------------------------------------ */
 
-/* From now on the last 64 operations of this rank (collectives, sums, sets of messages) are in a text
- * file: number, group, operation, the group's sequence number, bytes, when it began (clock_seconds())
- * and the seconds it took, "-" while it is not complete. `sort -n` orders it. The file is always up
- * to date, and is left behind unless it is closed. -1 with *e set on failure. */
+/* Starts recording the last 64 operations of this rank (collectives, sums, sets of messages) in
+ * a text file: number, group, operation, the group's sequence number, bytes, begin
+ * (clock_seconds()) and duration in seconds, "-" while it is not complete. `sort -n` orders it.
+ * The file is always up to date, and remains unless it is closed. -1 with *e set on failure. */
 int comm_flight_open(const char *path, struct err *e);
-/* Removes the file. Without one it does nothing. */
+/* Removes the file, if one is open. */
 void comm_flight_close(void);

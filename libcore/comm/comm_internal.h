@@ -1,4 +1,4 @@
-/* Shared by the files of comm only: what a transport implements, and device memory. */
+/* Shared by the files of comm only: the functions of a transport, and device memory. */
 #pragma once
 
 #include "comm/requests.h"
@@ -13,11 +13,11 @@ struct comm_ops {
 	void (*call_send)(
 		struct comm *c, const void *p, int64_t n_bytes, int peer, int tag);
 	void (*call_recv)(struct comm *c, void *p, int64_t n_bytes, int peer, int tag);
-	/* Is it complete, in the sense of requests.h? Never waits. */
+	/* Is the request complete, as requests.h defines it? Never waits. */
 	bool (*test)(struct comm *c, struct comm_request *r);
-	/* Takes a message that has arrived, of n_bytes at most; false: there is none. */
+	/* Receives a message of at most n_bytes that has arrived; false: none has. */
 	bool (*take)(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer);
-	/* of these ranks of c, all of which call it */
+	/* Creates a group of these ranks of c; all of them must call it. */
 	struct comm *(*create_group)(struct comm *c, const int *ranks, int n);
 	struct comm *(*dup)(struct comm *c);
 	void (*free)(struct comm *c);
@@ -26,40 +26,40 @@ struct comm_ops {
 
 /* Set by comm_open(). */
 extern struct comm_place comm_here;
-/* More ranks on this host than processors, or PT_CROWDED=yes: waits sleep. */
+/* This host has more ranks than processors, or PT_CROWDED=yes: waits sleep. */
 extern bool comm_crowded;
-/* Yields the processor, or sleeps, in a loop that waits; not in its first turns. */
+/* Yields the processor, or sleeps, in a waiting loop; spins during the first turns. */
 void comm_yield(int turns);
 /* Collective. Reads PT_OVERLAP on all ranks. */
 void comm_read_overlap(struct comm *world);
 
-/* mpi.c: initialises MPI. */
+/* mpi.c: initializes MPI. */
 struct comm *comm_open_mpi(void);
-/* start.c: if all ranks are on this host, MPI need not look for devices; and where they are more than its
- * processors, until _end() this thread pauses again and again, whatever it waits for. */
-void mpi_spare_devices(void);
+/* start.c: lets MPI skip the search for devices if all ranks are on this host. */
+void mpi_skip_device_search(void);
 /* start.c: warns if the shared memory of this host is too small for MPI to start its ranks. */
-void mpi_check_shared_memory(const char *folder);
-void mpi_give_way(void);
-void mpi_give_way_end(void);
-/* progress.c: from now on a thread makes communication progress while this rank computes. Must
+void mpi_check_shared_memory(const char *dir);
+/* start.c: with more ranks than processors, this thread pauses regularly until _end(). */
+void mpi_yield_begin(void);
+void mpi_yield_end(void);
+/* progress.c: starts a thread that makes communication progress while this rank computes. Must
  * be called before the world is split. */
 void comm_progress_thread(struct comm *world);
 
-/* device.c: replaces the buffers of a request that are in device memory by host buffers; and on
- * completion, copies received data to the device. */
+/* device.c: true if p is in device memory. */
 bool staging_needed(const void *p);
-/* Copies within the memory of a device; false: neither is in it. */
+/* Copies within device memory; false: not both are in it. */
 bool device_copy(void *to, const void *from, int64_t n_bytes);
+/* Replaces device buffers of a request with host buffers; the end copies received data back. */
 void staging_begin(const struct comm *c, struct comm_request *r);
 void staging_end(struct comm_request *r);
 
-/* flight.c: records that an operation began, and that it is complete, in the flight record and in the
- * trace. An operation that has not begun may end. */
+/* flight.c: records the begin and the end of an operation in the flight record and in the trace.
+ * operation_end() ignores an operation that has not begun. */
 void operation_begin(struct comm_operation *o, const struct comm *c, const char *name,
 	uint64_t seq, int64_t n_bytes);
 void operation_end(struct comm_operation *o);
-/* The file's path; NULL: there is none. */
+/* The path of the flight record; NULL: none is open. */
 const char *flight_record_path(void);
 
 /* watchdog.c: requests.c calls it when a wait begins, and with NULL when it ends. */

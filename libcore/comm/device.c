@@ -1,7 +1,7 @@
 /*
- * The memory of a device, which NCCL transfers or MPI. MPI cannot access it, so its messages use host
- * buffers (staging). Data to be sent are copied to the host when the request starts; received data are copied
- * to the device when a test finds the request complete, before kernels that are enqueued later.
+ * Device memory, transferred by NCCL or MPI. MPI cannot access it, so its messages use host
+ * buffers (staging). Data to be sent are copied to the host when the request starts. Received data
+ * are copied to the device when a test finds the request complete.
  */
 #include "comm/comm_internal.h"
 #include "comm/nccl.h"
@@ -11,7 +11,7 @@ static struct device *device;
 
 /* ---- NCCL -------------------------------------------------------------------------- */
 
-/* While the host waits for the device, the watchdog sees the operation that the device waits for. */
+/* While the host waits, passes the operation of the device to the watchdog. */
 static void poll_device(bool waits)
 {
 	static struct comm_what what;
@@ -26,7 +26,7 @@ static void poll_device(bool waits)
 		comm_poll();
 }
 
-/* Whether this rank can use NCCL; *e tells why not. */
+/* Returns true if this rank can use NCCL, else false with the reason in *e. */
 static bool can_use_nccl(const struct device *d, struct err *e)
 {
 	const char *host = getenv("NCCL_HOSTID");
@@ -34,8 +34,8 @@ static bool can_use_nccl(const struct device *d, struct err *e)
 		err_set(e, EX_USAGE, "--comm nccl needs GPUs");
 	else if (d->sharers > 1 && !(host && *host))
 		err_set(e, EX_USAGE,
-			"%d ranks share a GPU, and NCCL needs one for each; for tests, "
-			"NCCL_HOSTID, different for each rank, lets them share it",
+			"%d ranks share a GPU, but NCCL needs one per rank; for tests, "
+			"a different NCCL_HOSTID on each rank lets them share it",
 			d->sharers);
 	else
 		nccl_library(e);
@@ -62,7 +62,7 @@ int comm_device_open(
 		return -1;
 	}
 	if (c->rank == 0 && usable)
-		warn("GPUs exchange data by MPI: %s; NCCL_DEBUG=INFO tells more",
+		warn("GPUs exchange data by MPI: %s; NCCL_DEBUG=INFO shows details",
 			why.msg);
 	else if (c->rank == 0)
 		info("GPUs exchange data by MPI: %s", why.msg);
@@ -114,7 +114,7 @@ bool device_copy(void *to, const void *from, int64_t n_bytes)
 	return true;
 }
 
-/* The bytes of a request's two buffers; a message has one. */
+/* Computes the bytes of a request's input and result buffers; a message has only one buffer. */
 static void buffer_bytes(
 	const struct comm *c, const struct comm_request *r, int64_t *in, int64_t *out)
 {
@@ -129,8 +129,7 @@ static void buffer_bytes(
 		*out = block * c->size;
 }
 
-/* The previous contents of a collective's result buffer are staged too, because some ranks get no
- * result, or only a part. */
+/* Stages the old contents of the result buffer too: some ranks get no result, or only a part. */
 void staging_begin(const struct comm *c, struct comm_request *r)
 {
 	struct coll_args *a = &r->a;

@@ -1,7 +1,6 @@
 /*
- * The flight record: the last operations of this rank, in a text file that is always up to date,
- * since it is mapped into memory: it is there when the watchdog ends the job, and also when a rank
- * hangs or is killed.
+ * The flight record: the last operations of this rank in a text file. It is mapped into memory, so
+ * it is up to date even if the watchdog ends the job, or a rank hangs or is killed.
  */
 #include "base/file.h"
 #include "base/trace.h"
@@ -15,22 +14,22 @@
 enum { RECORDS = 64, WIDTH = 112, FILE_BYTES = (RECORDS + 1) * WIDTH };
 
 static struct {
-	char *path, *line;     /* line: of the mapped file; NULL: no record */
+	char *path, *line;     /* line: the mapped file; NULL: no record */
 	uint64_t n;	       /* operations so far */
 	double begun[RECORDS]; /* the clock at the beginning of each */
 } flight;
 
-/* The columns of a line: texts begin there, numbers end there. */
+/* The columns of a line: where texts begin and where numbers end. */
 enum { GROUP = 9, OPERATION = 25, OPERATION_MAX = 14, SECONDS = 81 };
 enum { NUMBER_END = 8, SEQUENCE_END = 48, BYTES_END = 63, BEGUN_END = 80 };
 
-static char *line_of(uint64_t number)
+static char *record_line(uint64_t number)
 {
 	return flight.line + (1 + (int64_t)(number % RECORDS)) * WIDTH;
 }
 
-/* Writes v so that it ends at `end`, and returns where it begins. printf() would take longer than
- * a small message does. */
+/* Writes v so that it ends at `end`; returns its begin. printf() is slower than a small
+ * message. */
 static char *put_digits(char *end, uint64_t v, int min_digits)
 {
 	for (; v || min_digits > 0; v /= 10, min_digits--)
@@ -38,7 +37,7 @@ static char *put_digits(char *end, uint64_t v, int min_digits)
 	return end;
 }
 
-/* Puts seconds, with six decimals. */
+/* Writes seconds with six decimals; see put_digits(). */
 static char *put_seconds(char *end, double seconds)
 {
 	uint64_t us = seconds > 0 ? (uint64_t)(seconds * 1e6) : 0;
@@ -54,7 +53,7 @@ int comm_flight_open(const char *path, struct err *e)
 	int fd = file_open_plain(path, O_RDWR | O_CREAT);
 	if (fd < 0)
 		return err_errno(e, path);
-	/* written, so that a full disk is noticed now */
+	/* writes the whole file, so that a full disk is detected now */
 	void *map = MAP_FAILED;
 	if (!ftruncate(fd, 0) && !write_all(fd, empty, sizeof(empty)))
 		map = mmap(NULL, FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -90,13 +89,13 @@ const char *flight_record_path(void)
 	return flight.path;
 }
 
-/* Returns the number of the operation; 0: there is no record. */
+/* Returns the number of the operation; 0: the flight record is not open. */
 static uint64_t record_begin(
 	const struct comm *c, const char *operation, uint64_t seq, int64_t n_bytes)
 {
 	if (!flight.line)
 		return 0;
-	char *line = line_of(++flight.n);
+	char *line = record_line(++flight.n);
 	double now = clock_seconds();
 	flight.begun[flight.n % RECORDS] = now;
 	memset(line, ' ', WIDTH - 1);
@@ -116,7 +115,7 @@ static void record_end(uint64_t number)
 	if (!flight.line || !number || number + RECORDS <= flight.n)
 		return;
 	char *begin = put_seconds(end, clock_seconds() - flight.begun[number % RECORDS]);
-	memcpy(line_of(number) + SECONDS, begin, (size_t)(end - begin));
+	memcpy(record_line(number) + SECONDS, begin, (size_t)(end - begin));
 }
 
 void operation_begin(struct comm_operation *o, const struct comm *c, const char *name,

@@ -42,7 +42,7 @@ int mesh_resolve(
 		degree[rest] = (int)(ranks / product);
 	else if (rest >= 0)
 		rc = err_set(e, EX_USAGE,
-			"%d ranks are no multiple of %s: nothing whole is left for %s",
+			"%d ranks are not a multiple of %s; %s cannot take the rest",
 			ranks, degrees.s, axis_names[rest]);
 	else if (product != ranks)
 		rc = err_set(e, EX_USAGE, "%s is %lld rank%s, and there %s %d",
@@ -83,7 +83,7 @@ int mesh_link(int degree, int first, int way)
 	return 1 + MESH_LINK_WAYS * set + way;
 }
 
-/* The first position of the pair that this one belongs to; -1: it belongs to none of this set. */
+/* Returns the first position of the pair in this set that contains `at`; -1: no pair does. */
 static int first_of_link(int degree, int links, int at)
 {
 	int before = (at + degree - 1) % degree, way = (links - 1) % MESH_LINK_WAYS;
@@ -92,8 +92,8 @@ static int first_of_link(int degree, int links, int at)
 	return mesh_link(degree, before, way) == links ? before : -1;
 }
 
-/* Equal for the ranks of one group, of all hosts. */
-static int color_of_all(const struct mesh *m, struct mesh_part part, int rank)
+/* Returns a color that is equal for the ranks of one group, ignoring part.hosts. */
+static int color_ignoring_hosts(const struct mesh *m, struct mesh_part part, int rank)
 {
 	int at[N_AXES], color = 0;
 	mesh_place(m->degree, rank, at);
@@ -113,14 +113,14 @@ static int color_of_all(const struct mesh *m, struct mesh_part part, int rank)
 	return color;
 }
 
-/* The place of a rank among its group's ranks of its host; *n: their number. */
+/* Returns the position of a rank among its group's *n ranks on its host. */
 static int place_in_host(const struct mesh *m, struct mesh_part part, int rank, int *n)
 {
 	int first = rank - rank % m->host_ranks, place = 0;
-	int color = color_of_all(m, part, rank);
+	int color = color_ignoring_hosts(m, part, rank);
 	*n = 0;
 	for (int r = first; r < first + m->host_ranks; r++) {
-		if (color_of_all(m, part, r) != color)
+		if (color_ignoring_hosts(m, part, r) != color)
 			continue;
 		place += r < rank;
 		++*n;
@@ -135,7 +135,7 @@ int mesh_host_run(const struct mesh *m, struct mesh_part part)
 		return 0;
 	scoped_ptr int *color = xcalloc((size_t)ranks, sizeof(*color));
 	for (int r = 0; r < ranks; r++) {
-		color[r] = color_of_all(m, part, r);
+		color[r] = color_ignoring_hosts(m, part, r);
 		all += color[r] == color[0];
 	}
 	for (int r = 0; r < ranks && run >= 0; r++) {
@@ -147,10 +147,10 @@ int mesh_host_run(const struct mesh *m, struct mesh_part part)
 	return run < all && run > 1 ? run : 0;
 }
 
-/* Equal for the ranks of one group. */
+/* Returns a color that is equal for the ranks of one group. */
 static int color_of(const struct mesh *m, struct mesh_part part, int rank)
 {
-	int color = color_of_all(m, part, rank), n;
+	int color = color_ignoring_hosts(m, part, rank), n;
 	if (part.hosts == HOSTS_THIS)
 		return color * (mesh_ranks(m->degree) / m->host_ranks) +
 		       rank / m->host_ranks;
@@ -186,7 +186,7 @@ static bool is_whole(const struct mesh *m, struct mesh_part part)
 }
 
 /* Do all ranks of a group share memory? */
-static bool shares(const struct mesh *m, struct mesh_part part)
+static bool shares_memory(const struct mesh *m, struct mesh_part part)
 {
 	int *ranks, n = mesh_members(m, part, &ranks);
 	bool one = !m->host_ranks ||
@@ -201,7 +201,7 @@ static struct comm *plan_group(struct mesh *m, struct mesh_part part, const char
 	int n = mesh_members(m, part, &ranks);
 	while (ranks[mine] != rank)
 		mine++;
-	struct comm *c = comm_planned(name, mine, n, shares(m, part));
+	struct comm *c = comm_planned(name, mine, n, shares_memory(m, part));
 	simulate_group(c, ranks);
 	free(ranks);
 	return c;
@@ -218,7 +218,7 @@ static struct comm *make_group(struct mesh *m, struct mesh_part part, const char
 			? comm_dup(m->world, name)
 			: comm_split(m->world,
 				  color_of(m, part, mesh_rank(m->degree, m->at)), name);
-	c->shares = shares(m, part);
+	c->shares = shares_memory(m, part);
 	return c;
 }
 
@@ -258,8 +258,8 @@ struct comm *mesh_group(struct mesh *m, struct mesh_part part)
 	return m->groups[m->n_groups - 1].c;
 }
 
-/* Finds those of the job, or of one of equal parts of it, as workers of local SGD are: all parts get the same answer,
- * since they must sum the same pieces. */
+/* Finds the host layout of the world, which is the whole job or one of equal parts of it (a
+ * worker of local SGD). All parts get the same layout, since they must sum the same pieces. */
 static void find_hosts(struct mesh *m)
 {
 	const struct comm_place *place = comm_place();
@@ -343,7 +343,7 @@ void mesh_name(const int degree[N_AXES], struct str *out)
 		str_puts(out, "dp=1");
 }
 
-static const char *range(char text[32], int first, int last)
+static const char *print_range(char text[32], int first, int last)
 {
 	if (first == last)
 		snprintf(text, 32, "%d", first);
@@ -352,7 +352,7 @@ static const char *range(char text[32], int first, int last)
 	return text;
 }
 
-/* Consecutive ranks [r, r + n): all along cp and tp, or if both are 1, along one other axis. */
+/* Draws the ranks [r, r + n): all along cp and tp, or if both are 1, along one other axis. */
 static void draw_line(const int degree[N_AXES], int r, int n, struct str *out)
 {
 	int first[N_AXES], last[N_AXES];
@@ -361,10 +361,10 @@ static void draw_line(const int degree[N_AXES], int r, int n, struct str *out)
 	mesh_place(degree, r + n - 1, last);
 	for (int a = AXIS_PP; a <= AXIS_FSDP; a++)
 		str_printf(out, "%s %-3s%s", axis_names[a],
-			range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
+			print_range(text, first[a], last[a]), a < AXIS_FSDP ? " " : "");
 	if (degree[AXIS_CP] * degree[AXIS_TP] == 1) {
-		str_printf(
-			out, "  cp 0: rank%s %s\n", plural(n), range(text, r, r + n - 1));
+		str_printf(out, "  cp 0: rank%s %s\n", plural(n),
+			print_range(text, r, r + n - 1));
 		return;
 	}
 	for (int i = r; i < r + n; i++) {
@@ -378,8 +378,8 @@ static void draw_line(const int degree[N_AXES], int r, int n, struct str *out)
 	str_putc(out, '\n');
 }
 
-/* One line for each run of consecutive ranks along cp and tp, or along the last axis with several
- * ranks. If they are many, only the first lines and the last. */
+/* Draws one line per run of consecutive ranks along cp and tp, or along the last axis with several
+ * ranks. If there are many runs, draws only the first lines and the last. */
 void mesh_draw(const int degree[N_AXES], struct str *out)
 {
 	enum { MAX_LINES = 16, BEGIN = 8 };

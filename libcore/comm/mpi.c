@@ -4,8 +4,8 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(int64_t), "a request fits in a handle");
 
-/* MPI's error does not name the operation; `w` does, even if a later test reports the error. */
-static void check(const struct comm *c, int rc, const struct comm_what *w)
+/* Ends the program on an error. `w` names the operation, even if a later test reports the error. */
+static void check_mpi(const struct comm *c, int rc, const struct comm_what *w)
 {
 	char text[MPI_MAX_ERROR_STRING];
 	int len = 0;
@@ -17,11 +17,11 @@ static void check(const struct comm *c, int rc, const struct comm_what *w)
 		text);
 }
 
-/* For calls that are complete when they return. */
+/* Checks a call that is complete when it returns. */
 #define CHECK(c, call, name, bytes) \
-	check(c, call, &(struct comm_what){(name), (int64_t)(bytes), (c)->seq})
+	check_mpi(c, call, &(struct comm_what){(name), (int64_t)(bytes), (c)->seq})
 
-static MPI_Comm mpi_of(const struct comm *c)
+static MPI_Comm mpi_comm_of(const struct comm *c)
 {
 	return *(const MPI_Comm *)c->impl;
 }
@@ -33,7 +33,7 @@ static void add_handle(struct comm_request *r, MPI_Request m)
 	memcpy(&r->handle[r->n_handles++], &m, sizeof(m));
 }
 
-/* The send first: see comm_send(). */
+/* Sends first; see comm_send(). */
 static int start_ring(MPI_Comm m, const struct comm *c, struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
@@ -49,17 +49,17 @@ static int start_ring(MPI_Comm m, const struct comm *c, struct comm_request *r)
 	return rc;
 }
 
-/* This rank's block of a gather or scatter in place: the root's stays where it is. */
+/* Returns this rank's block of a gather or scatter in place; the root's block stays where it is. */
 static void *own_block(const struct comm *c, const struct coll_args *a)
 {
 	int64_t at = c->rank * a->count * (int64_t)comm_type_bytes(a->type);
 	return c->rank == a->root ? MPI_IN_PLACE : (char *)a->recv + at;
 }
 
-/* MPI's two calls for one collective: with a request, and without. */
+/* Calls the nonblocking form of a collective if there is a request q, else the blocking form. */
 #define EITHER(start, call, ...) (q ? start(__VA_ARGS__, q) : call(__VA_ARGS__))
 
-/* q: where the request is put; NULL: it is complete on return. */
+/* Starts a collective and stores its request in *q; q is NULL: returns when it is complete. */
 static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 	const struct coll_args *a, MPI_Request *q)
 {
@@ -102,7 +102,7 @@ static int run_collective(MPI_Comm m, const struct comm *c, enum coll what,
 static int start_one(const struct comm *c, struct comm_request *r)
 {
 	MPI_Request q;
-	MPI_Comm m = mpi_of(c);
+	MPI_Comm m = mpi_comm_of(c);
 	const struct coll_args *a = &r->a;
 	int rc;
 	if (r->kind == COMM_COLLECTIVE && r->coll == COLL_SENDRECV)
@@ -128,7 +128,7 @@ static int call_ring(MPI_Comm m, const struct comm *c, const struct coll_args *a
 
 static void mpi_call(struct comm *c, enum coll what, const struct coll_args *a)
 {
-	MPI_Comm m = mpi_of(c);
+	MPI_Comm m = mpi_comm_of(c);
 	bool ring = what == COLL_SENDRECV;
 	mpi_lock();
 	CHECK(c, ring ? call_ring(m, c, a) : run_collective(m, c, what, a, NULL),
@@ -140,7 +140,8 @@ static void mpi_call_send(
 	struct comm *c, const void *p, int64_t n_bytes, int peer, int tag)
 {
 	mpi_lock();
-	CHECK(c, MPI_Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c)), "send", n_bytes);
+	CHECK(c, MPI_Send_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_comm_of(c)), "send",
+		n_bytes);
 	mpi_unlock();
 }
 
@@ -148,7 +149,8 @@ static void mpi_call_recv(struct comm *c, void *p, int64_t n_bytes, int peer, in
 {
 	mpi_lock();
 	CHECK(c,
-		MPI_Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_of(c), MPI_STATUS_IGNORE),
+		MPI_Recv_c(p, n_bytes, MPI_BYTE, peer, tag, mpi_comm_of(c),
+			MPI_STATUS_IGNORE),
 		"receive", n_bytes);
 	mpi_unlock();
 }
@@ -158,7 +160,7 @@ static void mpi_start(struct comm *c, struct comm_request *r, int n)
 	int handles = 0;
 	mpi_lock();
 	for (int i = 0; i < n; i++) {
-		check(c, start_one(c, &r[i]), &r[i].what);
+		check_mpi(c, start_one(c, &r[i]), &r[i].what);
 		handles += r[i].n_handles;
 	}
 	mpi_count_handles(handles);
@@ -173,7 +175,7 @@ static bool mpi_test(struct comm *c, struct comm_request *r)
 		MPI_Request q;
 		int64_t *handle = &r->handle[r->n_handles - 1];
 		memcpy(&q, handle, sizeof(q));
-		check(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), &r->what);
+		check_mpi(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), &r->what);
 		memcpy(handle, &q, sizeof(q));
 		r->n_handles -= done != 0;
 	}
@@ -184,22 +186,23 @@ static bool mpi_test(struct comm *c, struct comm_request *r)
 
 static bool mpi_take(struct comm *c, void *p, int64_t n_bytes, int tag, int *peer)
 {
-	int there;
+	int arrived;
 	MPI_Status s;
 	mpi_lock();
-	CHECK(c, MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi_of(c), &there, &s), "probe", 0);
-	if (there) {
+	CHECK(c, MPI_Iprobe(MPI_ANY_SOURCE, tag, mpi_comm_of(c), &arrived, &s), "probe",
+		0);
+	if (arrived) {
 		*peer = s.MPI_SOURCE;
-		CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_of(c), &s),
+		CHECK(c, MPI_Recv_c(p, n_bytes, MPI_BYTE, *peer, tag, mpi_comm_of(c), &s),
 			"receive", n_bytes);
 	}
 	mpi_unlock();
-	return there;
+	return arrived;
 }
 
 static const struct comm_ops mpi_ops;
 
-static struct comm *wrap(MPI_Comm m)
+static struct comm *wrap_comm(MPI_Comm m)
 {
 	struct comm *c = xcalloc(1, sizeof(*c));
 	c->impl = xmalloc(sizeof(m));
@@ -216,12 +219,12 @@ static struct comm *mpi_create_group(struct comm *c, const int *ranks, int n)
 	MPI_Comm m;
 	MPI_Group all, part;
 	mpi_lock();
-	CHECK(c, MPI_Comm_group(mpi_of(c), &all), "split", 0);
+	CHECK(c, MPI_Comm_group(mpi_comm_of(c), &all), "split", 0);
 	CHECK(c, MPI_Group_incl(all, n, ranks, &part), "split", 0);
-	CHECK(c, MPI_Comm_create_group(mpi_of(c), part, TAG_SPLIT, &m), "split", 0);
+	CHECK(c, MPI_Comm_create_group(mpi_comm_of(c), part, TAG_SPLIT, &m), "split", 0);
 	MPI_Group_free(&part);
 	MPI_Group_free(&all);
-	struct comm *made = wrap(m);
+	struct comm *made = wrap_comm(m);
 	mpi_unlock();
 	return made;
 }
@@ -232,12 +235,12 @@ static struct comm *mpi_dup(struct comm *c)
 	MPI_Request q;
 	int done = 0;
 	mpi_lock();
-	CHECK(c, MPI_Comm_idup(mpi_of(c), &m, &q), "dup", 0);
+	CHECK(c, MPI_Comm_idup(mpi_comm_of(c), &m, &q), "dup", 0);
 	for (int turns = 0; !done; turns++) {
 		CHECK(c, MPI_Test(&q, &done, MPI_STATUS_IGNORE), "dup", 0);
 		comm_yield(turns);
 	}
-	struct comm *same = wrap(m);
+	struct comm *same = wrap_comm(m);
 	mpi_unlock();
 	return same;
 }
@@ -251,8 +254,7 @@ static void mpi_free(struct comm *c)
 	free(c);
 }
 
-/* On an abort, MPICH's launcher drops output that it has not read yet; the pause lets it read the
- * error message. */
+/* Pauses before the abort, since MPICH's launcher drops output that it has not read yet. */
 static void mpi_abort(int code)
 {
 	clock_sleep(0.2);
@@ -262,19 +264,19 @@ static void mpi_abort(int code)
 
 void mpi_progress(struct comm *world)
 {
-	int there;
+	int arrived;
 	CHECK(world,
-		MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi_of(world), &there,
+		MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, mpi_comm_of(world), &arrived,
 			MPI_STATUS_IGNORE),
 		"probe", 0);
 }
 
 /*
- * MPI_Finalize of MPICH closes all connections, then waits in a barrier of the launcher, in which
- * (before 4.2) it makes no progress: a rank that begins to close its connections later then waits
- * forever (pmodels/mpich#6596; seen with UCX over TCP, in one of twenty runs, and in three of seven beside other
- * work). So on several hosts a rank only says to its launcher that it ends. Where that is not hydra, a pause
- * makes all ranks begin at about the same time, so that each still answers the others.
+ * Finalizes MPI. MPICH's MPI_Finalize closes all connections, then waits in a barrier of the
+ * launcher. Before 4.2 it makes no progress there, so a rank that closes its connections later
+ * waits forever (pmodels/mpich#6596; with UCX over TCP in one of twenty runs, and in three of
+ * seven on a busy machine). So on several hosts a rank only notifies its launcher. If that is not
+ * hydra, a pause makes all ranks begin at about the same time, so that each still answers.
  */
 static void finalize(void)
 {
@@ -283,9 +285,9 @@ static void finalize(void)
 			return;
 		clock_sleep(0.05);
 	}
-	mpi_give_way();
+	mpi_yield_begin();
 	MPI_Finalize();
-	mpi_give_way_end();
+	mpi_yield_end();
 }
 
 static void mpi_close(struct comm *world)
@@ -296,7 +298,7 @@ static void mpi_close(struct comm *world)
 	die_hook = NULL;
 	mpi_ops_free();
 	launch_stops(false);
-	if (!launch_over()) /* MPI would wait for others that were killed with it */
+	if (!launch_over()) /* else MPI would wait for ranks that were killed */
 		finalize();
 }
 
@@ -319,21 +321,21 @@ struct comm *comm_open_mpi(void)
 	launch_bind();
 	launch_clear("/dev/shm");
 	mpi_check_shared_memory("/dev/shm");
-	mpi_spare_devices();
-	mpi_give_way();
+	mpi_skip_device_search();
+	mpi_yield_begin();
 	rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
-	mpi_give_way_end();
+	mpi_yield_end();
 	if (rc != MPI_SUCCESS)
-		die(EX_FAILED, "MPI does not start");
-	struct comm *c = wrap(MPI_COMM_WORLD);
+		die(EX_FAILED, "MPI_Init_thread fails");
+	struct comm *c = wrap_comm(MPI_COMM_WORLD);
 	snprintf(c->name, sizeof(c->name), "world");
 	die_hook = mpi_abort;
 	if (level < MPI_THREAD_SERIALIZED)
 		die(EX_FAILED,
-			"MPI allows no threads (level %d, and %d is needed): files are "
-			"read and written beside its calls",
+			"MPI supports thread level %d, but %d is needed: other threads "
+			"read and write files",
 			level, MPI_THREAD_SERIALIZED);
-	CHECK(c, mpi_ops_create(), "its own types and operations", 0);
+	CHECK(c, mpi_ops_create(), "creation of types and operations", 0);
 	return c;
 }
 

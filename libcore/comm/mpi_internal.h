@@ -5,7 +5,7 @@
 
 #include <mpi.h>
 
-/* mpi_ops.c: MPI's types and operations, and our own where MPI has none. MPI has started. */
+/* mpi_ops.c: MPI's types and operations, and our own where MPI has none. MPI must be running. */
 int mpi_ops_create(void); /* MPI_SUCCESS, or MPI's error */
 void mpi_ops_free(void);
 MPI_Datatype mpi_type(enum comm_type t);
@@ -14,10 +14,10 @@ MPI_Op mpi_op(enum comm_op op, enum comm_type t);
 /* mpi.c: makes progress on requests in flight. */
 void mpi_progress(struct comm *world);
 
-/* progress.c: a thread that has the lock may call MPI. It is held until a blocking call is complete, since that makes
- * progress itself, for other requests too. */
+/* progress.c: a thread must hold the lock to call MPI. Blocking calls hold it until they are
+ * complete, since they make progress on other requests too. */
 void mpi_lock(void);
 void mpi_unlock(void);
-/* So many more handles of requests are under way. */
+/* Adds to the number of request handles in flight. */
 void mpi_count_handles(int more);
-void mpi_progress_end(void); /* of the thread, if there is one */
+void mpi_progress_end(void); /* ends the thread, if it runs */

@@ -1,10 +1,10 @@
-/* The types and operations of MPI, and our own: numbers of 16 and 8 bits, unsigned minima and maxima. */
+/* MPI's types and operations, and our own: 16- and 8-bit floats, unsigned minimum and maximum. */
 #include "comm/mpi_internal.h"
 #include "kernels/dtype_bits.h"
 
 static MPI_Datatype types[N_COMM_TYPES];
 
-/* Has it 16 or 8 bits, with a fraction? MPI gets a type of so many bytes. */
+/* Is it a 16- or 8-bit float? MPI sees these as a contiguous type of that many bytes. */
 static bool is_narrow(enum comm_type t)
 {
 	return comm_type_table[t].is_floating && comm_type_table[t].bytes < 4;
@@ -54,7 +54,7 @@ static void fold_max(void *from, void *to, MPI_Count *n, MPI_Datatype *t)
 	fold_unsigned(from, to, *n, *t, true);
 }
 
-/* ---- numbers of 16 and 8 bits ------------------------------------------------------ */
+/* ---- 16- and 8-bit floats ---------------------------------------------------------- */
 
 static MPI_Op narrow_op[N_COMM_OPS];
 
@@ -72,7 +72,7 @@ static inline float reduce_two(enum comm_op op, float a, float b)
 	}
 }
 
-/* One loop for each type and operation, so that both are constants in it. */
+/* Expands to one loop per type and operation, so that both are constants in it. */
 #define REDUCE(bits, type, op)                                                          \
 	do {                                                                            \
 		const bits *x = from;                                                   \

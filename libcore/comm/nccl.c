@@ -1,14 +1,14 @@
 /*
- * NCCL: collectives and messages between the memories of GPUs. MPI remains the launcher and the control
- * plane: ranks find each other, agree, and send what is in host memory by MPI.
+ * NCCL: collectives and messages between GPU memories. MPI remains the launcher and the control
+ * plane: ranks find each other, agree, and send host memory by MPI.
  *
- * Each group of ranks has a communicator and a stream of its own. The requests of a set that are in
- * device memory are one NCCL group there, which begins after the work that was enqueued before it in the
- * current stream; who waits for them lets the current stream begin after it. The host does not wait for
- * transfers, only until NCCL has enqueued them: at the first use of a connection, until the other rank
- * makes it too. NCCL orders by the order of calls, which is the same on all ranks of a group.
+ * Each group of ranks has its own communicator and stream. The requests of a set that are in
+ * device memory are one NCCL group in that stream. It begins after the work that was enqueued
+ * earlier in the current stream; a wait makes the current stream continue after it. The host waits
+ * only until NCCL has enqueued transfers, which takes until the other rank connects at the first
+ * use. NCCL matches calls by their order, the same on all ranks.
  *
- * NVIDIA's user guide: "Communicator Fault Tolerance" (blocking=0), "Group Calls", "In-place Operations".
+ * See NVIDIA's guide: "Communicator Fault Tolerance", "Group Calls", "In-place Operations".
  */
 #include "comm/nccl_internal.h"
 
@@ -18,14 +18,14 @@ struct nccl nccl;
 
 /* ---- the library ------------------------------------------------------------------- */
 
-#define FIND(type, name, params)                                 \
-	if (!rc && !(at = dlsym(nccl.library, "nccl" #name)))    \
-		rc = err_set(e, EX_FAILED,                       \
-			"%s has no function nccl" #name ", and " \
-			"NCCL 2.19 or later is needed",          \
-			path);                                   \
+#define LOAD(type, name, params)                              \
+	if (!rc && !(at = dlsym(nccl.library, "nccl" #name))) \
+		rc = err_set(e, EX_FAILED,                    \
+			"%s has no function nccl" #name "; "  \
+			"NCCL 2.19 or later is needed",       \
+			path);                                \
 	memcpy(&nccl.name, &at, sizeof(at));
-#define FIND_NEW(type, name, params)            \
+#define LOAD_NEW(type, name, params)            \
 	at = dlsym(nccl.library, "nccl" #name); \
 	memcpy(&nccl.name, &at, sizeof(at));
 
@@ -40,16 +40,16 @@ int nccl_library(struct err *e)
 	nccl.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!nccl.library)
 		return err_set(e, EX_FAILED, "NCCL: %s", dlerror());
-	NCCL_FUNCTIONS(FIND)
-	NCCL_NEW_FUNCTIONS(FIND_NEW)
+	NCCL_FUNCTIONS(LOAD)
+	NCCL_NEW_FUNCTIONS(LOAD_NEW)
 	if (!rc && nccl.GetVersion(&nccl.version) != NCCL_SUCCESS)
 		rc = err_set(e, EX_FAILED, "%s: ncclGetVersion fails", path);
 	if (rc)
 		nccl.version = 0;
 	return rc;
 }
-#undef FIND
-#undef FIND_NEW
+#undef LOAD
+#undef LOAD_NEW
 
 const char *nccl_version(void)
 {
@@ -61,12 +61,12 @@ const char *nccl_version(void)
 	return text;
 }
 
-static NORETURN void fail(const struct nccl_group *g, const char *what, int rc)
+static NORETURN void fail_call(const struct nccl_group *g, const char *what, int rc)
 {
 	const char *detail = g->c ? nccl.GetLastError(g->c) : "";
 	die(EX_FAILED,
-		"NCCL: %s on %s (%d ranks): %s%s%s; NCCL_DEBUG=INFO tells more, and --comm mpi "
-		"does without NCCL",
+		"NCCL: %s on %s (%d ranks): %s%s%s; NCCL_DEBUG=INFO shows details, --comm mpi "
+		"runs without NCCL",
 		what, g->group->name, g->group->size, nccl.GetErrorString(rc),
 		detail && *detail ? ": " : "", detail ? detail : "");
 }
@@ -74,20 +74,20 @@ static NORETURN void fail(const struct nccl_group *g, const char *what, int rc)
 void nccl_check(const struct nccl_group *g, const char *what, int rc)
 {
 	if (rc != NCCL_SUCCESS && rc != NCCL_IN_PROGRESS)
-		fail(g, what, rc);
+		fail_call(g, what, rc);
 }
 
 /* ---- communicators ------------------------------------------------------------------ */
 
-/* The error of this communicator; NCCL_IN_PROGRESS: a call is not complete on the host. */
+/* Returns the error of this communicator; NCCL_IN_PROGRESS: a call is not complete on the host. */
 static int state_of(const struct nccl_group *g)
 {
 	int error = NCCL_SUCCESS, rc = nccl.CommGetAsyncError(g->c, &error);
 	return rc == NCCL_SUCCESS ? error : rc;
 }
 
-/* Returns the communicator's error. No background work runs meanwhile, since the current stream is not that of its
- * owner. */
+/* Waits like nccl_settle(), and returns the communicator's error. Runs no background work
+ * meanwhile, since the current stream is not the stream of that work's owner. */
 static int try_settle(struct nccl_group *g, const char *name)
 {
 	const struct comm_what what = {.name = name, .seq = g->group->seq};
@@ -109,11 +109,11 @@ void nccl_settle(struct nccl_group *g, const char *name)
 }
 
 /*
- * blocking=0: a call that waits for other ranks, e.g. to connect to them, returns, so that the watchdog
- * sees a rank that does not come. NCCL then uses a thread for each group of calls. PT_NCCL_BLOCKING=yes:
- * calls return when they have had their effect, as in most programs.
+ * Returns the configuration. blocking=0: a call that waits for other ranks, e.g. to connect to
+ * them, returns, so that the watchdog detects a missing rank. NCCL then uses a thread per group of
+ * calls. PT_NCCL_BLOCKING=yes: calls return when they have taken effect.
  */
-static struct nccl_config config(void)
+static struct nccl_config default_config(void)
 {
 	return (struct nccl_config){.size = sizeof(struct nccl_config),
 		.magic = (unsigned)NCCL_MAGIC,
@@ -147,7 +147,7 @@ static void remove_group(struct nccl_group *g)
 	free(g);
 }
 
-/* All ranks fail, or none. */
+/* Turns an NCCL error into *e; returns -1 on all ranks if any rank failed. */
 static int agree_on(struct comm *c, const struct nccl_group *g, int rc, struct err *e)
 {
 	if (rc != NCCL_SUCCESS && rc != NCCL_IN_PROGRESS) {
@@ -161,7 +161,7 @@ static int agree_on(struct comm *c, const struct nccl_group *g, int rc, struct e
 int nccl_open(struct comm *c, struct device *d, struct err *e)
 {
 	struct nccl_id id = {{0}};
-	struct nccl_config how = config();
+	struct nccl_config how = default_config();
 	if (agree_on(c, NULL, c->rank ? NCCL_SUCCESS : nccl.GetUniqueId(&id), e))
 		return -1;
 	comm_bcast(c, &id, sizeof(id), 0);
@@ -182,11 +182,11 @@ int nccl_open(struct comm *c, struct device *d, struct err *e)
 
 void nccl_split(struct comm *from, struct comm *part, int color)
 {
-	struct nccl_config how = config();
+	struct nccl_config how = default_config();
 	struct nccl_comm *c = NULL;
 	struct nccl_group *parent = from->nccl;
 	bool in = part && part->size > 1;
-	/* c is set when the parent is no longer in progress */
+	/* c is set once the parent is no longer in progress */
 	nccl_check(parent, "ncclCommSplit",
 		nccl.CommSplit(
 			parent->c, in ? color : NCCL_NO_COLOR, from->rank, &c, &how));
@@ -200,7 +200,7 @@ void nccl_split(struct comm *from, struct comm *part, int color)
 
 /* ---- memory -------------------------------------------------------------------------- */
 
-/* A symmetric window needs one size on all ranks, which it has here. */
+/* Registers memory for transfers without copies. n_bytes must be equal on all ranks. */
 static void register_memory(struct nccl_group *g, void *p, size_t n_bytes)
 {
 	struct registered r = {.g = g, .p = p};
@@ -269,7 +269,7 @@ void nccl_close(struct comm *c)
 	if (!g)
 		return;
 	nccl_poll();
-	device_graph_drop(g->d); /* or NCCL waits for its end, for ever */
+	device_graph_drop(g->d); /* else NCCL waits for its end forever */
 	nccl_check(g, "ncclCommFinalize", nccl.CommFinalize(g->c));
 	nccl_settle(g, "ncclCommFinalize");
 	nccl_check(g, "ncclCommDestroy", nccl.CommDestroy(g->c));
@@ -286,7 +286,7 @@ void comm_connect(struct comm *c)
 	void *stream = device_stream_handle(g->d, g->stream);
 	char *two = device_alloc(g->d, 2);
 	if (!two)
-		die(EX_FAILED, "out of memory on the device, to connect %s", c->name);
+		die(EX_FAILED, "out of device memory: cannot connect %s", c->name);
 	device_wait(g->d);
 	nccl_check(g, "ncclGroupStart", nccl.GroupStart());
 	nccl_check(g, "ncclSend", nccl.Send(two, 1, NCCL_U8, next, g->c, stream));
@@ -312,40 +312,40 @@ static bool is_idle(const struct nccl_group *g)
 
 static void end_oldest(struct nccl_group *g)
 {
-	operation_end(&g->in_flight[g->n_ended++ % g->room].operation);
+	operation_end(&g->in_flight[g->n_ended++ % g->capacity].operation);
 }
 
 static void end_reached(struct nccl_group *g)
 {
 	while (!is_idle(g) &&
-		device_stream_reached(g->d, g->in_flight[g->n_ended % g->room].after))
+		device_stream_reached(g->d, g->in_flight[g->n_ended % g->capacity].after))
 		end_oldest(g);
 }
 
-/* The host may be many operations ahead. */
-static void grow(struct nccl_group *g)
+/* Enlarges the ring buffer: the host may be many operations ahead of the device. */
+static void grow_ring(struct nccl_group *g)
 {
-	uint64_t n = g->n_begun - g->n_ended, room = 2 * g->room + 64;
-	struct in_flight *all = xcalloc(room, sizeof(*all));
+	uint64_t n = g->n_begun - g->n_ended, capacity = 2 * g->capacity + 64;
+	struct in_flight *all = xcalloc(capacity, sizeof(*all));
 	for (uint64_t i = 0; i < n; i++)
-		all[i] = g->in_flight[(g->n_ended + i) % g->room];
+		all[i] = g->in_flight[(g->n_ended + i) % g->capacity];
 	free(g->in_flight);
 	g->in_flight = all;
-	g->room = room;
+	g->capacity = capacity;
 	g->n_ended = 0;
 	g->n_begun = n;
 }
 
 void nccl_note(struct nccl_group *g, const struct in_flight *f)
 {
-	if (g->d->capturing) { /* it begins when the graph is launched, which is not seen */
+	if (g->d->capturing) { /* it begins when the graph is launched, which is not tracked */
 		struct comm_operation o = f->operation;
 		operation_end(&o);
 		return;
 	}
-	if (g->n_begun - g->n_ended == g->room)
-		grow(g);
-	g->in_flight[g->n_begun++ % g->room] = *f;
+	if (g->n_begun - g->n_ended == g->capacity)
+		grow_ring(g);
+	g->in_flight[g->n_begun++ % g->capacity] = *f;
 }
 
 int comm_stream_begin(struct comm *c)
@@ -383,18 +383,18 @@ void nccl_poll(void)
 {
 	const double often = 0.02;
 	double now = clock_seconds();
-	if (!nccl.groups || now - nccl.asked < often)
+	if (!nccl.groups || now - nccl.last_check < often)
 		return;
-	nccl.asked = now;
+	nccl.last_check = now;
 	for (struct nccl_group *g = nccl.groups; g; g = g->next) {
 		int error = NCCL_SUCCESS;
 		end_reached(g);
 		nccl_check(g, "asynchronous error", nccl.CommGetAsyncError(g->c, &error));
 		if (error == NCCL_SUCCESS || error == NCCL_IN_PROGRESS)
 			continue;
-		fail(g,
+		fail_call(g,
 			is_idle(g) ? "no operation"
-				   : g->in_flight[g->n_ended % g->room].what.name,
+				   : g->in_flight[g->n_ended % g->capacity].what.name,
 			error);
 	}
 }
@@ -406,7 +406,7 @@ const struct comm *nccl_waits_for(struct comm_what *what)
 		any = g->group;
 		if (is_idle(g))
 			continue;
-		const struct in_flight *f = &g->in_flight[g->n_ended % g->room];
+		const struct in_flight *f = &g->in_flight[g->n_ended % g->capacity];
 		if (!device_stream_reached(g->d, f->before))
 			continue;
 		*what = f->what;

@@ -1,7 +1,7 @@
 /*
- * The part of NCCL's interface that is used, as in its nccl.h (2.19 and later). The library is opened
- * at run time, so that programs are built and run without it; tests/emu/nccl.cc, which implements the
- * same functions for tests, compares this header with nccl.h where that is installed.
+ * The part of NCCL's interface that is used, as in its nccl.h (2.19 and later). The library is
+ * opened at run time, so that programs build and run without it. tests/emu/nccl.cc implements
+ * the same functions for tests, and compares this header with nccl.h if that is installed.
  *
  * NVIDIA Collective Communications Library, user guide, "NCCL API".
  */
@@ -44,7 +44,7 @@ struct nccl_id {
 	char bytes[128];
 };
 
-/* ncclConfig_t of 2.18; a later library sets the attributes that were added since. */
+/* ncclConfig_t of NCCL 2.18; a later library fills in the attributes added since. */
 struct nccl_config {
 	size_t size;
 	unsigned magic, version;
@@ -105,7 +105,7 @@ enum {
 		(const void *send, void *recv, size_t n, int type, int op,              \
 			struct nccl_comm *c, void *stream))
 
-/* NCCL has them from 2.27 on: they may be missing. flags: NCCL_WIN_SYMMETRIC. */
+/* Functions from 2.27 on, which may be missing. flags: NCCL_WIN_SYMMETRIC. */
 enum { NCCL_WIN_SYMMETRIC = 1 };
 #define NCCL_NEW_FUNCTIONS(FN)                                                          \
 	FN(int, CommWindowRegister,                                                     \

@@ -1,8 +1,8 @@
-/* The calls of NCCL for requests: those that are started together are one group. */
+/* NCCL calls for requests. Requests that are started together are one NCCL group. */
 #include "base/trace.h"
 #include "comm/nccl_internal.h"
 
-static int type_of(enum comm_type t)
+static int nccl_type_of(enum comm_type t)
 {
 	static const int types[N_COMM_TYPES] = {
 		[COMM_I8] = NCCL_I8,
@@ -26,12 +26,12 @@ bool comm_has_type(const struct comm *c, enum comm_type t, struct err *e)
 	bool fp8 = t == COMM_E4M3 || t == COMM_E5M2;
 	if (!c->nccl || !fp8 || nccl.version >= NCCL_FP8_VERSION)
 		return true;
-	err_set(e, EX_USAGE, "%s has no numbers of 8 bits: 2.24 or later is needed",
+	err_set(e, EX_USAGE, "%s does not support fp8: 2.24 or later is needed",
 		nccl_version());
 	return false;
 }
 
-static int op_of(enum comm_op op)
+static int nccl_op_of(enum comm_op op)
 {
 	static const int ops[N_COMM_OPS] = {
 		[COMM_SUM] = NCCL_SUM,
@@ -42,7 +42,7 @@ static int op_of(enum comm_op op)
 	return ops[op];
 }
 
-/* A call whose blocks are sent and received one by one. */
+/* An NCCL call; its blocks may be sent and received one by one. */
 struct call {
 	struct nccl_group *g;
 	const char *send;
@@ -66,15 +66,14 @@ static void recv_block(struct call *x, char *to, int peer)
 			to, (size_t)x->block, NCCL_U8, peer, x->g->c, x->stream);
 }
 
-static void copy(struct device *d, char *to, const char *from, int64_t n_bytes)
+static void copy_bytes(struct device *d, char *to, const char *from, int64_t n_bytes)
 {
 	if (to != from && n_bytes)
 		d->k->copy(d, mat_typed(to, 1, n_bytes, DT_E4M3),
 			mat_typed((void *)(uintptr_t)from, 1, n_bytes, DT_E4M3));
 }
 
-/* In an all-to-all in place, what is received replaces what is sent, so that is copied before the NCCL
- * group begins. */
+/* Copies the data of an in-place all-to-all before the NCCL group, since receives replace them. */
 static void copy_ahead(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
@@ -87,16 +86,16 @@ static void copy_ahead(struct nccl_group *g, const struct comm_request *r)
 		g->temp_bytes = (size_t)n_bytes;
 	}
 	if (!g->temp)
-		die(EX_FAILED, "out of memory on the device: %lld bytes for an alltoall",
+		die(EX_FAILED, "out of device memory: an alltoall needs %lld bytes",
 			(long long)n_bytes);
-	copy(g->d, g->temp, a->recv, n_bytes);
+	copy_bytes(g->d, g->temp, a->recv, n_bytes);
 }
 
 static int all_to_all(struct call *x, const struct comm *c)
 {
 	if (!x->send)
 		x->send = x->g->temp;
-	copy(x->g->d, x->recv + c->rank * x->block, x->send + c->rank * x->block,
+	copy_bytes(x->g->d, x->recv + c->rank * x->block, x->send + c->rank * x->block,
 		x->block);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size,
@@ -115,7 +114,7 @@ static int scatter(struct call *x, const struct comm *c, int root)
 	if (c->rank != root)
 		recv_block(x, own, root);
 	else
-		copy(x->g->d, own, all + root * x->block, x->block);
+		copy_bytes(x->g->d, own, all + root * x->block, x->block);
 	for (int r = 0; r < c->size && c->rank == root; r++)
 		if (r != root)
 			send_block(x, all + r * x->block, r);
@@ -128,7 +127,7 @@ static int gather(struct call *x, const struct comm *c, int root)
 	if (c->rank != root)
 		send_block(x, own, root);
 	else
-		copy(x->g->d, x->recv + root * x->block, own, x->block);
+		copy_bytes(x->g->d, x->recv + root * x->block, own, x->block);
 	for (int r = 0; r < c->size && c->rank == root; r++)
 		if (r != root)
 			recv_block(x, x->recv + r * x->block, r);
@@ -142,12 +141,12 @@ static int ring(struct call *x, const struct comm *c)
 	return x->rc;
 }
 
-/* NCCL's result in place is in this rank's block, ours in the first. */
+/* In place, NCCL writes to this rank's block; move_result() moves the result to the first. */
 static int reduce_scatter(struct call *x, const struct comm *c, const struct coll_args *a)
 {
 	char *own = x->send ? x->recv : x->recv + c->rank * x->block;
 	return nccl.ReduceScatter(x->send ? x->send : x->recv, own, (size_t)a->count,
-		type_of(a->type), op_of(a->op), x->g->c, x->stream);
+		nccl_type_of(a->type), nccl_op_of(a->op), x->g->c, x->stream);
 }
 
 static int collective(
@@ -155,7 +154,7 @@ static int collective(
 {
 	const void *send = x->send ? x->send : x->recv;
 	size_t n = (size_t)a->count;
-	int type = type_of(a->type), op = op_of(a->op);
+	int type = nccl_type_of(a->type), op = nccl_op_of(a->op);
 	switch (what) {
 	case COLL_ALLREDUCE:
 		return nccl.AllReduce(send, a->recv, n, type, op, x->g->c, x->stream);
@@ -178,7 +177,7 @@ static int collective(
 		return all_to_all(x, c);
 	case COLL_SENDRECV:
 		return ring(x, c);
-	default: /* a barrier has no memory on a device */
+	default: /* a barrier has no device memory */
 		return NCCL_INVALID_ARGUMENT;
 	}
 }
@@ -200,13 +199,14 @@ static void begin_one(struct nccl_group *g, const struct comm_request *r)
 	nccl_check(g, r->what.name, x.rc);
 }
 
-/* A reduce-scatter in place has its result in this rank's block: it is moved to the beginning, after the group. */
+/* Moves the result of an in-place reduce-scatter to the first block, after the group. */
 static void move_result(struct nccl_group *g, const struct comm_request *r)
 {
 	const struct coll_args *a = &r->a;
 	int64_t block = a->count * (int64_t)comm_type_bytes(a->type);
 	if (r->kind == COMM_COLLECTIVE && r->coll == COLL_REDUCESCATTER && !a->send)
-		copy(g->d, a->recv, (char *)a->recv + g->group->rank * block, block);
+		copy_bytes(
+			g->d, a->recv, (char *)a->recv + g->group->rank * block, block);
 }
 
 static void for_each(struct nccl_group *g, const struct comm_request *r, int n,

@@ -17,29 +17,29 @@ struct nccl_group {
 	struct nccl_comm *c;
 	struct device *d;
 	int stream;
-	void *temp; /* device memory of an all-to-all in place; grows */
+	void *temp; /* device memory for in-place all-to-alls; grows */
 	size_t temp_bytes;
-	/* Operations that are not complete, in a ring that grows, the oldest first. */
+	/* Operations that are not complete, oldest first, in a ring buffer that grows. */
 	struct in_flight *in_flight;
-	uint64_t n_begun, n_ended, room;
-	struct nccl_group *next; /* of all groups */
+	uint64_t n_begun, n_ended, capacity;
+	struct nccl_group *next; /* list of all groups */
 };
 
 /* Memory that a communicator transfers without copies. */
 struct registered {
 	struct nccl_group *g;
 	void *p;
-	void *handle, *window; /* one of them */
+	void *handle, *window; /* only one is set */
 };
 
-/* The library, and what is open. */
+/* The library, its groups and registered memory. */
 struct nccl {
 	void *library;
 	int version;
 	struct nccl_group *groups;
 	struct registered *registered;
 	int n_registered;
-	double asked; /* for errors */
+	double last_check; /* clock when errors were last checked */
 #define POINTER(type, name, params) type(*name) params;
 	NCCL_FUNCTIONS(POINTER)
 	NCCL_NEW_FUNCTIONS(POINTER)
@@ -47,9 +47,9 @@ struct nccl {
 };
 extern struct nccl nccl;
 
-/* Ends the program unless the result of a call is a success, or the call is in progress. */
+/* Ends the program unless a call's result is a success, or the call is in progress. */
 void nccl_check(const struct nccl_group *g, const char *what, int rc);
-/* With blocking=0, a call may return before it has an effect: waits for that. */
+/* Waits until a call has taken effect; with blocking=0 it may return earlier. */
 void nccl_settle(struct nccl_group *g, const char *name);
-/* An operation that has been enqueued. */
+/* Adds an enqueued operation to those in flight. */
 void nccl_note(struct nccl_group *g, const struct in_flight *f);

@@ -1,26 +1,26 @@
 /*
  * The progress thread. MPICH makes progress only inside its calls: between hosts, a message of many
- * segments stops until the next call. So while requests are in flight, a thread calls MPI
+ * segments stalls until the next call. So while requests are in flight, a thread calls MPI
  * periodically, and communication overlaps with computation.
  *
- * Each call of MPI holds a lock then (MPI_THREAD_SERIALIZED). Ranks of one host need no such thread:
- * there the receiver copies, which costs the same at any time.
+ * With the thread, each MPI call holds a lock (MPI_THREAD_SERIALIZED). Ranks on one host need
+ * no such thread: there the receiver copies, which costs the same at any time.
  */
 #include "comm/mpi_internal.h"
 
 #include <pthread.h>
 #include <time.h>
 
-/* A link of 10 Gbit/s transfers the contents of a socket's buffer in this time. More frequent calls
- * (0.2 and 0.5 ms were tried) cost the computing processor more than they gain. */
+/* A 10 Gbit/s link transfers the contents of a socket buffer in this time. More frequent calls (0.2
+ * and 0.5 ms were tried) cost the computing processor more than they gain. */
 enum { INTERVAL_NS = 1000000 };
 
 static struct {
-	struct comm *world; /* NULL: there is no thread */
+	struct comm *world; /* NULL: no thread runs */
 	pthread_t thread;
 	pthread_mutex_t lock;
 	pthread_cond_t started;
-	int64_t under_way; /* handles of requests */
+	int64_t under_way; /* request handles in flight */
 	bool ends;
 } progress = {.lock = PTHREAD_MUTEX_INITIALIZER, .started = PTHREAD_COND_INITIALIZER};
 

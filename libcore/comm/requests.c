@@ -10,34 +10,34 @@
 
 static struct background {
 	void (*poll)(void *);
-	void *with;
+	void *arg;
 } * background;
 static int n_background;
 
-void comm_background(void (*poll)(void *), void *with)
+void comm_background(void (*poll)(void *), void *arg)
 {
 	background = xgrow(background, n_background, sizeof(*background));
-	background[n_background++] = (struct background){poll, with};
+	background[n_background++] = (struct background){poll, arg};
 }
 
-void comm_background_end(void (*poll)(void *), void *with)
+void comm_background_end(void (*poll)(void *), void *arg)
 {
 	for (int i = 0; i < n_background; i++) {
-		if (background[i].poll != poll || background[i].with != with)
+		if (background[i].poll != poll || background[i].arg != arg)
 			continue;
 		background[i] = background[--n_background];
 		return;
 	}
-	bug(__FILE__, __LINE__, "not in the background");
+	bug(__FILE__, __LINE__, "no such background work");
 }
 
-static bool polling; /* background work runs, in whatever stream is the current one */
+static bool polling; /* background work runs; the current stream may be any */
 
 void comm_poll(void)
 {
 	polling = true;
 	for (int i = 0; i < n_background; i++)
-		background[i].poll(background[i].with);
+		background[i].poll(background[i].arg);
 	polling = false;
 	nccl_poll();
 	watchdog_poll();
@@ -70,8 +70,7 @@ double comm_waited(void)
 	return waited;
 }
 
-/* On a crowded host naps become longer with the wait: many short ones take the processors that other ranks
- * need. */
+/* On a crowded host, naps grow longer: many short ones would take processors from other ranks. */
 void comm_yield(int turns)
 {
 	enum { SPINS = 64, SHORTEST = 50000, DOUBLINGS = 4, EACH = 8 };
@@ -87,16 +86,16 @@ void comm_yield(int turns)
 }
 
 void comm_wait_for(
-	struct comm *c, bool (*done)(void *), void *with, const struct comm_what *what)
+	struct comm *c, bool (*done)(void *), void *arg, const struct comm_what *what)
 {
-	if (done(with)) {
-		watchdog_poll(); /* so that a rank whose waits are short answers too */
+	if (done(arg)) {
+		watchdog_poll(); /* so that a rank with short waits answers too */
 		return;
 	}
 	double begin = clock_seconds();
 	trace_begin("waiting", -1);
 	watchdog_wait(c, what);
-	for (int turns = 0; !done(with); turns++) {
+	for (int turns = 0; !done(arg); turns++) {
 		comm_poll();
 		comm_yield(turns);
 	}
@@ -107,11 +106,11 @@ void comm_wait_for(
 
 /* ---- a set ----------------------------------------------------------------------- */
 
-static struct comm_request *add(struct comm_requests *r)
+static struct comm_request *add_request(struct comm_requests *r)
 {
-	if (r->n == r->room) {
-		r->room = 2 * r->room + 4;
-		r->list = xrealloc(r->list, (size_t)r->room * sizeof(*r->list));
+	if (r->n == r->capacity) {
+		r->capacity = 2 * r->capacity + 4;
+		r->list = xrealloc(r->list, (size_t)r->capacity * sizeof(*r->list));
 	}
 	struct comm_request *q = &r->list[r->n++];
 	*q = (struct comm_request){.n_handles = 0};
@@ -129,7 +128,7 @@ static void add_message(struct comm_requests *r, enum comm_kind kind, void *p,
 	BUG_ON(r->c->size == 1);
 	if (!n_bytes)
 		return;
-	struct comm_request *q = add(r);
+	struct comm_request *q = add_request(r);
 	q->kind = kind;
 	q->what.name = kind == COMM_SEND ? "send" : "receive";
 	q->what.n_bytes = n_bytes;
@@ -152,7 +151,7 @@ void comm_recv(struct comm_requests *r, void *p, int64_t n_bytes, int peer, int 
 
 void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_args *a)
 {
-	struct comm_request *q = add(r);
+	struct comm_request *q = add_request(r);
 	q->kind = COMM_COLLECTIVE;
 	q->what.name = coll_table[what].name;
 	q->what.n_bytes = a->count * (int64_t)comm_type_bytes(a->type);
@@ -163,7 +162,7 @@ void comm_enqueue(struct comm_requests *r, enum coll what, const struct coll_arg
 	q->on_device = what != COLL_BARRIER && is_on_device(r->c, a->send, a->recv);
 }
 
-/* A collective of one rank. */
+/* Performs a collective in a group of one rank. */
 static void copy_to_itself(const struct comm_request *q)
 {
 	const struct coll_args *a = &q->a;
@@ -172,7 +171,7 @@ static void copy_to_itself(const struct comm_request *q)
 		memcpy(a->recv, a->send, (size_t)q->what.n_bytes);
 }
 
-/* NCCL's forms of it. */
+/* Adds NCCL's forms of comm_gather_blocks(). */
 static void add_broadcasts(
 	struct comm_requests *r, const struct comm_block *block, bool contiguous)
 {
@@ -185,7 +184,7 @@ static void add_broadcasts(
 				.count = block[k].n_bytes,
 				.type = COMM_U8,
 				.root = k});
-		/* named as its messages would be, and as many bytes */
+		/* same name and bytes as the messages would have */
 		r->list[r->n - 1].what.name = "gather";
 		r->list[r->n - 1].sent = contiguous || k == c->rank
 						 ? (c->size - 1) * block[c->rank].n_bytes
@@ -224,9 +223,8 @@ const char *comm_tag_name(int tag)
 	return "?";
 }
 
-/* A set is one operation, named after its first request. Questions and answers of
- * the watchdog are none. */
-static void record(struct comm_requests *r, const struct comm_request *first, int n)
+/* Records a set as one operation, named after its first request; not the watchdog's messages. */
+static void record_set(struct comm_requests *r, const struct comm_request *first, int n)
 {
 	int64_t n_bytes = 0;
 	if (first->kind != COMM_COLLECTIVE && first->tag == TAG_WATCHDOG)
@@ -239,7 +237,7 @@ static void record(struct comm_requests *r, const struct comm_request *first, in
 		first->what.seq, n_bytes);
 }
 
-/* NCCL's, and those of MPI one run after another. */
+/* Starts all NCCL requests together, and the MPI requests one consecutive run after another. */
 static void start_all(struct comm_requests *r, struct comm_request *first, int n)
 {
 	struct comm *c = r->c;
@@ -255,7 +253,8 @@ static void start_all(struct comm_requests *r, struct comm_request *first, int n
 	if (!n_device)
 		return;
 	r->ticket = nccl_start(c, first, n, &r->operation);
-	r->operation.begun = false; /* it ends when the device has reached it */
+	r->operation.begun =
+		false; /* the operation ends when the device reaches the mark */
 }
 
 void comm_start(struct comm_requests *r)
@@ -276,7 +275,7 @@ void comm_start(struct comm_requests *r)
 		return;
 	}
 	if (n && !r->operation.begun)
-		record(r, first, n);
+		record_set(r, first, n);
 	start_all(r, first, n);
 	r->n_started = r->n;
 }
@@ -296,8 +295,8 @@ static bool test_one(struct comm *c, struct comm_request *q)
 	return true;
 }
 
-/* Is what is enqueued now in the current stream after the set's requests on the device? */
-static bool is_behind(struct comm_requests *r)
+/* Is work that is enqueued now in the current stream ordered after the set's device requests? */
+static bool is_ordered_after(struct comm_requests *r)
 {
 	if (r->ticket && !polling && nccl_is_current(r->c))
 		r->ticket = 0;
@@ -306,7 +305,7 @@ static bool is_behind(struct comm_requests *r)
 
 bool comm_test(struct comm_requests *r)
 {
-	if (r->n > r->n_started || !is_behind(r))
+	if (r->n > r->n_started || !is_ordered_after(r))
 		return false;
 	for (; r->n > 0; r->n_started = --r->n)
 		if (!test_one(r->c, &r->list[r->n - 1]))
@@ -315,14 +314,14 @@ bool comm_test(struct comm_requests *r)
 	return true;
 }
 
-static bool is_complete(void *with)
+static bool is_complete(void *arg)
 {
-	return comm_test(with);
+	return comm_test(arg);
 }
 
-static bool is_received(void *with)
+static bool is_received(void *arg)
 {
-	struct comm_requests *r = with;
+	struct comm_requests *r = arg;
 	for (int i = 0; i < r->n_started; i++)
 		if (r->list[i].kind == COMM_RECV && !test_one(r->c, &r->list[i]))
 			return false;
@@ -364,7 +363,7 @@ void comm_requests_free(struct comm_requests *r)
 void comm_run(struct comm *c, enum coll what, const struct coll_args *a)
 {
 	struct comm_request one;
-	struct comm_requests r = {.c = c, .list = &one, .room = 1};
+	struct comm_requests r = {.c = c, .list = &one, .capacity = 1};
 	comm_enqueue(&r, what, a);
 	comm_start(&r);
 	comm_wait(&r);
@@ -403,9 +402,9 @@ struct expected {
 	int tag;
 };
 
-static bool has_arrived(void *with)
+static bool has_arrived(void *arg)
 {
-	const struct expected *x = with;
+	const struct expected *x = arg;
 	int peer;
 	BUG_ON(staging_needed(x->p));
 	return x->c->ops->take(x->c, x->p, x->n_bytes, x->tag, &peer);

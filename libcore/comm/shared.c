@@ -1,7 +1,7 @@
 /*
- * Shared memory of the ranks of a host: each creates a memfd, which the others open through /proc.
- * MPI's shared windows are not used: they are in /dev/shm, which is small in containers, and a job
- * that is killed may leave files there.
+ * Shared memory of the ranks on a host: each creates a memfd, which the other ranks open
+ * through /proc. MPI's shared windows are not used: they are in /dev/shm, which is small in
+ * containers, and a killed job may leave files there.
  */
 #include "base/file.h"
 #include "comm/shared.h"
@@ -15,7 +15,7 @@
 
 enum { PAGE = 4096, LINE = 64 };
 
-/* A segment is this, then a cache line for each slot, then, on a page, the data. */
+/* A segment is this head, then a cache line per slot, then the data, aligned to a page. */
 struct head {
 	/* Verifies the segment: a process id may be another process in another container. */
 	uint64_t token[2];
@@ -26,7 +26,7 @@ struct segment_info {
 	uint64_t token[2];
 };
 
-static int64_t own_bytes; /* of all segments of this process */
+static int64_t own_bytes; /* bytes of all segments of this process */
 
 static int64_t data_at(int n_slots)
 {
@@ -38,7 +38,7 @@ static int64_t size_of(const struct comm_shared *m, int rank)
 	return data_at(m->n_slots) + m->n_bytes[rank];
 }
 
-static void *map(int fd, int64_t size)
+static void *map_segment(int fd, int64_t size)
 {
 	void *p = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -54,7 +54,7 @@ static int create_own(struct comm_shared *m, struct segment_info *mine, struct e
 	mine->fd = memfd_create("pt-shared", MFD_CLOEXEC);
 	bool good = mine->fd >= 0 && !ftruncate((int)mine->fd, size) &&
 		    getrandom(mine->token, sizeof(mine->token), 0) >= 0;
-	struct head *h = good ? map((int)mine->fd, size) : NULL;
+	struct head *h = good ? map_segment((int)mine->fd, size) : NULL;
 	if (!h)
 		return err_set(e, EX_FAILED, "shared memory: %s", strerror(errno));
 	memcpy(h->token, mine->token, sizeof(h->token));
@@ -74,7 +74,7 @@ static int map_other(
 		return err_set(e, EX_FAILED, "shared memory of rank %d: %s", rank,
 			strerror(errno));
 	bool fits = lseek(fd, 0, SEEK_END) == size_of(m, rank);
-	struct head *h = fits ? map(fd, size_of(m, rank)) : NULL;
+	struct head *h = fits ? map_segment(fd, size_of(m, rank)) : NULL;
 	int why = h ? 0 : errno;
 	close(fd);
 	if (fits && !h)
@@ -134,7 +134,7 @@ void comm_shared_close(struct comm_shared *m)
 	free(m);
 }
 
-static _Atomic uint64_t *word_of(const struct comm_shared *m, int slot, int rank)
+static _Atomic uint64_t *counter_of(const struct comm_shared *m, int slot, int rank)
 {
 	BUG_ON(slot < 0 || slot >= m->n_slots);
 	return (_Atomic uint64_t *)((char *)m->base[rank] + (slot + 1) * LINE);
@@ -142,13 +142,14 @@ static _Atomic uint64_t *word_of(const struct comm_shared *m, int slot, int rank
 
 void comm_shared_post(const struct comm_shared *m, int slot, uint64_t n)
 {
-	atomic_store_explicit(word_of(m, slot, m->c->rank), n, memory_order_release);
+	atomic_store_explicit(counter_of(m, slot, m->c->rank), n, memory_order_release);
 }
 
 bool comm_shared_all_posted(const struct comm_shared *m, int slot, uint64_t n)
 {
 	for (int r = 0; r < m->c->size; r++)
-		if (atomic_load_explicit(word_of(m, slot, r), memory_order_acquire) < n)
+		if (atomic_load_explicit(counter_of(m, slot, r), memory_order_acquire) <
+			n)
 			return false;
 	return true;
 }

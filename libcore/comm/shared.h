@@ -1,10 +1,10 @@
-/* Memory that the ranks of one host share. */
+/* Memory that the ranks on one host share. */
 #pragma once
 
 #include "comm/comm.h"
 
-/* Each rank has a segment, and all ranks map all segments. The memory has no name, so it is freed
- * even if ranks are killed. */
+/* Each rank has a segment, and all ranks map all segments. It has no name, so it is freed even if
+ * ranks are killed. */
 struct comm_shared {
 	struct comm *c;
 	char **data; /* [size]: the mapped data of each rank's segment, initially zero */
@@ -13,15 +13,15 @@ struct comm_shared {
 	int n_slots;
 };
 
-/* Collective, in a group with comm.shares; `n_bytes` may differ. NULL, on all ranks, with *e set:
- * it failed on one. */
+/* Collective, in a group with comm.shares; `n_bytes` may differ between ranks. Returns NULL
+ * with *e set, on all ranks, if it failed on one. */
 struct comm_shared *comm_shared_open(
 	struct comm *c, int64_t n_bytes, int n_slots, struct err *e);
-/* Other ranks must not use this rank's segment any more. NULL: does nothing. */
+/* Call it only when no other rank uses this rank's segment any more. NULL: does nothing. */
 void comm_shared_close(struct comm_shared *m);
-/* A slot has one counter for each rank, which the rank increases by posting (release). After
- * all_posted() has returned true (acquire), the ranks' writes before posting `n` are visible. */
+/* A slot has one counter per rank, which the rank raises to n by posting (release). After
+ * all_posted() has returned true (acquire), the ranks' writes before posting n are visible. */
 void comm_shared_post(const struct comm_shared *m, int slot, uint64_t n);
 bool comm_shared_all_posted(const struct comm_shared *m, int slot, uint64_t n);
-/* Resident bytes of this process that are other ranks' segments. */
+/* Resident bytes of this process that belong to other ranks' segments. */
 int64_t comm_shared_foreign(void);

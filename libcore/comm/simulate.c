@@ -6,41 +6,42 @@
 #include <ctype.h>
 #include <math.h>
 
-enum { MOST_GROUPS = 64, MOST_ROWS = 64 };
+enum { MAX_GROUPS = 64, MAX_ROWS = 64 };
 
-/* What a set of requests moves in one direction. Numbers of transfers begin with 1; 0 is none. */
+/* The transfer of a set of requests in one direction. Transfers are numbered from 1; 0: none. */
 struct transfer {
 	int row, direction;
 	bool done;
 	bool blocks;			/* without overlap, computation waits for it */
-	double begun;			/* < 0: not yet */
-	double latency, bytes[N_LINKS]; /* what is left of them */
+	double begun;			/* time; < 0: not begun */
+	double latency, bytes[N_LINKS]; /* remaining seconds and bytes */
 	int64_t after[N_TRANSFER_DIRECTIONS]; /* transfers that must be complete first */
-	int64_t next;			      /* in its stream */
+	int64_t next;			      /* next transfer of its stream */
 	int64_t n_bytes;
 };
 
 /* A group: two streams, each in the order of the starts. */
 struct group {
 	const struct comm *c;
-	int *host;	   /* [size]: of each rank */
-	int here, n_hosts; /* ranks on this rank's host, and hosts with such ranks */
+	int *host;	   /* [size]: each rank's host */
+	int here, n_hosts; /* ranks on this rank's host; hosts of the group */
 	int64_t head[N_TRANSFER_DIRECTIONS], tail[N_TRANSFER_DIRECTIONS];
-	double launched[N_TRANSFER_DIRECTIONS]; /* the last one; < 0: a new one follows */
+	double launched
+		[N_TRANSFER_DIRECTIONS]; /* time of the last launch; < 0: a new one */
 };
 
 static struct {
 	bool on, chained;
 	struct simulated_links links;
 	const double *computed;
-	double seen, now; /* of *computed; the time */
-	struct group group[MOST_GROUPS];
+	double seen, now; /* last value of *computed; simulated time */
+	struct group group[MAX_GROUPS];
 	int n_groups;
 	struct transfer *transfer; /* [n + 1]: by number */
 	int64_t n;
-	int64_t blocked; /* the last one that was waited for without overlap */
-	int64_t after[N_TRANSFER_DIRECTIONS]; /* waited for while chained */
-	struct simulated_row row[MOST_ROWS];
+	int64_t blocked; /* last transfer that was waited for without overlap */
+	int64_t after[N_TRANSFER_DIRECTIONS]; /* transfers waited for while chained */
+	struct simulated_row row[MAX_ROWS];
 	int n_rows;
 } sim;
 
@@ -64,10 +65,10 @@ void simulate_end(void)
 
 /* ---- groups ---------------------------------------------------------------------- */
 
-/* ranks NULL: all of the world. */
+/* Adds a group with these ranks of the world; NULL: all. */
 static struct group *add_group(const struct comm *c, const int *ranks)
 {
-	BUG_ON(sim.n_groups == MOST_GROUPS);
+	BUG_ON(sim.n_groups == MAX_GROUPS);
 	struct group *g = &sim.group[sim.n_groups++];
 	*g = (struct group){.c = c, .launched = {-1, -1}};
 	g->host = xcalloc((size_t)c->size, sizeof(*g->host));
@@ -91,7 +92,7 @@ void simulate_group(const struct comm *c, const int *ranks)
 		add_group(c, ranks);
 }
 
-static struct group *group_of(const struct comm *c)
+static struct group *find_group(const struct comm *c)
 {
 	for (int i = 0; i < sim.n_groups; i++)
 		if (sim.group[i].c == c)
@@ -103,12 +104,12 @@ void simulate_launch(const struct comm *c)
 {
 	if (!sim.on || !c->planned)
 		return;
-	struct group *g = group_of(c);
+	struct group *g = find_group(c);
 	g->launched[TRANSFER_OUT] = g->launched[TRANSFER_IN] = -1;
 }
 
-/* "RING_KEYS" is "ring keys". */
-static int row_of(const struct group *g, const char *name)
+/* Finds or adds the row of an operation; "RING_KEYS" is named "ring keys". */
+static int find_row(const struct group *g, const char *name)
 {
 	struct simulated_row row = {.exposed = 0};
 	snprintf(row.group, sizeof(row.group), "%s", g->c->name);
@@ -119,7 +120,7 @@ static int row_of(const struct group *g, const char *name)
 		if (!strcmp(sim.row[i].group, row.group) &&
 			!strcmp(sim.row[i].name, row.name))
 			return i;
-	BUG_ON(sim.n_rows == MOST_ROWS);
+	BUG_ON(sim.n_rows == MAX_ROWS);
 	sim.row[sim.n_rows] = row;
 	return sim.n_rows++;
 }
@@ -143,7 +144,7 @@ static bool is_begun(const struct transfer *x)
 	return is_done(x->after[TRANSFER_OUT]) && is_done(x->after[TRANSFER_IN]);
 }
 
-/* The first transfer of a stream; NULL: there is none. Streams are numbered over all groups. */
+/* Returns the first transfer of a stream, or NULL. Streams are numbered over all groups. */
 static struct transfer *first_of(int stream)
 {
 	int64_t head = sim.group[stream / N_TRANSFER_DIRECTIONS]
@@ -156,14 +157,14 @@ static int n_streams(void)
 	return sim.n_groups * N_TRANSFER_DIRECTIONS;
 }
 
-/* The transfers that share each link. */
-struct users {
+/* The number of transfers that share each link. */
+struct link_users {
 	int n[N_LINKS][N_TRANSFER_DIRECTIONS];
 };
 
-static struct users count_users(void)
+static struct link_users count_users(void)
 {
-	struct users u = {{{0}}};
+	struct link_users u = {{{0}}};
 	for (int i = 0; i < n_streams(); i++) {
 		const struct transfer *x = first_of(i);
 		for (int k = 0; k < N_LINKS && x && is_begun(x); k++)
@@ -172,14 +173,14 @@ static struct users count_users(void)
 	return u;
 }
 
-static double seconds_left(const struct transfer *x, int link, const struct users *u)
+static double seconds_left(const struct transfer *x, int link, const struct link_users *u)
 {
 	return x->bytes[link] * u->n[link][x->direction] /
 	       sim.links.link[link].bytes_per_second;
 }
 
-/* The time until the state of a transfer changes, if no other one's does before. */
-static double next_change(const struct transfer *x, const struct users *u)
+/* Returns the time until the state of a transfer changes, if no other transfer changes before. */
+static double next_change(const struct transfer *x, const struct link_users *u)
 {
 	double least = INFINITY;
 	if (!is_begun(x))
@@ -192,7 +193,7 @@ static double next_change(const struct transfer *x, const struct users *u)
 	return isinf(least) ? 0 : least;
 }
 
-static void complete(int stream, struct transfer *x)
+static void complete_transfer(int stream, struct transfer *x)
 {
 	struct group *g = &sim.group[stream / N_TRANSFER_DIRECTIONS];
 	x->done = true;
@@ -204,8 +205,8 @@ static void complete(int stream, struct transfer *x)
 			x->n_bytes, x->begun, sim.now);
 }
 
-/* Returns whether nothing is left of it. */
-static bool continue_for(struct transfer *x, double dt, const struct users *u)
+/* Advances a transfer by dt seconds; returns true if it is complete. */
+static bool advance_transfer(struct transfer *x, double dt, const struct link_users *u)
 {
 	bool done = true;
 	if (x->latency > 0) {
@@ -223,10 +224,10 @@ static bool continue_for(struct transfer *x, double dt, const struct users *u)
 	return done && x->latency <= 0;
 }
 
-/* Time passes, in which no state changes before its end. */
-static void pass_time(double dt, const struct users *u)
+/* Advances the time by dt; no transfer may change its state before the end of dt. */
+static void pass_time(double dt, const struct link_users *u)
 {
-	bool begun[MOST_GROUPS * N_TRANSFER_DIRECTIONS];
+	bool begun[MAX_GROUPS * N_TRANSFER_DIRECTIONS];
 	double from = sim.now;
 	for (int i = 0; i < n_streams(); i++)
 		begun[i] = first_of(i) && is_begun(first_of(i));
@@ -235,21 +236,22 @@ static void pass_time(double dt, const struct users *u)
 		struct transfer *x = first_of(i);
 		if (begun[i] && x->begun < 0)
 			x->begun = from;
-		if (begun[i] && continue_for(x, dt, u))
-			complete(i, x);
+		if (begun[i] && advance_transfer(x, dt, u))
+			complete_transfer(i, x);
 	}
 }
 
-/* Time passes until `t`, or until a transfer is complete (0: only until t). */
+/* Advances the time to t, or until transfer `number` is complete (0: to t). */
 static void run_until(double t, int64_t number)
 {
 	while (!number || !is_done(number)) {
-		const struct users u = count_users();
+		const struct link_users u = count_users();
 		double least = INFINITY;
 		for (int i = 0; i < n_streams(); i++)
 			if (first_of(i))
 				least = fmin(least, next_change(first_of(i), &u));
-		BUG_ON(isinf(least) && isinf(t)); /* it would never be complete */
+		BUG_ON(isinf(least) &&
+			isinf(t)); /* the transfer would never be complete */
 		if (sim.now + least > t) {
 			pass_time(t - sim.now, &u);
 			sim.now = t;
@@ -272,8 +274,8 @@ static void wait_for(int64_t number)
 	sim.row[sim.transfer[number].row].exposed += sim.now - begin;
 }
 
-/* What was computed since the last call passes. */
-static void compute(void)
+/* Advances the time by the computation since the last call. */
+static void advance_by_computation(void)
 {
 	double seconds = *sim.computed - sim.seen;
 	sim.seen = *sim.computed;
@@ -288,16 +290,17 @@ static void compute(void)
 double simulate_now(void)
 {
 	if (sim.on)
-		compute();
+		advance_by_computation();
 	return sim.now;
 }
 
 void simulate_wait(struct comm_requests *r, bool only_received)
 {
-	const int64_t *last = r->operation.simulated; /* 0: none, or no planned group */
+	const int64_t *last =
+		r->operation.simulated; /* 0: none, or the group is not planned */
 	if (!sim.on || (!last[TRANSFER_OUT] && !last[TRANSFER_IN]))
 		return;
-	compute();
+	advance_by_computation();
 	for (int d = only_received ? TRANSFER_IN : 0; d < N_TRANSFER_DIRECTIONS; d++) {
 		int64_t *number = &r->operation.simulated[d];
 		if (sim.chained)
@@ -316,15 +319,15 @@ void simulate_chain(bool on)
 
 /* ---- starts ---------------------------------------------------------------------- */
 
-/* What a set moves, before it is cut into transfers. */
+/* The amount of data that a set moves, before it is split into transfers. */
 struct amount {
 	bool used[N_TRANSFER_DIRECTIONS];
 	double n_bytes[N_TRANSFER_DIRECTIONS];
-	double bytes[N_TRANSFER_DIRECTIONS][N_LINKS]; /* that each link moves of them */
+	double bytes[N_TRANSFER_DIRECTIONS][N_LINKS]; /* bytes over each link */
 	double latency;
 };
 
-static void add_message(
+static void add_message_amount(
 	const struct group *g, const struct comm_request *q, struct amount *a)
 {
 	int link = g->host[q->peer] == g->host[g->c->rank] ? LINK_HOST : LINK_NETWORK;
@@ -335,9 +338,9 @@ static void add_message(
 	a->bytes[d][link] += (double)q->what.n_bytes;
 }
 
-/* A collective of the transport: a tree within the host, and one over the hosts; what goes to other
- * hosts is divided among the ranks of this one. An all-reduce goes up and down. */
-static void add_collective(
+/* Adds a collective: a tree within the host, and a tree over the hosts. The ranks of this host
+ * divide the bytes to other hosts among them. An all-reduce goes up and down the trees. */
+static void add_collective_amount(
 	const struct group *g, const struct comm_request *q, struct amount *a)
 {
 	const struct link *link = sim.links.link;
@@ -353,19 +356,19 @@ static void add_collective(
 	}
 }
 
-static struct amount amount_of(
+static struct amount total_amount(
 	const struct group *g, const struct comm_request *first, int n)
 {
 	struct amount a = {.latency = 0};
 	for (int i = 0; i < n; i++)
 		if (first[i].kind == COMM_COLLECTIVE)
-			add_collective(g, &first[i], &a);
+			add_collective_amount(g, &first[i], &a);
 		else
-			add_message(g, &first[i], &a);
+			add_message_amount(g, &first[i], &a);
 	return a;
 }
 
-static void count(
+static void count_transfer(
 	struct simulated_row *row, const struct amount *a, double latency, int d)
 {
 	double longest = 0;
@@ -390,7 +393,7 @@ static int64_t add_transfer(struct group *g, int row, const struct amount *a, in
 	g->launched[d] = sim.now;
 	memcpy(x->bytes, a->bytes[d], sizeof(x->bytes));
 	memcpy(x->after, sim.after, sizeof(x->after));
-	count(&sim.row[row], a, x->latency, d);
+	count_transfer(&sim.row[row], a, x->latency, d);
 	if (g->tail[d])
 		sim.transfer[g->tail[d]].next = sim.n;
 	else
@@ -402,16 +405,16 @@ void simulate_start(struct comm_requests *r, const struct comm_request *first, i
 {
 	if (!sim.on || !n || !r->c->planned || r->c->size == 1)
 		return;
-	compute();
-	struct group *g = group_of(r->c);
-	struct amount a = amount_of(g, first, n);
+	advance_by_computation();
+	struct group *g = find_group(r->c);
+	struct amount a = total_amount(g, first, n);
 	bool message = first->kind != COMM_COLLECTIVE;
 	bool stages =
 		message && first->tag >= TAG_PIPELINE && first->tag <= TAG_PIPELINE_LAST;
-	int row = row_of(g, message ? comm_tag_name(first->tag) : first->what.name);
+	int row = find_row(g, message ? comm_tag_name(first->tag) : first->what.name);
 	for (int d = 0; d < N_TRANSFER_DIRECTIONS; d++)
 		if (a.used[d] && stages)
-			count(&sim.row[row], &a, a.latency, d);
+			count_transfer(&sim.row[row], &a, a.latency, d);
 		else if (a.used[d])
 			r->operation.simulated[d] = add_transfer(g, row, &a, d);
 }

@@ -1,8 +1,9 @@
 /*
- * The start and the end of MPI where all ranks are on one host. (MPICH's own waits, of which it has nine, never give
- * their processor away: with more ranks than processors, each takes a slice of time from a rank that is waited
- * for. And it has hwloc read the registers of all PCI devices, milliseconds each in a virtual machine; it would
- * choose among network cards by them.) With both, eight ranks on two processors took three times as long.
+ * The start and the end of MPI when all ranks are on one host. MPICH waits nine times there and
+ * never yields the processor: with more ranks than processors, each wait takes a time slice
+ * from a rank that is waited for. It also makes hwloc read the registers of all PCI devices to
+ * choose a network card, which takes milliseconds per device in a virtual machine. Both
+ * together tripled the time of eight ranks on two processors.
  */
 #include "comm/comm_internal.h"
 #include "kernels/device.h"
@@ -18,15 +19,15 @@
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
-/* How many ranks the launcher has started here; 0: unknown, or others elsewhere. */
+/* Returns the number of ranks if all are on this host; 0: not all, or unknown. */
 static int ranks_here(void)
 {
 	const char *here = getenv("MPI_LOCALNRANKS"), *all = getenv("PMI_SIZE");
 	return here && all && atoi(here) == atoi(all) ? atoi(here) : 0;
 }
 
-/* MPICH and UCX, which ranks of one host use, need it to start, and name neither the cause nor the remedy. */
-void mpi_check_shared_memory(const char *folder)
+/* MPICH and UCX need shared memory to start; their errors name neither cause nor remedy. */
+void mpi_check_shared_memory(const char *dir)
 {
 	enum { BYTES_PER_RANK = 5 << 20 }; /* measured with 2 to 12 ranks */
 	const char *all = getenv("MPI_LOCALNRANKS"), *mine = getenv("MPI_LOCALRANKID");
@@ -34,26 +35,26 @@ void mpi_check_shared_memory(const char *folder)
 	int64_t ranks = all ? atoi(all) : 1;
 	if (ranks < 2 || (mine && atoi(mine)))
 		return;
-	bool missing = statvfs(folder, &s) != 0;
+	bool missing = statvfs(dir, &s) != 0;
 	double bytes = (double)s.f_bavail * (double)s.f_frsize;
 	double needed = (double)(ranks * BYTES_PER_RANK);
 	char have[NUM_TEXT], need[NUM_TEXT];
 	if (missing || bytes < needed)
-		warn("%s: %s free, and MPI needs about %s to start %lld ranks on this host; give "
+		warn("%s: %s free, but MPI needs about %s to start %lld ranks on this host; give "
 		     "the container more with --shm-size",
-			folder, missing ? "nothing" : text_bytes(have, bytes),
+			dir, missing ? "nothing" : text_bytes(have, bytes),
 			text_bytes(need, needed), (long long)ranks);
 }
 
-void mpi_spare_devices(void)
+void mpi_skip_device_search(void)
 {
 	if (ranks_here())
 		setenv("HWLOC_COMPONENTS", "-linux:pci,-linux:io", false);
 }
 
-/* ---- giving way ------------------------------------------------------------------ */
+/* ---- yielding the processor ------------------------------------------------------ */
 
-/* Of the processor a rank has at least so much between two pauses, so that it makes progress. */
+/* A rank runs for at least TURN_NS between two pauses, so that it makes progress. */
 enum { TURN_NS = 200000, PAUSE_NS = 200000, TICK_NS = 250000 };
 
 static volatile int64_t turn_began;
@@ -61,8 +62,8 @@ static struct sigaction before;
 static timer_t ticks;
 static bool gives_way;
 
-/* The system's call itself: a library that stands before the C library's clock_gettime(), such as one that shifts
- * time for a test, need not be safe in a signal handler. */
+/* Uses the system call: a library that overrides clock_gettime(), such as one that shifts time
+ * for a test, may not be safe in a signal handler. */
 static int64_t processor_ns(void)
 {
 	struct timespec t;
@@ -88,7 +89,7 @@ static bool is_crowded(void)
 	return n > cpu_count() || (n && env_switch("PT_CROWDED") == 1);
 }
 
-void mpi_give_way(void)
+void mpi_yield_begin(void)
 {
 	const struct sigaction act = {.sa_handler = pause_if_due, .sa_flags = SA_RESTART};
 	const struct itimerspec each = {{0, TICK_NS}, {0, TICK_NS}};
@@ -103,7 +104,7 @@ void mpi_give_way(void)
 	timer_settime(ticks, 0, &each, NULL);
 }
 
-void mpi_give_way_end(void)
+void mpi_yield_end(void)
 {
 	if (!gives_way)
 		return;

@@ -1,17 +1,17 @@
 /*
  * Exact sums over a group. Each rank adds its piece, for all ranks that receive it.
  *
- * Ranks that share memory read each other's contributions in place and write the sum to its destinations:
- * each byte is moved once, and nothing is packed. Others use messages: the contributions to a piece are sent
- * to its rank (exchange), which sends the sum back (gather).
+ * Ranks that share memory read each other's contributions in place and write the sum to its
+ * destinations: each byte is moved once, and nothing is packed. Other ranks use messages: the
+ * contributions to a piece are sent to its rank (exchange), which sends the sum back (gather).
  */
 #include "comm/sum.h"
 
 #include "comm/comm_internal.h"
 
-/* Segments of a piece: with more of them the queue's buffers are smaller. And the fewest floats that
- * the ranks exchange at once: two segments of 2^17 floats in flight took 1.5 times as long as one
- * message, by shared memory of MPI. */
+/* MAX_SEGMENTS per piece: more segments make the queue's buffers smaller. MIN_EXCHANGE: the
+ * fewest floats that the ranks exchange at once. Two segments of 2^17 floats in flight took 1.5
+ * times as long as one message, over MPI's shared memory. */
 enum { MAX_SEGMENTS = 16, MIN_EXCHANGE = 1 << 21 };
 
 enum phase { WAITING, EXCHANGE, GATHER, DONE };
@@ -24,16 +24,15 @@ struct sum {
 	uint64_t seq;
 	struct comm_operation operation;
 	int tag; /* of its messages, which are sent in the same order on all ranks */
-	/* Without shared memory. Segments are numbered from `first_segment` in the queue. */
+	/* Without shared memory: the queue numbers its segments from `first_segment`. */
 	uint64_t first_segment;
 	int begun, summed;
 	struct {
 		struct comm_requests requests;
-		float *received; /* in the queue's buffer, behind what was packed */
+		float *received; /* in the queue's buffer, after the packed contributions */
 	} segment[SUM_BUFFERS];
 	struct comm_requests gather;
-	uint64_t
-		ticket; /* of a mark in the group's stream: all is enqueued there; 0: none */
+	uint64_t ticket; /* mark in the group's stream after all work; 0: none */
 };
 
 /* ---- pieces ---------------------------------------------------------------------- */
@@ -69,17 +68,16 @@ int64_t sum_piece(const struct sum_plan *p, int rank, int64_t *first)
 	return min64(n, step * (before + 1)) - *first;
 }
 
-/* Elements of a packed shard, from its element `first` on, where they are in the vector, if they are
- * contiguous there; else NULL. An element is so many floats. */
-static const float *in_vector(const struct sum_plan *p, int shard, const float *vector,
-	int width, int64_t first)
+/* Returns element `first` (of `width` floats) of a shard in the vector; NULL: not contiguous. */
+static const float *find_in_vector(const struct sum_plan *p, int shard,
+	const float *vector, int width, int64_t first)
 {
 	const struct sum_shard *s = &p->shard[shard];
 	return s->n_runs == 1 ? vector + width * (s->run[0].at + first) : NULL;
 }
 
-/* The floats of a contribution in a buffer: the next one, which may be int64, begins on a cache line. */
-static int64_t room_of(enum sum_form form, int64_t n)
+/* Returns the floats of a contribution in a buffer, rounded up to a cache line. */
+static int64_t padded_floats(enum sum_form form, int64_t n)
 {
 	return round_up((int)form * n, 16);
 }
@@ -99,7 +97,7 @@ static enum sum_form form_of(const struct sum_call *x, int rank)
 	return x->own ? form_in(x->form, rank) : SUM_NONE;
 }
 
-/* The number of floats in segment k of a rank's piece, and its offset *first in the packed shard. */
+/* Returns the elements in segment k of a rank's piece; *first: offset in the packed shard. */
 static int64_t segment_of(const struct sum_plan *p, int rank, int k, int64_t *first)
 {
 	int64_t piece, n = sum_piece(p, rank, &piece), at = min64(n, k * p->segment);
@@ -107,22 +105,22 @@ static int64_t segment_of(const struct sum_plan *p, int rank, int k, int64_t *fi
 	return min64(n - at, p->segment);
 }
 
-/* Receive buffers for the contributions of other ranks, and send buffers where this rank's is not
- * contiguous, of a segment. The first segments are the longest. */
+/* Counts the receive buffers of a segment, and send buffers for contributions that are not
+ * contiguous. The first segments are the longest. */
 int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
 {
 	int64_t first, own = segment_of(p, p->c->rank, 0, &first), n = 0;
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
-			n += room_of(form_in(form, r), own);
+			n += padded_floats(form_in(form, r), own);
 		if (is_packed(p, p->wants[r]))
-			n += room_of(
+			n += padded_floats(
 				form_in(form, p->c->rank), segment_of(p, r, 0, &first));
 	}
 	return n;
 }
 
-/* The bytes that this rank sends in such a sum. */
+/* Returns the bytes that this rank sends in this sum. */
 static int64_t sum_bytes(const struct sum_call *x)
 {
 	const struct sum_plan *p = x->plan;
@@ -136,8 +134,8 @@ static int64_t sum_bytes(const struct sum_call *x)
 	return n * (int64_t)sizeof(float);
 }
 
-static void pack(const struct sum_plan *p, int shard, const float *vector, int width,
-	int64_t first, int64_t n, float *out)
+static void pack_elements(const struct sum_plan *p, int shard, const float *vector,
+	int width, int64_t first, int64_t n, float *out)
 {
 	const struct sum_shard *s = &p->shard[shard];
 	for (int i = 0; i < s->n_runs && n > 0; i++) {
@@ -157,7 +155,7 @@ static void pack(const struct sum_plan *p, int shard, const float *vector, int w
 
 /* ---- the sum of a piece ---------------------------------------------------------- */
 
-static void put(struct device *d, float *to, const float *from, int64_t len)
+static void copy_or_zero(struct device *d, float *to, const float *from, int64_t len)
 {
 	if (!from)
 		d->k->zero(d, mat(to, 1, len));
@@ -165,8 +163,8 @@ static void put(struct device *d, float *to, const float *from, int64_t len)
 		d->k->copy(d, mat(to, 1, len), mat((float *)from, 1, len));
 }
 
-/* Are all ranks' pieces equal parts of the vector, which NCCL transfers? */
-static bool is_even(const struct sum *s)
+/* Are the ranks' pieces equal parts of a vector that NCCL transfers? */
+static bool has_even_pieces(const struct sum *s)
 {
 	const struct sum_plan *p = s->plan;
 	const struct comm *c = s->c;
@@ -175,17 +173,17 @@ static bool is_even(const struct sum *s)
 	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
 }
 
-/* Then, if every rank contributes an int64 sum, NCCL's reduce-scatter adds them: this rank's part of its
- * contribution becomes the sum of all. And its all-gather sends the results. */
-static bool by_library(const struct sum *s)
+/* Does NCCL's reduce-scatter add the contributions? It does if the pieces are even and every rank
+ * contributes an int64 sum: this rank's piece of `own` becomes the sum. */
+static bool uses_nccl_reduction(const struct sum *s)
 {
 	for (int r = 0; r < s->c->size; r++)
 		if (form_of(&s->call, r) != SUM_INT64)
 			return false;
-	return is_even(s);
+	return has_even_pieces(s);
 }
 
-/* Is the sum of this rank's piece kept where its contribution is? */
+/* Is the sum of this rank's piece kept in place of its contribution? */
 static bool is_in_place(const struct sum *s)
 {
 	const struct sum_call *x = &s->call;
@@ -195,29 +193,29 @@ static bool is_in_place(const struct sum *s)
 	       x->kept == (const int64_t *)x->own + first;
 }
 
-/* The contributions to `len` elements of this rank's piece, from element `first` of its shard: received
- * ones, and its own, packed or in place, unless the others are added to it. Returns their number. */
+/* Finds the contributions to `len` elements from element `first` of this rank's shard: received
+ * ones and its own, unless they are added to its own in place. Returns their number. */
 static int find_parts(struct sum *s, int64_t first, int64_t len, const float *packed,
 	const float *received, struct grid_part *parts)
 {
 	const struct sum_call *x = &s->call;
 	int n = 0, want = s->plan->wants[s->c->rank];
-	bool reduced = by_library(s);
+	bool reduced = uses_nccl_reduction(s);
 	for (int r = 0; r < s->c->size; r++) {
 		int width = (int)form_of(x, r);
 		const void *from = received;
 		if (!width || (r == s->c->rank ? is_in_place(s) : reduced))
 			continue;
 		if (r == s->c->rank)
-			from = is_packed(s->plan, want)
-				       ? packed
-				       : in_vector(s->plan, want, x->own, width, first);
+			from = is_packed(s->plan, want) ? packed
+							: find_in_vector(s->plan, want,
+								  x->own, width, first);
 		else if (s->plan->shared)
 			from = (const float *)(const void *)s->plan->shared->data[r] +
 			       (width == SUM_LEAF ? s->plan->leaf_at : s->plan->sum_at) +
 			       width * first;
 		else
-			received += room_of(form_of(x, r), len);
+			received += padded_floats(form_of(x, r), len);
 		BUG_ON(width == SUM_INT64 && (uintptr_t)from % sizeof(int64_t));
 		parts[n++] = (struct grid_part){
 			width == SUM_LEAF ? from : NULL, width == SUM_LEAF ? NULL : from};
@@ -225,7 +223,7 @@ static int find_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 	return n;
 }
 
-/* Adds these elements, and with shared memory writes the result to every rank's. */
+/* Adds `len` elements from element `first`; with shared memory, writes them to all ranks. */
 static void finish_floats(struct sum *s, int64_t first, int64_t len, const float *packed,
 	const float *received)
 {
@@ -239,7 +237,7 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 	float *to = x->result ? x->result + first : NULL;
 	sum_piece(s->plan, c->rank, &piece);
 	if (!s->plan->levels && !ready) /* one leaf in all */
-		put(d, to, n ? parts[0].leaf : NULL, len);
+		copy_or_zero(d, to, n ? parts[0].leaf : NULL, len);
 	else if (len && !ready)
 		d->k->grid_sum(d,
 			&(struct grid_sum){
@@ -253,13 +251,13 @@ static void finish_floats(struct sum *s, int64_t first, int64_t len, const float
 			x->grid);
 	for (int r = 0; r < c->size && to && s->plan->shared; r++)
 		if (r != c->rank)
-			put(d,
+			copy_or_zero(d,
 				(float *)(void *)s->plan->shared->data[r] +
 					s->plan->leaf_at + first,
 				to, len);
 }
 
-/* The whole piece, without messages. What other ranks get of it is copied while it is in a cache. */
+/* Adds the whole piece without messages; steps fit in a cache, since the result is copied. */
 static void finish_piece(struct sum *s)
 {
 	enum { CACHED = 1 << 16 };
@@ -281,18 +279,18 @@ static float *segment_buffer(const struct sum *s, int k)
 	return s->plan->queue->buffer[number % SUM_BUFFERS];
 }
 
-/* This rank's contribution to segment k of `rank`: in place, or packed to *room. */
-static const float *packed_for(struct sum *s, int rank, int k, float **room)
+/* Returns this rank's contribution to segment k of `rank`: in place, or packed to *room. */
+static const float *packed_for(struct sum *s, int rank, int k, float **space)
 {
 	const struct sum_plan *p = s->plan;
 	enum sum_form form = form_of(&s->call, s->c->rank);
 	int width = (int)form, want = p->wants[rank];
 	int64_t first, len = segment_of(p, rank, k, &first);
 	if (!is_packed(p, want))
-		return in_vector(p, want, s->call.own, width, first);
-	pack(p, want, s->call.own, width, first, len, *room);
-	const float *packed = *room;
-	*room += room_of(form, len);
+		return find_in_vector(p, want, s->call.own, width, first);
+	pack_elements(p, want, s->call.own, width, first, len, *space);
+	const float *packed = *space;
+	*space += padded_floats(form, len);
 	return packed;
 }
 
@@ -303,25 +301,25 @@ static void begin_segment(struct sum *s, int k)
 	int width = (int)form_of(&s->call, c->rank);
 	struct comm_requests *requests = &s->segment[k % SUM_BUFFERS].requests;
 	int64_t first, own = segment_of(p, c->rank, k, &first);
-	float *room = segment_buffer(s, k);
+	float *space = segment_buffer(s, k);
 	simulate_launch(c);
 	if (width && own && is_packed(p, p->wants[c->rank]))
-		packed_for(s, c->rank, k, &room);
+		packed_for(s, c->rank, k, &space);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
 		int64_t len = segment_of(p, r, k, &first);
 		if (width && len)
-			comm_send(requests, packed_for(s, r, k, &room),
+			comm_send(requests, packed_for(s, r, k, &space),
 				width * len * (int64_t)sizeof(float), r, s->tag);
 	}
-	s->segment[k % SUM_BUFFERS].received = room;
+	s->segment[k % SUM_BUFFERS].received = space;
 	for (int r = 0; r < c->size; r++) {
 		enum sum_form form = form_of(&s->call, r);
 		if (r == c->rank)
 			continue;
-		comm_recv(requests, room, (int)form * own * (int64_t)sizeof(float), r,
+		comm_recv(requests, space, (int)form * own * (int64_t)sizeof(float), r,
 			s->tag);
-		room += room_of(form, own);
+		space += padded_floats(form, own);
 	}
 	comm_start(requests);
 }
@@ -333,8 +331,8 @@ static void finish_segment(struct sum *s, int k)
 		s->segment[k % SUM_BUFFERS].received);
 }
 
-/* Begins segments as buffers become free, and adds those that have arrived, in the queue's order.
- * Returns whether all are added. */
+/* Begins segments as buffers become free, and adds segments that have arrived, in the queue's
+ * order. Returns true if all are added. */
 static bool exchange(struct sum *s)
 {
 	struct sum_queue *q = s->plan->queue;
@@ -353,7 +351,7 @@ static bool exchange(struct sum *s)
 	}
 }
 
-/* A collective of `count` elements of each rank, named as its messages would be. */
+/* Starts a collective with the name that the sum's messages would have. */
 static void start_collective(
 	struct comm_requests *r, enum coll what, const struct coll_args *a)
 {
@@ -362,7 +360,7 @@ static void start_collective(
 	comm_start(r);
 }
 
-static void begin_library(struct sum *s)
+static void begin_nccl_reduction(struct sum *s)
 {
 	int64_t first, n = sum_piece(s->plan, s->c->rank, &first);
 	int64_t *own = s->call.own;
@@ -375,15 +373,14 @@ static void begin_library(struct sum *s)
 			.op = COMM_SUM});
 }
 
-/* Sends this rank's piece to the ranks with the same shard, and receives theirs. Sends are first, see
- * comm_send(). */
+/* Exchanges pieces with the ranks that want the same shard. Sends come first, see comm_send(). */
 static void begin_gather(struct sum *s)
 {
 	struct comm *c = s->c;
 	const struct sum_plan *p = s->plan;
 	int64_t at, mine = sum_piece(p, c->rank, &at);
 	simulate_launch(c);
-	if (is_even(s)) {
+	if (has_even_pieces(s)) {
 		start_collective(&s->gather, COLL_ALLGATHER,
 			&(struct coll_args){
 				.recv = s->call.result, .count = mine, .type = COMM_F32});
@@ -404,32 +401,32 @@ static void begin_gather(struct sum *s)
 
 /* ---- progress -------------------------------------------------------------------- */
 
-/* Is all in its place when the ranks have reached a phase, so that the whole piece is added? */
-static bool is_at_once(const struct sum *s)
+/* Is the whole piece added at once, without a queue of segments? */
+static bool adds_whole_piece(const struct sum *s)
 {
-	return s->plan->shared || by_library(s);
+	return s->plan->shared || uses_nccl_reduction(s);
 }
 
-/* With shared memory, a rank first posts that its contribution is complete, then that its piece is written
- * to all ranks. */
-static void enter(struct sum *s, enum phase phase)
+/* Enters a phase. With shared memory, a rank posts first that its contribution is complete,
+ * then that its piece is written to all ranks. */
+static void enter_phase(struct sum *s, enum phase phase)
 {
 	if (s->plan->shared)
 		comm_shared_post(
 			s->plan->shared, s->plan->slot, 2 * s->seq + (uint64_t)phase);
-	else if (phase == EXCHANGE && by_library(s))
-		begin_library(s);
+	else if (phase == EXCHANGE && uses_nccl_reduction(s))
+		begin_nccl_reduction(s);
 	else if (phase == GATHER && s->call.result)
 		begin_gather(s);
 	s->phase = phase;
 }
 
-static void poll_sum(void *with);
+static void poll_sum(void *arg);
 
 /* Never waits. */
-static bool is_done(void *with)
+static bool is_done(void *arg)
 {
-	struct sum *s = with;
+	struct sum *s = arg;
 	if (s->phase != DONE)
 		poll_sum(s);
 	return s->phase == DONE;
@@ -445,22 +442,22 @@ static bool phase_reached(struct sum *s)
 			s->plan->shared, s->plan->slot, 2 * s->seq + (uint64_t)s->phase);
 	if (s->phase == GATHER)
 		return comm_test(&s->gather);
-	return by_library(s) ? comm_test(&s->segment[0].requests) : exchange(s);
+	return uses_nccl_reduction(s) ? comm_test(&s->segment[0].requests) : exchange(s);
 }
 
-static void poll_sum(void *with)
+static void poll_sum(void *arg)
 {
-	struct sum *s = with;
+	struct sum *s = arg;
 	if (s->phase == WAITING && phase_reached(s)) {
 		if (s->call.after)
 			sum_end(s->call.after);
 		s->call.after = NULL;
-		enter(s, EXCHANGE);
+		enter_phase(s, EXCHANGE);
 	}
 	if (s->phase == EXCHANGE && phase_reached(s)) {
-		if (is_at_once(s) && !s->c->planned)
+		if (adds_whole_piece(s) && !s->c->planned)
 			finish_piece(s);
-		enter(s, GATHER);
+		enter_phase(s, GATHER);
 	}
 	if (s->phase == GATHER && phase_reached(s)) {
 		s->phase = DONE;
@@ -476,17 +473,17 @@ static void wait_for(struct sum *s)
 	comm_wait_for(s->c, is_done, s, &what);
 }
 
-/* Does all of it, where each step is complete as soon as it is begun: in a plan, which counts bytes, and in the
- * stream of a group with NCCL, where additions follow the messages that they need. */
-static void enqueue(struct sum *s)
+/* Runs the whole sum where a step is complete as soon as it is begun: in a plan, and in the stream
+ * of a group with NCCL, where additions follow their messages. */
+static void run_at_once(struct sum *s)
 {
 	bool stream = comm_has_stream(s->c);
 	int before = stream ? comm_stream_begin(s->c) : 0;
-	simulate_chain(s->c->planned); /* the sum before is not complete */
+	simulate_chain(s->c->planned); /* the previous sum is not complete */
 	poll_sum(s);
 	BUG_ON(s->phase != DONE);
 	simulate_chain(false);
-	if (s->c->planned) /* in which the additions are beside the messages */
+	if (s->c->planned) /* a plan counts the additions apart from the messages */
 		finish_piece(s);
 	if (stream)
 		s->ticket = comm_stream_end(s->c, before);
@@ -494,8 +491,8 @@ static void enqueue(struct sum *s)
 		comm_stream_wait(s->c, s->ticket);
 }
 
-/* In the background, while this rank computes. */
-static void start(struct sum *s)
+/* Starts the sum in the background, while this rank computes. */
+static void start_in_background(struct sum *s)
 {
 	if (s->plan->shared) { /* counted as messages would be */
 		int64_t n_bytes = sum_bytes(&s->call);
@@ -526,14 +523,14 @@ struct sum *sum_begin(const struct sum_call *call)
 		s->phase = DONE;
 		return s;
 	}
-	if (!is_at_once(s)) { /* takes the next numbers of the queue */
+	if (!adds_whole_piece(s)) { /* takes the next segment numbers of the queue */
 		s->first_segment = call->plan->queue->joined;
 		call->plan->queue->joined += (uint64_t)call->plan->n_segments;
 	}
 	if (c->planned || comm_has_stream(c))
-		enqueue(s);
+		run_at_once(s);
 	else
-		start(s);
+		start_in_background(s);
 	return s;
 }
 

@@ -1,8 +1,8 @@
 /*
- * The message tags of all floors. Messages with one tag between two ranks of a group arrive in the
- * order in which they were sent; messages with different tags are independent. So each kind of
- * message that may be in flight together with another kind has its own tags. A kind with several
- * tags numbers them: COMM_TAG(PIPELINE, i).
+ * The message tags of all directories. Messages with one tag between two ranks of a group
+ * arrive in the order in which they were sent; messages with different tags are independent. So
+ * each kind of message that may be in flight together with another kind has its own tags. A
+ * kind with several tags numbers them: COMM_TAG(PIPELINE, i).
  */
 #pragma once
 
@@ -12,15 +12,15 @@
 #define COMM_TAGS(TAG)                                                                   \
 	TAG(SENDRECV, 1)   /* mpi.c: the collective */                                   \
 	TAG(SPLIT, 1)	   /* mpi.c: MPI_Comm_create_group */                            \
-	TAG(SUM, 16384)	   /* sum.c: one for each sum in flight */                       \
+	TAG(SUM, 16384)	   /* sum.c: one per sum in flight */                            \
 	TAG(NOTIFY, 1)	   /* notify.c */                                                \
 	TAG(WATCHDOG, 1)   /* watchdog.c */                                              \
-	TAG(LOADER, 2)	   /* data/loader.c: batches of tokens, one for each fetch */    \
+	TAG(LOADER, 2)	   /* data/loader.c: batches of tokens, one per fetch */         \
 	TAG(SLICES, 1)	   /* parallel/slices.c: rows of activations */                  \
 	TAG(RING_KEYS, 1)  /* parallel/context.c: keys and values */                     \
-	TAG(RING_SUMS, 1)  /* their gradients */                                         \
+	TAG(RING_SUMS, 1)  /* parallel/context.c: gradients of keys and values */        \
 	TAG(GATHER, 1)	   /* parallel/gather.c: shards of parameters */                 \
-	TAG(TIED, 1)	   /* parallel/grads.c: gradients of a weight of two stages */   \
+	TAG(TIED, 1)	   /* parallel/grads.c: gradients of a weight on two stages */   \
 	TAG(COLLECT, 4096) /* parallel/store.c: rows of a tensor, to one rank */         \
 	TAG(MATRIX, 2) /* optim/matrix.c: pieces of a matrix, to its owner and back */   \
 	TAG(PIPELINE, 8192) /* engine/pipe.c: activations and gradients of each stage */ \

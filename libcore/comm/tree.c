@@ -23,7 +23,7 @@ int tree_nodes(int64_t begin, int64_t end, struct tree_node out[static TREE_MAX_
 	return n;
 }
 
-/* Bit k of the index: it is in the right half of its node of level k + 1. */
+/* If bit k of the index is set, the leaf is in the right half of its node at level k + 1. */
 int tree_merges(int64_t begin, int64_t index)
 {
 	int n = 0;

@@ -1,7 +1,7 @@
 /*
- * The watchdog: a rank that waits long asks all others for their state. Waiting ranks answer with
- * the operation that they wait for, computing ranks at their next poll; so a rank that does not
- * answer is stopped, stuck or dead, and is reported. While any rank makes progress, none is missing.
+ * The watchdog: a rank that waits long asks all other ranks for their state. Waiting ranks answer
+ * with their operation, computing ranks at their next poll. A rank that does not answer is
+ * stopped, stuck or dead, and is reported. While any rank makes progress, none is missing.
  *
  * Time in which this process itself was stopped (with its job, or with its machine) does not count:
  * then all ranks continue late, and none is missing.
@@ -12,8 +12,8 @@ enum kind { ASK, ANSWER };
 
 struct watch_msg {
 	int64_t kind;
-	uint64_t question; /* the asking rank's number of it */
-	int64_t waits;	   /* 0: it computes */
+	uint64_t question; /* number of the question, counted by the asking rank */
+	int64_t waits;	   /* 0: the rank computes */
 	uint64_t seq;
 	int64_t n_bytes;
 	char what[24], group[24];
@@ -30,13 +30,13 @@ static struct {
 	struct comm *world;
 	double seconds;
 	bool paused;
-	double read; /* when messages were last read */
-	/* this rank's wait, NULL: none */
+	double read; /* clock when messages were last read */
+	/* This rank's wait; NULL: none. */
 	const struct comm *group;
 	const struct comm_what *what;
-	double waited, counted; /* seconds; the clock when they were counted */
-	uint64_t question,
-		first_question;	  /* the last one; the first that counts in this wait */
+	double waited, counted;	  /* seconds waited; clock when they were counted */
+	uint64_t question;	  /* the last question */
+	uint64_t first_question;  /* the first question that counts in this wait */
 	uint64_t before_wait;	  /* the last question of earlier waits */
 	struct watch_msg *answer; /* [size]; question 0: none */
 	struct outgoing *out;	  /* [size] */
@@ -86,7 +86,7 @@ void watchdog_wait(const struct comm *group, const struct comm_what *what)
 
 /* ---- messages --------------------------------------------------------------------- */
 
-/* What this rank waits for. */
+/* Describes the operation that this rank waits for. */
 static void describe_wait(struct watch_msg *l)
 {
 	l->waits = 1;
@@ -122,7 +122,7 @@ static bool makes_progress(const struct watch_msg *before, const struct watch_ms
 				      !same_wait(before, now));
 }
 
-/* A rank makes progress: begins a new round of questions. */
+/* Begins a new round of questions, since a rank makes progress. */
 static void restart_questions(void)
 {
 	if (watch.waited > watch.seconds / 2)
@@ -157,10 +157,10 @@ static void ask_all(void)
 
 /* ---- the report ------------------------------------------------------------------ */
 
-/* No answer; waits for the same operation as this rank; for another one. */
+/* A rank did not answer; waits for the same operation as this rank; waits for another operation. */
 enum standing { SILENT, HERE, ELSEWHERE };
 
-/* From the last two questions, so that a rank that was stopped meanwhile is silent. */
+/* Uses only the last two questions, so that a rank that was stopped meanwhile is SILENT. */
 static enum standing standing_of(int rank)
 {
 	const struct watch_msg *l = &watch.answer[rank];
@@ -173,7 +173,7 @@ static enum standing standing_of(int rank)
 	return same_wait(l, &mine) ? HERE : ELSEWHERE;
 }
 
-/* "rank 3", "ranks 0-2, 5": the ranks of that standing; false: there are none. */
+/* Appends the ranks with that standing, e.g. "ranks 0-2, 5"; false: there are none. */
 static bool list_ranks(struct str *out, enum standing standing)
 {
 	scoped_str list = {0};
@@ -217,7 +217,7 @@ static void describe(struct str *out)
 			flight_record_path());
 }
 
-/* The lowest rank that answers reports; others a moment later, in case it has not. */
+/* Ends the job with a report, on the lowest rank that answers; others wait a moment for it. */
 static void give_up(void)
 {
 	enum { MOMENT = 2 };

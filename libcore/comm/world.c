@@ -1,5 +1,5 @@
-/* The group of all ranks. In a separate file, so that programs that do not call comm_open() are not
- * linked with MPI. */
+/* The group of all ranks. A separate file, so that programs without comm_open() link without
+ * MPI. */
 #include "base/launch.h"
 #include "comm/comm_internal.h"
 #include "comm/shared.h"
@@ -8,9 +8,8 @@
 #include <sched.h>
 #include <unistd.h>
 
-/* Was this rank started by a launcher? A single rank needs no MPI, and starts in a third of the
- * time without. */
-static bool launched(void)
+/* Was this rank started by a launcher? A single rank needs no MPI, and starts 3x faster. */
+static bool has_launcher(void)
 {
 	static const char *const vars[] = {"PMI_RANK", "PMIX_RANK", "PMI_FD", "PMI_ID"};
 	int forced = env_switch("PT_MPI");
@@ -29,8 +28,8 @@ static void name_host(struct comm_place *place)
 		snprintf(place->host, sizeof(place->host), "?");
 }
 
-/* The host of a rank, by its name and its boot id, as containers on different machines may have one
- * name; and the processors that the rank may use. */
+/* A hash of the host's name and boot id, since containers on different machines may have the
+ * same name; and the processors that the rank may use. */
 struct rank_host {
 	uint64_t host;
 	cpu_set_t processors;
@@ -45,14 +44,14 @@ static struct rank_host own_host(const struct comm_place *place)
 	return mine;
 }
 
-static int by_number(const void *a, const void *b)
+static int compare_u64(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
 	return x < y ? -1 : x > y;
 }
 
-/* The ranks of each host, if all hosts have as many and they are consecutive. */
-static int ranks_of_each(const struct rank_host *all, int size)
+/* Returns the ranks per host if all hosts have as many, and they are consecutive; else 0. */
+static int ranks_per_host(const struct rank_host *all, int size)
 {
 	int n = 1;
 	while (n < size && all[n].host == all[0].host)
@@ -64,9 +63,8 @@ static int ranks_of_each(const struct rank_host *all, int size)
 	return size % n || n == size ? 0 : n;
 }
 
-/* By one message from each rank to each. (MPI_Comm_split_type() would wait for all ranks several times,
- * each time without giving its processor away: that took a quarter of the start of 4 ranks on 2
- * processors.) */
+/* Exchanges one message between each pair of ranks. (MPI_Comm_split_type() waits several times
+ * without yielding, a quarter of the start of 4 ranks on 2 processors.) */
 static void find_place(struct comm *world, struct comm_place *place)
 {
 	name_host(place);
@@ -74,9 +72,9 @@ static void find_place(struct comm *world, struct comm_place *place)
 	scoped_ptr struct rank_host *all = xcalloc((size_t)world->size, sizeof(*all));
 	scoped_ptr uint64_t *hosts = xcalloc((size_t)world->size, sizeof(*hosts));
 	cpu_set_t processors;
-	const char *pretended = getenv("PT_HOST_RANKS");
+	const char *host_ranks = getenv("PT_HOST_RANKS");
 	int64_t n;
-	if (pretended && !parse_int(pretended, &n) && n > 0)
+	if (host_ranks && !parse_int(host_ranks, &n) && n > 0)
 		mine.host ^= hash_mix((uint64_t)(world->rank / n) + 1);
 	comm_allgather(world, &mine, all, sizeof(mine));
 	CPU_ZERO(&processors);
@@ -90,14 +88,14 @@ static void find_place(struct comm *world, struct comm_place *place)
 	}
 	place->rank = world->rank;
 	place->processors = CPU_COUNT(&processors);
-	place->host_ranks = ranks_of_each(all, world->size);
-	qsort(hosts, (size_t)world->size, sizeof(*hosts), by_number);
+	place->host_ranks = ranks_per_host(all, world->size);
+	qsort(hosts, (size_t)world->size, sizeof(*hosts), compare_u64);
 	for (int i = 0; i < world->size; i++)
 		place->n_hosts += !i || hosts[i] != hosts[i - 1];
 }
 
-/* Containers, other users or limits can prevent sharing on one host. This tries it once, so that
- * plans are right. */
+/* Tests once whether the ranks of a host can share memory, which containers, other users or
+ * limits can prevent, so that plans are right. */
 static bool can_share(struct comm *world)
 {
 	struct err e = {0};
@@ -116,17 +114,17 @@ static bool can_share(struct comm *world)
 	return wanted;
 }
 
-/* The launcher of another MPI starts n programs, and each of them has a world of one rank: without this
- * check it would do the work of all. */
+/* Ends the program if the launcher belongs to another MPI: each of the n programs it starts
+ * would have a world of one rank and do the work of all. */
 static void check_launcher(const struct comm *world)
 {
 	enum { MOMENT_SECS = 1 };
 	const char *name = launch_many();
 	if (!name || world->size > 1)
 		return;
-	die_hook = NULL; /* MPI has nobody to abort */
+	die_hook = NULL; /* MPI has no other rank to abort */
 	if (launch_rank() > 0) {
-		sleep(MOMENT_SECS); /* rank 0 reports; Open MPI kills all when the first one exits */
+		sleep(MOMENT_SECS); /* Open MPI kills all when one exits: rank 0 reports first */
 		exit(EX_USAGE);
 	}
 	die(EX_USAGE,
@@ -138,9 +136,9 @@ static void check_launcher(const struct comm *world)
 struct comm *comm_open(void)
 {
 	struct comm *world;
-	if (launched()) {
+	if (has_launcher()) {
 		world = comm_open_mpi();
-		comm_crowded = true; /* until it is known */
+		comm_crowded = true; /* until find_place() */
 		find_place(world, &comm_here);
 		comm_read_overlap(world);
 		comm_crowded = comm_here.local_size > comm_here.processors ||

@@ -13,12 +13,12 @@
 
 /* One split of one file. */
 struct segment {
-	int64_t first; /* number of its first token in the corpus */
-	int64_t n;     /* tokens of the corpus: all, or all but the last */
+	int64_t first; /* index of its first token in the corpus */
+	int64_t n;     /* tokens used by the corpus: all, or all except the last */
 	struct h5_blocks blocks;
-	int64_t *checked; /* [n_blocks]: c->changes + 1 when it was last checked */
-	struct offsets documents; /* if they were asked for */
-	struct offsets spans;	  /* of tokens that count, if not all do */
+	int64_t *checked;	  /* [n_blocks]: c->changes + 1 at the last check */
+	struct offsets documents; /* if requested */
+	struct offsets spans;	  /* spans of tokens that count, unless all do */
 };
 
 struct file {
@@ -26,14 +26,14 @@ struct file {
 	struct shard_info info;
 	int fd;
 	struct stat seen; /* at the last corpus_changes() */
-	bool changed;	  /* since the first */
+	bool changed;	  /* since the first corpus_changes() */
 	struct segment seg[N_SPLITS];
 	bool counted; /* it has spans */
-	bool again;   /* it was given before: the first one owns descriptor and blocks */
+	bool again; /* given before in the arguments: the first one owns descriptor and blocks */
 	dev_t device;
 	ino_t inode;
-	int64_t group,
-		given; /* position in the arguments: first file of its corpus, this file */
+	int64_t group; /* position in the arguments of the first file of its corpus */
+	int64_t given; /* its position in the arguments */
 };
 
 struct corpus {
@@ -41,7 +41,7 @@ struct corpus {
 	struct file *files;
 	int64_t n_files;
 	int64_t tokens[N_SPLITS];
-	int64_t changes; /* that corpus_changes() has seen */
+	int64_t changes; /* detected by corpus_changes() */
 	int how;
 };
 
@@ -82,7 +82,7 @@ static int not_a_shard(const char *name, struct err *e)
 		advice_on(ADVICE_NOT_A_SHARD));
 }
 
-/* A file that cannot be read is not known to be another. */
+/* Returns true if the file has the signature of HDF5, or cannot be read. */
 static bool may_be_h5(int fd)
 {
 	char first[8];
@@ -110,8 +110,9 @@ static int open_at(struct corpus *c, struct file *f, const char *path, struct er
 		c->t = t;
 		t = (struct tokenizer){0};
 	} else if (!rc && !tokenizer_same(&c->t, &t)) {
-		rc = err_set(e, EX_DATAERR, "%s: its tokenizer differs from that of %s",
-			f->path, c->files[0].path);
+		rc = err_set(e, EX_DATAERR,
+			"%s: its tokenizer differs from the tokenizer of %s", f->path,
+			c->files[0].path);
 	}
 	tokenizer_free(&t);
 	return h5_end(h, rc, e);
@@ -123,7 +124,7 @@ static bool same_corpus(const struct file *a, const struct file *b)
 	       a->info.count == b->info.count;
 }
 
-/* A corpus may be given several times, but then each of its files equally often. */
+/* Checks that no file is missing. A corpus may be given several times, each file equally often. */
 static int check_complete(const struct corpus *c, struct err *e)
 {
 	for (int64_t i = 0; i < c->n_files; i++) {
@@ -136,16 +137,15 @@ static int check_complete(const struct corpus *c, struct err *e)
 		}
 		if (x->info.count > c->n_files || found != alike * x->info.count)
 			return err_set(e, EX_DATAERR,
-				"%s: is file %lld of %lld, but some of the others are "
-				"missing",
+				"%s: is file %lld of %lld, but other files are missing",
 				x->path, (long long)x->info.index,
 				(long long)x->info.count);
 	}
 	return 0;
 }
 
-/* Corpora in the order of the arguments, and the files of each by index. */
-static int in_order(const void *a, const void *b)
+/* Compares files: corpora in the order of the arguments, and the files of each corpus by index. */
+static int compare_files(const void *a, const void *b)
 {
 	const struct file *x = a, *y = b;
 	if (x->group != y->group)
@@ -164,7 +164,7 @@ static void sort_files(struct corpus *c)
 			if (same_corpus(f, &c->files[k]))
 				f->group = c->files[k].group;
 	}
-	qsort(c->files, (size_t)c->n_files, sizeof(*c->files), in_order);
+	qsort(c->files, (size_t)c->n_files, sizeof(*c->files), compare_files);
 }
 
 bool corpus_is_stream(const char *path)
@@ -186,7 +186,7 @@ static int spool_shard(int fd, const char *name, char kept[AT_LEAST(4096)], stru
 	return file_spool(&s, INT64_MAX, kept, e);
 }
 
-/* The copy is unlinked when it is open. */
+/* Opens a copy of a stream, which is unlinked at once. */
 static int open_stream(struct corpus *c, struct file *f, const char *path, struct err *e)
 {
 	char kept[4096];
@@ -203,7 +203,7 @@ static int open_stream(struct corpus *c, struct file *f, const char *path, struc
 	return rc;
 }
 
-/* A file that is given again is not read again. */
+/* Shares an already open file, if it is given again. Returns false for a new file. */
 static bool open_again(const struct corpus *c, struct file *f, const char *path)
 {
 	struct stat st;
@@ -232,7 +232,7 @@ static int open_file(struct corpus *c, struct file *f, const char *path, struct 
 	return stream ? open_stream(c, f, path, e) : open_at(c, f, path, e);
 }
 
-/* A corpus may have more files than the usual limit of 1,024 descriptors. */
+/* Raises the limit of open files: a corpus may have more than the usual limit of 1,024. */
 static void allow_open_files(void)
 {
 	struct rlimit l;
@@ -254,8 +254,8 @@ int64_t corpus_window(const struct corpus *c)
 	return n;
 }
 
-/* Places the files one after the other. Windows continue from one corpus to the next: the token behind the
- * last window of a corpus, which does not count, is left out, but for the last one. */
+/* Places the files one after the other. The token after the last window of a corpus does not count,
+ * and is dropped if another corpus follows, so that windows continue there. */
 static void join_files(struct corpus *c, enum split s)
 {
 	struct file *last = NULL;
@@ -382,9 +382,9 @@ static double seconds(struct timespec t)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A file system's clock ticks every 10 ms or faster. A file that was written in the current tick
- * could be written again without a new time, so this waits for the next. */
-static void look(int fd, struct stat *s)
+/* Gets the status of a file. File systems' clocks tick at least every 10 ms; a file written in the
+ * current tick could change again without a new time, so this waits for the next tick. */
+static void stat_settled(int fd, struct stat *s)
 {
 	enum { TICK_MS = 10, MAX_TICKS = 100 };
 	for (int i = 0; i < MAX_TICKS; i++) {
@@ -397,7 +397,7 @@ static void look(int fd, struct stat *s)
 	}
 }
 
-static bool looks_the_same(const struct stat *a, const struct stat *b)
+static bool is_unchanged(const struct stat *a, const struct stat *b)
 {
 	return a->st_size == b->st_size &&
 	       !memcmp(&a->st_mtim, &b->st_mtim, sizeof(a->st_mtim)) &&
@@ -412,8 +412,8 @@ int64_t corpus_changes(struct corpus *c)
 	for (int64_t i = 0; i < c->n_files; i++) {
 		struct file *f = &c->files[i];
 		struct stat now;
-		look(f->fd, &now);
-		if (looks_the_same(&now, &f->seen))
+		stat_settled(f->fd, &now);
+		if (is_unchanged(&now, &f->seen))
 			continue;
 		f->changed = f->seen.st_size > 0;
 		f->seen = now;
@@ -445,8 +445,7 @@ static int read_tokens(const struct file *f, const struct segment *g, int64_t at
 	return 0;
 }
 
-/* Reads a block to `bytes`, and checks it. Two threads may check the same block, with the same
- * result. */
+/* Reads a block to `bytes`, and checks it. Two threads may check the same block. */
 static int check_block(const struct corpus *c, const struct file *f,
 	const struct segment *g, int64_t block, void *bytes, struct err *e)
 {
@@ -483,7 +482,7 @@ static int check_at_first_use(const struct corpus *c, const struct file *f,
 	int64_t changes = __atomic_load_n(&c->changes, __ATOMIC_ACQUIRE);
 	if (__atomic_load_n(&g->checked[block], __ATOMIC_ACQUIRE) == changes + 1)
 		return 0;
-	/* Not malloc(), which reserves 128 MiB of addresses for a thread. */
+	/* not malloc(), which reserves 128 MiB of address space per thread */
 	struct arena a;
 	arena_init(&a, "a block of tokens", block_bytes(g));
 	int rc = check_block(c, f, g, block, a.base, e);
@@ -501,7 +500,7 @@ static int read_segment(const struct corpus *c, const struct file *f,
 	return read_tokens(f, g, at, n, out, e);
 }
 
-/* The last file that begins at or before token `at`. */
+/* Returns the last file that begins at or before token `at`. */
 static int64_t file_of(const struct corpus *c, enum split split, int64_t at)
 {
 	int64_t lo = 0, hi = c->n_files - 1;
@@ -532,12 +531,12 @@ int corpus_read(struct corpus *c, enum split split, int64_t at, int64_t n, int32
 	return 0;
 }
 
-/* Do the tokens of a file continue those of the files before it? */
-static bool continues(const struct corpus *c, enum split split, int64_t i)
+/* Returns true if the tokens of a file continue the previous files of its corpus. */
+static bool continues_previous(const struct corpus *c, enum split split, int64_t i)
 {
 	const struct file *f = &c->files[i];
 	bool next = i && same_corpus(f, f - 1) && f->info.index == f[-1].info.index + 1;
-	return next && (f[-1].info.tokens[split] || continues(c, split, i - 1));
+	return next && (f[-1].info.tokens[split] || continues_previous(c, split, i - 1));
 }
 
 void corpus_mark(
@@ -549,7 +548,7 @@ void corpus_mark(
 		if (here <= 0)
 			continue;
 		if (c->how & CORPUS_DOCUMENTS) {
-			if (at == g->first && !continues(c, split, i))
+			if (at == g->first && !continues_previous(c, split, i))
 				*tokens |= DOCUMENT_BEGINS;
 			documents_mark(&g->documents, at - g->first, here, tokens);
 		}

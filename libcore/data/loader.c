@@ -1,6 +1,6 @@
 /*
- * Prefetching of samples by a thread. Each rank reads its own samples, or some ranks read for the
- * others and send them; only the main thread sends, from comm's background functions.
+ * Prefetching of samples by a thread. Each rank reads its own samples, or some ranks read for all
+ * ranks and send the samples. Only the main thread sends, from a background function of comm.
  */
 #include "data/data.h"
 
@@ -10,18 +10,18 @@
 
 struct loader {
 	struct loader_config c;
-	unsigned tags; /* a bit for each tag in use */
+	unsigned tags; /* one bit per tag in use */
 };
 
 struct fetch {
 	struct loader *l;
-	int tag; /* 0 or 1, because the second of two fetches may be read first */
+	int tag; /* 0 or 1, because the second of two fetches may be complete first */
 	enum split split;
 	struct order order;
 	struct sample_run *runs; /* [size] */
 	int32_t *windows;	 /* [n][context + 1], of this rank */
-	/* of a reader: the windows of ranks [rank_begin, rank_end); those of rank r begin at
-	 * all + at[r], and consecutive ranks may share them */
+	/* A reader has the windows of ranks [rank_begin, rank_end). The windows of rank r begin at
+	 * all + at[r]; consecutive ranks may share them. */
 	int rank_begin, rank_end;
 	int32_t *all;
 	int64_t *at; /* [size + 1] */
@@ -29,7 +29,7 @@ struct fetch {
 	bool threaded, sent;
 	int read_done; /* set by the thread */
 	struct err error;
-	struct comm_requests requests; /* the sends, or the receive */
+	struct comm_requests requests; /* of a reader: sends; else the receive */
 };
 
 int loader_reader(int rank, int size, int readers)
@@ -53,14 +53,14 @@ void loader_close(struct loader *l)
 	free(l);
 }
 
-static int64_t window(const struct fetch *f)
+static int64_t window_tokens(const struct fetch *f)
 {
 	return f->l->c.context + 1;
 }
 
-static int64_t bytes_of(const struct fetch *f, int rank)
+static int64_t run_bytes(const struct fetch *f, int rank)
 {
-	return run_samples(&f->runs[rank]) * window(f) * (int64_t)sizeof(int32_t);
+	return run_samples(&f->runs[rank]) * window_tokens(f) * (int64_t)sizeof(int32_t);
 }
 
 static bool same_run(const struct sample_run *a, const struct sample_run *b)
@@ -69,7 +69,7 @@ static bool same_run(const struct sample_run *a, const struct sample_run *b)
 	       a->blocks == b->blocks;
 }
 
-static bool as_the_one_before(const struct fetch *f, int rank)
+static bool repeats_previous_rank(const struct fetch *f, int rank)
 {
 	return rank > f->rank_begin && same_run(&f->runs[rank], &f->runs[rank - 1]);
 }
@@ -79,10 +79,11 @@ static void read_run(struct fetch *f, const struct sample_run *r, int32_t *out)
 	for (int64_t i = 0; i < run_samples(r) && !f->error.code; i++) {
 		int64_t g = r->first + i / r->block * r->stride + i % r->block;
 		int64_t at = order_start(&f->order, g);
-		corpus_read(f->l->c.corpus, f->split, at, window(f), out, &f->error);
+		corpus_read(
+			f->l->c.corpus, f->split, at, window_tokens(f), out, &f->error);
 		if (!f->error.code)
-			corpus_mark(f->l->c.corpus, f->split, at, window(f), out);
-		out += window(f);
+			corpus_mark(f->l->c.corpus, f->split, at, window_tokens(f), out);
+		out += window_tokens(f);
 	}
 }
 
@@ -94,7 +95,7 @@ static void *read_windows(void *with)
 	do {
 		changes = corpus_changes(c);
 		for (int r = f->rank_begin; r < f->rank_end; r++)
-			if (!as_the_one_before(f, r))
+			if (!repeats_previous_rank(f, r))
 				read_run(f, &f->runs[r], f->all + f->at[r]);
 	} while (!f->error.code && corpus_changes(c) != changes);
 	__atomic_store_n(&f->read_done, 1, __ATOMIC_RELEASE);
@@ -113,7 +114,7 @@ static void poll_fetch(void *with)
 		die_err(&f->error);
 	for (int r = f->rank_begin; r < f->rank_end; r++)
 		if (r != c->rank)
-			comm_send(&f->requests, f->all + f->at[r], bytes_of(f, r), r,
+			comm_send(&f->requests, f->all + f->at[r], run_bytes(f, r), r,
 				COMM_TAG(LOADER, f->tag));
 	comm_start(&f->requests);
 }
@@ -124,8 +125,8 @@ static int64_t place_windows(struct fetch *f)
 	int64_t n = 0;
 	f->at = xcalloc((size_t)f->l->c.comm->size, sizeof(*f->at));
 	for (int r = f->rank_begin; r < f->rank_end; r++) {
-		bool again = as_the_one_before(f, r);
-		f->at[r] = again ? f->at[r - 1] : n * window(f);
+		bool again = repeats_previous_rank(f, r);
+		f->at[r] = again ? f->at[r - 1] : n * window_tokens(f);
 		n += again ? 0 : run_samples(&f->runs[r]);
 	}
 	return n;
@@ -137,7 +138,7 @@ static void begin_reading(struct fetch *f)
 	bool alone = f->rank_end - f->rank_begin == 1;
 	int64_t n = place_windows(f);
 	f->all = alone ? f->windows
-		       : xcalloc((size_t)(n * window(f)) + 1, sizeof(*f->all));
+		       : xcalloc((size_t)(n * window_tokens(f)) + 1, sizeof(*f->all));
 	BUG_ON(!c->corpus);
 	f->threaded = pthread_create(&f->thread, NULL, read_windows, f) == 0;
 	if (!f->threaded)
@@ -159,11 +160,11 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
 	f->split = split;
 	f->order = *order;
 	f->runs = memcpy(xmalloc(runs_bytes), runs, runs_bytes);
-	f->windows = xcalloc((size_t)bytes_of(f, c->rank) + 1, 1);
+	f->windows = xcalloc((size_t)run_bytes(f, c->rank) + 1, 1);
 	f->requests.c = c;
 	int reader = loader_reader(c->rank, c->size, l->c.readers);
 	if (reader != c->rank) {
-		comm_recv(&f->requests, f->windows, bytes_of(f, c->rank), reader,
+		comm_recv(&f->requests, f->windows, run_bytes(f, c->rank), reader,
 			COMM_TAG(LOADER, f->tag));
 		comm_start(&f->requests);
 		return f;
@@ -190,7 +191,8 @@ const int32_t *loader_end(struct loader *l, struct fetch *f)
 	if (reads && !alone) {
 		poll_fetch(f);
 		comm_background_end(poll_fetch, f);
-		memcpy(f->windows, f->all + f->at[c->rank], (size_t)bytes_of(f, c->rank));
+		memcpy(f->windows, f->all + f->at[c->rank],
+			(size_t)run_bytes(f, c->rank));
 	}
 	comm_wait(&f->requests);
 	return f->windows;

@@ -1,7 +1,7 @@
-/* Token offsets of a shard, which are sorted lists for each split of a file. */
+/* Token offsets of a shard: one sorted list per split of a file. */
 #include "data/offsets.h"
 
-/* Offsets are less than `end`. */
+/* Reads ascending offsets less than `end`. */
 static int read_offsets(struct offsets *o, struct h5 *h, const char *name,
 	const char *path, int64_t max, int64_t end, struct err *e)
 {
@@ -26,7 +26,7 @@ int documents_read(struct offsets *o, struct h5 *h, const char *name, enum split
 	*o = (struct offsets){0};
 	if (!h5_has(h, path))
 		return err_set(e, EX_DATAERR,
-			"%s: has no %s, which --packing documents needs: prepare the text "
+			"%s: has no %s, which --packing documents needs; prepare the text "
 			"again, or train with --packing stream",
 			name, path);
 	return read_offsets(o, h, name, path, tokens, tokens, e);
@@ -56,7 +56,7 @@ void offsets_free(struct offsets *o)
 	*o = (struct offsets){0};
 }
 
-/* The number of offsets before token `at`. */
+/* Returns the number of offsets before token `at`. */
 static int64_t offsets_before(const struct offsets *o, int64_t at)
 {
 	int64_t lo = 0, hi = o->n;

@@ -1,4 +1,4 @@
-/* The order of samples: a function of the seed and the number of the sample. */
+/* The order of samples: a function of the seed and the index of the sample. */
 #include "data/data.h"
 
 /* Four rounds of a balanced Feistel network on 2 * half bits, Philox as the round
@@ -31,8 +31,8 @@ int64_t order_permute(struct philox_key key, int64_t n, int64_t i)
 	return (int64_t)x;
 }
 
-/* Uniform in [0, n) from 64 random bits: the high word of bits * n. */
-static int64_t below(struct philox_block r, int64_t n)
+/* Returns a uniform number in [0, n) from 64 random bits: the high word of bits * n. */
+static int64_t uniform_below(struct philox_block r, int64_t n)
 {
 	__extension__ typedef unsigned __int128 uint128;
 	uint64_t bits = (uint64_t)r.x[0] << 32 | r.x[1];
@@ -46,7 +46,7 @@ int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens
 	if (n_tokens < context + 1)
 		return -1;
 	int64_t fit = (n_tokens - 1) / context, starts = n_tokens - context;
-	/* One window fewer than fit, so that the grid can be shifted by up to a window. */
+	/* one window less than fit, so that the grid can be shifted by up to a window */
 	if (s == SAMPLING_EVEN)
 		o->n_windows = n_windows ? min64(n_windows, starts) : fit;
 	else
@@ -54,7 +54,7 @@ int order_init(struct order *o, enum sampling s, uint64_t seed, int64_t n_tokens
 	return 0;
 }
 
-/* The number of windows of the grid that begins with the first token. */
+/* Returns the number of windows in the grid that begins with the first token. */
 static int64_t fit_on_grid(const struct order *o)
 {
 	return (o->n_tokens - 1) / o->context;
@@ -69,13 +69,14 @@ void order_on_grid(struct order *o)
 
 int64_t order_start(const struct order *o, int64_t g)
 {
-	int64_t last = o->n_tokens - o->context - 1; /* the largest first token */
+	int64_t last =
+		o->n_tokens - o->context - 1; /* the last possible start of a window */
 	if (o->sampling == SAMPLING_RANDOM) {
 		struct philox_key key = philox_key(o->seed, PHILOX_OFFSET, 0);
 		struct philox_block b =
 			philox(key, (uint32_t)g, (uint32_t)(g >> 32), 0, 0);
-		return o->on_grid ? below(b, fit_on_grid(o)) * o->context
-				  : below(b, last + 1);
+		return o->on_grid ? uniform_below(b, fit_on_grid(o)) * o->context
+				  : uniform_below(b, last + 1);
 	}
 	if (o->sampling == SAMPLING_EVEN) {
 		int64_t gaps = o->n_windows - 1;
@@ -85,7 +86,7 @@ int64_t order_start(const struct order *o, int64_t g)
 	}
 	int64_t epoch = g / o->n_windows;
 	struct philox_key key = philox_key(o->seed, PHILOX_ORDER, (uint64_t)epoch);
-	int64_t room = min64(o->context, last - (o->n_windows - 1) * o->context + 1);
-	int64_t phase = o->on_grid ? 0 : below(philox(key, 0, 0, 0, 1), room);
+	int64_t shifts = min64(o->context, last - (o->n_windows - 1) * o->context + 1);
+	int64_t phase = o->on_grid ? 0 : uniform_below(philox(key, 0, 0, 0, 1), shifts);
 	return phase + order_permute(key, o->n_windows, g % o->n_windows) * o->context;
 }

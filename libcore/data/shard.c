@@ -32,10 +32,10 @@ const struct h5_field shard_fields[] = {
 	{"split", H5_TEXT, F(split), false,
 		"how validation text was chosen: tail, document or hash"},
 	{"val_fraction", H5_F64, F(val_fraction), false,
-		"the part asked for as validation"},
+		"requested fraction of validation text"},
 	{"seed", H5_I64, F(seed), false, "seed of the choice of documents"},
 	{"window_tokens", H5_I64, F(window_tokens), true,
-		"the documents lie in windows of so many tokens"},
+		"length in tokens of the windows that hold the documents"},
 	{0},
 };
 #undef F
@@ -50,15 +50,15 @@ int shard_info_write(struct h5 *h, const struct shard_info *s, struct err *e)
 	return h5_fields_write(h, "/", table, s, e);
 }
 
-/* Some of all tokens, or all where there is one file. */
+/* Checks that a file has at most the tokens of its corpus, or all if it is the only file. */
 static int check_tokens(
-	const struct shard_info *s, enum split of, const char *name, struct err *e)
+	const struct shard_info *s, enum split split, const char *name, struct err *e)
 {
-	int64_t here = s->tokens[of], all = s->total[of];
+	int64_t here = s->tokens[split], all = s->total[split];
 	if (here >= 0 && (s->count == 1 ? all == here : all >= here))
 		return 0;
 	return err_set(e, EX_DATAERR, "%s: %s_tokens is %lld, and %s_total %lld", name,
-		split_names[of], (long long)here, split_names[of], (long long)all);
+		split_names[split], (long long)here, split_names[split], (long long)all);
 }
 
 static int check_numbers(const struct shard_info *s, const char *name, struct err *e)
@@ -91,7 +91,8 @@ int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct toke
 		return -1;
 	if (!tokenizer_read(t, h, e))
 		return 0;
-	bool named = !strncmp(e->msg, name, strlen(name)); /* by the h5 floor */
+	bool named =
+		!strncmp(e->msg, name, strlen(name)); /* h5 has added the file name */
 	return named ? -1 : err_prefix(e, "%s: ", name);
 }
 

@@ -29,7 +29,7 @@ struct torch_names {
 	int64_t n_order;
 };
 
-/* Finds the token embedding, whose name determines the dialect. */
+/* Finds the token embedding. Its name determines the dialect. */
 int torch_names_open(struct torch_names *x, const struct torch_file *f, struct err *e);
 /* Like torch_names_open(). Without an embedding, takes the dialect that names most tensors. */
 int torch_names_open_some(struct torch_names *x, const struct torch_file *f,

@@ -9,11 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* In double quotes, with octal escapes for special characters. (In single quotes, gnuplot fails on two
- * quotes in a row.) */
+/* Uses double quotes and octal escapes for special characters, since gnuplot fails on two
+ * successive quotes within single quotes. */
 void gnuplot_quote(struct str *out, const char *s)
 {
-	/* (a byte that is not UTF-8 makes it draw all text in another encoding) */
+	/* (a byte that is not UTF-8 makes gnuplot draw all text in another encoding) */
 	scoped_ptr char *copy = text_printable(xstrdup(s));
 	str_putc(out, '"');
 	for (s = copy; *s; s++) {
@@ -32,7 +32,7 @@ static int script_file(const struct str *text, struct err *e)
 	int fd = memfd_create("gnuplot", MFD_CLOEXEC);
 	if (fd >= 0 && !write_all(fd, text->s, text->len) && !lseek(fd, 0, SEEK_SET))
 		return fd;
-	err_set(e, EX_IOERR, "the script for gnuplot: %s", strerror(errno));
+	err_set(e, EX_IOERR, "cannot write the script for gnuplot: %s", strerror(errno));
 	if (fd >= 0)
 		close(fd);
 	return -1;
@@ -51,7 +51,7 @@ static pid_t start_gnuplot(int from, const int to[2])
 	_exit(127);
 }
 
-/* The picture comes through a pipe, since gnuplot ignores write errors. */
+/* Reads the picture through a pipe, since gnuplot ignores write errors. */
 int gnuplot_run(const struct str *text, struct str *picture, struct err *e)
 {
 	enum { MAX_PICTURE = 1 << 30 };
@@ -69,14 +69,15 @@ int gnuplot_run(const struct str *text, struct str *picture, struct err *e)
 	close(pipes[0]);
 	if (pid < 0 || waitpid(pid, &status, 0) < 0)
 		rc = err_set(e, EX_IOERR, "gnuplot: %s", strerror(errno));
-	bool all = lseek(from, 0, SEEK_CUR) ==
-		   (off_t)text->len; /* it read the whole script */
+	bool read_all =
+		lseek(from, 0, SEEK_CUR) == (off_t)text->len; /* the whole script */
 	close(from);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return err_set(e, EX_FAILED,
 			"gnuplot cannot be started (Debian: gnuplot-nox)%s",
 			advice_on(ADVICE_GNUPLOT));
-	return !rc && (status || !all) ? err_set(e, EX_FAILED, "gnuplot failed") : rc;
+	return !rc && (status || !read_all) ? err_set(e, EX_FAILED, "gnuplot failed")
+					    : rc;
 }
 
 bool gnuplot_terminal(const char *path, int lines, struct str *out)

@@ -1,4 +1,4 @@
-/* What graphs as text and as pictures share. */
+/* Scales, ticks and thinning, for graphs as text and as pictures. */
 #include "draw/graph.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ bool scale_has(const struct scale *s, double v)
 	return isfinite(v) && (!s->log || v > 0);
 }
 
-/* (Halves, because the difference of two finite numbers may be infinite.) */
+/* (Uses halves, because the difference of two finite numbers may be infinite.) */
 double scale_at(const struct scale *s, double v)
 {
 	double low = s->low / 2, high = s->high / 2;
@@ -41,11 +41,11 @@ void scale_settle(struct scale *y, const struct graph_point *p, int64_t n)
 	if (m) {
 		qsort(v, (size_t)m, sizeof(*v), compare_doubles);
 		double low = v[m / 20], high = v[m - 1 - m / 20];
-		double room = high > low ? 2 * (high - low) : INFINITY;
+		double margin = high > low ? 2 * (high - low) : INFINITY;
 		int64_t first = 0, last = m - 1;
-		while (v[first] < low - room)
+		while (v[first] < low - margin)
 			first++;
-		while (v[last] > high + room)
+		while (v[last] > high + margin)
 			last--;
 		widen(y, v[first]);
 		widen(y, v[last]);
@@ -55,16 +55,16 @@ void scale_settle(struct scale *y, const struct graph_point *p, int64_t n)
 struct scale scale_shown(const struct scale *whole, const struct scale *settled)
 {
 	bool log = whole->log && settled->low > 0;
-	double most = log ? log10(whole->high) - log10(whole->low)
-			  : whole->high / 2 - whole->low / 2;
+	double all = log ? log10(whole->high) - log10(whole->low)
+			 : whole->high / 2 - whole->low / 2;
 	double part = log ? log10(settled->high) - log10(settled->low)
 			  : settled->high / 2 - settled->low / 2;
-	return part > 0 && most > 2 * part ? *settled : *whole;
+	return part > 0 && all > 2 * part ? *settled : *whole;
 }
 
 void scale_outside(const struct scale *y, double v, struct outside *o)
 {
-	o->of++;
+	o->total++;
 	if (v >= y->low && v <= y->high)
 		return;
 	o->low = o->n ? fmin(o->low, v) : v;
@@ -76,7 +76,7 @@ void outside_print(const struct outside *o, struct str *out)
 	if (!o->n)
 		return;
 	str_printf(out, "%lld of %lld points %s outside: %.5g", (long long)o->n,
-		(long long)o->of, o->n == 1 ? "is" : "are", o->low);
+		(long long)o->total, o->n == 1 ? "is" : "are", o->low);
 	if (o->high > o->low)
 		str_printf(out, " to %.5g", o->high);
 }
@@ -106,13 +106,13 @@ bool graph_scales(const struct graph *g, struct scale *x, struct scale *y)
 
 static void add_tick(struct ticks *t, const struct scale *s, double v)
 {
-	/* (the multiple of a step may miss an end of the range by a rounding) */
+	/* (a multiple of the step may miss an end of the range by a rounding error) */
 	double at = scale_has(s, v) ? scale_at(s, v) : -1;
 	if (t->n < MAX_TICKS && at >= -1e-9 && at <= 1 + 1e-9)
 		t->v[t->n++] = v;
 }
 
-/* The smallest of 1, 2, 5 times a power of ten that is at least v. */
+/* Returns the smallest of 1, 2, 5 times a power of ten that is at least v. */
 static double round_step(double v)
 {
 	double power = pow(10, floor(log10(v)));
@@ -123,25 +123,25 @@ static double round_step(double v)
 	return 10 * power;
 }
 
-static double linear_ticks(const struct scale *s, int most, struct ticks *t)
+static double linear_ticks(const struct scale *s, int max, struct ticks *t)
 {
-	double step = s->high > s->low ? round_step(s->high / most - s->low / most) : 0;
+	double step = s->high > s->low ? round_step(s->high / max - s->low / max) : 0;
 	if (!(step > 0) || !isfinite(step) || s->low + step == s->low) {
 		add_tick(t, s, s->low);
 		return 0;
 	}
 	double first = ceil(s->low / step - 1e-9);
-	for (int i = 0; i <= most; i++)
+	for (int i = 0; i <= max; i++)
 		add_tick(t, s, (first + i) * step);
 	return step;
 }
 
-/* Powers of ten; of less than two decades also 2 and 5 times those. */
-static void log_ticks(const struct scale *s, int most, struct ticks *t)
+/* Adds powers of ten; for up to two decades also 2 and 5 times them. */
+static void log_ticks(const struct scale *s, int max, struct ticks *t)
 {
 	int low = (int)floor(log10(s->low)), high = (int)ceil(log10(s->high));
-	bool few = high - low <= 2 && most >= 6;
-	int by = (int)ceil_div(max64(high - low, 1), most);
+	bool few = high - low <= 2 && max >= 6;
+	int by = (int)ceil_div(max64(high - low, 1), max);
 	for (int k = low; k <= high; k += by) {
 		add_tick(t, s, pow(10, k));
 		if (few) {
@@ -151,16 +151,16 @@ static void log_ticks(const struct scale *s, int most, struct ticks *t)
 	}
 }
 
-/* A number with a suffix for thousands and so on; `step`: the distance of the ticks, 0: not equal. */
-static void tick_text(char *buf, double v, double most, double step)
+/* Writes a number with a suffix for thousands etc. `step`: distance of ticks; 0: not constant. */
+static void tick_text(char *buf, double v, double largest, double step)
 {
 	static const char suffixes[] = " kMGTPE";
 	int power = 0;
-	while (most >= 1e5 && power < 6 && most >= 1000 * pow(1000, power))
+	while (largest >= 1e5 && power < 6 && largest >= 1000 * pow(1000, power))
 		power++;
 	double unit = pow(1000, power);
 	double digits = step > 0 ? -floor(log10(step / unit) + 1e-9) : 0;
-	if (step > 0 && digits <= 6 && most < 1e21)
+	if (step > 0 && digits <= 6 && largest < 1e21)
 		snprintf(buf, NUM_TEXT, "%.*f%.*s", digits > 0 ? (int)digits : 0,
 			v == 0 ? 0.0 : v / unit, power > 0, &suffixes[power]);
 	else
@@ -168,16 +168,16 @@ static void tick_text(char *buf, double v, double most, double step)
 			buf, NUM_TEXT, "%.6g%.*s", v / unit, power > 0, &suffixes[power]);
 }
 
-void ticks_of(const struct scale *s, int most, struct ticks *t)
+void ticks_of(const struct scale *s, int max, struct ticks *t)
 {
 	double step = 0;
 	*t = (struct ticks){0};
-	most = most < 1 ? 1 : most >= MAX_TICKS ? MAX_TICKS - 1 : most;
+	max = max < 1 ? 1 : max >= MAX_TICKS ? MAX_TICKS - 1 : max;
 	if (s->log && s->high > s->low)
-		log_ticks(s, most, t);
-	if (t->n < 2) { /* a logarithmic range without powers of ten, too */
+		log_ticks(s, max, t);
+	if (t->n < 2) { /* also for a logarithmic range without powers of ten */
 		t->n = 0;
-		step = linear_ticks(s, most, t);
+		step = linear_ticks(s, max, t);
 	}
 	for (int i = 0; i < t->n; i++)
 		tick_text(t->text[i], t->v[i],
@@ -188,8 +188,8 @@ void ticks_of(const struct scale *s, int most, struct ticks *t)
 
 /* ---- fewer points ------------------------------------------------------------------ */
 
-/* Appends the points begin, a, b, last in their order, each once, to those of p[n_out]. */
-static int64_t keep(struct graph_point *p, int64_t n_out, const int64_t at[4])
+/* Copies the points at these indices, in ascending order and each once, to p + n_out. */
+static int64_t keep_points(struct graph_point *p, int64_t n_out, const int64_t at[4])
 {
 	struct graph_point kept[4] = {{0}};
 	int n = 0;
@@ -215,7 +215,7 @@ int64_t points_thin(
 			at[2] = p[k].y > p[at[2]].y ? k : at[2];
 			at[3] = k;
 		}
-		n_out = keep(p, n_out, at);
+		n_out = keep_points(p, n_out, at);
 	}
 	return n_out;
 }

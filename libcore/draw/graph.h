@@ -1,7 +1,7 @@
 /*
  * Graphs of series of points: as text for a terminal, and as a picture by gnuplot.
  *
- * Points that are not finite, and on a logarithmic axis those that are not positive, are left out.
+ * Points that are not finite, or not positive on a logarithmic axis, are ignored.
  */
 #pragma once
 
@@ -28,7 +28,7 @@ struct graph {
 	const struct graph_series *series; /* [n_series] */
 	int n_series;
 	bool log_x, log_y;
-	bool settled; /* the range of y is that of scale_settle() */
+	bool settled; /* scale_settle() determines the range of y */
 };
 
 /* ---- graph.c: scales, ticks, fewer points ----------------------------------------- */
@@ -38,49 +38,50 @@ struct scale {
 	bool log;
 };
 
-/* The scales of the points; false: there is no point. */
+/* Sets the scales of the points. Returns false if there are none. */
 bool graph_scales(const struct graph *g, struct scale *x, struct scale *y);
-/* Widens a range by that of most of a curve: of its points after the first tenth of x, but by none that is
- * further from nine tenths of them than twice what these span. */
+/* Widens a range to the settled part of a curve: points after the first tenth of x, except those
+ * further from the middle nine tenths of the values than twice their span. */
 void scale_settle(struct scale *y, const struct graph_point *p, int64_t n);
-/* The range to show of a whole one: the settled one, unless little would be left out. */
+/* Returns the range to show: the settled one, or the whole one if that is not much wider. */
 struct scale scale_shown(const struct scale *whole, const struct scale *settled);
-/* Appends "3 of 60 points are outside, 1.2 to 4" about points beyond the scale; nothing if there are none. */
+/* Points outside the scale. */
 struct outside {
-	int64_t n, of;
+	int64_t n, total; /* points outside, and all points */
 	double low, high;
 };
-void scale_outside(const struct scale *y, double v, struct outside *o);
+void scale_outside(const struct scale *y, double v, struct outside *o); /* counts v */
+/* Appends "3 of 60 points are outside: 1.2 to 4", or nothing. */
 void outside_print(const struct outside *o, struct str *out);
 bool scale_has(const struct scale *s, double v); /* finite, and positive if logarithmic */
 double scale_at(const struct scale *s, double v); /* 0: low, 1: high */
 
-/* Round values for the labels of an axis: 1, 2 or 5 times a power of ten apart. */
+/* Round values for the labels of an axis, with steps of 1, 2 or 5 times a power of ten. */
 enum { MAX_TICKS = 16 };
 struct ticks {
 	int n;
 	double v[MAX_TICKS];
 	char text[MAX_TICKS][NUM_TEXT];
 };
-void ticks_of(const struct scale *s, int most, struct ticks *t);
+void ticks_of(const struct scale *s, int max, struct ticks *t);
 
-/* Keeps of all consecutive points in the same one of `groups` intervals of x the first, the lowest,
- * the highest and the last: a line through them covers the same pixels if a group is not wider than
- * one (M4: Jugel, Jerzak, Hackenbroich, Markl 2014). In place; returns the new n. */
+/* Thins points in place, and returns the new n. Of consecutive points in each of `groups` intervals
+ * of x, keeps first, lowest, highest and last. A line through them covers the same pixels if an
+ * interval is at most a pixel wide (M4: Jugel, Jerzak, Hackenbroich, Markl 2014). */
 int64_t points_thin(
 	struct graph_point *p, int64_t n, const struct scale *x, int64_t groups);
 
 /* ---- graph_text.c ------------------------------------------------------------------ */
 
 enum graph_marks {
-	MARKS_BRAILLE, /* 2 x 4 dots in a cell, in UTF-8; series differ by colour only */
-	MARKS_ASCII,   /* a character of its own for each series */
+	MARKS_BRAILLE, /* 2 x 4 dots per cell, in UTF-8; series differ only by color */
+	MARKS_ASCII,   /* one character per series */
 };
 
 struct graph_style {
 	enum graph_marks marks;
 	bool color;
-	int width, height; /* characters, lines without the legend */
+	int width, height; /* in characters, and in lines without the legend */
 };
 
 void graph_text(const struct graph *g, const struct graph_style *style, struct str *out);
@@ -98,9 +99,9 @@ extern const char *const graph_marks_words[];
 		"Draw the curves as text."}, \
 	{OPT_ENUM, 0, "marks", NULL, "auto", (at) + offsetof(struct graph_opts, marks), \
 		.values = graph_marks_words, .help = \
-		"What this graph consists of. braille: lines of dots, where curves differ by " \
-		"their colour. ascii: a character for each curve. auto: braille in a UTF-8 locale " \
-		"and with colours or one curve, else ascii."}, \
+		"How to draw this graph. braille: lines of dots; curves differ by color. " \
+		"ascii: one character per curve. auto: braille in a UTF-8 locale with colors or " \
+		"only one curve, else ascii."}, \
 	{OPT_FLAG, 0, "log-scale", NULL, "no", (at) + offsetof(struct graph_opts, log_scale), .help = \
 		"Draw values on a logarithmic scale, in this graph and in plots."}, \
 	{OPT_INT, 0, "width", "N", "0", (at) + offsetof(struct graph_opts, width), 0, 0, 1000, .help = \
@@ -108,12 +109,12 @@ extern const char *const graph_marks_words[];
 	{OPT_INT, 0, "height", "N", "20", (at) + offsetof(struct graph_opts, height), 0, 7, 1000, .help = \
 		"Height of this graph in lines."}
 /* clang-format on */
-/* The style that these options ask for, with colours if `color`. */
+/* Returns the style for these options, with colors if `color`. */
 struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool color);
 
 /* ---- graph_picture.c ---------------------------------------------------------------- */
 
-/* 0, or -1 with *e set. */
-int graph_picture_check(
-	const char *path, struct err *e); /* its suffix: .svg, .png, .pdf */
+/* Checks that a path ends in .svg, .png or .pdf. 0, or -1 with *e set. */
+int graph_picture_check(const char *path, struct err *e);
+/* Writes a picture. 0, or -1 with *e set. */
 int graph_picture(const struct graph *g, const char *path, struct err *e);

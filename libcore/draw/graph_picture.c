@@ -28,16 +28,16 @@ static void put_band(const struct graph_series *s, struct str *out)
 			s->band[k].high);
 }
 
-/* A name for the legend: of a long one the begin and the end. */
+/* Appends a name for the legend: of a long name, the begin and the end. */
 static void put_name(struct str *out, const char *name)
 {
-	enum { MOST = 100, BEGIN = 40, END = 57 };
+	enum { MAX = 100, BEGIN = 40, END = 57 };
 	size_t len = strlen(name), begin = BEGIN, end = len - END;
-	if (len <= MOST) {
+	if (len <= MAX) {
 		gnuplot_quote(out, name);
 		return;
 	}
-	/* (not within a character of UTF-8) */
+	/* (do not cut a UTF-8 character) */
 	while (begin && ((unsigned char)name[begin] & 0xc0) == 0x80)
 		begin--;
 	while (((unsigned char)name[end] & 0xc0) == 0x80)
@@ -49,7 +49,7 @@ static void put_name(struct str *out, const char *name)
 	gnuplot_quote(out, text.s);
 }
 
-/* Columns of the legend, which is below the plot: as many as the longest name leaves room for. */
+/* Returns how many columns the legend below the plot has, by the length of the longest name. */
 static int key_columns(const struct graph *g)
 {
 	enum { WIDTH = 110, SAMPLE = 8 };
@@ -85,8 +85,8 @@ static void put_curves(const struct graph *g, struct str *out)
 	str_putc(out, '\n');
 }
 
-static void script(const struct graph *g, const struct scale *x, const struct scale *y,
-	const char *path, struct str *out)
+static void write_script(const struct graph *g, const struct scale *x,
+	const struct scale *y, const char *path, struct str *out)
 {
 	int columns = key_columns(g);
 	str_puts(out, "set terminal ");
@@ -123,8 +123,8 @@ int graph_picture_check(const char *path, struct err *e)
 				 "plot: '%s' ends in none of .svg, .png, .pdf", path);
 }
 
-/* gnuplot leaves ]]> in texts as it is, which ends a document that is read strictly. */
-static void mend_svg(struct str *picture)
+/* Escapes ]]> in texts: gnuplot does not, and strict XML parsers reject it. */
+static void escape_svg(struct str *picture)
 {
 	static const char end[] = "]]>";
 	struct str out = {0};
@@ -147,9 +147,9 @@ int graph_picture(const struct graph *g, const char *path, struct err *e)
 	if (!graph_scales(g, &x, &y))
 		return err_set(e, EX_DATAERR, "no values of %s", g->y_name);
 	scoped_str text = {0}, picture = {0};
-	script(g, &x, &y, path, &text);
+	write_script(g, &x, &y, path, &text);
 	int rc = gnuplot_run(&text, &picture, e);
 	if (!rc && text_ends(path, ".svg"))
-		mend_svg(&picture);
+		escape_svg(&picture);
 	return rc || file_replace(path, &picture, e) ? -1 : 0;
 }

@@ -9,26 +9,26 @@
 #include <unistd.h>
 
 static const char ascii_marks[] = "o+x*#%";
-/* cyan, yellow, magenta, green, red, blue: legible on a dark and on a light background */
+/* cyan, yellow, magenta, green, red, blue: readable on dark and light backgrounds */
 static const char *const colors[] = {"36", "33", "35", "32", "31", "34"};
 
 enum { SEVERAL = -1, NOBODY = 0 };
 
-/* A cell is one character: of one series (its number from 1), SEVERAL or NOBODY. */
+/* A cell is one character. */
 struct cell {
-	int owner;
-	unsigned char dots; /* of braille: bits as in Unicode */
+	int owner;	    /* a series (numbers from 1), SEVERAL or NOBODY */
+	unsigned char dots; /* braille dots: bits as in Unicode */
 };
 
 struct canvas {
 	struct cell *cells; /* [rows][cols] */
 	int cols, rows;
-	int dx, dy; /* dots of a cell */
+	int dx, dy; /* dots per cell */
 	struct scale x, y;
 	const struct graph_style *style;
 };
 
-/* For a terminal or file: braille where the locale is UTF-8, and several series have colours. */
+/* Returns braille if the locale is UTF-8 and there are colors or only one series. */
 static enum graph_marks marks_for(int n_series, bool color)
 {
 	/* (the programs themselves stay in the locale "C") */
@@ -39,7 +39,7 @@ static enum graph_marks marks_for(int n_series, bool color)
 	return utf8 && (color || n_series == 1) ? MARKS_BRAILLE : MARKS_ASCII;
 }
 
-/* The columns of the terminal of standard output, less one; without a terminal, of $COLUMNS, or 79. */
+/* Returns the columns of stdout's terminal, or $COLUMNS, minus one; 79 if neither is known. */
 static int terminal_width(void)
 {
 	struct winsize w;
@@ -68,7 +68,7 @@ struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool
 /* ---- drawing ----------------------------------------------------------------------- */
 
 /* Sets the dot in column x from the left and row y from the top. */
-static void dot(struct canvas *c, int series, int x, int y)
+static void draw_dot(struct canvas *c, int series, int x, int y)
 {
 	static const unsigned char bits[4][2] = {
 		{0x01, 0x08}, {0x02, 0x10}, {0x04, 0x20}, {0x40, 0x80}};
@@ -83,29 +83,30 @@ static void dot(struct canvas *c, int series, int x, int y)
 		cell->owner = SEVERAL;
 }
 
-static int place(const struct scale *s, double v, int n)
+/* Returns the position of a value on an axis of n cells or dots. */
+static int position_of(const struct scale *s, double v, int n)
 {
 	int at = (int)(scale_at(s, v) * (n - 1) + 0.5);
 	return at < 0 ? 0 : at >= n ? n - 1 : at;
 }
 
-/* The row of dots from the top, of a value outside of the scale at most one height away from it. */
+/* Returns the row of dots from the top; a value outside the scale is at most one height away. */
 static int row_of(const struct scale *s, double v, int height)
 {
 	double at = fmax(-1, fmin(2, scale_at(s, v)));
 	return height - 1 - (int)floor(at * (height - 1) + 0.5);
 }
 
-/* A line between two dots; the first is drawn already. */
-static void line(struct canvas *c, int series, int x0, int y0, int x1, int y1)
+/* Draws a line between two dots; the first one is drawn already. */
+static void draw_line(struct canvas *c, int series, int x0, int y0, int x1, int y1)
 {
 	int n = abs(x1 - x0) > abs(y1 - y0) ? abs(x1 - x0) : abs(y1 - y0);
 	for (int i = 1; i <= n; i++)
-		dot(c, series, x0 + (int)lround((double)(x1 - x0) * i / n),
+		draw_dot(c, series, x0 + (int)lround((double)(x1 - x0) * i / n),
 			y0 + (int)lround((double)(y1 - y0) * i / n));
 }
 
-static void draw(struct canvas *c, int number, const struct graph_series *s)
+static void draw_series(struct canvas *c, int number, const struct graph_series *s)
 {
 	int width = c->cols * c->dx, height = c->rows * c->dy, x = 0, y = 0;
 	bool begun = false;
@@ -117,12 +118,12 @@ static void draw(struct canvas *c, int number, const struct graph_series *s)
 	if (n > 4 * width)
 		n = points_thin(p, n, &c->x, width);
 	for (int64_t k = 0; k < n; k++) {
-		int to_x = place(&c->x, p[k].x, width);
+		int to_x = position_of(&c->x, p[k].x, width);
 		int to_y = row_of(&c->y, p[k].y, height);
 		if (begun)
-			line(c, number, x, y, to_x, to_y);
+			draw_line(c, number, x, y, to_x, to_y);
 		else
-			dot(c, number, to_x, to_y);
+			draw_dot(c, number, to_x, to_y);
 		begun = true;
 		x = to_x;
 		y = to_y;
@@ -170,9 +171,9 @@ static void put_cells(
 		str_puts(out, "\033[0m");
 }
 
-/* The pieces of the axes. */
+/* The characters of the axes. */
 enum piece { WALL, WALL_TICK, CORNER, FLOOR, FLOOR_TICK };
-static const char *piece(const struct graph_style *style, enum piece which)
+static const char *axis_piece(const struct graph_style *style, enum piece which)
 {
 	static const char *const ascii[] = {"|", "+", "+", "-", "+"};
 	static const char *const lines[] = {"│", "┤", "└", "─", "┬"};
@@ -193,16 +194,16 @@ static void put_rows(
 	for (int r = 0; r < c->rows; r++) {
 		const char *label = NULL;
 		for (int i = 0; i < t->n; i++)
-			if (c->rows - 1 - place(&c->y, t->v[i], c->rows) == r)
+			if (c->rows - 1 - position_of(&c->y, t->v[i], c->rows) == r)
 				label = t->text[i];
 		str_printf(out, "%*s %s", margin, label ? label : "",
-			piece(c->style, label ? WALL_TICK : WALL));
+			axis_piece(c->style, label ? WALL_TICK : WALL));
 		put_cells(out, c->style, &c->cells[r * c->cols], c->cols);
 		str_putc(out, '\n');
 	}
 }
 
-/* Writes a word into a line of blanks, unless it would touch another. */
+/* Writes a word into a line of blanks, unless it would touch another word. */
 static bool put_word(char *line, int len, int at, const char *word)
 {
 	int n = (int)strlen(word);
@@ -216,7 +217,7 @@ static bool put_word(char *line, int len, int at, const char *word)
 	return true;
 }
 
-/* The axis, and below it the values, and its name where there is room at the right. */
+/* Prints the x axis, and below it the values and, if it fits, the name at the right. */
 static void put_floor(
 	struct str *out, const struct canvas *c, const char *name, int margin)
 {
@@ -228,7 +229,8 @@ static void put_floor(
 	line[len] = '\0';
 	ticks_of(&c->x, c->cols / 10, &t);
 	for (int i = 0; i < t.n; i++) {
-		int col = place(&c->x, t.v[i], c->cols), width = (int)strlen(t.text[i]);
+		int col = position_of(&c->x, t.v[i], c->cols),
+		    width = (int)strlen(t.text[i]);
 		int at = margin + 2 + col - width / 2;
 		at = at + width > len ? len - width : at;
 		ticked[col] = put_word(line, len, at, t.text[i]);
@@ -236,9 +238,9 @@ static void put_floor(
 	for (int at = len - (int)strlen(name); at > 0; at--)
 		if (put_word(line, len, at, name))
 			break;
-	str_printf(out, "%*s %s", margin, "", piece(c->style, CORNER));
+	str_printf(out, "%*s %s", margin, "", axis_piece(c->style, CORNER));
 	for (int i = 0; i < c->cols; i++)
-		str_puts(out, piece(c->style, ticked[i] ? FLOOR_TICK : FLOOR));
+		str_puts(out, axis_piece(c->style, ticked[i] ? FLOOR_TICK : FLOOR));
 	while (len && line[len - 1] == ' ')
 		line[--len] = '\0';
 	str_printf(out, "\n%s\n", line);
@@ -263,7 +265,7 @@ static void put_legend(
 	if (g->n_series > 1 && style->marks == MARKS_ASCII)
 		str_printf(out, "%*s  @ several at one place\n", margin, "");
 	else if (g->n_series > 1 && style->color)
-		str_printf(out, "%*s  ⠒⠒ (no colour) several at one place\n", margin, "");
+		str_printf(out, "%*s  ⠒⠒ (no color) several at one place\n", margin, "");
 	if (!o.n)
 		return;
 	str_printf(out, "%*s  ", margin, "");
@@ -288,7 +290,7 @@ void graph_text(const struct graph *g, const struct graph_style *style, struct s
 	c.cols = c.cols < 10 ? 10 : c.cols;
 	c.cells = xcalloc((size_t)c.cols * (size_t)c.rows, sizeof(*c.cells));
 	for (int i = 0; i < g->n_series; i++)
-		draw(&c, i, &g->series[i]);
+		draw_series(&c, i, &g->series[i]);
 	str_printf(out, "%*s %s\n", margin, "", g->y_name);
 	put_rows(out, &c, &t, margin);
 	put_floor(out, &c, g->x_name, margin);

@@ -1,4 +1,4 @@
-/* Reports as pages and as Markdown. share/report has the frame of the pages and their style. */
+/* Reports as pages and as Markdown. The frame and the style of pages are in share/report. */
 #include "draw/page.h"
 #include "base/file.h"
 #include "base/utf8.h"
@@ -18,7 +18,7 @@ int page_kind(const char *path, struct err *e)
 
 /* ---- HTML -------------------------------------------------------------------------- */
 
-/* A character that turns the direction of text around, and with it what others have written beside it: U+200E,
+/* Returns true for a character that changes the direction of text, even of text next to it: U+200E,
  * U+200F, U+202A to U+202E, U+2066 to U+2069. */
 static bool is_direction_mark(const char *s)
 {
@@ -182,7 +182,8 @@ enum part { POLICY, TITLE, STYLE, SUMMARY, BODY, FOOTER, SCRIPT, N_PARTS };
 static const char *const marks[N_PARTS] = {
 	"@POLICY@", "@TITLE@", "@STYLE@", "@SUMMARY@", "@BODY@", "@FOOTER@", "@SCRIPT@"};
 
-static void put_part(const struct page *p, const void *of, enum part part, struct doc *d)
+static void put_part(
+	const struct page *p, const void *report, enum part part, struct doc *d)
 {
 	scoped_str title = {0};
 	char now[NUM_TEXT];
@@ -191,7 +192,7 @@ static void put_part(const struct page *p, const void *of, enum part part, struc
 		str_puts(d->out, p->script ? "; script-src 'unsafe-inline'" : "");
 		break;
 	case TITLE:
-		p->title(of, &title);
+		p->title(report, &title);
 		doc_text(d, title.s);
 		break;
 	case STYLE:
@@ -199,10 +200,10 @@ static void put_part(const struct page *p, const void *of, enum part part, struc
 		str_puts(d->out, p->style ? p->style : "");
 		break;
 	case SUMMARY:
-		p->summary(of, d);
+		p->summary(report, d);
 		break;
 	case BODY:
-		p->body(of, d);
+		p->body(report, d);
 		break;
 	case FOOTER:
 		str_printf(d->out, "%s %s, %s", p->program, PT_VERSION,
@@ -212,20 +213,20 @@ static void put_part(const struct page *p, const void *of, enum part part, struc
 		if (!p->script)
 			break;
 		str_puts(d->out, "<script type=\"application/json\" id=\"data\">");
-		p->data(of, d->out);
+		p->data(report, d->out);
 		str_printf(d->out, "</script>\n<script>\n%s\n</script>\n", p->script);
 		break;
 	case N_PARTS:
-		bug(__FILE__, __LINE__, "a mark in the frame of pages");
+		bug(__FILE__, __LINE__, "unknown mark in the frame of pages");
 	}
 }
 
 void page_put_all(
-	const struct page *p, const void *of, enum page_kind kind, struct str *out)
+	const struct page *p, const void *report, enum page_kind kind, struct str *out)
 {
 	struct doc d = {.kind = kind, .out = out};
 	if (kind == PAGE_MD) {
-		p->markdown(of, &d);
+		p->markdown(report, &d);
 		return;
 	}
 	const char *s = page_frame;
@@ -235,19 +236,19 @@ void page_put_all(
 			strncmp(at, marks[part], strlen(marks[part])) != 0)
 			part++;
 		str_add(out, s, (size_t)(at - s));
-		put_part(p, of, part, &d);
+		put_part(p, report, part, &d);
 		s = at + strlen(marks[part]);
 	}
 	str_puts(out, s);
 }
 
-int page_write(const struct page *p, const void *of, const char *path, struct err *e)
+int page_write(const struct page *p, const void *report, const char *path, struct err *e)
 {
 	scoped_str text = {0};
 	int kind = page_kind(path, e);
 	if (kind < 0)
 		return -1;
-	page_put_all(p, of, (enum page_kind)kind, &text);
+	page_put_all(p, report, (enum page_kind)kind, &text);
 	return file_replace(path, &text, e);
 }
 

@@ -1,9 +1,9 @@
-/* What a synchronisation left out and clipped, by name, in a text of bounded length. */
+/* Names the workers and units that a synchronization excluded or clipped, in bounded text. */
 #include "edit/edit_internal.h"
 
 #include "model/model.h"
 
-enum { MOST_NAMES = 6 }; /* in a list */
+enum { MAX_NAMES = 6 }; /* in a list */
 
 static void name_group(const struct edit *x, int group, struct str *out)
 {
@@ -22,8 +22,8 @@ static bool is_excluded(const struct edit *x, int group, int worker)
 
 static void end_list(int n, const char *what, struct str *out)
 {
-	if (n > MOST_NAMES)
-		str_printf(out, " and %d more %s", n - MOST_NAMES, what);
+	if (n > MAX_NAMES)
+		str_printf(out, " and %d more %s", n - MAX_NAMES, what);
 }
 
 static int count_excluded(const struct edit *x, struct selection c, int worker)
@@ -41,7 +41,7 @@ static void list_excluded(
 	for (int g = 0; g < x->n_groups; g++) {
 		if (!edit_selects(x, c, g) || !is_excluded(x, g, worker))
 			continue;
-		if (n++ >= MOST_NAMES)
+		if (n++ >= MAX_NAMES)
 			continue;
 		str_puts(out, n > 1 ? ", " : " ");
 		name_group(x, g, out);
@@ -54,7 +54,7 @@ void edit_describe_excluded(const struct edit *x, int fragment, struct str *out)
 	struct selection c = {fragment, -1};
 	int n = 0;
 	for (int w = 0; w < x->sync->size; w++) {
-		if (!count_excluded(x, c, w) || n++ >= MOST_NAMES)
+		if (!count_excluded(x, c, w) || n++ >= MAX_NAMES)
 			continue;
 		str_printf(out, "%sworker %d:", n > 1 ? "; " : "", w);
 		list_excluded(x, c, w, out);
@@ -68,7 +68,7 @@ void edit_describe_clipped(const struct edit *x, int fragment, struct str *out)
 	int n = 0;
 	for (int g = 0; g < x->n_groups && edit_has_anchor(x); g++) {
 		const struct edit_group *group = &x->group[g];
-		if (!edit_selects(x, c, g) || !(group->scale < 1) || n++ >= MOST_NAMES)
+		if (!edit_selects(x, c, g) || !(group->scale < 1) || n++ >= MAX_NAMES)
 			continue;
 		str_puts(out, n > 1 ? ", " : "");
 		name_group(x, g, out);

@@ -1,4 +1,4 @@
-/* A synchronisation: reduces the workers' pseudo-gradients and applies the result on all of them. */
+/* A synchronization: reduces the workers' pseudo-gradients and applies the result. */
 #include "edit/edit_internal.h"
 
 #include <math.h>
@@ -26,8 +26,8 @@ void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 
 /* ---- blocks ---------------------------------------------------------------------- */
 
-/* Adds blocks of neighbouring parts of a group. Parts are in the order of their positions; padding
- * belongs to the part before it. */
+/* Adds blocks of adjacent parts of a group. Parts are ordered by position; padding belongs to the
+ * preceding part. */
 static void list_group(struct edit *x, const struct wire *w, int group)
 {
 	const struct part *p = x->s->updated;
@@ -49,7 +49,7 @@ static void list_group(struct edit *x, const struct wire *w, int group)
 	}
 }
 
-/* In the order of fragments, then of groups. */
+/* Lists the blocks ordered by fragment, then by group. */
 static void list_blocks(struct edit *x, const struct wire *w)
 {
 	for (int f = 0; f < x->n_fragments; f++)
@@ -71,7 +71,7 @@ int edit_blocks(const struct edit *x, struct selection c, const struct block **f
 
 /* ---- opening --------------------------------------------------------------------- */
 
-static void place_buffer(struct edit *x, int store_group, int64_t n, struct arena *a)
+static void allocate_buffer(struct edit *x, int store_group, int64_t n, struct arena *a)
 {
 	if (store_group >= 0 && store_offloads(x->s, store_group))
 		x->buffer[store_group] = arena_floats(a, n);
@@ -82,7 +82,7 @@ float *edit_block_begin(struct edit *x, int store_group, const struct block *b)
 	return store_begin(x->s, store_group, b->at, b->n, x->buffer[store_group]);
 }
 
-static void place_memory(struct edit *x, struct arena *a)
+static void allocate_memory(struct edit *x, struct arena *a)
 {
 	int64_t n = 0; /* of the largest block */
 	for (int i = 0; i < x->n_blocks; i++)
@@ -90,10 +90,10 @@ static void place_memory(struct edit *x, struct arena *a)
 	exchange_place(&x->exchange, a);
 	for (int i = 0; i < EXCHANGE_SLOTS; i++)
 		x->staging[i] = arena_floats(a, n);
-	place_buffer(x, STORE_PARAM, n, a);
+	allocate_buffer(x, STORE_PARAM, n, a);
 	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
 		if (i != EDIT_RESIDUAL) /* visited in pieces */
-			place_buffer(x, x->store_group[i], n, a);
+			allocate_buffer(x, x->store_group[i], n, a);
 	x->squares = arena_alloc(a, (size_t)x->n_groups * sizeof(*x->squares));
 	x->outer = arena_alloc(a, sizeof(*x->outer));
 	if (x->c.sparsify == EDIT_MAGNITUDE_TENSOR)
@@ -104,13 +104,13 @@ static void place_memory(struct edit *x, struct arena *a)
 static void open_memory(struct edit *x)
 {
 	struct arena size;
-	arena_measure(&size, "synchronisation");
-	place_memory(x, &size);
+	arena_measure(&size, "synchronization");
+	allocate_memory(x, &size);
 	x->memory = size;
 	if (x->sync->planned)
 		return;
-	device_arena(x->d, &x->memory, "synchronisation of workers", size.peak_bytes);
-	place_memory(x, &x->memory);
+	device_arena(x->d, &x->memory, "synchronization of workers", size.peak_bytes);
+	allocate_memory(x, &x->memory);
 }
 
 int64_t edit_bytes(const struct edit *x)
@@ -118,7 +118,7 @@ int64_t edit_bytes(const struct edit *x)
 	return (int64_t)x->memory.peak_bytes;
 }
 
-/* Collective over the worker. */
+/* Collective over the worker. Finds the ranks that hold each unit. */
 static void find_holders(struct edit *x)
 {
 	const struct store_config *s = &x->s->c;
@@ -141,7 +141,7 @@ static void find_holders(struct edit *x)
 	}
 }
 
-/* Round-robin, so that each fragment has units of all depths (strided, as in the paper). */
+/* Deals units round-robin, so that fragments have units of all depths, as in the paper. */
 static void make_groups(struct edit *x)
 {
 	x->n_fragments = (int)max64(1, min64(x->c.fragments, x->s->c.n_units));
@@ -165,7 +165,7 @@ struct edit *edit_open(const struct edit_config *c, struct comm *world, struct c
 	for (int i = 0; i < EDIT_STORE_GROUPS; i++)
 		x->store_group[i] = store_groups_find(&s->c.groups, names[i]);
 	x->grad_group = c->delay > 0 ? x->store_group[EDIT_PENDING] : STORE_PARAM;
-	if (c->reducer == EDIT_MEAN) { /* weights by steps only, or equal ones */
+	if (c->reducer == EDIT_MEAN) { /* weights by steps only, or equal weights */
 		x->c.weights = (struct weights_config){
 			.by_steps = c->weights.by_steps, .steps_ratio = 1};
 		x->c.normalize = true;
@@ -249,7 +249,7 @@ static void start_flight(struct edit *x, struct selection c)
 	flight_begin(&x->flight);
 }
 
-/* ---- a synchronisation ----------------------------------------------------------- */
+/* ---- a synchronization ----------------------------------------------------------- */
 
 void edit_anchor(struct edit *x)
 {
@@ -310,7 +310,7 @@ void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result 
 	x->n_syncs++;
 }
 
-/* The reduced blocks of the selected groups have arrived: updates their parameters. */
+/* Updates the parameters of the selected groups, after their reduced blocks have arrived. */
 static void update_groups(struct edit *x, struct selection c)
 {
 	const struct block *b;
@@ -374,7 +374,7 @@ static void finish_result(struct edit *x, struct selection c, struct edit_result
 void edit_end(struct edit *x, int fragment, struct edit_result *r)
 {
 	struct selection c = {fragment, -1};
-	bool some = false; /* groups are complete */
+	bool some = false; /* some groups are complete */
 	BUG_ON(!x->in_flight[fragment]);
 	for (int g = 0; g < x->n_groups; g++)
 		some |= edit_selects(x, c, g) && x->group[g].arrived;
@@ -388,7 +388,7 @@ void edit_end(struct edit *x, int fragment, struct edit_result *r)
 	x->in_flight[fragment] = false;
 	if (some)
 		store_forget(x->s);
-	else /* update_groups() has no copies of parameters that are offloaded */
+	else /* update_groups() does not copy offloaded parameters */
 		store_updated(x->s, !offloads_params(x->s->c.offload));
 }
 
@@ -416,7 +416,7 @@ void edit_sync(struct edit *x, int64_t steps, struct edit_result *r)
 
 /* ---- during the warm-up ---------------------------------------------------------- */
 
-static void divide(void *with, const struct part *p)
+static void divide_by_workers(void *with, const struct part *p)
 {
 	struct edit *x = with;
 	struct mat g = mat(p->g, p->rows, p->cols);
@@ -426,7 +426,7 @@ static void divide(void *with, const struct part *p)
 void edit_mean_gradient(struct edit *x)
 {
 	const unsigned gradient = STORE_BIT(STORE_GRAD);
-	store_for_each_part(x->s, false, gradient, gradient, divide, x);
+	store_for_each_part(x->s, false, gradient, gradient, divide_by_workers, x);
 }
 
 /* ---- counts ---------------------------------------------------------------------- */

@@ -2,15 +2,16 @@
  * edit: local SGD with EDiT (Cheng et al. 2024, arXiv:2412.07210), and its special cases
  * Post-Local-SGD (Lin et al. 2018) and DiLoCo (Douillard et al. 2023).
  *
- * A worker is a mesh of ranks that holds a whole model. The ranks at the same position of all workers
- * form a sync group. Workers take local steps, and every interval they synchronise: each computes its
- * pseudo-gradient (the anchor, that is the parameters after the last synchronisation, minus its
- * parameters), the workers' pseudo-gradients are reduced to one, the outer optimizer applies it to
- * the anchor, and all workers continue with the result. When pseudo-gradients are compressed, the
- * error is added to the worker's next one (error feedback: Seide et al. 2014; Karimireddy et al. 2019).
+ * A worker is a mesh of ranks that holds a whole model. The ranks at the same position of all
+ * workers form a sync group. Workers take local steps, and every interval they synchronize:
+ * each computes its pseudo-gradient (the anchor, i.e. the parameters after the last
+ * synchronization, minus its parameters). The workers' pseudo-gradients are reduced to one, the
+ * outer optimizer applies it to the anchor, and all workers continue with the result. When
+ * pseudo-gradients are compressed, the error is added to the worker's next one (error feedback:
+ * Seide et al. 2014; Karimireddy et al. 2019).
  *
- * The reduction is element by element, in the canonical tree over workers; norms and weights are of
- * whole units of the model. So the bits do not depend on the layout of a worker.
+ * The reduction is element by element, in the canonical tree over workers; norms and weights
+ * belong to whole units of the model. So the bits do not depend on the layout of a worker.
  */
 #pragma once
 
@@ -22,14 +23,13 @@
 
 struct outlier_config {
 	double alpha;	  /* gain of the moving mean and variance */
-	double threshold; /* of z = (x - mean) / deviation */
+	double threshold; /* for z = (x - mean) / deviation */
 	int64_t warmup;	  /* norms before the first test; also the length of the window */
 };
 
-/* After a norm x that is no outlier: d = x - mean, mean += alpha d,
- * M2 = (1 - alpha) (M2 + alpha d (x - mean)), and z(x) is put into a window of the last `warmup`.
- * An outlier has z > threshold max(1, deviation of the window), or is not finite; it does not
- * change the statistics. */
+/* A norm x that is not an outlier updates: d = x - mean, mean += alpha d, M2 = (1 - alpha) (M2 +
+ * alpha d (x - mean)), and a window of the last `warmup` values of z. An outlier has z > threshold
+ * max(1, deviation of the window), or is not finite; it does not change the statistics. */
 struct detector {
 	double mean, m2;
 	int64_t count; /* norms in the statistics */
@@ -38,9 +38,9 @@ struct detector {
 
 void detector_open(struct detector *d, const struct outlier_config *c);
 void detector_close(struct detector *d);
-/* Is x an outlier? If not, it is added to the statistics. */
+/* Is x an outlier? If not, adds it to the statistics. */
 bool detector_outlier(struct detector *d, const struct outlier_config *c, double x);
-/* Adds x, which is finite, to the statistics. */
+/* Adds x, which must be finite, to the statistics. */
 void detector_add(struct detector *d, const struct outlier_config *c, double x);
 
 /* ---- weights.c: the weights of workers --------------------------------------------- */
@@ -48,21 +48,21 @@ void detector_add(struct detector *d, const struct outlier_config *c, double x);
 struct weights_config {
 	bool by_norm;	    /* softmax of -norm / temperature; else equal weights */
 	double temperature; /* 0: no softmax; without by_norm, > 0 makes the weights sum to 1 */
-	bool by_steps;	    /* mixed with the worker's share of all local steps: */
+	bool by_steps;	    /* mix with the worker's share of all local steps: */
 	double steps_ratio; /* (1 - ratio) weight + ratio share */
 };
 
-/* What a worker reports to all workers about a group of units. */
+/* A worker's report to all workers about a group of units. */
 struct worker_report {
-	double norm; /* of its pseudo-gradient */
+	double norm; /* norm of its pseudo-gradient */
 	int64_t excluded, steps;
 };
 
-/* weight[n] from the reports of n workers; those that are excluded get 0, and do not count in sums. */
+/* Sets weight[n] from the reports of n workers; excluded ones get 0, and do not count. */
 void worker_weights(const struct weights_config *c, int n, const struct worker_report *r,
 	float *weight);
 
-/* ---- edit.c: synchronisation ------------------------------------------------------- */
+/* ---- edit.c: synchronization ------------------------------------------------------- */
 
 enum edit_reducer { EDIT_MEAN, EDIT_LINEAR, EDIT_GTA };
 #define EDIT_REDUCER_WORDS "none", "linear", "gta"
@@ -83,22 +83,22 @@ enum edit_outer { EDIT_OUTER_NONE, EDIT_OUTER_SGD, EDIT_OUTER_ADAMW };
 
 struct edit_config {
 	enum edit_reducer reducer;
-	bool normalize; /* divide by the sum of the weights that take part */
+	bool normalize; /* divide by the sum of the participating weights */
 	enum sign_vote consensus;
 	enum edit_sparsify sparsify;
-	double density; /* the fraction of the elements of each row, or tensor, that is kept */
-	bool by_unit; /* norms, outliers and clipping for each unit; else for the model */
+	double density; /* fraction of the elements of each row, or tensor, that is kept */
+	bool by_unit; /* norms, outliers and clipping per unit; else for the whole model */
 	struct weights_config weights;
-	bool skip_anomaly; /* exclude outliers; else only norms that are not finite */
+	bool skip_anomaly; /* exclude outliers; else only non-finite norms */
 	struct outlier_config detect;
-	double clip; /* the largest norm of the reduced pseudo-gradient; 0: not clipped */
+	double clip; /* maximum norm of the reduced pseudo-gradient; 0: not clipped */
 	enum edit_outer outer;
 	double lr, momentum, dampening, beta1, beta2, eps, decay;
 	bool nesterov;
 	enum edit_wire wire; /* other than fp32 only with an anchor */
-	double wire_density; /* sparse: the fraction of each row's elements that is sent */
+	double wire_density; /* sparse: fraction of each row's elements that is sent */
 	/* Streaming (Douillard et al. 2025, arXiv:2501.18512): the units are divided into
-	 * fragments, which are synchronised one at a time. With a delay, training continues
+	 * fragments, which are synchronized one at a time. With a delay, training continues
 	 * until the exchange is done, and a worker keeps a fraction of that progress:
 	 * p = keep p + (1 - keep) anchor. */
 	int64_t fragments;
@@ -107,25 +107,25 @@ struct edit_config {
 	uint64_t seed;
 };
 
-/* Between synchronisations of all fragments, the workers never have equal parameters. */
+/* Are fragments synchronized at different times? The workers then never have equal parameters. */
 static inline bool edit_streams(const struct edit_config *c)
 {
 	return c->fragments > 1 || c->delay > 0;
 }
 
-/* Adds its groups to those of the store: the anchor, the state of the outer optimizer, the residual
- * of compression, and the pseudo-gradient in flight (pending). Without an outer optimizer or a
- * reducer, parameters are averaged and there is no anchor. */
+/* Adds the groups of local SGD to the store's groups: the anchor, the state of the outer
+ * optimizer, the residual of compression, and the pseudo-gradient in flight (pending). With
+ * neither an outer optimizer nor a reducer, parameters are averaged and no anchor is kept. */
 void edit_add_groups(const struct edit_config *c, struct store_groups *g);
 
-/* A rise of the norms of all workers is not an anomaly of a worker: after this many synchronisations in a row in
- * which all are outliers, outliers are included and enter the statistics, until a norm is not an outlier. */
+/* After this many synchronizations in a row in which all workers are outliers, outliers are
+ * included and enter the statistics, until a norm is not an outlier. */
 enum { EDIT_LOCKOUTS = 3 };
 
-/* A synchronisation, as seen by this worker. */
+/* The results of a synchronization on this worker. */
 struct edit_result {
-	double norm;	  /* of its pseudo-gradient; NAN without an anchor */
-	double weight;	  /* of this worker, the mean over units */
+	double norm;	  /* norm of its pseudo-gradient; NAN without an anchor */
+	double weight;	  /* weight of this worker, the mean over units */
 	int anomalies;	  /* units of this worker that were excluded */
 	int all_left_out; /* units for which all workers were excluded */
 	int readmitted;	  /* units whose outliers were included, see EDIT_LOCKOUTS */
@@ -135,49 +135,50 @@ struct edit_result {
 
 struct edit;
 
-/* `world`: the ranks of the worker; `sync`: the sync group, where the rank is the worker's number. The
- * store has the groups of edit_add_groups(). All arguments stay the caller's, and may be a plan's. */
+/* `world`: the ranks of the worker; `sync`: the sync group, in which the rank is the worker's
+ * number. The store has the groups of edit_add_groups(). The caller owns all arguments. */
 struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d);
 void edit_free(struct edit *x);
-/* Device memory in bytes, in addition to the store's. */
+/* Bytes of device memory, in addition to the store's. */
 int64_t edit_bytes(const struct edit *x);
 /* Sets the anchor to the parameters, which are equal on all workers. */
 void edit_anchor(struct edit *x);
 /* During the warm-up: divides the sums of gradients by the number of workers. */
 void edit_mean_gradient(struct edit *x);
-/* Collective over all workers: synchronises all units and waits. `steps`: this worker's local
- * steps since the last time. */
+/* Collective over all workers: synchronizes all units and waits. `steps`: this worker's local
+ * steps since the last synchronization. */
 void edit_sync(struct edit *x, int64_t steps, struct edit_result *r);
-/* Synchronises one fragment, in two calls, each collective over all workers. The exchange proceeds in
- * the background between them; without a delay the fragment's parameters may not be used meanwhile.
- * edit_begin() fills in *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
+/* Synchronize one fragment in two calls, each collective over all workers. The exchange proceeds
+ * in the background; without a delay, do not use the fragment's parameters meanwhile. edit_begin()
+ * sets *r for this worker's pseudo-gradient, edit_end() for the reduced one. */
 void edit_begin(struct edit *x, int fragment, int64_t steps, struct edit_result *r);
 void edit_end(struct edit *x, int fragment, struct edit_result *r);
-/* After edit_begin(): lists the workers that were excluded, and their units; after edit_end(): lists the
- * clipped units and their factors. Appends nothing if there are none. Fragment -1: edit_sync(). */
+/* After edit_begin(), the first appends the excluded workers and their units; after edit_end(),
+ * the second appends the clipped units and their factors. They append nothing if there are
+ * none. Fragment -1: after edit_sync(). */
 void edit_describe_excluded(const struct edit *x, int fragment, struct str *out);
 void edit_describe_clipped(const struct edit *x, int fragment, struct str *out);
-/* The fragment to be synchronised after a number of local steps, or -1. Each fragment has one turn
- * an interval, and edit_end() is due `delay` steps later. */
+/* Returns the fragment that is due for edit_begin() after a number of local steps, or -1. Each
+ * fragment is due once per interval, and its edit_end() `delay` steps later. */
 int edit_due(const struct edit *x, int64_t local_steps);
 bool edit_in_flight(const struct edit *x, int fragment);
 /* Waits for the messages in flight; nothing else changes. */
 void edit_wait(struct edit *x);
-/* May units be used between edit_begin() and edit_end(), each after edit_complete_unit()? That call is
- * collective over the ranks of the worker that have the unit: its pipeline stage. A tied weight is on
- * two stages, and one waits for the other's activations: before the pipeline begins, these call
- * edit_complete_tied(), without which there is no such unit. */
+/* May units be used between edit_begin() and edit_end(), each after edit_complete_unit()? That
+ * call is collective over the ranks of the worker that have the unit, i.e. its pipeline stage. A
+ * tied weight is on two stages, and one waits for the other's activations, so these stages call
+ * edit_complete_tied() before the pipeline begins; it does nothing without a tied weight. */
 bool edit_completes_by_unit(const struct edit *x);
 void edit_complete_unit(struct edit *x, int unit);
 void edit_complete_tied(struct edit *x);
 
-int64_t edit_syncs(const struct edit *x); /* synchronisations so far */
-/* Bytes that this rank sends to other workers in one synchronisation. */
+int64_t edit_syncs(const struct edit *x); /* synchronizations so far */
+/* Bytes that this rank sends to other workers in one synchronization. */
 int64_t edit_sent(const struct edit *x);
 
-/* This worker's state for a checkpoint, in addition to the store's groups: doubles, all finite.
- * `put` restores what `get` gave, after a number of local steps. -1: the numbers are not valid. */
+/* This worker's state for a checkpoint, beyond the store's groups: finite doubles.
+ * edit_state_put() restores it after a number of local steps; -1: it is invalid. */
 int64_t edit_state_size(const struct edit *x);
 void edit_state_get(const struct edit *x, double *out);
 int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct err *e);

@@ -1,11 +1,11 @@
 /*
- * A block is divided into one piece for each worker. In the reduce-scatter, every worker sends
- * each piece to its worker, which reduces it; in the all-gather, the reduced pieces are sent to
- * all. Sparse rows are sent whole to all workers, and each reduces all of them, since their sum
- * is not sparse.
+ * A block is divided into one piece per worker. In the reduce-scatter, every worker sends each
+ * piece to its worker, which reduces it; in the all-gather, the reduced pieces are sent to all
+ * workers. Sparse rows are sent whole to all workers, which reduce all of them: their sum is not
+ * sparse.
  *
- * The reduce-scatter of a block overlaps the all-gather of the one before. The messages of a
- * phase are sent in the order of the blocks.
+ * The reduce-scatter of a block overlaps the all-gather of the previous block. The messages of
+ * a phase are sent in the order of the blocks.
  */
 #include "edit/exchange_internal.h"
 
@@ -16,7 +16,7 @@ enum { CACHE_LINE = 64 };
 
 /* ---- blocks and pieces ----------------------------------------------------------- */
 
-/* Memory holds one piece of each worker; with sparse rows, a piece is a whole block. */
+/* Memory holds a piece per worker; with sparse rows, a piece is a whole block. */
 int64_t exchange_cut(
 	const struct wire *w, const struct comm *sync, int64_t at, int64_t end)
 {
@@ -75,13 +75,14 @@ struct slot {
 	struct wire wire; /* of this flight */
 	const struct block *block;
 	float *v;
-	float *received, *result; /* [workers] pieces; one */
+	float *received, *result; /* [workers] pieces; one piece */
 	char *in, *out;		  /* [workers] pieces, packed */
 	struct comm_requests requests;
-	char *host; /* discrete device: staging buffer of what is sent */
+	char *host; /* discrete device: staging buffer for sends */
 };
 
-static void measure(struct exchange *x, enum edit_wire kind, const struct block *b, int n)
+static void measure_pieces(
+	struct exchange *x, enum edit_wire kind, const struct block *b, int n)
 {
 	struct wire w = wire_of(x, kind);
 	for (int i = 0; i < n * x->sync->size; i++) {
@@ -98,9 +99,10 @@ void exchange_open(struct exchange *x, struct comm *sync, const struct wire *w,
 	const struct block *blocks, int n)
 {
 	*x = (struct exchange){.sync = sync, .wire = *w};
-	measure(x, EDIT_WIRE_FP32, blocks, n); /* warm-up: gradients are always fp32 */
+	measure_pieces(x, EDIT_WIRE_FP32, blocks,
+		n); /* gradients in the warm-up are always fp32 */
 	if (w->kind != EDIT_WIRE_FP32)
-		measure(x, w->kind, blocks, n);
+		measure_pieces(x, w->kind, blocks, n);
 	x->piece_floats = round_up(x->piece_floats, 16);
 	x->packed_bytes = round_up(x->packed_bytes, CACHE_LINE);
 	x->slots = xcalloc(EXCHANGE_SLOTS, sizeof(*x->slots));
@@ -138,12 +140,12 @@ static float *floats_of(const struct slot *s, struct piece p)
 	return s->v + (p.at - s->block->at);
 }
 
-static struct piece piece_in(const struct slot *s, int worker)
+static struct piece worker_piece(const struct slot *s, int worker)
 {
 	return piece_of(s->x, &s->wire, s->block, worker);
 }
 
-/* Receives a piece from a worker: fp32 directly to `wanted`, else packed. */
+/* Receives a piece from a worker, in fp32 directly to `wanted`, else packed. */
 static void receive_piece(
 	struct slot *s, int worker, struct piece p, float *wanted, int tag)
 {
@@ -153,7 +155,7 @@ static void receive_piece(
 		wire_bytes(&s->wire, p.at, p.n), worker, tag);
 }
 
-static void unpack(struct slot *s, int worker, struct piece p, float *wanted)
+static void decode_piece(struct slot *s, int worker, struct piece p, float *wanted)
 {
 	if (s->wire.kind != EDIT_WIRE_FP32)
 		wire_unpack(
@@ -166,9 +168,9 @@ static void send_piece(
 	comm_send(&s->requests, bytes, wire_bytes(&s->wire, p.at, p.n), worker, tag);
 }
 
-/* The bytes at p, except [skip, end), where they can be sent from: by MPI those of a discrete device are
- * copied to host memory once, for any number of receivers. */
-static const char *sendable(
+/* Returns a sendable copy of the bytes at p, except [skip, end): for MPI, bytes of a discrete
+ * device are copied to host memory once, for all receivers. */
+static const char *make_sendable(
 	struct slot *s, const void *p, int64_t n_bytes, int64_t skip, int64_t end)
 {
 	struct device *d = s->wire.d;
@@ -181,44 +183,44 @@ static const char *sendable(
 	return s->host;
 }
 
-/* The offset of a worker's bytes in the packed block. Sparse rows: the same bytes for all. */
+/* Returns the offset of a worker's bytes in the packed block; sparse rows: 0 for all. */
 static int64_t bytes_for(const struct slot *s, int worker)
 {
 	if (s->wire.kind == EDIT_WIRE_SPARSE)
 		return 0;
 	if (s->wire.kind != EDIT_WIRE_FP32)
 		return worker * s->x->packed_bytes;
-	return (piece_in(s, worker).at - s->block->at) * (int64_t)sizeof(float);
+	return (worker_piece(s, worker).at - s->block->at) * (int64_t)sizeof(float);
 }
 
-/* Encodes the pieces of the other workers, and returns them where they can be sent from. */
-static const char *pack(struct slot *s)
+/* Encodes the pieces of the other workers, and returns a sendable copy. */
+static const char *encode_pieces(struct slot *s)
 {
 	int workers = s->x->sync->size, mine = s->x->sync->rank;
 	bool plain = s->wire.kind == EDIT_WIRE_FP32;
 	bool once = s->wire.kind == EDIT_WIRE_SPARSE;
 	for (int i = 1; i < workers && !plain && (i == 1 || !once); i++) {
 		int to = (mine + i) % workers;
-		struct piece p = piece_in(s, to);
+		struct piece p = worker_piece(s, to);
 		wire_pack(
 			&s->wire, s->out + bytes_for(s, to), floats_of(s, p), p.at, p.n);
 	}
 	int64_t n_bytes = once ? wire_bytes(&s->wire, s->block->at, s->block->n)
 			       : bytes_for(s, workers);
-	return sendable(s, plain ? (char *)s->v : s->out, n_bytes, bytes_for(s, mine),
-		bytes_for(s, mine + 1));
+	return make_sendable(s, plain ? (char *)s->v : s->out, n_bytes,
+		bytes_for(s, mine), bytes_for(s, mine + 1));
 }
 
-/* Reduce-scatter: sends the others their pieces, and receives this worker's piece from all. Sends
- * are added first: see comm_send(). */
+/* Starts a reduce-scatter: sends the other workers their pieces, and receives this worker's
+ * piece from all. Sends are added first: see comm_send(). */
 static void begin_reduce_scatter(struct slot *s)
 {
 	struct comm *c = s->x->sync;
-	struct piece own = piece_in(s, c->rank);
-	const char *packed = pack(s);
+	struct piece own = worker_piece(s, c->rank);
+	const char *packed = encode_pieces(s);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size;
-		send_piece(s, to, piece_in(s, to), packed + bytes_for(s, to),
+		send_piece(s, to, worker_piece(s, to), packed + bytes_for(s, to),
 			COMM_TAG(EDIT, 0));
 	}
 	for (int i = 1; i < c->size; i++) {
@@ -234,23 +236,23 @@ static void reduce_piece(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	int workers = x->sync->size, mine = x->sync->rank;
-	struct piece own = piece_in(s, mine);
+	struct piece own = worker_piece(s, mine);
 	scoped_ptr const float **from = xcalloc((size_t)workers, sizeof(*from));
 	for (int i = 0; i < workers; i++) {
-		float *room = s->received + i * x->piece_floats;
-		from[i] = i == mine ? floats_of(s, own) : room;
+		float *buffer = s->received + i * x->piece_floats;
+		from[i] = i == mine ? floats_of(s, own) : buffer;
 		if (i != mine)
-			unpack(s, i, own, room);
+			decode_piece(s, i, own, buffer);
 	}
 	f->reduce(f->with, s->block, s->result, from, own.n);
 }
 
-/* All-gather: sends the reduced piece to all. This worker, too, continues with the rounded numbers. */
+/* Starts an all-gather: sends the reduced piece to all. This worker, too, keeps rounded values. */
 static void begin_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	struct comm *c = x->sync;
-	struct piece own = piece_in(s, c->rank);
+	struct piece own = worker_piece(s, c->rank);
 	const void *result = s->result;
 	reduce_piece(f, s);
 	s->phase = SLOT_GATHER;
@@ -260,11 +262,11 @@ static void begin_all_gather(struct flight *f, struct slot *s)
 		wire_pack_random(&s->wire, s->out, s->result, own.at, own.n, f->sync);
 		result = s->out;
 	}
-	result = sendable(s, result, wire_bytes(&s->wire, own.at, own.n), 0, 0);
+	result = make_sendable(s, result, wire_bytes(&s->wire, own.at, own.n), 0, 0);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size,
 		    from = (c->rank + c->size - i) % c->size;
-		struct piece theirs = piece_in(s, from);
+		struct piece theirs = worker_piece(s, from);
 		send_piece(s, to, own, result, COMM_TAG(EDIT, 1));
 		receive_piece(s, from, theirs, floats_of(s, theirs), COMM_TAG(EDIT, 1));
 	}
@@ -275,10 +277,11 @@ static void end_all_gather(struct flight *f, struct slot *s)
 {
 	struct exchange *x = f->x;
 	struct device *d = x->wire.d;
-	struct piece own = piece_in(s, x->sync->rank);
+	struct piece own = worker_piece(s, x->sync->rank);
 	for (int i = 0; i < x->sync->size && s->wire.kind != EDIT_WIRE_SPARSE; i++)
 		if (i != x->sync->rank)
-			unpack(s, i, piece_in(s, i), floats_of(s, piece_in(s, i)));
+			decode_piece(s, i, worker_piece(s, i),
+				floats_of(s, worker_piece(s, i)));
 	d->k->copy(d, mat(floats_of(s, own), 1, own.n), mat(s->result, 1, own.n));
 	s->phase = SLOT_FREE;
 }
@@ -304,8 +307,7 @@ static bool begin_next(struct flight *f)
 	return true;
 }
 
-/* Starts the all-gather of the first block that is still in its reduce-scatter, once that is
- * complete: blocks keep their order. */
+/* Starts the all-gather of the next block, in order, if its reduce-scatter is complete. */
 static bool gather_next(struct flight *f)
 {
 	for (int i = f->n_done; i < f->n_begun; i++) {
@@ -334,8 +336,8 @@ static bool end_next(struct flight *f)
 	return true;
 }
 
-/* Makes progress without waiting. `busy`: the kernels that it calls poll, and so call it again. */
-static void progress(void *with)
+/* Makes progress without waiting. `busy`: kernels poll, so they may call this function again. */
+static void make_progress(void *with)
 {
 	struct flight *f = with;
 	if (f->busy)
@@ -353,14 +355,13 @@ static void end_flight(struct flight *f)
 	f->tickets = NULL;
 }
 
-/* In the stream of the group what is received is there for what follows, so that all blocks can be
- * enqueued at once. */
-static void enqueue(struct flight *f)
+/* Enqueues all blocks at once in the stream of the group, where later work follows the receives. */
+static void enqueue_all_blocks(struct flight *f)
 {
 	struct comm *c = f->x->sync;
 	int before = comm_stream_begin(c);
 	f->tickets = xcalloc((size_t)f->n, sizeof(*f->tickets));
-	progress(f);
+	make_progress(f);
 	BUG_ON(f->n_done < f->n);
 	comm_stream_end(c, before);
 }
@@ -374,10 +375,10 @@ void flight_begin(struct flight *f)
 	if (f->over)
 		return;
 	if (comm_has_stream(f->x->sync)) {
-		enqueue(f);
+		enqueue_all_blocks(f);
 	} else {
-		comm_background(progress, f);
-		progress(f);
+		comm_background(make_progress, f);
+		make_progress(f);
 	}
 	if (!comm_overlaps())
 		flight_wait(f, f->n);
@@ -391,7 +392,7 @@ struct awaited {
 static bool blocks_done(void *with)
 {
 	struct awaited *a = with;
-	progress(a->f);
+	make_progress(a->f);
 	return a->f->n_done >= a->n;
 }
 
@@ -412,5 +413,5 @@ void flight_wait(struct flight *f, int n)
 	comm_wait_for(f->x->sync, blocks_done, &a, &what);
 	f->over = f->n_done == f->n;
 	if (f->over)
-		comm_background_end(progress, f);
+		comm_background_end(make_progress, f);
 }

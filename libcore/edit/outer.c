@@ -29,7 +29,7 @@ void outer_norms(struct edit *x, struct selection c)
 	set_scales(x, c);
 }
 
-/* A block in the store groups of the outer step; NULL: not kept. */
+/* Pointers to a block in each store group of the outer step; NULL: not kept. */
 struct outer_block {
 	float *param, *state[EDIT_OUTER_SQUARE + 1], *reduced;
 };
@@ -67,9 +67,9 @@ struct optim_config outer_config(const struct edit_config *c)
 		.nesterov = c->nesterov};
 }
 
-/* v = momentum v + (1 - dampening) g, and v = g in the first step, as torch.optim.SGD: the factor of
- * the gradient, which includes the weight decay. */
-static float undamped(const struct edit_config *c, int64_t step)
+/* Returns the factor of the gradient, which includes the weight decay: v = momentum v + (1 -
+ * dampening) g, but v = g in the first step, as torch.optim.SGD. */
+static float gradient_factor(const struct edit_config *c, int64_t step)
 {
 	bool damps = c->outer == EDIT_OUTER_SGD && c->momentum > 0 && step > 1;
 	return damps ? (float)(1 - c->dampening) : 1;
@@ -80,7 +80,7 @@ static void move_anchor(
 {
 	const struct optim_config c = outer_config(&x->c);
 	int64_t step = x->group[b->group].outer_steps + 1;
-	float factor = undamped(&x->c, step);
+	float factor = gradient_factor(&x->c, step);
 	struct update how = {.lr = x->c.outer == EDIT_OUTER_NONE ? 1 : (float)x->c.lr,
 		.grad_scale = (float)x->group[b->group].scale * factor};
 	const struct update_part part = {.p = v->state[EDIT_ANCHOR],
@@ -95,7 +95,8 @@ static void move_anchor(
 	optimizers[c.kind]->update(x->d, &part, 1, x->outer);
 }
 
-/* Local steps during the exchange; a worker that was excluded had diverged, and keeps nothing. */
+/* Does this worker keep a fraction of its local steps during the exchange? A worker that was
+ * excluded has diverged, and keeps nothing. */
 static bool keeps_own(const struct edit *x, int group)
 {
 	return x->grad_group != STORE_PARAM && !x->blocking && !x->group[group].excluded;

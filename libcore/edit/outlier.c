@@ -1,4 +1,4 @@
-/* Outliers among norms, by an exponentially weighted mean and variance. */
+/* Detects outliers among norms, by an exponentially weighted mean and variance. */
 #include "edit/edit.h"
 
 #include <math.h>
@@ -14,14 +14,14 @@ void detector_close(struct detector *d)
 	*d = (struct detector){.z = NULL};
 }
 
-static double z_of(const struct detector *d, const struct outlier_config *c, double x)
+static double z_score(const struct detector *d, const struct outlier_config *c, double x)
 {
 	double deviation = d->count < 2 ? 0 : sqrt(d->m2);
 	return deviation == 0 || d->count < c->warmup ? 0 : (x - d->mean) / deviation;
 }
 
-/* The sample standard deviation of the window. */
-static double spread(const struct detector *d, const struct outlier_config *c)
+/* Returns the sample standard deviation of the window. */
+static double window_deviation(const struct detector *d, const struct outlier_config *c)
 {
 	int64_t n = min64(d->count, c->warmup);
 	double mean = 0, sum = 0;
@@ -42,14 +42,15 @@ void detector_add(struct detector *d, const struct outlier_config *c, double x)
 	d->m2 = (1 - c->alpha) * (d->m2 + c->alpha * before * (x - d->mean));
 	d->count++;
 	if (c->warmup)
-		d->z[(d->count - 1) % c->warmup] = z_of(d, c, x);
+		d->z[(d->count - 1) % c->warmup] = z_score(d, c, x);
 }
 
 bool detector_outlier(struct detector *d, const struct outlier_config *c, double x)
 {
 	if (!isfinite(x))
 		return true;
-	if (d->count >= c->warmup && z_of(d, c, x) > c->threshold * fmax(1, spread(d, c)))
+	if (d->count >= c->warmup &&
+		z_score(d, c, x) > c->threshold * fmax(1, window_deviation(d, c)))
 		return true;
 	detector_add(d, c, x);
 	return false;

@@ -35,7 +35,7 @@ void pseudo_grad_compute(struct edit *x, struct selection c)
 
 enum { PARTS_PER_LAUNCH = 64 };
 
-/* Parts of one group, whose squares one launch adds up. */
+/* Parts of one group; one kernel launch sums their squares. */
 struct squaring {
 	struct visit v;
 	struct mat part[PARTS_PER_LAUNCH];
@@ -66,7 +66,7 @@ static void square_part(void *with, const struct part *p)
 		square_parts(q);
 }
 
-/* The sums of the selected groups, one or all, are neighbours. */
+/* Returns the sums of the selected groups, one or all, which are contiguous. */
 static struct exact *selected_squares(
 	const struct edit *x, struct selection c, int64_t *n)
 {
@@ -126,8 +126,8 @@ static struct worker_report own_report(struct edit *x, int group, int64_t steps)
 	return (struct worker_report){g->norm, excluded, steps};
 }
 
-/* Counts synchronisations in which the detectors exclude all workers, from their reports; after too many in a
- * row, includes those with a finite norm. */
+/* Counts synchronizations in which the detectors exclude all workers. After too many in a row,
+ * includes workers with a finite norm. */
 static void end_lockout(struct edit *x, struct edit_group *g)
 {
 	struct worker_report *r = g->report;
@@ -199,9 +199,9 @@ static void sparsify_part(void *with, const struct part *p)
 	x->d->k->keep_random(x->d, v, &keep);
 }
 
-/* Error feedback: the residual of earlier rounding is added, and the error of this rounding is the
- * new residual. A worker that is excluded sends nothing, and keeps its residual. */
-static void feed_back(void *with, const struct part *p)
+/* Error feedback: adds the residual of earlier rounding, and keeps the error of this rounding
+ * as the new residual. A worker that is excluded sends nothing, and keeps its residual. */
+static void apply_error_feedback(void *with, const struct part *p)
 {
 	const struct visit *visit = with;
 	struct edit *x = visit->x;
@@ -226,6 +226,6 @@ void pseudo_grad_compress(struct edit *x, struct selection c)
 		store_for_each_part(x->s, false, own, own, sparsify_part, &v);
 	if (x->c.wire != EDIT_WIRE_FP32) {
 		unsigned both = own | STORE_BIT(x->store_group[EDIT_RESIDUAL]);
-		store_for_each_part(x->s, false, both, both, feed_back, &v);
+		store_for_each_part(x->s, false, both, both, apply_error_feedback, &v);
 	}
 }

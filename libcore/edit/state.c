@@ -26,19 +26,19 @@ void edit_state_get(const struct edit *x, double *out)
 		out[1] = d->mean;
 		out[2] = d->m2;
 		out[3] = (double)d->count;
-		/* of the one in flight: whether any worker contributes, and this one */
+		/* [4]: 0: not in flight; 1: in flight; 2: in flight, but no worker contributes */
 		out[4] = begun ? 1 + !g->contributed : 0;
 		out[5] = (begun && g->excluded) + 2 * g->lockouts;
 		memcpy(out + PER_GROUP, d->z, (size_t)window * sizeof(*out));
 	}
 }
 
-static bool is_count(double x)
+static bool is_valid_count(double x)
 {
 	return x >= 0 && x < 0x1p53 && x == floor(x);
 }
 
-/* Is the fragment between begin and end after so many local steps? */
+/* Is the fragment between edit_begin() and edit_end() after that many local steps? */
 static bool should_be_in_flight(const struct edit *x, int fragment, int64_t local_steps)
 {
 	for (int64_t i = 0; i < x->c.delay; i++)
@@ -81,15 +81,15 @@ int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct
 {
 	int64_t window = x->c.detect.warmup;
 	const double *head = in;
-	bool good = is_count(in[0]);
+	bool good = is_valid_count(in[0]);
 	for (int64_t i = 0; i < edit_state_size(x); i++)
 		good &= isfinite(in[i]);
 	x->n_syncs = good ? (int64_t)*in : 0;
 	in += HEAD;
 	for (int g = 0; g < x->n_groups && good; g++, in += PER_GROUP + window) {
 		struct detector *d = &x->group[g].detector;
-		good = is_count(in[0]) && is_count(in[3]) && in[2] >= 0 &&
-		       is_count(in[4]) && in[4] <= 2 && is_count(in[5]) &&
+		good = is_valid_count(in[0]) && is_valid_count(in[3]) && in[2] >= 0 &&
+		       is_valid_count(in[4]) && in[4] <= 2 && is_valid_count(in[5]) &&
 		       in[5] <= 2 * EDIT_LOCKOUTS + 3;
 		if (!good)
 			break;

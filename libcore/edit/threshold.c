@@ -1,7 +1,7 @@
 /*
- * Sparsification over whole tensors: the k-th largest magnitude of a tensor that is sharded over ranks,
- * by a radix search on the bits of its elements, from the highest digit to the lowest. The counts of a
- * digit are integers, so the threshold does not depend on the layout.
+ * Sparsification over whole tensors: finds the k-th largest magnitude of a tensor that is sharded
+ * over ranks, by a radix search on the bits of its elements, from the highest digit to the lowest.
+ * The counts of a digit are integers, so the threshold does not depend on the layout.
  */
 #include "edit/edit_internal.h"
 
@@ -11,8 +11,8 @@ struct search {
 	struct edit *x;
 	struct selection c;
 	int shift;
-	/* For each tensor: the digits of the threshold found so far, and its rank among the elements
-	 * with these digits. */
+	/* [tensors]: known digits of the threshold, and its rank among elements with these
+	 * digits. */
 	uint32_t *found;
 	int64_t *rank;
 };

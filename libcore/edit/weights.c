@@ -1,9 +1,9 @@
-/* The weights of workers in a synchronisation. */
+/* The weights of workers in a synchronization. */
 #include "edit/edit.h"
 
 #include <math.h>
 
-/* The largest exponent is 0, so that large norms do not underflow all of them. */
+/* Returns a softmax term. The largest exponent is 0, so that not all terms underflow. */
 static double softmax_part(const struct weights_config *c, double norm, double smallest)
 {
 	return c->by_norm ? exp((smallest - norm) / c->temperature) : 1;

@@ -25,7 +25,7 @@ static int64_t part_end(const struct part *p)
 	return p->at + p->rows * p->cols;
 }
 
-/* The first part that ends after `at`. */
+/* Returns the index of the first part that ends after `at`. */
 static int64_t find_part(const struct wire *w, int64_t at)
 {
 	int64_t first = 0, n = w->n_parts;
@@ -48,10 +48,10 @@ int64_t wire_row_end(const struct wire *w, int64_t at)
 	return p->at + round_up(at - p->at, p->cols);
 }
 
-/* Calls fn for the rows of each part in floats [at, at + n). */
 typedef void rows_visit(void *with, const struct wire *w, const struct part *rows);
 
-static void each_rows(
+/* Calls fn for the rows of each part in floats [at, at + n). */
+static void for_each_rows(
 	const struct wire *w, int64_t at, int64_t n, rows_visit *fn, void *with)
 {
 	for (int64_t i = find_part(w, at); i < w->n_parts; i++) {
@@ -71,7 +71,7 @@ static void each_rows(
 
 enum { ALIGN = 4 };
 
-static int64_t n_picked(const struct wire *w, int64_t cols)
+static int64_t picked_per_row(const struct wire *w, int64_t cols)
 {
 	return min64(cols, max64(1, (int64_t)(w->density * (double)cols)));
 }
@@ -86,7 +86,7 @@ static bool is_vector(const struct part *p)
 	return p->t->ndim == 1;
 }
 
-/* The encoding of some rows: floats, then `rest` bytes of shorter numbers. */
+/* The encoding of some rows: floats, then `rest` bytes of shorter values. */
 struct encoding {
 	int64_t floats, rest;
 };
@@ -100,7 +100,7 @@ static struct encoding encoding_of(const struct wire *w, const struct part *p)
 		return (struct encoding){.rest = 2 * n};
 	if (w->kind == EDIT_WIRE_INT8)
 		return (struct encoding){.floats = p->rows, .rest = n};
-	int64_t picked = p->rows * n_picked(w, p->cols);
+	int64_t picked = p->rows * picked_per_row(w, p->cols);
 	return (struct encoding){.floats = picked, .rest = picked * (is_wide(p) ? 4 : 2)};
 }
 
@@ -119,7 +119,7 @@ int64_t wire_bytes(const struct wire *w, int64_t at, int64_t n)
 	int64_t n_bytes = 0;
 	if (w->kind == EDIT_WIRE_FP32)
 		return n * (int64_t)sizeof(float);
-	each_rows(w, at, n, count_rows, &n_bytes);
+	for_each_rows(w, at, n, count_rows, &n_bytes);
 	return n_bytes;
 }
 
@@ -133,18 +133,18 @@ void wire_round(const struct wire *w, struct mat v)
 	else if (w->kind == EDIT_WIRE_INT8)
 		k->quantise(w->d, v, NULL, NULL, NULL);
 	else if (w->kind == EDIT_WIRE_SPARSE)
-		k->keep_largest(w->d, v, n_picked(w, v.cols));
+		k->keep_largest(w->d, v, picked_per_row(w, v.cols));
 }
 
 struct cursor {
 	char *next; /* byte */
 	float *v;   /* floats [at, ...) */
 	int64_t at;
-	bool stochastic; /* rounding, with the random numbers of synchronisation `sync` */
+	bool stochastic; /* rounds with the random numbers of synchronization `sync` */
 	int64_t sync;
 };
 
-/* The next encoded rows: floats, then `rest`; and the rows themselves. */
+/* Some encoded rows (floats, then `rest`), and the same rows decoded. */
 struct rows {
 	float *floats;
 	void *rest;
@@ -160,8 +160,8 @@ static struct rows next_rows(struct cursor *x, const struct wire *w, const struc
 		floats, floats + s.floats, mat(x->v + (p->at - x->at), p->rows, p->cols)};
 }
 
-/* Random numbers belong to elements of the whole tensor, in which the rows of a slice of columns
- * are not contiguous. */
+/* Encodes rows. Random numbers belong to elements of the whole tensor, in which the rows of a
+ * slice of columns are not contiguous. */
 static void pack_rows(void *with, const struct wire *w, const struct part *p)
 {
 	const struct kernels *k = w->d->k;
@@ -179,15 +179,15 @@ static void pack_rows(void *with, const struct wire *w, const struct part *p)
 	} else if (w->kind == EDIT_WIRE_INT8) {
 		k->quantise(w->d, r.v, r.rest, r.floats, x->stochastic ? &c : NULL);
 	} else {
-		k->topk_pack(
-			w->d, r.floats, r.rest, is_wide(p), r.v, n_picked(w, p->cols));
+		k->topk_pack(w->d, r.floats, r.rest, is_wide(p), r.v,
+			picked_per_row(w, p->cols));
 	}
 }
 
 void wire_pack(const struct wire *w, char *out, float *v, int64_t at, int64_t n)
 {
 	struct cursor x = {.next = out, .v = v, .at = at};
-	each_rows(w, at, n, pack_rows, &x);
+	for_each_rows(w, at, n, pack_rows, &x);
 }
 
 void wire_pack_random(
@@ -195,7 +195,7 @@ void wire_pack_random(
 {
 	struct cursor x = {
 		.next = out, .v = v, .at = at, .stochastic = true, .sync = sync};
-	each_rows(w, at, n, pack_rows, &x);
+	for_each_rows(w, at, n, pack_rows, &x);
 }
 
 static void unpack_rows(void *with, const struct wire *w, const struct part *p)
@@ -209,12 +209,12 @@ static void unpack_rows(void *with, const struct wire *w, const struct part *p)
 	else if (w->kind == EDIT_WIRE_INT8)
 		k->dequantise(w->d, r.v, r.rest, r.floats);
 	else
-		k->topk_scatter(
-			w->d, r.v, r.floats, r.rest, is_wide(p), n_picked(w, p->cols));
+		k->topk_scatter(w->d, r.v, r.floats, r.rest, is_wide(p),
+			picked_per_row(w, p->cols));
 }
 
 void wire_unpack(const struct wire *w, float *v, const char *in, int64_t at, int64_t n)
 {
 	struct cursor x = {.next = (char *)in, .v = v, .at = at};
-	each_rows(w, at, n, unpack_rows, &x);
+	for_each_rows(w, at, n, unpack_rows, &x);
 }

@@ -1,10 +1,10 @@
 /* The device of a run, and the options that GPUs or CPUs do not support. */
 #include "engine/backend.h"
 
-/* The largest head and the longest row of the residual stream that the GPU's kernels support. */
+/* The widest head and the longest row of the residual stream that the GPU kernels support. */
 enum { MAX_HEAD = 256, MAX_DIM = 32768 };
 
-/* The first option that only CPUs support is an error. */
+/* Rejects the first option that only CPUs support. */
 static int check_gpu(const struct train_opts *o, struct err *e)
 {
 	const struct model_config *m = &o->model;
@@ -27,11 +27,12 @@ static int check_cpu(const struct train_opts *o, struct err *e)
 		{o->edit.offload && !o->offload_to,
 			"--edit-offload on a CPU needs --offload-to DIRECTORY, on a fast disk"},
 		{o->self_test == SELF_TEST_YES,
-			"--self-test needs a GPU, whose kernels it compares with the CPU's"},
-		{o->profile, "--profile needs a GPU; for a CPU there is perf(1)"},
+			"--self-test needs a GPU: it compares the GPU's kernels with the CPU's"},
+		{o->profile, "--profile needs a GPU; use perf(1) on a CPU"},
 		{o->graph, "--cuda-graph needs a GPU"},
 		{o->comm == COMM_NCCL, "--comm nccl needs GPUs"},
-		{o->algorithms, "--gemm-algorithms needs a GPU: a CPU has only one"},
+		{o->algorithms,
+			"--gemm-algorithms needs a GPU: a CPU has only one algorithm"},
 	};
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
@@ -40,11 +41,11 @@ static int check_graph(const struct train_opts *o, struct err *e)
 {
 	const struct mistake mistakes[] = {
 		{o->offload != OFFLOAD_NONE && o->offload_to,
-			"--cuda-graph cannot be used with --offload-to: a graph has kernels and "
-			"copies, and files are read and written by the host"},
+			"--cuda-graph cannot be used with --offload-to: a graph has only kernels "
+			"and copies, but the host reads and writes files"},
 		{o->edit.config.delay > 0,
 			"--cuda-graph cannot be used with --edit-sync-delay: a graph repeats "
-			"the same step, and fragments are synchronised in some steps only"},
+			"the same step, but fragments are synchronized in some steps only"},
 	};
 	return o->graph ? options_refuse(mistakes, ARRAY_LEN(mistakes), e) : 0;
 }
@@ -61,8 +62,8 @@ int backend_choose(const struct train_opts *o, enum device_kind *kind, struct er
 		*kind = DEVICE_CPU;
 	}
 	if ((*kind == DEVICE_CPU && check_cpu(o, e)) ||
-		(o->profile && options_steps(o, "profile", o->profile, &(int64_t){0},
-				       &(int64_t){0}, e)))
+		(o->profile && options_parse_steps(o, "profile", o->profile,
+				       &(int64_t){0}, &(int64_t){0}, e)))
 		return -1;
 	return check_graph(o, e);
 }

@@ -1,4 +1,4 @@
-/* The device of a run, and which algorithms its GEMMs use. */
+/* The device of a run, and the algorithms of its GEMMs. */
 #pragma once
 
 #include "comm/comm.h"
@@ -9,11 +9,11 @@ struct trainer;
 
 /* ---- backend.c ------------------------------------------------------------------- */
 
-/* The device that the options request; an error if it does not support them. */
+/* Sets *kind to the device that the options request; an error if it does not support them. */
 int backend_choose(const struct train_opts *o, enum device_kind *kind, struct err *e);
-/* The threads of this rank: `wanted`, or if that is 0 its share of the processors of the host. */
+/* Returns this rank's threads: `wanted`; if that is 0, its share of the host's processors. */
 int64_t backend_threads(int64_t wanted);
-/* Collective over all ranks. Sets o->resolved.gpu_sharers: how many ranks share this rank's GPU. */
+/* Collective over all ranks. Sets o->resolved.gpu_sharers: ranks on this rank's GPU. */
 void backend_count_sharers(struct train_opts *o, struct comm *all);
 /* Opens the device, and sets o->device. The ranks of a host use its GPUs in turn; with
  * --device auto, only if each rank has a GPU of its own. */
@@ -21,19 +21,19 @@ int backend_open(struct train_opts *o, struct device *d, struct err *e);
 /* Collective. With --device auto: if some ranks found no GPU, all use CPUs. */
 int backend_agree(
 	struct train_opts *o, struct comm *world, struct device *d, struct err *e);
-/* The name of what determines bitwise results: the GPU, or "CPU", since all compute the same. */
+/* Returns the hardware that determines the bits: the GPU's name, or "CPU", since all CPUs agree. */
 const char *backend_identity(const struct device *d);
 
-/* ---- gemm_algorithms.c: which cuBLASLt algorithm computes each GEMM ---------------- */
+/* ---- gemm_algorithms.c: the cuBLASLt algorithm of each GEMM ------------------------- */
 
-/* Collective over `all`. Rank 0 reads the algorithms for all ranks: from the file of
- * --gemm-algorithms, or from the run directory of the checkpoint `from`, which may be NULL. */
+/* Collective over `all`. Rank 0 reads the algorithms for all ranks: from the --gemm-algorithms
+ * file, or from the run directory of the checkpoint `from` (NULL: none). */
 int gemm_algorithms_load(struct device *d, const struct train_opts *o, const char *from,
 	struct comm *all, struct err *e);
-/* Writes those that were used to DIRECTORY/algorithms. */
+/* Writes the algorithms that were used to DIRECTORY/algorithms. */
 int gemm_algorithms_save(struct device *d, const char *directory, struct err *e);
-/* Collective over `all`. With --algorithms measure and several ranks: all of them measure, in
- * a step whose results are dropped, and use what the first rank with each shape has chosen. */
+/* Collective over `all`. With --gemm-algorithms measure, several ranks measure in a step whose
+ * results are dropped, and use the choice of the first rank with each shape. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e);
 /* Does the run measure which algorithms are fastest? */
 bool gemm_algorithms_measured(const struct train_opts *o);

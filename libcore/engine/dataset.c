@@ -1,10 +1,10 @@
-/* The shards of a run: opened by the ranks that read, described to the others. */
+/* The shards of a run: opened by the ranks that read, described to the other ranks. */
 #include "engine/dataset.h"
 
 #include "data/offsets.h"
 #include "engine/layout.h"
 
-/* The files of a data-parallel rank, of those of all workers. */
+/* Returns the files of a data-parallel rank, which is counted over all workers. */
 static struct strs files_of_rank(const struct train_opts *o, int rank, int ranks)
 {
 	struct strs mine = {0};
@@ -30,7 +30,7 @@ static int open_corpus(struct dataset *d, const struct train_opts *o,
 	d->file = files.n ? o->data.v[o->data_per_rank ? rank : 0] : "";
 	if (!files.n && o->data_per_rank && o->data.n)
 		rc = err_set(e, EX_USAGE,
-			"data-per-rank: %d ranks, but fewer files: %lld", ranks,
+			"data-per-rank: %d ranks need as many files; %lld given", ranks,
 			(long long)o->data.n);
 	int how = (o->data_per_rank ? CORPUS_SOME : 0) |
 		  (o->packing == PACKING_DOCUMENTS ? CORPUS_DOCUMENTS : 0);
@@ -60,12 +60,11 @@ static int broadcast_description(
 	comm_bcast(world, &first, sizeof(first), 0);
 	if (d->corpus && first.vocab != vocab)
 		err_set(e, EX_DATAERR,
-			"%s: another vocabulary than that of rank 0's data: " ONE_VOCABULARY,
+			"%s: its vocabulary differs from rank 0's: " ONE_VOCABULARY,
 			d->file);
 	else if (d->corpus && !own && first.hash != d->hash)
 		err_set(e, EX_DATAERR,
-			"the data of this rank are others than rank 0's "
-			"(--data-per-rank means that)");
+			"the data of this rank differ from rank 0's; --data-per-rank allows that");
 	if (comm_agree(world, e))
 		return -1;
 	comm_bcast_str(world, &packed, 0);
@@ -81,20 +80,21 @@ static int broadcast_description(
 	return 0;
 }
 
-/* A preset may be for another tokenizer; and what the tokenizer of --init-from is need not be known. */
+/* Warns if the vocabulary of the data has another size than the model's: a preset may belong to
+ * another tokenizer, and the tokenizer of --init-from may be unknown. */
 static void compare_vocabularies(const struct dataset *d, const struct train_opts *o)
 {
 	int64_t has = d->tokenizer.vocab.n, wants = o->model.vocab;
 	if (o->init_from && wants > has)
 		warn("the data have a vocabulary of %lld tokens, but the embedding of "
 		     "--init-from has %lld rows: prepare the data with the tokenizer of the "
-		     "model, or give --vocab-multiple %lld if its other rows only pad it",
+		     "model, or give --vocab-multiple %lld if the extra rows are padding",
 			(long long)has, (long long)wants, (long long)wants);
 	else if (wants && wants != has)
 		warn("the data have a vocabulary of %lld tokens, but --preset or --vocab "
-		     "wants %lld: the model gets the %lld of the data, so its embedding "
+		     "specifies %lld: the model uses the %lld of the data, so its embedding "
 		     "has another size; prepare the data with the tokenizer of the model, "
-		     "or give --vocab %lld if this model is meant",
+		     "or give --vocab %lld if this is intended",
 			(long long)has, (long long)wants, (long long)has, (long long)has);
 }
 
@@ -105,8 +105,8 @@ static void compare_windows(const struct dataset *d, const struct train_opts *o)
 		     "begin at any offset, also within a document",
 			(long long)d->window, (long long)o->model.context);
 	else if (d->window && o->packing == PACKING_STREAM)
-		info("documents see those before them in their window: --packing "
-		     "documents keeps them apart");
+		info("documents attend to earlier documents in their window; --packing "
+		     "documents prevents that");
 }
 
 int dataset_open(
@@ -115,7 +115,7 @@ int dataset_open(
 	bool stream = false;
 	for (int64_t i = 0; i < o->data.n; i++)
 		stream |= corpus_is_stream(o->data.v[i]);
-	/* A stream can be read once: rank 0 reads it for all (only it has standard input). */
+	/* A stream is read only once: by rank 0, which has standard input, for all ranks. */
 	comm_bcast(world, &stream, sizeof(stream), 0);
 	int64_t readers = stream ? 1 : o->readers ? o->readers : world->size;
 	*d = (struct dataset){.readers = (int)min64(readers, world->size)};
@@ -139,7 +139,7 @@ int dataset_open(
 	return 0;
 }
 
-int64_t dataset_targets(
+int64_t dataset_count_targets(
 	const struct dataset *d, const int32_t *windows, int64_t n, int64_t context)
 {
 	int64_t counted = 0;
@@ -158,7 +158,7 @@ void dataset_close(struct dataset *d)
 	*d = (struct dataset){0};
 }
 
-int dataset_windows(struct order *out, const struct dataset *d, enum sampling s,
+int dataset_window_order(struct order *out, const struct dataset *d, enum sampling s,
 	uint64_t seed, int64_t tokens, int64_t context, int64_t n_windows)
 {
 	if (order_init(out, s, seed, tokens, context, n_windows))
@@ -172,8 +172,8 @@ int dataset_order(const struct dataset *d, const struct train_opts *o,
 	const struct model *m, struct order *out, struct err *e)
 {
 	int64_t tokens = d->tokens[SPLIT_TRAIN];
-	if (dataset_windows(out, d, (enum sampling)o->sampling, (uint64_t)o->seed, tokens,
-		    m->c.context, 0))
+	if (dataset_window_order(out, d, (enum sampling)o->sampling, (uint64_t)o->seed,
+		    tokens, m->c.context, 0))
 		return err_set(e, EX_DATAERR,
 			"%lld training tokens, but one sample needs %lld (--context and one more)",
 			(long long)tokens, (long long)m->c.context + 1);

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* Micro-batches [first, first + n), a contiguous range for each data-parallel rank. Returns how many targets of
- * this rank's windows count. */
+/* Evaluates micro-batches [first, first + n), a contiguous range per data-parallel rank.
+ * Returns the number of targets with a weight in this rank's windows. */
 static int64_t eval_round(struct trainer *t, enum split split, const struct order *order,
 	int64_t first, int64_t n)
 {
@@ -27,8 +27,8 @@ static int64_t eval_round(struct trainer *t, enum split split, const struct orde
 		.n_windows = order->n_windows - mine->first};
 	pipe_forward(&t->pipe, &in, ceil_div(n, ranks));
 	int64_t real = max64(0, min64(in.n_windows, in.n * b));
-	int64_t counted = step_counts_samples(t)
-				  ? dataset_targets(t->data.set, in.windows, real,
+	int64_t counted = step_is_first_of_samples(t)
+				  ? dataset_count_targets(t->data.set, in.windows, real,
 					    t->model.c.context)
 				  : 0;
 	fetch_free(f);
@@ -42,10 +42,10 @@ void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *with), voi
 	struct order order;
 	int64_t context = t->model.c.context,
 		most = (int64_t)ROUND * t->layout.microbatches.ranks;
-	/* With --data-per-rank, ranks may have different amounts. */
+	/* With --data-per-rank, ranks may have different numbers of tokens. */
 	int64_t tokens = comm_min_i64(t->world, t->data.set->tokens[split]);
 	*sum = (struct eval_sum){.counted = 0};
-	if (dataset_windows(&order, t->data.set, SAMPLING_EVEN, 0, tokens, context,
+	if (dataset_window_order(&order, t->data.set, SAMPLING_EVEN, 0, tokens, context,
 		    t->o.eval_windows))
 		return;
 	sum->windows = order.n_windows;
@@ -65,14 +65,14 @@ void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *with), voi
 
 double eval_mean(const struct trainer *t, const struct eval_sum *sum, enum split split)
 {
-	/* once, since an evaluation has the same windows each time */
-	static bool said[N_SPLITS];
+	/* warns once, since an evaluation has the same windows each time */
+	static bool warned[N_SPLITS];
 	if (sum->counted && !sum->stopped)
 		return (double)(float)(exact_round(&sum->loss) / (double)sum->counted);
-	if (!t->world->rank && sum->windows && !sum->stopped && !said[split]) {
-		said[split] = true;
-		warn("no token counts in the windows with which %s_loss is evaluated, so there is "
-		     "none; more --eval-windows may have some",
+	if (!t->world->rank && sum->windows && !sum->stopped && !warned[split]) {
+		warned[split] = true;
+		warn("%s_loss cannot be evaluated: no target in its windows has a weight; give "
+		     "more --eval-windows",
 			split_names[split]);
 	}
 	return (double)NAN;

@@ -1,4 +1,4 @@
-/* The cuBLASLt algorithms of a run's GEMMs: reading, choosing and writing them. */
+/* Reads, chooses and writes the cuBLASLt algorithms of a run's GEMMs. */
 #include "engine/backend.h"
 #include "engine/step.h"
 
@@ -9,7 +9,7 @@
 
 enum { MAX_BYTES = 1 << 20 };
 
-/* Is --gemm-algorithms this word, instead of a file? */
+/* Is --gemm-algorithms this keyword, not a file? */
 static bool is_word(const struct train_opts *o, const char *word)
 {
 	return o->algorithms && !strcmp(o->algorithms, word);
@@ -20,9 +20,8 @@ bool gemm_algorithms_measured(const struct train_opts *o)
 	return is_word(o, "measure") || (!o->algorithms && o->numerics == NUMERICS_FAST);
 }
 
-/* DIRECTORY/algorithms, for a checkpoint DIRECTORY/checkpoints/X.h5; `name` may be a link or a
- * directory. */
-static void beside_checkpoint(const char *name, struct str *out)
+/* Appends DIRECTORY/algorithms for DIRECTORY/checkpoints/X.h5; name may be a link or directory. */
+static void append_checkpoint_algorithms(const char *name, struct str *out)
 {
 	char *file = ckpt_find_file(name), *slash;
 	for (int i = 0; i < 2 && (slash = strrchr(file, '/')); i++)
@@ -33,7 +32,7 @@ static void beside_checkpoint(const char *name, struct str *out)
 
 /* ---- reading ------------------------------------------------------------------------- */
 
-/* The text is empty if there is no file. */
+/* Reads the file of algorithms; the text is empty if the run has none. */
 static int read_algorithms(const struct train_opts *o, const char *from, struct str *path,
 	struct str *text, struct err *e)
 {
@@ -41,7 +40,7 @@ static int read_algorithms(const struct train_opts *o, const char *from, struct 
 	if (named)
 		str_puts(path, o->algorithms);
 	else if (from)
-		beside_checkpoint(from, path);
+		append_checkpoint_algorithms(from, path);
 	if (!named && !(from && file_exists(path->s)))
 		return 0;
 	if (!file_read(path->s, MAX_BYTES, text, e) && !text->len)
@@ -66,8 +65,8 @@ int gemm_algorithms_load(struct device *d, const struct train_opts *o, const cha
 	return comm_agree(all, e);
 }
 
-/* The first rank with a shape chooses its algorithm; the last stage of a pipeline has shapes that
- * rank 0 lacks. */
+/* The first rank with a shape chooses its algorithm: the last stage has shapes that rank 0
+ * lacks. */
 int gemm_algorithms_agree(struct trainer *t, struct comm *all, struct err *e)
 {
 	scoped_str mine = {0}, text = {0};

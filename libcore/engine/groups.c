@@ -1,11 +1,11 @@
-/* Tensors that are not trained, or have another learning rate: --freeze, --lr-scale-of. */
+/* --freeze and --lr-scale-of: tensors that are not trained, or have another learning rate. */
 #include "engine/options.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* Calls mark() for each tensor whose name matches; their number, or -1. A checkpoint's options may be anybody's, so the
- * work of a match is limited. */
+/* Calls mark() for each tensor with a matching name; returns their number, or -1. The work of a
+ * match is limited, since the options in a checkpoint are not trusted. */
 static int64_t for_matches(struct model *m, const char *option, const char *regex,
 	size_t len, void (*mark)(struct tensor *t, double x), double x, struct err *e)
 {
@@ -46,13 +46,13 @@ static int64_t for_matches(struct model *m, const char *option, const char *rege
 	return n;
 }
 
-static void freeze(struct tensor *t, double x)
+static void freeze_tensor(struct tensor *t, double x)
 {
 	(void)x;
 	t->frozen = true;
 }
 
-static void scale(struct tensor *t, double x)
+static void set_lr_scale(struct tensor *t, double x)
 {
 	t->lr_scale = (float)x;
 }
@@ -62,7 +62,7 @@ int options_freeze(struct model *m, const struct strs *list, struct err *e)
 	int n_trained = 0;
 	for (int64_t i = 0; i < list->n; i++)
 		if (*list->v[i] && for_matches(m, "freeze", list->v[i],
-					   strlen(list->v[i]), freeze, 0, e) < 0)
+					   strlen(list->v[i]), freeze_tensor, 0, e) < 0)
 			return -1;
 	for (int i = 0; i < m->n_tensors; i++)
 		n_trained += !m->tensors[i].frozen;
@@ -71,7 +71,7 @@ int options_freeze(struct model *m, const struct strs *list, struct err *e)
 				   "freeze: matches all tensors, so nothing is trained");
 }
 
-static int scale_all(struct model *m, const struct strs *list, struct err *e)
+static int set_lr_scales(struct model *m, const struct strs *list, struct err *e)
 {
 	for (int64_t i = 0; i < list->n; i++) {
 		const char *text = list->v[i], *is = strrchr(text, '=');
@@ -86,8 +86,8 @@ static int scale_all(struct model *m, const struct strs *list, struct err *e)
 			return err_set(e, EX_USAGE,
 				"lr-scale-of: '%s': use --freeze '%.*s'", text,
 				(int)(is - text), text);
-		if (for_matches(
-			    m, "lr-scale-of", text, (size_t)(is - text), scale, x, e) < 0)
+		if (for_matches(m, "lr-scale-of", text, (size_t)(is - text), set_lr_scale,
+			    x, e) < 0)
 			return -1;
 	}
 	return 0;
@@ -95,8 +95,9 @@ static int scale_all(struct model *m, const struct strs *list, struct err *e)
 
 int options_groups(const struct train_opts *o, struct model *m, struct err *e)
 {
-	return options_freeze(m, &o->freeze, e) || scale_all(m, &o->lr_scale_of, e) ? -1
-										    : 0;
+	return options_freeze(m, &o->freeze, e) || set_lr_scales(m, &o->lr_scale_of, e)
+		       ? -1
+		       : 0;
 }
 
 int options_model_init(

@@ -18,7 +18,7 @@ struct store *inference_store(
 	return store_open(&c, memory);
 }
 
-static void allocate(struct inference *x, struct device *d)
+static void allocate_parameters(struct inference *x, struct device *d)
 {
 	struct arena size;
 	x->device = d;
@@ -32,14 +32,14 @@ void inference_open(struct inference *x, struct device *d)
 {
 	mesh_alone(&x->mesh);
 	x->self = x->mesh.world;
-	allocate(x, d);
+	allocate_parameters(x, d);
 }
 
 void inference_open_ranks(struct inference *x, struct device *d, struct comm *world,
 	const int degree[N_AXES])
 {
 	mesh_open(&x->mesh, world, degree);
-	allocate(x, d);
+	allocate_parameters(x, d);
 }
 
 void inference_close(struct inference *x)
@@ -72,23 +72,24 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 		int k = ckpt_find(c, t->name);
 		if (k < 0)
 			return err_set(e, EX_DATAERR,
-				"%s: has no tensor %s: another model", c->path, t->name);
+				"%s: tensor %s is missing: it is another model", c->path,
+				t->name);
 		const struct ckpt_tensor *f = &c->tensors[k];
 		if (!same_shape(c, m, i, f))
 			return err_set(e, EX_DATAERR,
-				"%s: %s is [%lld, %lld], not [%lld, %lld]: another model",
+				"%s: %s is [%lld, %lld], not [%lld, %lld]: it is another model",
 				c->path, t->name, (long long)f->dims[0],
 				(long long)f->dims[1], (long long)t->dims[0],
 				(long long)t->dims[1]);
 	}
 	if (c->n_tensors != m->n_tensors)
 		return err_set(e, EX_DATAERR,
-			"%s: has %d tensors, the model %d: another model", c->path,
+			"%s: has %d tensors, not %d: it is another model", c->path,
 			c->n_tensors, m->n_tensors);
 	return 0;
 }
 
-/* Rows of a tensor in the file; those that it does not have, which are padding, are zero. */
+/* Reads rows of a tensor from the file; sets rows that it lacks, which are padding, to zero. */
 static int read_rows(const struct ckpt *c, int group, const struct tensor *t, int64_t row,
 	int64_t n, float *out, struct err *e)
 {
@@ -96,12 +97,12 @@ static int read_rows(const struct ckpt *c, int group, const struct tensor *t, in
 	int64_t width = tensor_width(t), has = c->tensors[k].dims[0] - row;
 	has = max64(0, min64(n, has));
 	memset(out + has * width, 0, (size_t)((n - has) * width) * sizeof(*out));
-	if (t->frozen) /* files have its parameters only */
+	if (t->frozen) /* a checkpoint has only its parameters */
 		group = CKPT_MODEL;
 	return has ? ckpt_read_rows(c, group, k, row, has, out, e) : 0;
 }
 
-/* Some rows of a tensor: from the file, or from rank 0, which has read them. */
+/* Reads rows of a tensor from the file, or receives them from rank 0, which has read them. */
 static int read_piece(const struct ckpt *c, struct comm *send, int group,
 	const struct tensor *t, int64_t row, int64_t n, float *out, struct err *e)
 {
@@ -117,7 +118,10 @@ static int read_piece(const struct ckpt *c, struct comm *send, int group,
 int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int from,
 	int to, struct err *e)
 {
-	enum { BLOCK_FLOATS = 1 << 18, BLOCKS = 4 }; /* as files are written */
+	enum {
+		BLOCK_FLOATS = 1 << 18,
+		BLOCKS = 4
+	}; /* the sizes that files are written in */
 	scoped_ptr float *piece = NULL;
 	int rc = 0;
 	for (int i = 0; i < s->c.n_tensors && !rc; i++) {

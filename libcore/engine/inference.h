@@ -10,29 +10,29 @@ struct inference {
 	struct model model;
 	struct device *device;
 	struct mesh mesh;
-	struct comm *self; /* the world of a whole model; NULL: of the caller */
+	struct comm
+		*self; /* the world of a whole model; NULL: the caller owns the world */
 	struct arena memory;
 	struct store *store;
 };
 
-/* Allocates the parameters of x->model, which the caller has initialised: all of them on this rank. */
+/* Allocates all parameters of x->model, which the caller has initialized, on this rank. */
 void inference_open(struct inference *x, struct device *d);
-/* Collective over the world: each rank has its slices along tp, and along fsdp a shard of them
- * (ZeRO 3). The other axes have one rank. */
+/* Collective over the world: ranks hold their slices along tp, sharded along fsdp (ZeRO 3). */
 void inference_open_ranks(struct inference *x, struct device *d, struct comm *world,
 	const int degree[N_AXES]);
-/* Also frees the model. */
+/* Frees everything, including the model. */
 void inference_close(struct inference *x);
-/* A store for the parameters of such a model on this mesh, in the caller's memory. */
+/* Opens a store for a model without gradients on this mesh, in the caller's memory. */
 struct store *inference_store(
 	struct model *m, struct device *d, struct mesh *mesh, struct arena *memory);
 
 /* ---- tensors of a checkpoint, into the store of a model ------------------------------ */
 
-/* Has the checkpoint the tensors of the model, and no others? The padding of the vocabulary may
- * differ. To be asked before memory is allocated: the options in a file may ask for any amount. */
+/* Checks that the checkpoint has exactly the tensors of the model; the padding of the vocabulary
+ * may differ. Call it before memory is allocated: the options in a file may request any amount. */
 int weights_check(const struct ckpt *c, const struct model *m, struct err *e);
-/* Reads a group of tensors of the checkpoint into one of the store: the rows that this rank
- * needs; or, with `send`, collective over it, rank 0 reads for all, and c is NULL on the others. */
+/* Reads the rows that this rank needs, from group `from` of the checkpoint to group `to` of the
+ * store. With `send`, collective over it: rank 0 reads for all; c is NULL on others. */
 int weights_load(struct store *s, const struct ckpt *c, struct comm *send, int from,
 	int to, struct err *e);

@@ -1,10 +1,9 @@
-/* The parallel layout: the degrees of the mesh from the options, the micro-batches, stages
- * and slices of a rank. */
+/* The parallel layout: degrees of the mesh; micro-batches, stages and slices of a rank. */
 #include "engine/layout.h"
 
 /* ---- from options to degrees ----------------------------------------------------- */
 
-/* --dp is -1 by default, and then leaves the remaining ranks to another axis that is -1. */
+/* --dp is -1 by default; it becomes 1 if another axis is -1 and takes the remaining ranks. */
 int layout_degrees(
 	const struct train_opts *o, int ranks, int degree[N_AXES], struct err *e)
 {
@@ -43,8 +42,8 @@ static int check_offload(const struct train_opts *o, struct err *e)
 		all ? "all" : "params", (long long)o->zero, all ? "grads" : "optimizer");
 }
 
-/* May a resumed run have other arithmetic, where its layout needs that? state.c reports it. */
-static bool may_change(const struct train_opts *o)
+/* May a resumed run change its arithmetic if its layout needs that? state.c reports the change. */
+static bool may_change_arithmetic(const struct train_opts *o)
 {
 	return o->resume && !o->resume_exact;
 }
@@ -54,8 +53,8 @@ static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 	if (n % ranks == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s is %d, which does not divide virtual %s (%lld): give another --%s, or to a "
-		"new run --virtual %s=%lld",
+		"%s is %d, which does not divide virtual %s (%lld): give another --%s, or start a "
+		"new run with --virtual %s=%lld",
 		axis_names[a], ranks, axis_names[a], (long long)n, axis_names[a],
 		axis_names[a], (long long)round_up(n, ranks));
 }
@@ -63,13 +62,13 @@ static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 static int fit_virtual(
 	const struct train_opts *o, enum axis a, int64_t *virtual_degree, struct err *e)
 {
-	if (may_change(o))
+	if (may_change_arithmetic(o))
 		*virtual_degree = round_up(*virtual_degree, o->resolved.degree[a]);
 	int rc = check_virtual(a, o->resolved.degree[a], *virtual_degree, e);
 	return rc && o->resume_exact ? err_prefix(e, "resume-exact: ") : rc;
 }
 
-/* The least number of pieces from `least` on that the model and the ranks of tp allow; 0: none. */
+/* Returns the smallest number of pieces >= least that model and tp ranks allow; 0: none. */
 static int64_t find_tile(const struct train_opts *o, int64_t least)
 {
 	int ranks = o->resolved.degree[AXIS_TP];
@@ -90,19 +89,19 @@ static int64_t find_tile(const struct train_opts *o, int64_t least)
 	return 0;
 }
 
-static int refuse_tile(
+static int reject_tile(
 	const struct train_opts *o, const char *why, int64_t least, struct err *e)
 {
 	int64_t n = find_tile(o, least);
 	if (!n)
 		return err_set(e, EX_USAGE,
-			"tile %s, and no larger number divides the %lld heads, the kv-heads and "
+			"tile %s, but no larger number divides the %lld heads, the kv-heads and "
 			"ffn-dim: give --tile 0",
 			why, (long long)o->model.heads);
 	return err_set(e, EX_USAGE, "tile %s: give --tile %lld", why, (long long)n);
 }
 
-/* --tile pieces are virtual slices: as many as --virtual tp, which is --tile by default. */
+/* Resolves --tile, whose pieces are virtual slices: it is --virtual tp, or sets its default. */
 static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e)
 {
 	int ranks = o->resolved.degree[AXIS_TP];
@@ -110,13 +109,13 @@ static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e
 	snprintf(why, sizeof(why), "%lld is not divisible by %d ranks of tp",
 		(long long)o->tile, ranks);
 	if (o->tile % ranks)
-		return refuse_tile(o, why, max64(o->tile, ranks + 1), e);
-	if (o->tile && *tp && may_change(o))
+		return reject_tile(o, why, max64(o->tile, ranks + 1), e);
+	if (o->tile && *tp && may_change_arithmetic(o))
 		*tp = o->tile;
 	if (o->tile && *tp && *tp != o->tile)
 		return err_set(e, EX_USAGE,
 			"tile is %lld, but its pieces are the %lld virtual slices: give --tile "
-			"%lld, or to a new run --virtual tp=%lld",
+			"%lld, or start a new run with --virtual tp=%lld",
 			(long long)o->tile, (long long)*tp, (long long)*tp,
 			(long long)o->tile);
 	if (!*tp)
@@ -124,8 +123,7 @@ static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e
 	return 0;
 }
 
-/* Degrees that --virtual does not name are the layout's; the run records them, since they determine
- * its arithmetic. */
+/* Sets missing --virtual degrees to the layout's; the run records them with its arithmetic. */
 static int resolve_virtual(struct train_opts *o, struct err *e)
 {
 	int64_t tp = 0, cp = o->resolved.degree[AXIS_CP];
@@ -139,7 +137,7 @@ static int resolve_virtual(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-/* Tiles are virtual slices; with several chunks on a rank, each chunk would gather them again. */
+/* Checks --tile. With several chunks on a rank, each chunk would gather the tiles again. */
 static int check_tile(const struct train_opts *o, struct err *e)
 {
 	const int *degree = o->resolved.degree;
@@ -147,12 +145,12 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	int64_t tp, cp;
 	const struct mistake mistakes[] = {
 		{!offloads_params((enum offload)o->offload) && !gathers,
-			"tile needs parameters that are gathered or read: --fsdp with --zero 3, or "
-			"--offload params"},
-		{o->reshard == RESHARD_NO, "tile frees parameters after use, and "
+			"tile needs parameters that are gathered or offloaded: give --fsdp with "
+			"--zero 3, or --offload params"},
+		{o->reshard == RESHARD_NO, "tile frees parameters after use, but "
 					   "--reshard-after-forward no keeps them"},
 		{o->dtype == PRECISION_FLOAT8,
-			"tile: float8 weights are not gathered in tiles: give another "
+			"tile: float8 weights cannot be gathered in tiles: give another "
 			"--dtype"},
 	};
 	if (!o->tile)
@@ -160,19 +158,19 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	if (options_refuse(mistakes, ARRAY_LEN(mistakes), e))
 		return -1;
 	model_virtual(
-		o->model.virtual_degrees, &tp, &cp, e); /* it is resolved, and valid */
+		o->model.virtual_degrees, &tp, &cp, e); /* resolved, so it is valid */
 	if (tp == degree[AXIS_TP])
-		return refuse_tile(o, "gives a rank only one piece of each weight",
+		return reject_tile(o, "gives a rank only one piece of each weight",
 			degree[AXIS_TP] + 1, e);
 	if (cp != degree[AXIS_CP])
 		return err_set(e, EX_USAGE,
-			"tile: a rank has %lld virtual chunks, and can have one: give --virtual "
-			"cp=%d",
+			"tile: a rank has %lld virtual chunks, but can have only one: give "
+			"--virtual cp=%d",
 			(long long)(cp / degree[AXIS_CP]), degree[AXIS_CP]);
 	return 0;
 }
 
-/* The schedule determines how many stages a rank can have. */
+/* Sets --pp-stages; the schedule determines how many stages a rank can have. */
 static int resolve_stages(struct train_opts *o, struct err *e)
 {
 	struct schedule s;
@@ -189,7 +187,7 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 	return 0;
 }
 
-void layout_batch(struct train_opts *o, int data_ranks)
+void layout_set_batch(struct train_opts *o, int data_ranks)
 {
 	if (!o->batch_per_rank)
 		return;
@@ -198,11 +196,11 @@ void layout_batch(struct train_opts *o, int data_ranks)
 		o->lr_scale_batch = o->batch_per_rank;
 }
 
-/* Makes micro-batches of a resumed run smaller until each data-parallel rank has one. */
+/* Reduces the micro-batch of a resumed run until each data-parallel rank has one. */
 static void fit_micro_batch(struct train_opts *o)
 {
 	int64_t batch = layout_worker_batch(o), ranks = layout_data_ranks(o);
-	if (!may_change(o) || batch < ranks)
+	if (!may_change_arithmetic(o) || batch < ranks)
 		return;
 	o->micro_batch = min64(o->micro_batch, batch / ranks);
 	while (batch % o->micro_batch)
@@ -213,7 +211,7 @@ int layout_resolve(struct train_opts *o, int ranks, struct err *e)
 {
 	if (layout_degrees(o, ranks, o->resolved.degree, e))
 		return -1;
-	layout_batch(o, layout_data_ranks(o));
+	layout_set_batch(o, layout_data_ranks(o));
 	fit_micro_batch(o);
 	if (resolve_zero(o, e) || check_offload(o, e) || resolve_virtual(o, e) ||
 		check_tile(o, e))
@@ -255,31 +253,31 @@ static int check_micro_batches(const struct train_opts *o, struct err *e)
 {
 	int64_t n = layout_micro_batches(o);
 	int ranks = layout_data_ranks(o);
-	bool others = o->resolved.degree[AXIS_PP] * o->resolved.degree[AXIS_CP] *
-			      o->resolved.degree[AXIS_TP] >
-		      1;
+	bool other_axes = o->resolved.degree[AXIS_PP] * o->resolved.degree[AXIS_CP] *
+				  o->resolved.degree[AXIS_TP] >
+			  1;
 	if (ranks <= n)
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld%s, "
 		"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
-		ranks, others ? "data-parallel " : "", (long long)n, n == 1 ? "" : "es",
-		(long long)layout_worker_batch(o), o->edit.workers > 1 ? " a worker" : "",
-		(long long)o->micro_batch);
+		ranks, other_axes ? "data-parallel " : "", (long long)n,
+		n == 1 ? "" : "es", (long long)layout_worker_batch(o),
+		o->edit.workers > 1 ? " per worker" : "", (long long)o->micro_batch);
 }
 
-/* With fewer key/value heads than virtual slices, several slices use a head: they must be on one
- * rank, or fill several. */
+/* With fewer key/value heads than virtual slices, several slices use one head. These slices
+ * must be on one rank, or fill whole ranks. */
 static int check_kv_heads(int ranks, const struct model *m, struct err *e)
 {
 	int64_t here = m->tp / ranks, heads = m->c.kv_heads;
-	int64_t users = heads < m->tp ? m->tp / heads : 1;
-	if (here % users == 0 || users % here == 0)
+	int64_t per_head = heads < m->tp ? m->tp / heads : 1;
+	if (here % per_head == 0 || per_head % here == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"tp is %d: a rank would have %lld virtual slices, and each of the %lld kv-heads "
-		"is used by %lld: one number must divide the other",
-		ranks, (long long)here, (long long)heads, (long long)users);
+		"tp is %d: a rank would have %lld virtual slices, but each of the %lld kv-heads "
+		"is used by %lld slices: one must be a multiple of the other",
+		ranks, (long long)here, (long long)heads, (long long)per_head);
 }
 
 int layout_check_tp(int ranks, const struct model *m, struct err *e)
@@ -288,8 +286,8 @@ int layout_check_tp(int ranks, const struct model *m, struct err *e)
 										      : 0;
 }
 
-/* An eps below it shows the errors of a sum of thousands of leaves, see pt(7). */
-static const double LEAST_EPS = 1e-10;
+/* With a smaller eps, the rounding of a sum of thousands of leaves shows, see pt(7). */
+static const double MIN_EPS = 1e-10;
 
 void layout_warn(const struct train_opts *o)
 {
@@ -297,12 +295,12 @@ void layout_warn(const struct train_opts *o)
 	int64_t n = layout_micro_batches(o) / layout_data_ranks(o);
 	if (!o->eval_only && o->resolved.degree[AXIS_PP] > 1 && n < stages)
 		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
-		     "wait for most of it: give a smaller --micro-batch, or a larger --batch",
+		     "idle most of the time: give a smaller --micro-batch, or a larger --batch",
 			(long long)n, n == 1 ? "" : "es", (long long)stages);
 	const char *unused = optimizers[o->optimizer]->unused;
-	if (!(unused && strstr(unused, "eps")) && o->eps < LEAST_EPS)
-		warn("eps %g: gradients are sums of multiples of 2^%d, which moves elements as "
-		     "small as that",
+	if (!(unused && strstr(unused, "eps")) && o->eps < MIN_EPS)
+		warn("eps %g is too small: gradients are sums of multiples of 2^%d, so the update "
+		     "of elements that small is inaccurate",
 			o->eps, -GRID_EXPONENT);
 }
 
@@ -311,14 +309,15 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
 	if (o->dtype == PRECISION_FLOAT8 && o->float8_skip_ends && m->c.layers <= 2)
 		return err_set(e, EX_USAGE,
-			"float8 leaves the first and the last block in bf16, and the model has "
-			"no others: --no-float8-skip-ends");
+			"float8 leaves the first and the last block in bf16, but the model has "
+			"no other blocks: give --no-float8-skip-ends");
 	if (check_micro_batches(o, e) ||
 		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;
 	if (stages > m->c.layers)
 		return err_set(e, EX_USAGE,
-			"%lld stages (pp %d x pp-stages %lld), but fewer layers: %lld",
+			"%lld stages (pp %d x pp-stages %lld) need as many layers; the model has "
+			"%lld",
 			(long long)stages, o->resolved.degree[AXIS_PP],
 			(long long)o->pp_stages, (long long)m->c.layers);
 	/* The plan's counts must fit into int64_t. */
@@ -328,7 +327,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 	if (rows * width * (double)m->c.layers > 1e16 ||
 		(double)o->batch * (double)m->c.context > 1e16)
 		return err_set(e, EX_USAGE,
-			"a step of %lld sequences is more than any machine can do",
+			"a step of %lld sequences is too large for any machine",
 			(long long)o->batch);
 	return 0;
 }
@@ -355,7 +354,7 @@ int *layout_split(const struct model *m, int n, bool even)
 	for (int64_t l = 0; l < m->c.layers; l++)
 		cost[l] = 1;
 	if (schedule_split(cost, (int)m->c.layers, 0, head, n, first, &e))
-		die_err(&e); /* layout_check() has refused it */
+		die_err(&e); /* layout_check() rejects it earlier */
 	return first;
 }
 
@@ -420,8 +419,8 @@ int64_t layout_own_micro(const struct microbatches *d, int data_rank)
 	return n;
 }
 
-/* With --data-per-rank, a data-parallel rank reads its own files in their order, without gaps. */
-static struct sample_run samples_of(const struct train_opts *o,
+/* Returns a data-parallel rank's samples; with --data-per-rank, its own files without gaps. */
+static struct sample_run rank_samples(const struct train_opts *o,
 	const struct microbatches *d, int data_rank, int64_t first)
 {
 	int64_t b = o->micro_batch, n = layout_own_micro(d, data_rank);
@@ -437,12 +436,12 @@ static struct sample_run samples_of(const struct train_opts *o,
 	return run;
 }
 
-struct sample_run *layout_samples(const struct train_opts *o,
+struct sample_run *layout_rank_samples(const struct train_opts *o,
 	const struct microbatches *d, int ranks, int64_t first)
 {
 	struct sample_run *runs = xcalloc((size_t)ranks, sizeof(*runs));
 	for (int r = 0; r < ranks; r++)
-		runs[r] =
-			samples_of(o, d, layout_data_rank(o->resolved.degree, r), first);
+		runs[r] = rank_samples(
+			o, d, layout_data_rank(o->resolved.degree, r), first);
 	return runs;
 }

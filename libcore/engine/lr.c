@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-/* The learning rate, from 1 (lr) to 0 (min_lr), after fraction x of the decay. */
+/* Returns the learning rate after fraction x of the decay, scaled to 1 (lr) ... 0 (min_lr). */
 static double decay_factor(const struct train_opts *o, double x)
 {
 	const double pi = 3.141592653589793;

@@ -1,7 +1,7 @@
-/* Locates the first non-finite number of a step. */
+/* Locates the first non-finite value of a step. */
 #include "engine/step.h"
 
-/* The first element that is not finite. */
+/* The first non-finite element that was found. */
 struct probe {
 	char where[96];
 	int64_t index;
@@ -29,7 +29,7 @@ static void search_part(void *with, const struct part *x)
 		s->gradients ? "gradient of" : "parameter", x->t->name);
 }
 
-/* In the parameters of this rank, or in its gradients. */
+/* Searches the parameters of this rank, or its gradients. */
 static bool search_tensors(struct trainer *t, bool gradients, struct probe *p)
 {
 	struct search s = {&t->d, p, gradients};
@@ -38,15 +38,16 @@ static bool search_tensors(struct trainer *t, bool gradients, struct probe *p)
 	return p->found;
 }
 
-/* The first non-finite number on this rank. */
+/* The first non-finite value on this rank. */
 struct finding {
 	struct trainer *t;
 	struct probe probe;
-	int64_t at; /* position in the order in which such numbers spread */
+	int64_t at; /* position in the order in which non-finite values spread */
 	int64_t sample;
 };
 
-/* A result of the forward or backward. Leaves of gradients too: what is not finite is not in the sums. */
+/* Searches a result of the forward or backward, including the leaves of gradients: the integer
+ * sums do not hold non-finite values. */
 static void search_result(void *with, const struct result *r)
 {
 	struct finding *w = with;
@@ -72,8 +73,8 @@ static void search_result(void *with, const struct result *r)
 enum { IN_PARAMETERS = -1 };
 static const int64_t in_gradients = INT64_MAX - 1, nowhere = INT64_MAX;
 
-/* After an action. A number that is not finite spreads to the next stage, and in the backward to the
- * previous one: `at` rises in that order. */
+/* Records the action after which a non-finite value was found. It spreads to the next stage,
+ * and in the backward to the previous one: `at` rises in that order. */
 static void note_action(void *with, const struct action *a)
 {
 	struct finding *w = with;
@@ -85,7 +86,7 @@ static void note_action(void *with, const struct action *a)
 	w->sample = w->t->samples + w->t->pass.micro.first_sample;
 }
 
-/* Collective. Computes the step again, and checks every result. */
+/* Collective. Repeats the step and checks every result. */
 static void check_step(struct finding *w, const struct pipe_input *in)
 {
 	struct trainer *t = w->t;
@@ -101,7 +102,7 @@ static void check_step(struct finding *w, const struct pipe_input *in)
 		w->at = in_gradients;
 }
 
-static void describe(const struct finding *w, struct str *why)
+static void describe_finding(const struct finding *w, struct str *why)
 {
 	const struct trainer *t = w->t;
 	str_printf(why, "rank %d", t->world->rank);
@@ -135,13 +136,13 @@ void nonfinite_explain(
 		(double)r->loss, (double)r->grad_norm);
 	if (at < nowhere) {
 		if (rank == world->rank)
-			describe(&mine, &why);
+			describe_finding(&mine, &why);
 		comm_bcast_str(world, &why, (int)rank);
 		str_puts(&r->why, why.s);
 	} else {
-		str_printf(&r->why, "every part of it is finite: %sthe sum overflows",
+		str_printf(&r->why, "all its parts are finite: %sthe sum overflows",
 			t->peers && t->step < t->o.edit.warmup
-				? "another worker's is not, or "
+				? "another worker's are not, or "
 				: "");
 	}
 }

@@ -5,14 +5,14 @@
 #include "model/pass.h"
 #include "options/options.h"
 
-/* (An enum and the words of its option are two lines, in the same order.) */
+/* (Each enum is followed by the words of its option, in the same order.) */
 enum lr_schedule { LR_CONSTANT, LR_COSINE, LR_LINEAR, LR_WSD };
 #define LR_SCHEDULE_WORDS "constant", "cosine", "linear", "wsd"
 enum wsd_shape { WSD_LINEAR, WSD_SQRT };
 #define WSD_SHAPE_WORDS "linear", "sqrt"
 enum lr_scale { LR_SCALE_NONE, LR_SCALE_SQRT, LR_SCALE_LINEAR };
 #define LR_SCALE_WORDS "none", "sqrt", "linear"
-/* By the optimizer: Muon has it, SGD has not. */
+/* BY_OPTIMIZER: on for Muon, off for SGD. */
 enum nesterov { NESTEROV_BY_OPTIMIZER, NESTEROV_NO, NESTEROV_YES };
 #define NESTEROV_WORDS "by-optimizer", "no", "yes"
 enum muon_scale { MUON_MATCH_ADAMW, MUON_ORIGINAL };
@@ -21,7 +21,7 @@ enum log_format { LOG_AUTO, LOG_SHORT, LOG_FULL };
 #define LOG_FORMAT_WORDS "auto", "short", "full"
 enum load_how { LOAD_EACH, LOAD_BROADCAST };
 #define LOAD_WORDS "each", "broadcast"
-/* How documents share a sample: as one sequence, or each on its own. */
+/* Documents in a sample form one sequence, or are separate. */
 enum packing { PACKING_STREAM, PACKING_DOCUMENTS };
 #define PACKING_WORDS "stream", "documents"
 enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
@@ -29,7 +29,7 @@ enum fsdp_kind { FSDP_PARAMETER, FSDP_FLAT };
 enum cp_comm { CP_RING, CP_GATHER };
 #define CP_COMM_WORDS "ring", "gather"
 enum cp_accumulate { CP_FP32, CP_BF16 };
-/* What becomes of a step without a target that counts. */
+/* What to do in a step whose batch has no target with a weight. */
 #define EMPTY_BATCH_WORDS "stop", "skip"
 enum empty_batch { EMPTY_STOP, EMPTY_SKIP };
 #define CP_ACCUMULATE_WORDS "fp32", "bf16"
@@ -38,7 +38,7 @@ enum residual_dtype { RESIDUAL_FP32, RESIDUAL_BF16 };
 enum pp_split { SPLIT_AUTO, SPLIT_EVEN };
 #define PP_SPLIT_WORDS "auto", "even"
 
-/* Auto: 16 bits where the matmuls of the run round to them anyway. */
+/* AUTO: 16 bits where the matmuls of the run round to 16 bits anyway. */
 enum gather_dtype { GATHER_AUTO, GATHER_FP32 };
 #define GATHER_DTYPE_WORDS "auto", "fp32"
 
@@ -49,31 +49,31 @@ enum numerics { NUMERICS_EXACT, NUMERICS_FAST };
 enum self_test { SELF_TEST_AUTO, SELF_TEST_YES, SELF_TEST_NO };
 #define SELF_TEST_WORDS "auto", "yes", "no"
 
-/* Local SGD: how workers synchronise, and when. */
-/* Who writes the checkpoints of workers: each its own, or the first for all. */
+/* The checkpoints of workers: each worker writes its own, or the first writes one for all. */
 enum edit_ckpt { EDIT_CKPT_GROUP, EDIT_CKPT_RANK0 };
 #define EDIT_CKPT_WORDS "group", "rank0"
 
+/* Options of local SGD. */
 struct edit_opts {
 	struct edit_config config; /* without .seed */
 	int64_t workers;	   /* 0: no local SGD */
 	int64_t warmup;
-	/* asynchronous: synchronisation by the clock, not after a number of steps */
+	/* async: workers synchronize by the clock, not after a number of steps */
 	bool async, compat;
 	int ckpt;	  /* enum edit_ckpt */
-	bool global_loss; /* logged after the warm-up, too */
-	bool offload;	  /* the state of local SGD */
+	bool global_loss; /* log the global loss after the warm-up, too */
+	bool offload;	  /* offload the state of local SGD */
 	double sync_time;
 	int64_t min_total;
-	const char *replay; /* run directory whose synchronisations are repeated */
+	const char *replay; /* run directory whose synchronizations are repeated */
 };
 
-/* What layout_resolve(), the machine and a checkpoint make of the options. */
+/* Values that layout_resolve(), the machine and a checkpoint add to the options. */
 struct resolved {
-	int worker;	 /* the number of this one */
-	int gpu_sharers; /* ranks that share this rank's GPU; 0: not known */
+	int worker;	 /* number of this worker */
+	int gpu_sharers; /* ranks that share this rank's GPU; 0: unknown */
 	int degree[N_AXES];
-	int64_t from_workers; /* of the checkpoint that the run resumes from */
+	int64_t from_workers; /* workers of the checkpoint that the run resumes from */
 };
 
 struct train_opts {
@@ -126,7 +126,7 @@ struct train_opts {
 	struct edit_opts edit;
 	struct strs inject_delay;
 	const char *corrupt_batch;
-	const char *cluster; /* of a plan */
+	const char *cluster; /* only for plans */
 	/* evaluation and samples */
 	int64_t eval_every, eval_windows, sample_every, sample_tokens;
 	bool eval_only, eval_first;
@@ -144,20 +144,21 @@ struct train_opts {
 	const char *tensorboard;
 	int log_format; /* enum log_format */
 	bool log_all_ranks, dry_run, verbose, columns;
-	struct resolved resolved; /* and no option */
+	struct resolved resolved; /* not an option */
 };
 
 extern const struct program train_program;
 extern const struct opt_answer train_answers[];
-/* Prints what is not supported as a list for the manual page. */
+/* Prints the list of unsupported features for the manual page. */
 void options_man_absent(FILE *f); /* without .versions */
-/* Makes messages of lower floors end with advice about these options. */
+/* Makes messages of the lower directories end with advice about these options. */
 void options_give_advice(void);
-/* As text: the options that are saved with a run, and what determines its arithmetic. */
-void options_saved(const struct train_opts *o, struct str *out);
-/* Prints the options that determine results. For DEVICE_CPU, both values of --kernels give
- * the same text, as they give the same bits. */
-void options_arith(const struct train_opts *o, int device, struct str *out);
+/* Appends the options that are saved with a run. */
+void options_print_saved(const struct train_opts *o, struct str *out);
+/* Appends the options that determine results. For DEVICE_CPU, both --kernels give the same text,
+ * as they give the same bits. options_arithmetic() appends all that determines results. */
+void options_print_result_options(
+	const struct train_opts *o, int device, struct str *out);
 void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out);
 /* Sets a model_config from a saved config. */
@@ -167,7 +168,7 @@ int options_model(struct model_config *m, const char *config, struct err *e);
 
 /* Applies --freeze and --lr-scale-of to the tensors. */
 int options_groups(const struct train_opts *o, struct model *m, struct err *e);
-/* Makes the model of a run: model_init(), a check that the kernels compute it, and options_groups(). */
+/* Makes a run's model: model_init(), a check that the kernels support it, options_groups(). */
 int options_model_init(
 	const struct train_opts *o, struct model *m, int64_t vocab, struct err *e);
 /* Marks the tensors that --freeze names. */
@@ -175,9 +176,9 @@ int options_freeze(struct model *m, const struct strs *list, struct err *e);
 
 /* ---- options_check.c ---------------------------------------------------------------- */
 
-/* Checks that the option table cannot make; also sets defaults that depend on other options. */
+/* Checks what the option table cannot express; sets defaults that depend on other options. */
 int options_check(struct train_opts *o, struct err *e);
-/* An error if a mistake was made: the message of the first one. */
+/* options_refuse() returns an error with the message of the first mistake that was made. */
 struct mistake {
 	bool made;
 	const char *message;
@@ -185,10 +186,10 @@ struct mistake {
 int options_refuse(const struct mistake *list, size_t n, struct err *e);
 /* Is anything offloaded? */
 bool options_offload(const struct train_opts *o);
-/* The steps of --profile or --trace-steps, from a text FIRST:LAST or FIRST. */
-int options_steps(const struct train_opts *o, const char *option, const char *text,
+/* Parses the steps of --profile or --trace-steps: FIRST:LAST or FIRST. */
+int options_parse_steps(const struct train_opts *o, const char *option, const char *text,
 	int64_t *first, int64_t *last, struct err *e);
-/* The type of the operands of GEMMs, on a device that stores 16 bits. */
+/* The type of GEMM operands, on a device that stores 16 bits. */
 enum dtype options_gemm_dtype(const struct train_opts *o);
-/* The hyperparameters of the optimizer, with its defaults. */
+/* Sets the hyperparameters of the optimizer, with its defaults. */
 void options_optim(const struct train_opts *o, struct optim_config *c);

@@ -1,4 +1,4 @@
-/* What the option table of pt-train cannot check: values that depend on one another. */
+/* Checks that the option table of pt-train cannot express: values that depend on each other. */
 #include "engine/layout.h"
 #include "engine/options.h"
 
@@ -10,7 +10,7 @@ int options_refuse(const struct mistake *list, size_t n, struct err *e)
 	return 0;
 }
 
-/* What the column `needs` cannot say of local SGD. */
+/* Checks the options of local SGD that the column `needs` cannot express. */
 static int check_edit(const struct train_opts *o, struct err *e)
 {
 	const struct edit_opts *x = &o->edit;
@@ -21,8 +21,8 @@ static int check_edit(const struct train_opts *o, struct err *e)
 		{c->delay > 0 && c->delay >= c->interval,
 			"--edit-sync-delay needs a longer --edit-sync-interval"},
 		{x->async && c->interval > 1,
-			"--edit-sync-interval counts steps, but --edit-use-async goes by the clock: "
-			"give --edit-sync-time SECONDS"},
+			"--edit-sync-interval counts steps, but --edit-use-async synchronizes by "
+			"the clock: give --edit-sync-time SECONDS"},
 		{x->async && edit_streams(c),
 			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
 			"mutually exclusive"},
@@ -30,7 +30,7 @@ static int check_edit(const struct train_opts *o, struct err *e)
 			"--edit-outer-nesterov and --edit-outer-dampening are mutually exclusive"},
 		{x->async && x->global_loss,
 			"--edit-global-loss and --edit-use-async are mutually exclusive: workers "
-			"that go by the clock do different steps"},
+			"that synchronize by the clock are at different steps"},
 	};
 	if (!x->workers)
 		return 0;
@@ -48,7 +48,7 @@ static int check_edit(const struct train_opts *o, struct err *e)
 	return 0;
 }
 
-/* A run with local SGD is resumed without it: its options for that are dropped. */
+/* Drops the options of local SGD if a run with local SGD is resumed without it. */
 static void drop_local_sgd(struct train_opts *o)
 {
 	if (!o->resolved.from_workers || o->edit.workers)
@@ -84,19 +84,19 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"exclusive: one frees parameters after use, the other keeps them"},
 		{o->offload_to && !strcmp(o->offload_to, "host"),
 			"offload-to: 'host' is the memory that a CPU uses already: give a "
-			"directory (./host, if it is one)"},
+			"directory (./host for a directory of that name)"},
 		{o->hash_tensors && o->edit.workers,
 			"--hash-tensors and --edit-workers are mutually exclusive"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"nesterov needs --momentum"},
 		{o->watchdog > 0 && o->watchdog < 1,
-			"watchdog: less than a second is too short: give 1 or more, or 0 for no "
-			"watchdog"},
+			"watchdog: less than a second is too short: give 1 or more, or 0 to turn "
+			"it off"},
 	};
 	return options_refuse(mistakes, ARRAY_LEN(mistakes), e);
 }
 
-/* By default, 8 ranks or fewer have a micro-batch each, with equal bits. */
+/* By default, a batch has 8 or more micro-batches, so that up to 8 ranks give equal bits. */
 static int64_t default_micro_batch(int64_t batch)
 {
 	int64_t n = max64(1, batch / 8);
@@ -105,17 +105,17 @@ static int64_t default_micro_batch(int64_t batch)
 	return n;
 }
 
-/* Norms rise with the learning rate, so by default none is judged before the end of its warmup. A resumed
- * run has the value that it was started with. */
+/* Norms rise with the learning rate, so by default outlier detection begins after its warmup. A
+ * resumed run keeps the value that it was started with. */
 static void cover_warmup(struct train_opts *o)
 {
-	enum { MAX = 10000 }; /* of the option */
+	enum { MAX = 10000 }; /* maximum of the option */
 	struct edit_opts *x = &o->edit;
 	int64_t *n = &x->config.detect.warmup, steps = x->config.interval;
 	if (!x->workers || !x->config.skip_anomaly || o->resume ||
 		opts_given(&train_program, o, "edit-ewma-warmup"))
 		return;
-	if (x->async) /* of the fastest worker, at least */
+	if (x->async) /* a lower bound for the steps of the fastest worker */
 		steps = max64(1, x->min_total / x->workers);
 	*n = min64(MAX, max64(*n, ceil_div(o->warmup - x->warmup, steps)));
 }
@@ -123,7 +123,7 @@ static void cover_warmup(struct train_opts *o)
 int options_check(struct train_opts *o, struct err *e)
 {
 	drop_local_sgd(o);
-	layout_batch(o, 1);
+	layout_set_batch(o, 1);
 	if (opts_check_needs(&train_program, o, e) || check_edit(o, e) ||
 		check_pairs(o, e) || check_peak(o, e))
 		return -1;
@@ -142,12 +142,12 @@ int options_check(struct train_opts *o, struct err *e)
 	if (o->lr_schedule != LR_CONSTANT && o->min_lr > o->lr)
 		return err_set(
 			e, EX_USAGE, "--min-lr %g is above --lr %g", o->min_lr, o->lr);
-	if (o->hash_steps && options_steps(o, "hash-steps", o->hash_steps, &(int64_t){0},
-				     &(int64_t){0}, e))
+	if (o->hash_steps && options_parse_steps(o, "hash-steps", o->hash_steps,
+				     &(int64_t){0}, &(int64_t){0}, e))
 		return -1;
 	if (o->trace_steps)
-		return options_steps(o, "trace-steps", o->trace_steps, &(int64_t){0},
-			&(int64_t){0}, e);
+		return options_parse_steps(o, "trace-steps", o->trace_steps,
+			&(int64_t){0}, &(int64_t){0}, e);
 	return 0;
 }
 
@@ -183,7 +183,7 @@ void options_optim(const struct train_opts *o, struct optim_config *c)
 		.matmul = o->dtype == PRECISION_FP32 ? DT_F32 : DT_BF16};
 }
 
-int options_steps(const struct train_opts *o, const char *option, const char *text,
+int options_parse_steps(const struct train_opts *o, const char *option, const char *text,
 	int64_t *first, int64_t *last, struct err *e)
 {
 	char *end;

@@ -1,5 +1,5 @@
-/* What users of other trainers ask pt-train for by name, and what to do here: names of what is done in
- * another way, and of what is not supported. Names for the same thing are in the option table. */
+/* Options of other trainers, with what to do instead: features that work in another way, and
+ * unsupported ones. Mere other names are in the option table. */
 #include "engine/options.h"
 #include "options/options.h"
 

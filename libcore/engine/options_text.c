@@ -1,28 +1,28 @@
-/* The options as text: what a run saves, what determines its bits, and a model from a saved config. */
+/* The options as text: those saved, those that determine bits; a model from a config. */
 #include "engine/engine.h"
 #include "engine/options.h"
 
-void options_saved(const struct train_opts *o, struct str *out)
+void options_print_saved(const struct train_opts *o, struct str *out)
 {
 	opts_print(&train_program, o, OPT_RUN, 0, out);
 }
 
-void options_arith(const struct train_opts *o, int device, struct str *out)
+void options_print_result_options(const struct train_opts *o, int device, struct str *out)
 {
-	struct train_opts with = *o;
+	struct train_opts copy = *o;
 	if (device == DEVICE_CPU)
-		with.kernels = KERNELS_FUSED;
-	opts_print(&train_program, &with, OPT_ARITH, 0, out);
+		copy.kernels = KERNELS_FUSED;
+	opts_print(&train_program, &copy, OPT_ARITH, 0, out);
 }
 
 void options_arithmetic(const struct train_opts *o, const struct model *m,
 	const char *device, uint64_t data_hash, struct str *out)
 {
-	struct train_opts with = *o;
+	struct train_opts copy = *o;
 	char degrees[48];
 	snprintf(degrees, sizeof(degrees), "tp=%d,cp=%d", m->tp, m->cp);
-	with.model.virtual_degrees = degrees;
-	options_arith(&with, o->device, out);
+	copy.model.virtual_degrees = degrees;
+	options_print_result_options(&copy, o->device, out);
 	str_printf(out, "data = 0x%016llx\n", (unsigned long long)data_hash);
 	str_printf(out, "parameters = %lld\n", (long long)model_counts(m).all);
 	conf_print(out, "matmuls", device);

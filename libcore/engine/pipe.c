@@ -1,26 +1,26 @@
 /*
- * The pipeline: executes the actions of a schedule, one after the other. Messages between stages
- * are received directly into the activations of a micro-batch: those of micro-batch m on a stage
- * are slot m % slots, whose number is the schedule's peak.
+ * The pipeline: executes the actions of a schedule one after the other. Messages between stages are
+ * received directly into the activations of a micro-batch: on each stage, micro-batch m uses slot
+ * m % n_slots, and the peak of the schedule determines n_slots.
  *
- * By MPI, a receive is posted as soon as its slot is free, long before its action; a send completes
- * before its slot is used again. No send waits for a missing receive: the receive of the gradient
- * of micro-batch m is posted by m's forward on the earlier stage, before m's forward on this one.
+ * With MPI, a receive is posted as soon as its slot is free, long before its action; a send
+ * completes before its slot is used again. No send waits for a missing receive: m's forward on the
+ * earlier stage posts the receive of its gradient, before m's forward on this one.
  *
- * By NCCL, a receive starts one action before it is needed: it occupies multiprocessors until its
- * message comes. Each rank has a group for each neighbour that it sends to and for each direction, in which
- * the messages are sent and received in the same order, that of the actions
- * (tests/support/schedule_check.c); what goes downstream does not wait for what goes upstream.
+ * With NCCL, a receive starts one action before it is needed, since it occupies multiprocessors
+ * until its message arrives. Each rank has a group per neighbor and direction, in which
+ * messages are sent and received in the same order as the actions
+ * (tests/support/schedule_check.c). Downstream messages do not wait for upstream messages.
  *
- * If the next stage is on the same rank, it copies its input when its forward begins: the output is in a
- * slot until its backward. Gradients are copied when they are complete, since the slot they come from may
- * be used again before they are needed.
+ * If the next stage is on the same rank, it copies its input when its forward begins: the
+ * output stays in its slot until the backward. Gradients are copied as soon as they are
+ * complete, since their slot may be used again before they are needed.
  */
 #include "engine/pipe.h"
 
 #include "base/trace.h"
 
-/* Activations go downstream, from stage to stage; gradients go upstream. */
+/* Activations go downstream, to the next stage; gradients go upstream. */
 enum direction { DOWNSTREAM, UPSTREAM, N_DIRECTIONS };
 
 /* The activations of a micro-batch on a stage, and the transfers to and from them. */
@@ -31,15 +31,16 @@ struct slot {
 
 struct pipe_stage {
 	struct stage st;
-	int number; /* virtual, of the whole pipeline */
-	/* with the ranks that it receives from and sends to; NULL: none */
+	int number; /* of the virtual stage, over the whole pipeline */
+	/* groups with the ranks that it receives from and sends to; NULL: none */
 	struct comm *in[N_DIRECTIONS], *out[N_DIRECTIONS];
 	int64_t n_slots, n_grads;
 	struct slot *slot;
-	struct block_grads **grads; /* between the two parts of a backward */
+	struct block_grads *
+		*grads; /* [n_grads]: kept between the two parts of a backward */
 };
 
-/* ---- setting up ------------------------------------------------------------------ */
+/* ---- setup ----------------------------------------------------------------------- */
 
 static struct pipe_stage *stage_of(const struct pipe *x, int number)
 {
@@ -47,13 +48,13 @@ static struct pipe_stage *stage_of(const struct pipe *x, int number)
 }
 
 /* Does this rank have the stage? False beyond the ends of the pipeline. */
-static bool is_here(const struct pipe *x, int number)
+static bool has_stage(const struct pipe *x, int number)
 {
 	return number >= 0 && number < schedule_stages(x->schedule) &&
 	       schedule_rank_of(x->schedule, number) == x->axis->rank;
 }
 
-/* What goes from a rank to the previous one has other groups than what goes to the next one. */
+/* Returns the group for messages in direction d; each neighbor has its own groups. */
 static struct mesh_part link_between(int ranks, int from, int to, enum direction d)
 {
 	bool next = (from + 1) % ranks == to;
@@ -63,7 +64,7 @@ static struct mesh_part link_between(int ranks, int from, int to, enum direction
 		.pp_links = mesh_link(ranks, next ? from : to, way)};
 }
 
-/* Collective. */
+/* Collective. Creates and connects the groups between stages. */
 static void open_links(struct pipe *x, struct mesh *mesh)
 {
 	const struct schedule *s = x->schedule;
@@ -77,9 +78,9 @@ static void open_links(struct pipe *x, struct mesh *mesh)
 		struct comm *c =
 			mesh_group(mesh, link_between(s->ranks, sender, receiver, d));
 		comm_connect(c); /* not while a stage waits */
-		if (is_here(x, from))
+		if (has_stage(x, from))
 			stage_of(x, from)->out[d] = c;
-		if (is_here(x, to))
+		if (has_stage(x, to))
 			stage_of(x, to)->in[d] = c;
 	}
 }
@@ -152,7 +153,7 @@ static struct slot *slot_of(const struct pipe_stage *y, int64_t micro)
 
 /* ---- between stages -------------------------------------------------------------- */
 
-/* The tag of a message names the stage that receives it, among those of its rank. */
+/* Returns the tag of a message, which names the receiving stage among the stages of its rank. */
 static int tag_of(const struct pipe *x, int receiver, enum direction d)
 {
 	return COMM_TAG(PIPELINE, receiver / x->schedule->ranks * N_DIRECTIONS + (int)d);
@@ -183,7 +184,7 @@ static void receive_from_stage(
 static void copy_input(
 	struct pipe *x, const struct pipe_stage *y, int64_t micro, struct slot *o)
 {
-	if (!is_here(x, y->number - 1))
+	if (!has_stage(x, y->number - 1))
 		return;
 	const struct slot *from = slot_of(stage_of(x, y->number - 1), micro);
 	x->pass->d->k->copy(x->pass->d, o->acts.x_in, from->acts.x_out);
@@ -193,7 +194,7 @@ static void copy_input(
 static void copy_gradient(
 	struct pipe *x, const struct pipe_stage *y, int64_t micro, const struct slot *o)
 {
-	if (!is_here(x, y->number - 1))
+	if (!has_stage(x, y->number - 1))
 		return;
 	const struct slot *to = slot_of(stage_of(x, y->number - 1), micro);
 	x->pass->d->k->copy(x->pass->d, to->acts.dx, o->acts.dx);
@@ -209,14 +210,14 @@ static void wait_for_transfer(struct pipe *x, struct comm_requests *r)
 	x->waited += clock_seconds() - begin;
 }
 
-/* Posts the receive of a micro-batch in its slot, which is free. */
+/* Posts the receive of a micro-batch into its slot, which is free. */
 static void post_receive(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	if (micro < x->n)
 		receive_from_stage(x, y, slot_of(y, micro), DOWNSTREAM);
 }
 
-/* Transfers make progress while this rank computes. */
+/* Makes progress on transfers while this rank computes. */
 static void poll_transfers(void *with)
 {
 	struct pipe *x = with;
@@ -231,7 +232,7 @@ static void poll_transfers(void *with)
 			}
 }
 
-static void begin(struct pipe *x, int64_t n)
+static void begin_transfers(struct pipe *x, int64_t n)
 {
 	x->n = n;
 	x->waited = 0;
@@ -242,7 +243,7 @@ static void begin(struct pipe *x, int64_t n)
 		comm_background(poll_transfers, x);
 }
 
-static void end(struct pipe *x)
+static void end_transfers(struct pipe *x)
 {
 	for (int v = 0; v < x->schedule->per_rank; v++)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++)
@@ -254,7 +255,7 @@ static void end(struct pipe *x)
 
 /* ---- actions --------------------------------------------------------------------- */
 
-static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
+static void run_forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 {
 	struct pass *p = x->pass;
 	struct slot *o = slot_of(y, micro);
@@ -278,9 +279,9 @@ static void forward(struct pipe *x, struct pipe_stage *y, int64_t micro)
 		post_receive(x, y, micro + y->n_slots);
 }
 
-/* A backward, or the first or second part of one. The first sends the gradient on; after the
- * last, the slot is free. */
-static void backward(
+/* Runs a backward, or its first or second part. The first part sends the gradient to the
+ * previous stage; after the last part, the slot is free. */
+static void run_backward(
 	struct pipe *x, struct pipe_stage *y, int64_t micro, enum action_kind kind)
 {
 	struct pass *p = x->pass;
@@ -311,7 +312,7 @@ static void backward(
 		post_receive(x, y, micro + y->n_slots);
 }
 
-/* Starts what the action receives, if its slot is free. */
+/* Starts the receive that the action needs, if its slot is free. */
 static void start_receive(struct pipe *x, const struct action *a)
 {
 	struct slot *o = slot_of(stage_of(x, a->stage), a->micro);
@@ -320,7 +321,7 @@ static void start_receive(struct pipe *x, const struct action *a)
 		comm_start(&o->in[d]);
 }
 
-/* The unit that the actions from number i on use first, or -1. */
+/* Returns the first unit that the actions from number i on use, or -1. */
 static int unit_used_from(const struct pipe *x, int64_t i)
 {
 	const struct schedule *s = x->schedule;
@@ -338,7 +339,7 @@ static int unit_used_from(const struct pipe *x, int64_t i)
 }
 
 /* Loads micro-batch i of this rank into the pass. */
-static void load(struct pipe *x, const struct pipe_input *in, int64_t i)
+static void load_micro_batch(struct pipe *x, const struct pipe_input *in, int64_t i)
 {
 	struct pass *p = x->pass;
 	int64_t b = p->c.batch;
@@ -361,23 +362,23 @@ void pipe_step(struct pipe *x, const struct pipe_input *in)
 	x->pass->micro.train = true;
 	device_timer_read(x->pass->d, NULL); /* drops the times of an evaluation */
 	device_timer_start(x->pass->d, TIMER_OTHER);
-	begin(x, in->n);
+	begin_transfers(x, in->n);
 	for (int64_t i = 0; i < s->n[x->axis->rank]; i++) {
 		const struct action *a = &all[i];
 		struct pipe_stage *y = stage_of(x, a->stage);
-		load(x, in, a->micro);
+		load_micro_batch(x, in, a->micro);
 		start_receive(x, a);
 		if (i + 1 < s->n[x->axis->rank])
 			start_receive(x, a + 1);
 		x->pass->store->after = unit_used_from(x, i + 1);
 		if (a->kind == ACTION_FORWARD)
-			forward(x, y, a->micro);
+			run_forward(x, y, a->micro);
 		else
-			backward(x, y, a->micro, a->kind);
+			run_backward(x, y, a->micro, a->kind);
 		if (x->done)
 			x->done(x->with, a);
 	}
-	end(x);
+	end_transfers(x);
 	x->seconds = clock_seconds() - start;
 }
 
@@ -388,7 +389,7 @@ void pipe_times(struct pipe *x)
 	device_timer_read(d, seconds);
 	x->forward = seconds[TIMER_FORWARD];
 	x->backward = seconds[TIMER_BACKWARD];
-	if (d->discrete) /* the host only enqueues */
+	if (d->discrete) /* the host only enqueues, so its clock does not measure the step */
 		x->seconds = x->forward + x->backward + seconds[TIMER_OTHER];
 }
 
@@ -400,7 +401,7 @@ void pipe_reload(struct pipe *x, const struct pipe_input *in)
 	x->waited = x->seconds = 0;
 	device_timer_read(x->pass->d, NULL); /* a graph has no times */
 	for (int64_t i = 0; i < s->n[rank]; i++)
-		load(x, in, s->rank[rank][i].micro);
+		load_micro_batch(x, in, s->rank[rank][i].micro);
 }
 
 /* Repeats the forwards of the schedule until all rounds are done. */
@@ -410,15 +411,15 @@ void pipe_forward(struct pipe *x, const struct pipe_input *in, int64_t rounds)
 	int rank = x->axis->rank;
 	x->pass->micro.train = false;
 	x->pass->store->after = -1;
-	begin(x, in->n);
+	begin_transfers(x, in->n);
 	for (int64_t first = 0; first < rounds; first += s->n_micro) {
 		for (int64_t i = 0; i < s->n[rank]; i++) {
 			const struct action *a = &s->rank[rank][i];
 			if (a->kind != ACTION_FORWARD || first + a->micro >= rounds)
 				continue;
-			load(x, in, first + a->micro);
-			forward(x, stage_of(x, a->stage), first + a->micro);
+			load_micro_batch(x, in, first + a->micro);
+			run_forward(x, stage_of(x, a->stage), first + a->micro);
 		}
 	}
-	end(x);
+	end_transfers(x);
 }

@@ -1,9 +1,8 @@
-/* The options and the progress that a checkpoint has saved: for programs that read checkpoints and do not
- * train, too, so this calls neither the trainer nor MPI. */
+/* Checks the options and the progress in a checkpoint. Programs that do not train use this too,
+ * so it calls neither the trainer nor MPI. */
 #include "engine/state.h"
 
-/* The samples that slower workers have skipped; -1 if the checkpoint does not say, and INT64_MAX if they
- * cannot be. */
+/* Returns the samples that slow workers have skipped; -1: not recorded; INT64_MAX: impossible. */
 static int64_t unseen_samples(const struct ckpt *c)
 {
 	if (c->n_numbers < OWN_NUMBERS)
@@ -12,8 +11,8 @@ static int64_t unseen_samples(const struct ckpt *c)
 	return n >= 0 && n <= (double)c->info.samples ? (int64_t)n : INT64_MAX;
 }
 
-/* Are the tokens those of the samples? Workers that are slower than others skip some; what has parameters
- * only, as pt-ckpt makes it of any run, does not say how many. */
+/* Does the number of tokens match the number of samples? Slow workers skip samples. A checkpoint
+ * with only parameters, which pt-ckpt can make from any run, does not record how many. */
 static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 {
 	const struct ckpt_info *i = &c->info;
@@ -26,20 +25,20 @@ static bool tokens_agree(const struct ckpt *c, const struct train_opts *saved)
 	return used == i->samples - max64(0, unseen);
 }
 
-/* The tensors that all models of these options have but for the number of their layers, which may be any: a model
- * of one layer. *of_layer: how many of them are the layer's. */
-static int one_layer(const struct ckpt *c, const struct model_config *options,
-	struct model *m, int64_t *of_layer, struct err *e)
+/* Makes the model of these options with a single layer, since the number of layers in a file is
+ * not trusted. *of_layer: the number of tensors per layer. */
+static int make_one_layer_model(const struct ckpt *c, const struct model_config *options,
+	struct model *m, int64_t *per_layer, struct err *e)
 {
 	struct model_config one = *options;
 	int64_t vocab = c->tokenizer.kind ? c->tokenizer.vocab.n : one.vocab;
 	one.layers = 1;
 	if (model_init(m, &one, max64(1, vocab), e)) {
-		e->code = EX_DATAERR; /* not options of this command line */
+		e->code = EX_DATAERR; /* the options are not from the command line */
 		return err_prefix(e, "%s: ", c->path);
 	}
 	for (int i = 0; i < m->n_tensors; i++)
-		*of_layer += m->tensors[i].unit == 1;
+		*per_layer += m->tensors[i].unit == 1;
 	if (vocab)
 		return 0;
 	m->tokens->dims[0] = 0; /* any */
@@ -47,13 +46,13 @@ static int one_layer(const struct ckpt *c, const struct model_config *options,
 	return 0;
 }
 
-/* The tensor of a model that has this name in a file; NULL: none. */
+/* Finds the tensor of the one-layer model that corresponds to a name in the file; NULL: none. */
 static const struct tensor *find_tensor(
 	const struct model *m, int64_t layers, const char *name)
 {
 	static const char first[] = "layers.0.";
 	const size_t n = sizeof("layers.") - 1;
-	const char *rest = NULL; /* behind layers.N */
+	const char *rest = NULL; /* after layers.N. */
 	if (!strncmp(name, first, n)) {
 		char *end;
 		long long layer = strtoll(name + n, &end, 10);
@@ -63,9 +62,9 @@ static const struct tensor *find_tensor(
 	}
 	for (int i = 0; i < m->n_tensors; i++) {
 		const struct tensor *t = &m->tensors[i];
-		bool of_layer = t->unit == 1;
-		if (rest ? of_layer && !strcmp(t->name + sizeof(first) - 1, rest)
-			 : !of_layer && !strcmp(t->name, name))
+		bool per_layer = t->unit == 1;
+		if (rest ? per_layer && !strcmp(t->name + sizeof(first) - 1, rest)
+			 : !per_layer && !strcmp(t->name, name))
 			return t;
 	}
 	return NULL;
@@ -78,7 +77,7 @@ static int check_shape(const struct ckpt *c, const struct ckpt_tensor *f,
 		(t->ndim == 1 || f->dims[1] == t->dims[1]))
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: %s is [%lld, %lld], and by its options [%lld, %lld]", c->path,
+		"%s: %s is [%lld, %lld], but its options give [%lld, %lld]", c->path,
 		f->name, (long long)f->dims[0], (long long)ckpt_row_size(f),
 		(long long)t->dims[0], (long long)(t->ndim == 1 ? 1 : t->dims[1]));
 }
@@ -87,11 +86,11 @@ int state_shapes(const struct ckpt *c, const struct model_config *options, bool 
 	struct err *e)
 {
 	struct model m;
-	int64_t of_layer = 0, n_known = 0;
+	int64_t per_layer = 0, n_known = 0;
 	int rc = 0;
-	if (one_layer(c, options, &m, &of_layer, e))
+	if (make_one_layer_model(c, options, &m, &per_layer, e))
 		return -1;
-	int64_t n = m.n_tensors + (options->layers - 1) * of_layer;
+	int64_t n = m.n_tensors + (options->layers - 1) * per_layer;
 	for (int i = 0; i < c->n_tensors && !rc; i++) {
 		const struct tensor *t =
 			find_tensor(&m, options->layers, c->tensors[i].name);
@@ -100,19 +99,20 @@ int state_shapes(const struct ckpt *c, const struct model_config *options, bool 
 	}
 	for (int i = 0; i < m.n_tensors && whole && !rc; i++)
 		if (ckpt_find(c, m.tensors[i].name) < 0)
-			rc = err_set(e, EX_DATAERR, "%s: has no tensor %s: another model",
-				c->path, m.tensors[i].name);
+			rc = err_set(e, EX_DATAERR,
+				"%s: tensor %s is missing: it is another model", c->path,
+				m.tensors[i].name);
 	model_free(&m);
 	/* (pt-ckpt extracts some parameters and renames tensors) */
 	bool part = c->groups.n == 1 && !whole;
 	if (!rc && (c->n_tensors > n || (c->n_tensors < n && !part)))
 		rc = err_set(e, EX_DATAERR,
-			"%s: %lld layers, and %d tensors: a model of its options has %lld",
-			c->path, (long long)options->layers, c->n_tensors, (long long)n);
+			"%s: %lld layers, but %d tensors: its options give %lld", c->path,
+			(long long)options->layers, c->n_tensors, (long long)n);
 	else if (!rc && whole && n_known < n)
 		rc = err_set(e, EX_DATAERR,
 			"%s: %lld of its %d tensors have names that its model does not have: "
-			"another model",
+			"it is another model",
 			c->path, (long long)(n - n_known), c->n_tensors);
 	return rc;
 }
@@ -124,8 +124,8 @@ int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e)
 		opts_free(&train_program, saved);
 		return err_prefix(e, "%s: ", c->path);
 	}
-	/* (a run may have been resumed with another batch, so only its least is known; what other
-	 * programs have trained has steps, and no samples) */
+	/* (a run may have been resumed with another batch, so only the smallest number of
+	 * samples is known; checkpoints of other programs have steps, but no samples) */
 	bool possible = !i->samples || (i->step > 0 && i->samples >= i->step);
 	if (possible && tokens_agree(c, saved)) {
 		if (!state_shapes(c, &saved->model, false, e))
@@ -135,7 +135,7 @@ int state_options(const struct ckpt *c, struct train_opts *saved, struct err *e)
 	}
 	opts_free(&train_program, saved);
 	return err_set(e, EX_DATAERR,
-		"%s: %lld steps, %lld samples and %lld tokens do not agree, with sequences of %lld",
+		"%s: %lld steps, %lld samples and %lld tokens do not match for sequences of %lld",
 		c->path, (long long)i->step, (long long)i->samples, (long long)i->tokens,
 		(long long)saved->model.context);
 }

@@ -1,10 +1,10 @@
-/* The state of a trainer, to and from checkpoints. */
+/* Saves the state of a trainer to checkpoints, and loads it. */
 #include "engine/state.h"
 #include "engine/step.h"
 
 /* ---- saving ---------------------------------------------------------------------- */
 
-/* ckpt_write's source of rows: groups have the same numbers in checkpoint and store. */
+/* The source of rows for ckpt_write; groups have the same numbers in checkpoint and store. */
 static void collect_rows(
 	void *with, int group, int tensor, int64_t row, int64_t n, int to, float *out)
 {
@@ -12,7 +12,7 @@ static void collect_rows(
 	store_collect(t->store, group, tensor, row, n, to, out);
 }
 
-/* The tensors and groups of a checkpoint, to be freed with forget(). */
+/* Describes the tensors and groups of a checkpoint; free the result with free_description(). */
 static struct ckpt_write describe_tensors(const struct trainer *t)
 {
 	const struct store_groups *groups = &t->store->c.groups;
@@ -23,23 +23,23 @@ static struct ckpt_write describe_tensors(const struct trainer *t)
 		.n_groups = groups->n,
 		.one_writes = t->o.load == LOAD_BROADCAST};
 	for (int i = 0; i < t->model.n_tensors; i++) {
-		const struct tensor *of = &t->model.tensors[i];
-		snprintf(list[i].name, sizeof(list[i].name), "%s", of->name);
-		list[i].ndim = of->ndim;
-		memcpy(list[i].dims, of->dims, sizeof(of->dims));
-		list[i].stateless = of->frozen;
+		const struct tensor *tensor = &t->model.tensors[i];
+		snprintf(list[i].name, sizeof(list[i].name), "%s", tensor->name);
+		list[i].ndim = tensor->ndim;
+		memcpy(list[i].dims, tensor->dims, sizeof(tensor->dims));
+		list[i].stateless = tensor->frozen;
 	}
 	for (int g = 0; g < groups->n; g++)
 		w.groups[g] = groups->of[g].name;
 	return w;
 }
 
-/* Everything that needs no collective. */
+/* Describes everything of a checkpoint that needs no collective. */
 static struct ckpt_write describe_state(const struct trainer *t)
 {
 	struct str config = {0};
 	struct ckpt_write w = describe_tensors(t);
-	options_saved(&t->o, &config);
+	options_print_saved(&t->o, &config);
 	w.config = config.s;
 	w.origin = t->origin.s;
 	w.tokenizer = &t->data.set->tokenizer;
@@ -62,14 +62,14 @@ static struct ckpt_write describe_state(const struct trainer *t)
 		.grid = GRID_EXPONENT,
 		.order = PASS_VERSION,
 		.workers = t->o.edit.ckpt == EDIT_CKPT_RANK0
-				   ? min64(1, t->o.edit.workers) /* of one, for all */
+				   ? min64(1, t->o.edit.workers) /* one file for all */
 				   : t->o.edit.workers,
 		.worker = t->o.resolved.worker,
 	};
 	return w;
 }
 
-static void forget(struct ckpt_write *w)
+static void free_description(struct ckpt_write *w)
 {
 	free((void *)w->tensors);
 	free((void *)w->config);
@@ -80,10 +80,10 @@ int64_t state_copy_bytes(const struct trainer *t)
 {
 	const struct train_opts *o = &t->o;
 	if (!o->ckpt || o->ckpt_wait || o->eval_only || options_offload(o))
-		return 0; /* state that is offloaded has no copy in memory */
+		return 0; /* offloaded state has no copy in memory */
 	struct ckpt_write w = describe_tensors(t);
 	int64_t n_bytes = ckpt_copy_bytes(&w);
-	forget(&w);
+	free_description(&w);
 	return n_bytes;
 }
 
@@ -91,13 +91,13 @@ void state_warn_no_copy(const struct trainer *t, int64_t n_bytes)
 {
 	char text[NUM_TEXT];
 	if (t->world->rank == 0)
-		warn("no memory for a copy of the state (%s a rank): "
+		warn("no memory for a copy of the state (%s per rank): "
 		     "training waits until it is written",
 			text_bytes(text, (double)n_bytes));
 }
 
 /* Is there memory for the copy now? (Untouched pages count as free.) */
-static bool find_memory(struct trainer *t)
+static bool try_allocate_copy(struct trainer *t)
 {
 	int64_t available = memory_available();
 	if (available && t->copy.bytes > available / comm_place()->local_size)
@@ -106,12 +106,12 @@ static bool find_memory(struct trainer *t)
 }
 
 /* Collective. Allocates the copy once, for all checkpoints of the run. */
-static void make_copy(struct trainer *t)
+static void allocate_copy(struct trainer *t)
 {
 	if (t->copy.state != COPY_PLANNED)
 		return;
 	t->copy.state =
-		comm_min_i64(t->world, find_memory(t)) ? COPY_ALLOCATED : COPY_NONE;
+		comm_min_i64(t->world, try_allocate_copy(t)) ? COPY_ALLOCATED : COPY_NONE;
 	if (t->copy.state == COPY_NONE) {
 		arena_release(&t->copy.arena);
 		state_warn_no_copy(t, t->copy.bytes);
@@ -129,11 +129,11 @@ int state_save_begin(struct trainer *t, const char *path, bool background, struc
 	w.info.param_hash = store_hash(t->store);
 	w.numbers = t->numbers ? t->numbers->save(t, &w.n_numbers) : NULL;
 	if (background)
-		make_copy(t);
+		allocate_copy(t);
 	background = background && t->copy.state == COPY_ALLOCATED;
 	float *copy = background ? (float *)(void *)t->copy.arena.base : NULL;
 	int rc = ckpt_write_begin(&t->copy.writing, &w, copy, e);
-	forget(&w);
+	free_description(&w);
 	return rc;
 }
 
@@ -158,7 +158,7 @@ int64_t state_file_bytes(const struct trainer *t)
 {
 	struct ckpt_write w = describe_state(t);
 	int64_t n_bytes = ckpt_bytes(&w);
-	forget(&w);
+	free_description(&w);
 	return n_bytes;
 }
 
@@ -181,12 +181,12 @@ void state_gather(struct trainer *t, struct inference *x)
 		inference_open(x, &t->d);
 	}
 	for (int i = 0; i < t->model.n_tensors; i++) {
-		const struct tensor *of = &t->model.tensors[i];
-		int64_t width = tensor_width(of);
+		const struct tensor *tensor = &t->model.tensors[i];
+		int64_t width = tensor_width(tensor);
 		int64_t rows = max64(1, PIECE_FLOATS / width);
 		scoped_ptr float *piece = xcalloc((size_t)(rows * width), sizeof(*piece));
-		for (int64_t r = 0; r < of->dims[0]; r += rows) {
-			int64_t n = min64(rows, of->dims[0] - r);
+		for (int64_t r = 0; r < tensor->dims[0]; r += rows) {
+			int64_t n = min64(rows, tensor->dims[0] - r);
 			store_collect(t->store, STORE_PARAM, i, r, n, 0, piece);
 			if (x->store)
 				store_put(x->store, STORE_PARAM, i, r, n, piece);
@@ -196,7 +196,7 @@ void state_gather(struct trainer *t, struct inference *x)
 
 /* ---- loading --------------------------------------------------------------------- */
 
-/* A run may resume in fp16 that began in another type, or the other way round. */
+/* Restores the loss scale. A run that began in another type may resume in fp16, and vice versa. */
 static int set_loss_scale(
 	struct trainer *t, const struct ckpt_info *info, const char *path, struct err *e)
 {
@@ -205,8 +205,8 @@ static int set_loss_scale(
 		info->skipped_steps < 0 || info->skipped_steps > info->step ||
 		!(scaled || info->loss_scale == 0))
 		return err_set(e, EX_DATAERR,
-			"%s: a loss scale of %g, %lld good and %lld skipped of %lld "
-			"steps cannot be",
+			"%s: a loss scale of %g with %lld good and %lld skipped of %lld "
+			"steps is impossible",
 			path, info->loss_scale, (long long)info->loss_scale_good,
 			(long long)info->skipped_steps, (long long)info->step);
 	t->skipped = info->skipped_steps;
@@ -226,7 +226,7 @@ static void set_progress(struct trainer *t, const struct ckpt_info *info)
 	t->best_val_loss = info->best_val_loss;
 }
 
-/* The rows of the embedding belong to the tokens of one vocabulary. */
+/* Checks that checkpoint and data have one vocabulary, as the embedding's rows need. */
 static int check_vocabulary(
 	const struct ckpt *c, const struct dataset *data, struct err *e)
 {
@@ -236,30 +236,30 @@ static int check_vocabulary(
 		   *other = tokenizer_normalizer(&data->tokenizer);
 	if (strcmp(form, other) != 0)
 		return err_set(e, EX_DATAERR,
-			"%s: its tokenizer has the normalizer %s, and that of the data %s: prepare "
+			"%s: its tokenizer has the normalizer %s, but the data's has %s: prepare "
 			"the data again",
 			c->path, form, other);
 	return err_set(e, EX_DATAERR,
-		"%s: its vocabulary is not that of the data (%s of %lld tokens, and %s of %lld): prepare "
-		"them with the same",
+		"%s: its vocabulary (%s of %lld tokens) differs from the data's (%s of %lld): "
+		"prepare the data with the same vocabulary",
 		c->path, c->tokenizer.kind->name, (long long)c->tokenizer.vocab.n,
 		data->tokenizer.kind->name, (long long)data->tokenizer.vocab.n);
 }
 
-/* The state of one optimizer means nothing to another. */
+/* Rejects a checkpoint of another optimizer, whose state cannot be used. */
 static int check_optimizer(const struct trainer *t, const struct train_opts *saved,
 	const char *path, struct err *e)
 {
 	if (saved->optimizer == t->o.optimizer)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s: was trained with --optimizer %s, whose state %s cannot use: resume with %s, "
+		"%s: was trained with --optimizer %s; its state is useless for %s: resume with %s, "
 		"or begin a new run from its parameters, with --init-from",
 		path, optimizer_names[saved->optimizer], optimizer_names[t->o.optimizer],
 		optimizer_names[saved->optimizer]);
 }
 
-static bool same_texts(const struct strs *a, const struct strs *b)
+static bool equal_lists(const struct strs *a, const struct strs *b)
 {
 	bool same = a->n == b->n;
 	for (int64_t i = 0; i < a->n && same; i++)
@@ -267,11 +267,11 @@ static bool same_texts(const struct strs *a, const struct strs *b)
 	return same;
 }
 
-/* Of frozen tensors, a checkpoint has no state; so it has no anchor of them either. */
+/* Checks --freeze. A checkpoint has neither state nor an anchor of frozen tensors. */
 static int check_frozen(const struct trainer *t, const struct train_opts *saved,
 	const char *path, bool anchor, struct err *e)
 {
-	if (same_texts(&saved->freeze, &t->o.freeze))
+	if (equal_lists(&saved->freeze, &t->o.freeze))
 		return 0;
 	if (t->o.edit.workers || anchor)
 		return err_set(e, EX_USAGE,
@@ -279,15 +279,15 @@ static int check_frozen(const struct trainer *t, const struct train_opts *saved,
 			"state of frozen tensors",
 			path,
 			t->o.edit.workers ? "local SGD"
-					  : "local SGD between two synchronisations");
+					  : "local SGD between two synchronizations");
 	if (t->world->rank == 0)
-		warn("%s: was trained with another --freeze: the optimizer state of tensors that were "
-		     "frozen begins at zero",
+		warn("%s: was trained with another --freeze: the optimizer state of previously "
+		     "frozen tensors begins at zero",
 			path);
 	return 0;
 }
 
-/* Would the steps of the checkpoint have had the same learning rates with the options of now? */
+/* Would the steps of the checkpoint have had the same learning rates with the current options? */
 static bool same_rates(
 	const struct trainer *t, const struct train_opts *saved, int64_t steps)
 {
@@ -304,8 +304,8 @@ static bool begins_with(const char *line, const char *const *words)
 	return *words != NULL;
 }
 
-/* "virtual tp=1,cp=1 -> tp=2,cp=1; ...": options that determine results and are not the checkpoint's.
- * More steps change the results only if the learning rate decayed over the steps. */
+/* Lists changed options that determine results in t->changes: "virtual tp=1,cp=1 -> tp=2,cp=1;
+ * ...". More steps change results only if the learning rate decayed over them. */
 static int list_changes(
 	struct trainer *t, const struct train_opts *saved, int64_t steps, struct err *e)
 {
@@ -314,8 +314,8 @@ static int list_changes(
 	static const char *const of_eval[] = {"eval-windows ", NULL};
 	bool same = same_rates(t, saved, steps);
 	scoped_str then = {0}, now = {0}, lines = {0};
-	options_arith(saved, t->o.device, &then);
-	options_arith(&t->o, t->o.device, &now);
+	options_print_result_options(saved, t->o.device, &then);
+	options_print_result_options(&t->o, t->o.device, &now);
 	const struct conf_text a = {&then, "checkpoint"}, b = {&now, "options"};
 	int rc = conf_diff(&a, &b, "", "", " -> ", &lines, e);
 	str_clear(&t->changes);
@@ -343,7 +343,7 @@ static int check_options(
 	if (c->info.data_hash && c->info.step && c->info.grid != GRID_EXPONENT)
 		str_printf(&t->changes, "%ssums %s -> grid-%d",
 			t->changes.len ? "; " : "",
-			c->info.grid ? "of another grid" : "tree", GRID_EXPONENT);
+			c->info.grid ? "on another grid" : "tree", GRID_EXPONENT);
 	if (c->info.data_hash && c->info.step && c->info.order != PASS_VERSION)
 		str_printf(&t->changes, "%sorder %lld -> %d", t->changes.len ? "; " : "",
 			(long long)c->info.order, PASS_VERSION);
@@ -355,7 +355,7 @@ static int check_options(
 	return 0;
 }
 
-/* (a checkpoint without a hash of the data is of another program) */
+/* Sets t->other_data. (Checkpoints of other programs have no hash of the data.) */
 static int check_data(struct trainer *t, const struct ckpt *c, struct err *e)
 {
 	uint64_t was = c->info.data_hash, is = t->data.set->hash;
@@ -368,9 +368,8 @@ static int check_data(struct trainer *t, const struct ckpt *c, struct err *e)
 		c->path, (unsigned long long)was, (unsigned long long)is);
 }
 
-/* Is the group loaded from the checkpoint that the run resumes from? A checkpoint without workers
- * has no groups of local SGD, and a residual is not given to a second worker that resumes from the
- * same checkpoint. */
+/* Is the group loaded from the checkpoint? One without workers has no groups of local SGD, and
+ * only one of several workers that resume from it gets its residual. */
 static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 {
 	bool more = o->resolved.worker >= o->resolved.from_workers;
@@ -378,7 +377,7 @@ static bool is_resumed(const struct train_opts *o, const struct store_group *g)
 	       (o->resolved.from_workers && !(more && !strcmp(g->name, "residual")));
 }
 
-/* The number in the file of each group of the store; -1: it is not loaded. Some may be missing. */
+/* Sets from[] to the number of each store group in the file; -1: not loaded. */
 static int find_groups(const struct trainer *t, const struct ckpt *c, bool weights_only,
 	int from[STORE_MAX_GROUPS], struct err *e)
 {
@@ -391,14 +390,15 @@ static int find_groups(const struct trainer *t, const struct ckpt *c, bool weigh
 		from[g] = ckpt_find_group(c, x->name);
 		if (from[g] < 0 && x->owner == STORE_OUTER)
 			return err_set(e, EX_DATAERR,
-				"%s: has no %s, which local SGD needs", c->path, x->name);
+				"%s: %s is missing, but local SGD needs it", c->path,
+				x->name);
 		if (from[g] < 0 && t->world->rank == 0) /* as at the start of a run */
-			warn("%s: has no %s, which starts at zero", c->path, x->name);
+			warn("%s: %s is missing, and starts at zero", c->path, x->name);
 	}
 	return 0;
 }
 
-/* --edit-wire fp32 sends everything: the residual of another wire is dropped. */
+/* Warns that --edit-wire fp32, which has no residual, drops the residual of another wire format. */
 static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 {
 	bool drops = ckpt_find_group(c, "residual") >= 0 &&
@@ -410,14 +410,14 @@ static void warn_of_residual(const struct trainer *t, const struct ckpt *c)
 			c->path);
 }
 
-/* A checkpoint, and what is loaded from it. */
+/* A checkpoint, and the parts of it that are loaded. */
 struct source {
 	struct ckpt *c; /* NULL where rank 0 reads for all */
 	struct selection {
 		int from[STORE_MAX_GROUPS]; /* its group for each group of the store; -1: none */
-		struct ckpt_info info; /* of the step that the run resumes at */
-		int64_t step;	       /* of the file */
-		bool anchor;	       /* as parameters */
+		struct ckpt_info info; /* for the step that the run resumes at */
+		int64_t step;	       /* the file's step */
+		bool anchor;	       /* load the anchor as parameters */
 	} what;
 };
 
@@ -448,7 +448,7 @@ static int open_source(struct trainer *t, const char *path, bool weights_only,
 	return 0;
 }
 
-/* Collective. `send`: rank 0 reads for all. */
+/* Collective. Loads the groups of tensors. `send`: rank 0 reads for all. */
 static int load_groups(
 	struct trainer *t, const struct source *s, struct comm *send, struct err *e)
 {
@@ -463,7 +463,7 @@ static int load_groups(
 	return 0;
 }
 
-/* Collective. The worker's numbers for saved_numbers.load(), where rank 0 alone has opened the file. */
+/* Collective. Broadcasts the numbers for saved_numbers.load(), if only rank 0 has the file. */
 static struct ckpt worker_numbers(
 	const struct source *s, const char *path, struct comm *send)
 {
@@ -478,8 +478,8 @@ static struct ckpt worker_numbers(
 	return c;
 }
 
-/* Collective. Everything but the tensors. `send`: rank 0 has the file. */
-static int resume(struct trainer *t, const struct source *s, const char *path,
+/* Collective. Loads everything except the tensors. `send`: only rank 0 has the file. */
+static int load_progress(struct trainer *t, const struct source *s, const char *path,
 	struct comm *send, struct err *e)
 {
 	struct ckpt numbers = {.numbers = NULL};
@@ -506,7 +506,7 @@ int state_load(struct trainer *t, const char *path, bool weights_only, struct er
 	if (send && !rc)
 		comm_bcast(send, &s.what, sizeof(s.what), 0);
 	rc = rc || load_groups(t, &s, send, e) ||
-	     (!weights_only && resume(t, &s, path, send, e));
+	     (!weights_only && load_progress(t, &s, path, send, e));
 	ckpt_close(s.c);
 	return rc ? -1 : 0;
 }

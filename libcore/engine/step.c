@@ -6,7 +6,7 @@
 #include "base/trace.h"
 #include "engine/state.h"
 
-/* The number of this worker's first sample in a step. */
+/* Returns the number of this worker's first sample in a step. */
 static int64_t worker_sample(const struct trainer *t)
 {
 	return t->o.resolved.worker * layout_worker_batch(&t->o);
@@ -14,7 +14,7 @@ static int64_t worker_sample(const struct trainer *t)
 
 static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
-	scoped_ptr struct sample_run *runs = layout_samples(&t->o,
+	scoped_ptr struct sample_run *runs = layout_rank_samples(&t->o,
 		&t->layout.microbatches, t->world->size, first_sample + worker_sample(t));
 	return loader_begin(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
 }
@@ -30,11 +30,11 @@ struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
 		.first_sample = worker_sample(t)};
 }
 
-/* What became of a step, from good to bad. */
+/* The outcome of a step, from good to bad. */
 enum outcome {
 	STEP_GOOD,
-	STEP_TOO_LARGE,	 /* a leaf, for the grid: the norm is infinite */
-	STEP_NOT_FINITE, /* a leaf, so the norm is NaN */
+	STEP_TOO_LARGE,	 /* a leaf is too large for the grid, so the norm is infinite */
+	STEP_NOT_FINITE, /* a leaf is not finite, so the norm is NaN */
 	STEP_LOST	 /* the loss is not finite */
 };
 
@@ -44,32 +44,32 @@ struct work {
 	struct pipe_input input;
 	const struct step_votes *votes;
 	struct step_result *r;
-	bool averages;	      /* gradients over all workers: the warm-up of local SGD */
-	enum outcome outcome; /* all ranks agree on it; and if it averages, all workers */
+	bool averages; /* averages gradients over all workers: warm-up of local SGD */
+	enum outcome outcome; /* equal on all ranks; if `averages`, on all workers */
 };
 
-bool step_counts_samples(const struct trainer *t)
+bool step_is_first_of_samples(const struct trainer *t)
 {
 	const int *at = t->mesh.at;
 	return !at[AXIS_TP] && !at[AXIS_CP] && !at[AXIS_PP];
 }
 
-/* Collective: the targets of the batch that count. Nothing is sent if all do. */
+/* Collective. Returns the targets with a weight in the batch; sends nothing if all have one. */
 static int64_t count_targets(struct trainer *t, const struct pipe_input *in)
 {
 	const struct dataset *d = t->data.set;
 	int64_t context = t->model.c.context;
 	if (!d->counted)
 		return layout_worker_batch(&t->o) * context;
-	int64_t n = step_counts_samples(t)
-			    ? dataset_targets(d, in->windows, in->n_windows, context)
-			    : 0;
+	int64_t n = step_is_first_of_samples(t) ? dataset_count_targets(d, in->windows,
+							  in->n_windows, context)
+						: 0;
 	comm_sum_i64(t->world, &n, 1);
 	return n;
 }
 
-/* Collective. Workers that average their gradients divide by the mean of their numbers of targets, and then by
- * their own number: a target of any worker has the same weight. */
+/* Collective. Sets the numbers of targets. Workers that average gradients divide by their mean
+ * number of targets, then by their number, so that every target counts the same. */
 static void count_step(struct work *w)
 {
 	struct trainer *t = w->t;
@@ -81,7 +81,7 @@ static void count_step(struct work *w)
 	t->data.count = (double)n / (all_workers ? t->peers->n : 1);
 }
 
-/* By which sums of losses and gradients are divided. */
+/* Returns the divisor of the sums of losses and gradients. */
 static double step_tokens(const struct trainer *t)
 {
 	return t->data.count;
@@ -94,7 +94,7 @@ static void put_pass_step(struct trainer *t)
 	pass_step_begin(&t->pass, &step);
 }
 
-/* Everything that differs from step to step, but for the samples, goes to the device. */
+/* Copies everything that differs from step to step, except the samples, to the device. */
 static void put_terms(struct trainer *t, const struct step_result *r)
 {
 	int64_t step = t->step + 1 - t->skipped; /* of the optimizer */
@@ -127,8 +127,8 @@ static bool is_alone(const struct trainer *t)
 	return t->world->size == 1;
 }
 
-/* The fraction of the time of the slowest rank that the pipeline's ranks did not compute. */
-static double bubble(const struct pipe *x)
+/* Returns the pipeline bubble: the fraction of the slowest rank's time in which ranks were idle. */
+static double pipeline_bubble(const struct pipe *x)
 {
 	if (x->axis->size == 1)
 		return 0;
@@ -143,19 +143,19 @@ static double bubble(const struct pipe *x)
 void step_times(struct trainer *t, struct step_result *r)
 {
 	pipe_times(&t->pipe);
-	r->bubble = bubble(&t->pipe);
+	r->bubble = pipeline_bubble(&t->pipe);
 	r->forward = t->pipe.forward;
 	r->backward = t->pipe.backward;
 }
 
-static void cast(const struct step_votes *votes, int64_t vote[STEP_VOTES])
+static void cast_votes(const struct step_votes *votes, int64_t vote[STEP_VOTES])
 {
 	memset(vote, 0, STEP_VOTES * sizeof(*vote));
 	if (votes)
 		votes->cast(votes->with, vote);
 }
 
-/* Between the devices: the host waits for the report only. */
+/* Are loss, norm and votes summed between the devices? The host then waits only for the report. */
 static bool sums_on_device(const struct trainer *t)
 {
 	return comm_has_stream(t->world);
@@ -164,7 +164,7 @@ static bool sums_on_device(const struct trainer *t)
 static void put_votes(struct trainer *t, const struct step_votes *votes)
 {
 	int64_t vote[STEP_VOTES];
-	cast(votes, vote);
+	cast_votes(votes, vote);
 	device_put(&t->d, t->end->vote, vote, sizeof(vote));
 }
 
@@ -196,7 +196,7 @@ static void sum_on_host(
 	} all;
 	memset(&all, 0, sizeof(all));
 	bool several = !is_alone(t);
-	cast(votes, all.vote);
+	cast_votes(votes, all.vote);
 	if (several) {
 		device_get(d, &all.loss, loss, n_bytes);
 		device_get(d, &all.squares, squares, n_bytes);
@@ -209,8 +209,8 @@ static void sum_on_host(
 	memcpy(r->vote, all.vote, sizeof(r->vote));
 }
 
-/* Collective, after the backward: an all-reduce of integers sums the loss and the squares of the
- * gradient, which stay in the device's memory, and the votes, to r->vote or with NCCL to the report. */
+/* Collective, after the backward. All-reduces integers: the loss and the squares of the
+ * gradient, in device memory, and the votes, to r->vote or with NCCL to the report. */
 static void step_allreduce(
 	struct trainer *t, const struct step_votes *votes, struct step_result *r)
 {
@@ -225,10 +225,10 @@ static void step_allreduce(
 /* ---- enqueueing a step --------------------------------------------------------------- */
 
 /*
- * On a GPU the update is enqueued before the host knows the loss and the norm: the device itself
- * skips it if they are not finite. The host then waits for the result only, and enqueues the next
- * step while the GPU still updates. On a CPU the result is known by then; and in a warm-up of
- * local SGD the host asks the other workers first.
+ * On a GPU the update is enqueued before the host has the loss and the norm: the device itself
+ * skips the update if they are not finite. The host then waits only for the result, and
+ * enqueues the next step while the GPU still updates. On a CPU the result is available by then;
+ * and in a warm-up of local SGD the workers must agree first.
  */
 static bool updates_ahead(const struct work *w)
 {
@@ -273,10 +273,11 @@ static void enqueue_step(struct work *w)
 		step_update(t);
 }
 
-/* Steps in which GEMMs find their algorithms, and CUDA loads its kernels. */
+/* Steps before a capture, in which GEMMs choose their algorithms and CUDA loads its kernels. */
 enum { EAGER_STEPS = 2 };
 
-/* Collective. Has every rank a capture? Else none may have one: they would not send the same. */
+/* Collective. Returns true if every rank has a capture. Else drops it, since ranks with and
+ * without a graph would not send the same messages. */
 static bool all_capture(struct trainer *t, bool mine)
 {
 	bool all = comm_min_i64(t->world, mine);
@@ -287,7 +288,7 @@ static bool all_capture(struct trainer *t, bool mine)
 	return all;
 }
 
-/* Captures the step; does not execute it. */
+/* Captures the step without executing it. */
 static bool capture_graph(struct work *w)
 {
 	struct trainer *t = w->t;
@@ -319,8 +320,8 @@ static void launch_graph(struct trainer *t)
 	store_forget(t->store);
 }
 
-/* Steps that are profiled, traced or observed run kernel by kernel, without a graph. */
-static void compute(struct work *w)
+/* Computes a step, without a graph if it is profiled, traced or observed. */
+static void compute_step(struct work *w)
 {
 	struct trainer *t = w->t;
 	const struct observer *observer = t->pass.observer;
@@ -348,12 +349,12 @@ static void compute(struct work *w)
 
 /* ---- fp16: the scale of the loss -------------------------------------------------- */
 
-/* Small gradients would be lost in fp16, so the loss is multiplied by a scale that follows
- * what they allow, as in PyTorch's GradScaler. Every rank sees the same norm of the whole
+/* Small gradients would be lost in fp16, so the loss is multiplied by a scale that adapts to
+ * the gradients, as in PyTorch's GradScaler. Every rank has the same norm of the whole
  * gradient, so all choose the same scale. */
 static bool overflowed(const struct work *w)
 {
-	const float least = 0x1p-16f; /* no scale helps a step that fails with this */
+	const float least = 0x1p-16f; /* a step that fails with this scale always fails */
 	return w->t->o.dtype == PRECISION_FP16 && w->outcome != STEP_GOOD &&
 	       w->outcome != STEP_LOST && w->t->loss_scale > least;
 }
@@ -376,17 +377,18 @@ static void adjust_scale(struct trainer *t, bool overflow)
 
 /* ---- the grid of gradients ----------------------------------------------------------- */
 
-/* How much coarser another attempt is. */
+/* Difference of the exponents of two attempts. */
 enum { COARSER = 25 };
 
-/* The computed gradient contains the scale, and in a warm-up is divided by the workers at the end. */
+/* Returns the grid of the first attempt. The computed gradient contains the loss scale, and in
+ * a warm-up it is divided by the number of workers at the end. */
 static int first_grid(const struct trainer *t, bool averages)
 {
 	float scale = t->loss_scale * (averages ? (float)t->o.edit.workers : 1);
 	return GRID_EXPONENT - ilogbf(scale);
 }
 
-/* A leaf was too large for the grid, so nothing was updated. */
+/* Must the step be repeated on a coarser grid? A leaf was too large, so nothing was updated. */
 static bool needs_coarser(const struct work *w)
 {
 	return w->t->o.dtype != PRECISION_FP16 && w->outcome == STEP_TOO_LARGE &&
@@ -402,7 +404,7 @@ void step_global_loss(struct trainer *t, struct step_result *r)
 		int64_t counted;
 	} sum = {{{0}}, t->data.targets};
 	if (!r->empty)
-		sum.loss = pass_loss(&t->pass); /* the worker's */
+		sum.loss = pass_loss(&t->pass); /* of this worker */
 	t->peers->sum(t->peers->with, (int64_t *)&sum, EXACT_WORDS + 1);
 	r->counted = sum.counted;
 	r->global_loss = (float)(exact_round(&sum.loss) / (double)sum.counted);
@@ -417,7 +419,7 @@ static enum outcome outcome_of(const struct step_result *r)
 	return isinf(r->grad_norm) ? STEP_TOO_LARGE : STEP_GOOD;
 }
 
-/* All workers do what the worst one does, since each has counted only its own leaves. */
+/* Sets the outcome of all workers to the worst one, since each has counted only its own leaves. */
 static void agree_with_workers(struct work *w)
 {
 	w->outcome = (enum outcome)w->t->peers->largest(w->t->peers->with, w->outcome);
@@ -455,14 +457,15 @@ static void collect_result(struct work *w)
 	r->bad = !r->skipped && w->outcome != STEP_GOOD;
 }
 
-/* No target of the batch counts: as --empty-batch says. Nothing has been sent, but the votes are due. */
-static void leave_out(struct work *w)
+/* Handles a batch without a target that counts, as --empty-batch specifies. The ranks have
+ * exchanged nothing, but must still sum their votes. */
+static void skip_empty_batch(struct work *w)
 {
 	struct trainer *t = w->t;
 	struct step_result *r = w->r;
 	r->empty = true;
 	r->loss = r->global_loss = r->grad_norm = NAN;
-	cast(w->votes, r->vote);
+	cast_votes(w->votes, r->vote);
 	comm_sum_i64(t->world, r->vote, STEP_VOTES);
 	if (t->o.empty_batch == EMPTY_STOP) {
 		r->bad = true;
@@ -489,16 +492,16 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 		.averages = t->peers && t->step < t->o.edit.warmup};
 	count_step(&w);
 	if (!r->counted) {
-		leave_out(&w);
+		skip_empty_batch(&w);
 		return;
 	}
 	r->grid = first_grid(t, w.averages);
-	compute(&w);
+	compute_step(&w);
 	collect_result(&w);
 	while (needs_coarser(&w)) {
 		r->grid -= COARSER;
 		r->coarser = true;
-		compute(&w);
+		compute_step(&w);
 		collect_result(&w);
 	}
 	if (r->bad)

@@ -1,12 +1,12 @@
-/* step: one optimizer step of a trainer, and its evaluation. */
+/* step: one optimizer step of a trainer, and evaluation. */
 #pragma once
 
 #include "engine/engine.h"
 
-/* lr.c: the learning rate of step 1, 2, ... */
+/* lr.c: the learning rate of a step, counted from 1. */
 double lr_at(const struct train_opts *o, int64_t step);
 
-/* `cast` is called on each rank when its backward is done, or enqueued. */
+/* Integers summed over the ranks. `cast` is called when a rank's backward is done or enqueued. */
 struct step_votes {
 	void (*cast)(void *with, int64_t vote[STEP_VOTES]);
 	void *with;
@@ -14,77 +14,77 @@ struct step_votes {
 
 struct step_result {
 	float loss, grad_norm, lr, loss_scale;
-	float global_loss; /* mean over all workers; else, where they differ, the loss */
+	float global_loss; /* mean over all workers, if computed; else equals loss */
 	double forward, backward, data; /* seconds */
-	double bubble; /* the fraction of time that the pipeline's ranks idled */
-	int64_t vote[STEP_VOTES]; /* the sums over the ranks */
-	int grid;	 /* the exponent of the grid of gradients, see kernels/grid.h */
-	bool coarser;	 /* than that of the first attempt */
-	int64_t counted; /* targets, as global_loss */
+	double bubble; /* fraction of the slowest rank's time in which pipeline ranks were idle */
+	int64_t vote[STEP_VOTES]; /* sums over the ranks */
+	int grid;	 /* exponent of the grid of gradients, see kernels/grid.h */
+	bool coarser;	 /* the grid is coarser than in the first attempt */
+	int64_t counted; /* targets with a weight, over the same workers as global_loss */
 	bool skipped;	 /* fp16: gradients overflowed, so nothing was updated */
-	bool empty; /* no target counts: nothing was computed, and the losses are NaN */
-	bool bad;   /* loss or norm is not finite: nothing was updated */
-	struct str why; /* then: the first number that is not finite */
+	bool empty; /* no target has a weight: nothing was computed, and the losses are NaN */
+	bool bad;	/* loss or norm is not finite: nothing was updated */
+	struct str why; /* if bad: the first non-finite value */
 };
 
 /* Collective. One optimizer step; `votes` may be NULL. */
 void step_run(struct trainer *t, const struct step_votes *votes, struct step_result *r);
-/* Its parts: the data of the next step, [sample][context + 1] of this rank's micro-batches, while those of the
- * step after are fetched; and the step on such windows, or on others. */
+/* The parts of step_run(): step_load() gets the data of the next step and starts to fetch the
+ * data of the step after it; step_run_on() runs a step on these or other windows. */
 struct step_data {
-	const int32_t *windows;
-	double waited; /* seconds */
+	const int32_t *windows; /* [sample][context + 1], this rank's micro-batches */
+	double waited;		/* seconds */
 	struct fetch *fetch;
 };
 void step_load(struct trainer *t, struct step_data *d);
 void step_data_free(struct step_data *d);
 void step_run_on(struct trainer *t, const int32_t *windows,
 	const struct step_votes *votes, struct step_result *r);
-/* Collective. Forward and backward of the next step, in which GEMMs find their algorithms;
- * the results are dropped. */
+/* Collective. Runs the next step so that GEMMs choose their algorithms, and drops its results. */
 void step_autotune(struct trainer *t);
-/* Collective. Leaves out steps: a worker that was slower than others catches up with them. */
+/* Collective. Skips steps, so that a slow worker catches up with the other workers. */
 void step_skip(struct trainer *t, int64_t steps);
 
-/* Collective over all workers. After a step: the loss of the whole batch, with the bits that data
- * parallelism has, and its targets. */
+/* Collective over all workers, after a step. Sets r->global_loss and r->counted to the loss and
+ * the targets of the whole batch; the bits equal data parallelism's. */
 void step_global_loss(struct trainer *t, struct step_result *r);
-/* Frees the samples that are fetched for the next step. */
+/* Frees the samples that were fetched for the next step. */
 void step_drop_next(struct trainer *t);
 
 /* Parts of a step, for the plan and for nonfinite.c. */
 
-/* Is this the first of the ranks with the same samples? */
-bool step_counts_samples(const struct trainer *t);
-/* The micro-batches of a step that are this rank's. */
+/* Is this the first rank among the ranks with the same samples? */
+bool step_is_first_of_samples(const struct trainer *t);
+/* Returns this rank's micro-batches of a step. */
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows);
-/* Collective over the mesh. All forwards and backwards, and the sums of the gradients. */
+/* Collective over the mesh. Runs all forwards and backwards, and sums the gradients. */
 void step_gradients(struct trainer *t, const struct pipe_input *in);
-/* Collective. These, the sums over all ranks of loss, norm and votes, and the results of the step in t->end.
- * `of`: workers that average their gradients, or NULL. */
+/* Collective. Enqueues the gradients, the sums of loss, norm and votes over all ranks, and the
+ * results of the step in t->end. `of`: workers that average their gradients, or NULL. */
 void step_enqueue(struct trainer *t, const struct pipe_input *in, const struct peers *of,
 	const struct step_votes *votes, struct step_result *r);
 /* Updates the parameters. */
 void step_update(struct trainer *t);
-/* Collective over the pipeline, when the step is complete: sets its times and the bubble. */
+/* Collective over the pipeline, after the step. Sets its times and the bubble. */
 void step_times(struct trainer *t, struct step_result *r);
 
-/* nonfinite.c. Collective. The loss or the norm of the step is not finite: computes it again, and sets r->why
- * to where the first such number appears. */
+/* nonfinite.c. Collective. Called if the loss or the norm of a step is not finite: repeats the
+ * step, and sets r->why to the place of the first non-finite value. */
 void nonfinite_explain(
 	struct trainer *t, const struct pipe_input *in, struct step_result *r);
 
-/* eval.c: the loss over the targets that count in the fixed windows of a split. All members are sums, of all ranks, and
- * add up over workers. */
+/* eval.c: the loss over all targets with a weight in the fixed windows of a split. All members
+ * are sums over the ranks, and can be added over workers. */
 struct eval_sum {
 	struct exact loss;
-	int64_t counted;	  /* targets, behind `loss` */
-	int64_t windows, stopped; /* 1: the evaluation has ended early */
+	int64_t counted;	  /* targets with a weight; must follow `loss` */
+	int64_t windows, stopped; /* stopped is 1 if the evaluation has ended early */
 };
-/* Collective. Between rounds of micro-batches every rank asks stop(with), which is collective: if it says so, the
- * evaluation ends. */
+/* Collective. Between rounds of micro-batches every rank calls stop(with), which is collective;
+ * the evaluation ends if it returns true. */
 void eval_sum(struct trainer *t, enum split split, bool (*stop)(void *with), void *with,
 	struct eval_sum *sum);
-/* NaN when none counts, the split is too short, or the evaluation was stopped. */
+/* Returns the mean loss; NaN without targets that count, or if stopped. */
 double eval_mean(const struct trainer *t, const struct eval_sum *sum, enum split split);
-double eval_loss(struct trainer *t, enum split split); /* both; collective */
+/* Collective. eval_sum() and eval_mean(). */
+double eval_loss(struct trainer *t, enum split split);

@@ -1,4 +1,4 @@
-/* Preparing and building a trainer: device, memory, store, pass, pipeline. */
+/* Prepares and builds a trainer: device, memory, store, pass, pipeline. */
 #include "engine/engine.h"
 
 #include <math.h>
@@ -22,7 +22,8 @@ void start_times_print(const struct start_times *s, struct str *out)
 		str_printf(out, "%s %s %.2f", i ? "," : ":", names[i], s->seconds[i]);
 }
 
-/* Offloaded float8 weights are read in fp32, so the store keeps no copies in fewer bits. */
+/* Returns the type in which weights are gathered. Offloaded float8 weights are read in fp32, so
+ * the store keeps no copies with fewer bits. */
 static enum dtype wire_dtype(const struct train_opts *o)
 {
 	bool fp32 =
@@ -30,10 +31,10 @@ static enum dtype wire_dtype(const struct train_opts *o)
 	return fp32 || o->gather_dtype == GATHER_FP32 ? DT_F32 : options_gemm_dtype(o);
 }
 
-/* Of their memory: more than any kernel or library asks for. */
+/* Alignment of the gradients' memory: more than any kernel or library needs. */
 enum { GRADIENTS_ALIGN = 4096 };
 
-static bool ends_meet(const struct trainer *t)
+static bool pipeline_ends_share_rank(const struct trainer *t)
 {
 	int ranks = t->mesh.degree[AXIS_PP], stages = ranks * t->layout.n_stages;
 	return !schedule_stage_rank(
@@ -50,7 +51,7 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 		.n_tensors = m->n_tensors,
 		.n_units = m->n_units,
 		.part = t->layout.part,
-		.ends_meet = ends_meet(t),
+		.ends_meet = pipeline_ends_share_rank(t),
 		.chunks = m->cp,
 		.microbatches = t->layout.microbatches,
 		.zero = (int)o->zero,
@@ -132,7 +133,7 @@ int64_t trainer_gradients_at(const struct trainer *t)
 	const struct train_opts *o = &t->o;
 	int64_t all = (int64_t)t->memory.micro.peak_bytes, at = all;
 	scoped_ptr int64_t *live = xcalloc((size_t)t->model.n_units, sizeof(*live));
-	/* workers exchange pseudo-gradients while they compute */
+	/* (workers exchange pseudo-gradients while they compute) */
 	if (!o->edit.workers && !o->tile && !offloads_grads((enum offload)o->offload) &&
 		pipe_live_bytes(&t->pipe, all, live))
 		at = round_up(store_gradients_over(t->store, live, all), GRADIENTS_ALIGN);
@@ -171,7 +172,7 @@ static void close_activations(struct trainer *t)
 	device_arena_release(&t->d, m->shared ? &m->both : &m->micro);
 }
 
-static void open_compute(struct trainer *t, const struct trainer_sizes *sizes)
+static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes)
 {
 	struct device *d = &t->d;
 	device_arena(d, &t->memory.run, "parameters and their state", (size_t)sizes->run);
@@ -184,7 +185,7 @@ static void open_compute(struct trainer *t, const struct trainer_sizes *sizes)
 	BUG_ON(t->memory.shared && store_gradients_bytes(t->store) > sizes->gradients);
 	trainer_build_pipe(t);
 	start_times_add(&t->start, START_MEMORY);
-	if (!t->o.resume && !t->o.init_from) { /* or state_load() fills all of them */
+	if (!t->o.resume && !t->o.init_from) { /* else state_load() sets all parameters */
 		init_parts(t->store, (uint64_t)t->o.seed);
 		store_updated(t->store, false);
 		device_wait(d);
@@ -241,13 +242,13 @@ int trainer_connect(
 	comm_device_part(all, t->world);
 	if (workers)
 		comm_device_part(all, workers);
-	trainer_query_free_memory(t); /* the library has taken some */
+	trainer_query_free_memory(t); /* the library has allocated some */
 	if (!o->graph || t->world->nccl || t->world->size == 1)
 		return 0;
 	trainer_abandon(t);
 	return err_set(e, EX_USAGE,
-		"--cuda-graph needs NCCL with several ranks: by MPI, their messages go through "
-		"the host's memory, and a graph has no MPI calls");
+		"--cuda-graph needs NCCL with several ranks: MPI messages go through host "
+		"memory, and a graph cannot contain MPI calls");
 }
 
 int trainer_build(struct trainer *t, const struct trainer_sizes *sizes, struct err *e)
@@ -268,7 +269,7 @@ int trainer_build(struct trainer *t, const struct trainer_sizes *sizes, struct e
 	}
 	t->copy.bytes = sizes->copy;
 	t->copy.state = sizes->copies ? COPY_PLANNED : COPY_NONE;
-	open_compute(t, sizes);
+	build_on_device(t, sizes);
 	struct loader_config c = {.comm = t->world,
 		.corpus = t->data.set->corpus,
 		.readers = t->data.set->readers,

@@ -13,7 +13,7 @@ static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
 	struct ckpt_view v;
 	if (convert_open_as(&v, kind, path, how, e))
 		return -1;
-	*c = ckpt_of_view(&v);
+	*c = ckpt_from_view(&v);
 	return 0;
 }
 

@@ -62,7 +62,7 @@ int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
 {
 	static const struct open_how plain;
 	const struct convert_format *f = kind->format;
-	if (ckpt_refuse_adapter(path, e))
+	if (ckpt_reject_adapter(path, e))
 		return -1;
 	int rc = f->open(v, path, kind->probed, how ? how : &plain, e);
 	v->format = f->name;

@@ -386,7 +386,7 @@ static int match_numbers(
 	return rc;
 }
 
-/* Warns of tensors without moments, which become zeros, except those of --freeze. */
+/* Warns of tensors without moments (zeros) that --freeze does not name. */
 static int check_means(
 	const struct torch_view *x, const struct torch_item *const *means, struct err *e)
 {

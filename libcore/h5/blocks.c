@@ -1,4 +1,4 @@
-/* Large datasets with block checksums, whose bytes do not pass through HDF5. */
+/* Large datasets with block checksums, written and read without HDF5. */
 #include "base/file.h"
 #include "h5/h5_internal.h"
 
@@ -40,9 +40,9 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 	haddr_t at = H5Dget_offset(d);
 	int rc = h5_object_write(f, d, path, block_fields, b, e);
 	if (H5Dclose(d) < 0 && !rc)
-		rc = h5_unwritten(f, e, "%s", path);
+		rc = h5_write_error(f, e, "%s", path);
 	if (!rc && at == HADDR_UNDEF && b->rows)
-		return h5_bad(f, e, EX_IOERR, "%s has no offset in the file", b->path);
+		return h5_error(f, e, EX_IOERR, "%s has no offset in the file", b->path);
 	b->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
 	return rc;
 }
@@ -51,7 +51,7 @@ int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e)
 {
 	char path[160];
 	if (checksum_path(b, path))
-		return h5_bad(f, e, EX_IOERR, "%s: the name is too long", b->path);
+		return h5_error(f, e, EX_IOERR, "%s: the name is too long", b->path);
 	return h5_put(f, path, H5_U64, 1, &b->n_blocks, b->xxh3, e);
 }
 
@@ -73,14 +73,15 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 	b->offset = info.offset;
 	shape_blocks(b, info.ndim, info.dims);
 	if (info.n && b->offset < 0)
-		return h5_bad(f, e, EX_DATAERR, "dataset %s is %s; it must be contiguous",
-			path, info.chunked ? "chunked" : "not allocated");
+		return h5_error(f, e, EX_DATAERR,
+			"dataset %s is %s; it must be contiguous", path,
+			info.chunked ? "chunked" : "not allocated");
 	if (b->block_rows < 1)
-		return h5_bad(f, e, EX_DATAERR, "dataset %s is damaged", path);
+		return h5_error(f, e, EX_DATAERR, "dataset %s is damaged", path);
 	b->block_rows = min64(b->block_rows, max64(1, b->rows));
 	b->n_blocks = ceil_div(b->rows, b->block_rows);
 	if (checksum_path(b, sums))
-		return h5_bad(f, e, EX_DATAERR, "%s: the name is too long", b->path);
+		return h5_error(f, e, EX_DATAERR, "%s: the name is too long", b->path);
 	return h5_get(
 		f, sums, H5_U64, b->n_blocks, b->n_blocks, (void **)&b->xxh3, NULL, e);
 }
@@ -102,7 +103,7 @@ int h5_block_check(
 	if (hash_bytes(data, (size_t)h5_block_bytes(b, block), 0) == b->xxh3[block])
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: rows %lld to %lld do not match their checksum: the file is damaged",
+		"%s: rows %lld to %lld do not match their checksum; the file is damaged",
 		b->path, (long long)(block * b->block_rows),
 		(long long)(min64((block + 1) * b->block_rows, b->rows) - 1));
 }

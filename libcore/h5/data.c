@@ -32,25 +32,25 @@ static herr_t add_name(hid_t g, const char *name, const H5L_info_t *info, void *
 	return 0;
 }
 
-/* Soft and external links are refused. The native order is used and sorted here, because for other
- * orders HDF5 (1.10) allocates a table and frees uninitialised entries if the group is damaged. */
+/* Rejects soft and external links. Lists names in native order and sorts them, because for other
+ * orders HDF5 (1.10) allocates a table and frees uninitialized entries if the group is damaged. */
 int h5_list(struct h5 *f, const char *group, struct strs *out, struct err *e)
 {
 	h5_forget_errors(f);
 	if (strcmp(group, "/") && !h5_has(f, group))
-		return h5_bad(f, e, EX_DATAERR, "%s is missing", group);
+		return h5_error(f, e, EX_DATAERR, "%s is missing", group);
 	hid_t g = H5Gopen2(f->id, group, H5P_DEFAULT);
 	if (g < 0)
-		return h5_bad(f, e, EX_DATAERR, "%s is not a group", group);
+		return h5_error(f, e, EX_DATAERR, "%s is not a group", group);
 	int rc = H5Literate(g, H5_INDEX_NAME, H5_ITER_NATIVE, NULL, add_name, out) < 0;
 	H5Gclose(g);
 	if (rc)
-		return h5_bad(f, e, EX_DATAERR, "%s cannot be listed", group);
+		return h5_error(f, e, EX_DATAERR, "%s cannot be listed", group);
 	strs_sort(out);
 	return 0;
 }
 
-/* (Slow, so it is asked of a dataset without an offset only: one in chunks has none.) */
+/* (This is slow, so it is called only for datasets without an offset, as chunked ones are.) */
 static bool is_chunked(hid_t dataset)
 {
 	hid_t how = H5Dget_create_plist(dataset);
@@ -70,7 +70,7 @@ static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 		H5Sget_simple_extent_dims(space, dims, NULL);
 		*info = (struct h5_info){.type = (enum h5_type)t, .ndim = ndim, .n = 1};
 		int64_t row = (int64_t)H5Tget_size(
-			type); /* bytes of a row, even if there are none */
+			type); /* bytes of a row, even without rows */
 		rc = 0;
 		for (int i = 0; i < ndim; i++) {
 			info->dims[i] = (int64_t)dims[i];
@@ -84,7 +84,7 @@ static int read_info(struct h5 *f, hid_t dataset, struct h5_info *info)
 		info->offset = at == HADDR_UNDEF ? -1 : (int64_t)at;
 		info->chunked = info->offset < 0 && is_chunked(dataset);
 	}
-	/* The bytes must be within the file. */
+	/* the bytes must be within the file */
 	int64_t bytes;
 	if (!rc && f->size_bytes && info->offset >= 0 &&
 		(__builtin_mul_overflow(info->n, (int64_t)H5Tget_size(type), &bytes) ||
@@ -100,7 +100,7 @@ hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e)
 	h5_forget_errors(f);
 	hid_t d = H5Dopen2(f->id, path, H5P_DEFAULT);
 	if (d < 0)
-		h5_bad(f, e, EX_DATAERR, "dataset %s is missing", path);
+		h5_error(f, e, EX_DATAERR, "dataset %s is missing", path);
 	return d;
 }
 
@@ -108,7 +108,7 @@ int h5_info_of(struct h5 *f, hid_t dataset, const char *path, struct h5_info *in
 	struct err *e)
 {
 	return read_info(f, dataset, info)
-		       ? h5_bad(f, e, EX_DATAERR,
+		       ? h5_error(f, e, EX_DATAERR,
 				 "dataset %s is damaged or has an unsupported type", path)
 		       : 0;
 }
@@ -133,13 +133,13 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 		return -1;
 	h5_forget_errors(f);
 	if (H5Lexists(f->id, path, H5P_DEFAULT) > 0) {
-		if (f->whole) /* its checksum would have to be forgotten */
-			return h5_bad(f, e, EX_DATAERR, "there are two of %s", path);
+		if (f->whole) /* (its checksum would have to be subtracted) */
+			return h5_error(f, e, EX_DATAERR, "%s is written twice", path);
 		if (H5Ldelete(f->id, path, H5P_DEFAULT) < 0)
-			return h5_unwritten(f, e, "%s", path);
+			return h5_write_error(f, e, "%s", path);
 	}
 	hid_t space = H5Screate_simple(ndim, n, NULL);
-	hid_t how = h5_how(H5P_DATASET_CREATE);
+	hid_t how = h5_properties(H5P_DATASET_CREATE);
 	if (blocks) {
 		H5Pset_layout(how, H5D_CONTIGUOUS);
 		H5Pset_alloc_time(how, H5D_ALLOC_TIME_EARLY);
@@ -149,23 +149,23 @@ hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	H5Pclose(how);
 	H5Sclose(space);
 	if (d < 0)
-		h5_unwritten(f, e, "%s", path);
+		h5_write_error(f, e, "%s", path);
 	else if (blocks && f->whole)
 		f->written += h5_dataset_sum(path, type, ndim, dims, NULL);
 	return d;
 }
 
-static int put(struct h5 *f, const char *path, hid_t on_disk, hid_t native, int ndim,
-	const int64_t *dims, const void *data, struct err *e)
+static int put_dataset(struct h5 *f, const char *path, hid_t on_disk, hid_t native,
+	int ndim, const int64_t *dims, const void *data, struct err *e)
 {
 	hid_t d = h5_create_dataset(f, path, on_disk, ndim, dims, false, e);
 	if (d < 0)
 		return -1;
 	errno = 0;
 	int rc = H5Dwrite(d, native, H5S_ALL, H5S_ALL, H5P_DEFAULT, data) < 0;
-	/* A small dataset is in HDF5's memory until here. */
+	/* a small dataset is in HDF5's memory until it is closed */
 	if (H5Dclose(d) < 0 || rc)
-		return h5_unwritten(f, e, "%s", path);
+		return h5_write_error(f, e, "%s", path);
 	if (f->whole)
 		f->written += h5_dataset_sum(path, on_disk, ndim, dims, data ? data : "");
 	return 0;
@@ -174,14 +174,14 @@ static int put(struct h5 *f, const char *path, hid_t on_disk, hid_t native, int 
 int h5_put(struct h5 *f, const char *path, enum h5_type t, int ndim, const int64_t *dims,
 	const void *data, struct err *e)
 {
-	return put(f, path, h5_on_disk(t), h5_native(t), ndim, dims, data, e);
+	return put_dataset(f, path, h5_on_disk(t), h5_native(t), ndim, dims, data, e);
 }
 
-/* A text is a scalar string of fixed length, so that h5dump and h5py show it as a string. */
+/* Writes a scalar string of fixed length, which h5dump and h5py show as a string. */
 int h5_put_text(struct h5 *f, const char *path, const char *text, struct err *e)
 {
 	hid_t type = h5_text_type(strlen(text));
-	int rc = put(f, path, type, type, 0, NULL, text, e);
+	int rc = put_dataset(f, path, type, type, 0, NULL, text, e);
 	H5Tclose(type);
 	return rc;
 }
@@ -196,7 +196,7 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 	int rc = read_info(f, d, &info);
 	if (rc || info.type != t || (n >= 0 && info.n != n) || info.n > max ||
 		(info.n && info.offset < 0)) {
-		rc = h5_bad(f, e, EX_DATAERR,
+		rc = h5_error(f, e, EX_DATAERR,
 			"dataset %s has the wrong type or size, or is not contiguous",
 			path);
 	} else {
@@ -205,7 +205,7 @@ int h5_get(struct h5 *f, const char *path, enum h5_type t, int64_t n, int64_t ma
 				      *data) < 0) {
 			free(*data);
 			*data = NULL;
-			rc = h5_bad(
+			rc = h5_error(
 				f, e, EX_DATAERR, "dataset %s could not be read", path);
 		}
 		if (n_read)
@@ -234,5 +234,5 @@ int h5_get_text(struct h5 *f, const char *path, struct str *out, struct err *e)
 	free(text);
 	H5Tclose(type);
 	H5Dclose(d);
-	return rc ? h5_bad(f, e, EX_DATAERR, "%s is not readable text", path) : 0;
+	return rc ? h5_error(f, e, EX_DATAERR, "%s is not readable text", path) : 0;
 }

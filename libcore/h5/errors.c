@@ -1,5 +1,5 @@
-/* Errors of HDF5 that do not mean that the file is damaged: no memory, and calls of the operating system
- * that failed. HDF5 (1.10) returns one code for all errors, so its stack of errors is read. */
+/* Errors of HDF5 that do not mean that the file is damaged: no memory, and failed system calls.
+ * HDF5 (1.10) returns one code for all errors, so this reads its error stack. */
 #include "h5/h5_internal.h"
 
 #include <errno.h>
@@ -10,8 +10,8 @@ static struct {
 	struct h5 *file; /* NULL: a file is being opened */
 } noted;
 
-/* Returns the errno value in an error of HDF5's driver for files, as "file read failed: ..., filename =
- * 'x.h5', ..., errno = 5, error message = ..."; 0: it has none. The name may have any text. */
+/* Returns the errno value, or 0, in an error of HDF5's file driver, such as "file read failed: ...,
+ * filename = 'x.h5', ..., errno = 5, error message = ...". The file name may have any text. */
 static int errno_of(const H5E_error2_t *error)
 {
 	static const char before[] = "errno = ";
@@ -21,7 +21,9 @@ static int errno_of(const H5E_error2_t *error)
 	for (const char *p = error->desc; (p = strstr(p, before)); p++)
 		at = p;
 	int why = at ? atoi(at + strlen(before)) : 0;
-	return why == EINVAL ? 0 : why; /* an offset or a length that no file has */
+	return why == EINVAL
+		       ? 0
+		       : why; /* EINVAL: an invalid offset or length in a damaged file */
 }
 
 static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
@@ -41,7 +43,7 @@ static herr_t note_one(unsigned n, const H5E_error2_t *error, void *with)
 static herr_t note_error(hid_t stack, void *with)
 {
 	noted.no_memory |=
-		errno == ENOMEM; /* its own list of errors may have none either */
+		errno == ENOMEM; /* there may be no memory for the stack either */
 	herr_t rc = H5Ewalk2(stack, H5E_WALK_UPWARD, note_one, with);
 	noted.ever_no_memory |= noted.no_memory;
 	return rc;

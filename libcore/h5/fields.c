@@ -7,7 +7,7 @@
 
 enum { MAX_TEXT = 1 << 20 };
 
-/* Its value is about to be replaced. */
+/* Subtracts the checksum of an attribute that is about to be replaced. */
 static int forget_attribute(
 	struct h5 *f, hid_t old, hid_t type, const char *path, const char *name)
 {
@@ -21,8 +21,8 @@ static int forget_attribute(
 	return 0;
 }
 
-/* An attribute is written where it is, unless its type changes: what is deleted leaves room in the file that has no
- * checksum. */
+/* Opens or creates an attribute. It is deleted only if its type changes, because deleting leaves
+ * a gap without a checksum in the file. */
 static hid_t open_or_create(struct h5 *f, hid_t object, const char *path,
 	const char *name, hid_t type, hid_t space)
 {
@@ -39,7 +39,7 @@ static hid_t open_or_create(struct h5 *f, hid_t object, const char *path,
 	return H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
 }
 
-/* The seal, too, is an attribute; it is not part of what it seals. */
+/* Writes an attribute. (The seal is an attribute too, but not part of its own sum.) */
 static int write_one(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *a, const void *value)
 {
@@ -102,14 +102,14 @@ static int make_group(struct h5 *f, const char *path, struct err *e)
 {
 	if (h5_has(f, path))
 		return 0;
-	hid_t how = h5_how(H5P_GROUP_CREATE);
+	hid_t how = h5_properties(H5P_GROUP_CREATE);
 	if (f->n_links > H5_MAX_COMPACT)
 		H5Pset_link_phase_change(how, 0, 0);
 	errno = 0;
 	hid_t g = H5Gcreate2(f->id, path, H5P_DEFAULT, how, H5P_DEFAULT);
 	H5Pclose(how);
 	if (g < 0 || H5Gclose(g) < 0)
-		return h5_unwritten(f, e, "group %s", path);
+		return h5_write_error(f, e, "group %s", path);
 	return 0;
 }
 
@@ -118,7 +118,8 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 	char part[sizeof(f->group)];
 	size_t n = (size_t)(strrchr(path, '/') - path);
 	if (n >= sizeof(part))
-		return h5_bad(f, e, EX_DATAERR, "a path of %zu characters", n);
+		return h5_error(
+			f, e, EX_DATAERR, "a path of %zu characters is too long", n);
 	if (strlen(f->group) == n && !memcmp(f->group, path, n))
 		return 0;
 	for (size_t i = 1; i <= n; i++) {
@@ -141,7 +142,7 @@ int h5_object_write(struct h5 *f, hid_t object, const char *path,
 	for (const struct h5_field *a = table; a->name; a++)
 		if (object < 0 ||
 			write_one(f, object, path, a, (const char *)from + a->offset))
-			return h5_unwritten(f, e, "attribute %s of %s", a->name, path);
+			return h5_write_error(f, e, "attribute %s of %s", a->name, path);
 	return 0;
 }
 
@@ -153,7 +154,7 @@ int h5_object_read(struct h5 *f, hid_t object, const char *path,
 		if (a->optional && H5Aexists(object, a->name) <= 0)
 			continue;
 		if (read_one(object, a, (char *)to + a->offset))
-			return h5_bad(f, e, EX_DATAERR,
+			return h5_error(f, e, EX_DATAERR,
 				"attribute %s of %s is missing or not of type %s",
 				a->name, path, h5_type_name(a->type));
 	}
@@ -170,7 +171,7 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
 	int rc = h5_object_write(f, object, path, table, from, e);
 	if (object >= 0 && H5Oclose(object) < 0 && !rc)
-		rc = h5_unwritten(f, e, "%s", path);
+		rc = h5_write_error(f, e, "%s", path);
 	return rc;
 }
 
@@ -180,7 +181,7 @@ int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
 	h5_forget_errors(f);
 	hid_t object = H5Oopen(f->id, path, H5P_DEFAULT);
 	if (object < 0)
-		return h5_bad(f, e, EX_DATAERR, "%s is missing", path);
+		return h5_error(f, e, EX_DATAERR, "%s is missing", path);
 	int rc = h5_object_read(f, object, path, table, to, e);
 	H5Oclose(object);
 	return rc;
@@ -232,15 +233,16 @@ int h5_check_format(
 	struct format have = {0};
 	if (h5_fields_read(f, "/", table, &have, e)) {
 		free(have.format);
-		return h5_bad(f, e, EX_DATAERR, "not a %s file", format);
+		return h5_error(f, e, EX_DATAERR, "not a %s file", format);
 	}
 	int rc = 0;
 	if (strcmp(have.format, format))
-		rc = h5_bad(f, e, EX_DATAERR, "a %.40s file instead of a %s file",
+		rc = h5_error(f, e, EX_DATAERR, "a %.40s file instead of a %s file",
 			have.format, format);
 	else if (have.version < 1 || have.version > newest_version)
-		rc = h5_bad(f, e, EX_DATAERR,
-			"version %lld of the %s format; this program reads 1 to %lld",
+		rc = h5_error(f, e, EX_DATAERR,
+			"version %lld of the %s format is not supported; "
+			"this program reads 1 to %lld",
 			(long long)have.version, format, (long long)newest_version);
 	free(have.format);
 	return rc;

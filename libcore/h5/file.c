@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* HDF5 sets its type identifiers when it starts, so the table has their addresses. */
+/* The table has addresses of type identifiers, because HDF5 sets them when it starts. */
 static const struct {
 	size_t bytes;
 	const char *name;
@@ -62,7 +62,7 @@ int h5_type_of(hid_t type)
 	return H5Tget_class(type) == H5T_STRING ? H5_TEXT : -1;
 }
 
-int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
+int h5_error(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 {
 	char what[512];
 	va_list ap;
@@ -74,7 +74,7 @@ int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	return err_set(e, code, "%s: %s", f->path, what);
 }
 
-hid_t h5_how(hid_t class)
+hid_t h5_properties(hid_t class)
 {
 	hid_t list = H5Pcreate(class);
 	H5Pset_obj_track_times(list, false);
@@ -84,8 +84,8 @@ hid_t h5_how(hid_t class)
 	return list;
 }
 
-/* Files get their names when they are complete, so no program reads one that is being written, and
- * file locks, which fail on some network file systems, are not needed. */
+/* Starts HDF5 without file locks, which fail on some network file systems. They are not needed: a
+ * file gets its name when it is complete, so no program reads a file that is being written. */
 static void library_begin(void)
 {
 	static bool begun;
@@ -94,14 +94,14 @@ static void library_begin(void)
 	begun = true;
 	setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
 	/* At exit HDF5 (1.10) would close files again that could not be closed on a full disk, and
-	 * crash; so all files are closed explicitly. HDF5's constants also initialise the library,
-	 * so none may be used before this. */
+	 * crash, so all files are closed explicitly. HDF5's constants also initialize the library,
+	 * so they must not be used before this. */
 	H5dont_atexit();
 	H5open();
 	h5_watch_errors();
 }
 
-int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
+int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...)
 {
 	char what[400];
 	int why = f->failure ? f->failure : errno;
@@ -109,7 +109,7 @@ int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof(what), fmt, ap);
 	va_end(ap);
-	return h5_bad(f, e, EX_IOERR, "%s%s%s could not be written",
+	return h5_error(f, e, EX_IOERR, "%s%s%s could not be written",
 		why ? strerror(why) : "", why ? ": " : "", what);
 }
 
@@ -122,7 +122,7 @@ static struct h5 *wrap(hid_t id, const char *path, const char *name)
 	return f;
 }
 
-/* Without blocks of metadata and of small datasets, whose ends stay unused. */
+/* Returns access properties without blocks of metadata and small data, which have unused ends. */
 static hid_t access_list(void)
 {
 	hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
@@ -133,14 +133,14 @@ static hid_t access_list(void)
 	return fapl;
 }
 
-/* HDF5 follows links, and somebody else may put one where this program has made its file: a file
- * that is written is opened here, and HDF5 gets the open one. */
+/* A file to write, opened here and passed to HDF5 by its descriptor. HDF5 itself would follow a
+ * link that another user may have put in its place. */
 struct own_file {
 	int fd;
 	char path[32];
 };
 
-/* The path for HDF5; NULL with errno set. */
+/* Opens the file. Returns the path for HDF5; NULL with errno set. */
 static const char *open_own(struct own_file *o, const char *path, int flags)
 {
 	o->fd = file_open_plain(path, O_RDWR | flags);
@@ -171,7 +171,7 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
 	close_own(&own);
 	H5Pclose(fapl);
 	if (id < 0 && !size_bytes && !why)
-		return err_set(e, EX_IOERR, "%s: cannot be opened again", name);
+		return err_set(e, EX_IOERR, "%s: cannot be reopened", name);
 	if (id < 0 && why)
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(why));
 	if (id < 0)
@@ -182,7 +182,7 @@ int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_b
 	return 0;
 }
 
-/* A file that is opened for writing was written by this program, so it is not probed. */
+/* Opens an existing file. A file to be written was created by this program, so it is not probed. */
 static int open_old(
 	struct h5 **f, const char *path, const char *name, bool write, struct err *e)
 {
@@ -205,7 +205,7 @@ static int open_old(
 static int open_new(struct h5 **f, const char *path, const char *name, struct err *e)
 {
 	hid_t fapl = access_list();
-	hid_t how = h5_how(H5P_FILE_CREATE);
+	hid_t how = h5_properties(H5P_FILE_CREATE);
 	struct own_file own;
 	h5_forget_errors(NULL);
 	const char *at = open_own(&own, path, O_CREAT);
@@ -268,10 +268,10 @@ int h5_close(struct h5 *f, struct err *e)
 	h5_forget_errors(f);
 	int rc = H5Fclose(f->id) < 0 ? -1 : 0;
 	if (rc)
-		h5_bad(f, e, EX_IOERR, "%s",
+		h5_error(f, e, EX_IOERR, "%s",
 			errno ? strerror(errno) : "could not be closed");
-	else if (f->failure) /* perhaps as if something were missing */
-		rc = h5_bad(f, e, EX_IOERR, "%s", strerror(f->failure));
+	else if (f->failure) /* the reader may have taken it for a missing object */
+		rc = h5_error(f, e, EX_IOERR, "%s", strerror(f->failure));
 	h5_stop_watching(f);
 	free(f->path);
 	free(f->file);

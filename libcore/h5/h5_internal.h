@@ -11,72 +11,72 @@ struct h5 {
 	char *path;	    /* its name in messages */
 	int64_t size_bytes; /* of the file, if it was opened for reading; else 0 */
 	int64_t n_links;    /* h5_expect_links() */
-	bool sealed;	    /* h5_probe() has found its seal right */
-	/* While a file is written, the sum of the checksums of all attributes and datasets, made of
-	 * the values in memory, and the same from the beginning of the file? */
+	bool sealed;	    /* h5_probe() has checked its seal */
+	/* While a file is written: the sum of the checksums of all attributes and datasets,
+	 * computed from the values in memory. */
 	uint64_t written;
-	bool whole;
-	char *file; /* its name in the file system */
-	int failure; /* errno of a call of the operating system in HDF5 that failed; 0: none did */
-	char group[256]; /* the last one that h5_make_groups() made or found */
+	bool whole;	 /* `written` covers the file from its beginning */
+	char *file;	 /* its name in the file system */
+	int failure;	 /* errno of a system call in HDF5 that failed; or 0 */
+	char group[256]; /* the last group that h5_make_groups() made or found */
 };
 
 /* Opens an existing file, without h5_probe(). size_bytes: 0 for writing. */
 int h5_open_at(struct h5 **f, const char *path, const char *name, int64_t size_bytes,
 	struct err *e);
-/* Checks in a child process that HDF5 survives reading the file, once per file; *sealed: its seal is
+/* Checks in a child process, once per file, that HDF5 survives reading it. *sealed: its seal is
  * right. 0, or -1 with *e. */
 int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
 	struct err *e);
-/* h5_check_seal(), which calls `visit` with each object, after it has seen that the file is large enough
- * for what the object contains. */
+/* Checks the seal, and calls `visit` with each object, once the file is known to be large enough
+ * for the object's contents. */
 typedef void h5_visit_fn(struct h5 *f, hid_t object, const char *path);
 int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e);
-/* Is the file of that path still the one of *st, unchanged? */
+/* Returns true if the file at the path is still the file of *st, unchanged. */
 bool h5_unchanged(const char *path, const struct stat *st);
 /* errors.c: errors of HDF5 that do not mean that the file is damaged. */
 /* Makes HDF5 report its errors to errors.c. */
 void h5_watch_errors(void);
-/* Begins a call of HDF5 for f, or with NULL one that opens a file, and clears errno. A lack of memory is noted for this
- * call, and a failure of the operating system for the file, until h5_stop_watching(). */
+/* Begins a call of HDF5 for f (NULL: it opens a file), and clears errno. A lack of memory is noted
+ * for this call, and a failed system call for the file, until h5_stop_watching(). */
 void h5_forget_errors(struct h5 *f);
 void h5_stop_watching(const struct h5 *f);
-/* The errno value of a failure in f, or with NULL in the file that is being opened; 0: none. */
+/* Returns the errno value of a failure in f (NULL: the file that is being opened), or 0. */
 int h5_failure(const struct h5 *f);
-bool h5_had_no_memory(void);	  /* ever, in this process */
+bool h5_had_no_memory(void); /* returns true after any lack of memory in this process */
 hid_t h5_native(enum h5_type t);  /* in memory */
 hid_t h5_on_disk(enum h5_type t); /* little-endian */
 hid_t h5_text_type(size_t n);	  /* of n bytes; the caller calls H5Tclose() */
-/* The enum h5_type, or -1 for other types. */
+/* Returns the enum h5_type, or -1 for other types. */
 int h5_type_of(hid_t type);
-/* A property list of a class (H5P_FILE_CREATE ...): without times, so that equal contents give
- * equal bytes, and with up to H5_MAX_COMPACT attributes and links in the object header, which has a
- * checksum. (HDF5's dense storage, an index, has padding without one. But a header of many links is
- * slow, and slower still when it becomes an index.) The caller calls H5Pclose(). */
+/* Returns a property list of a class (H5P_FILE_CREATE ...): no times, so that equal contents give
+ * equal bytes, and up to H5_MAX_COMPACT attributes and links in the object header, which has a
+ * checksum. (HDF5's dense storage, an index, has padding without a checksum. But a header with many
+ * links is slow, and even slower when it is converted to an index.) The caller calls H5Pclose(). */
 enum { H5_MAX_COMPACT = 255 };
-hid_t h5_how(hid_t class);
-/* Checksums of one attribute and one dataset, of which a file's is the sum: so the order does not matter,
- * and a value that is replaced is subtracted. `data` is as on disk; NULL: a dataset with block checksums. */
+hid_t h5_properties(hid_t class);
+/* Return the checksum of an attribute or a dataset. A file's checksum is their sum: order does not
+ * matter, and a replaced value is subtracted. `data`: as on disk; NULL: with block checksums. */
 uint64_t h5_attribute_sum(
 	const char *path, const char *name, hid_t type, const void *data);
 uint64_t h5_dataset_sum(
 	const char *path, hid_t type, int ndim, const int64_t *dims, const void *data);
 /* Reads an attribute as it is on disk; the caller frees *data. */
 int h5_attribute_get(hid_t attribute, hid_t type, void **data);
-/* Sets the error "FILE: errno's words: what could not be written". Returns -1. */
-int h5_unwritten(const struct h5 *f, struct err *e, const char *fmt, ...) PRINTF(3, 4);
+/* Sets the error "FILE: text of errno: OBJECT could not be written". Returns -1. */
+int h5_write_error(const struct h5 *f, struct err *e, const char *fmt, ...) PRINTF(3, 4);
 /* Sets the error "FILE: message", since HDF5's messages are for programmers. Returns -1. */
-int h5_bad(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
+int h5_error(const struct h5 *f, struct err *e, int code, const char *fmt, ...)
 	PRINTF(4, 5);
-/* Creates a dataset and the groups above it; an existing one of that name is replaced. `blocks`: its
- * bytes are allocated at once and not written. -1: with *e set. */
+/* Creates a dataset and the groups above it, or replaces an existing one. `blocks`: its bytes are
+ * allocated at once and not written. -1: with *e set. */
 hid_t h5_create_dataset(struct h5 *f, const char *path, hid_t type, int ndim,
 	const int64_t *dims, bool blocks, struct err *e);
 /* Opens a dataset; the caller calls H5Dclose(). -1: with *e set. */
 hid_t h5_open_dataset(struct h5 *f, const char *path, struct err *e);
 /* Creates the groups above `path`. */
 int h5_make_groups(struct h5 *f, const char *path, struct err *e);
-/* The fields of an object that is open; `path` is for messages. */
+/* Write and read the fields of an open object; `path` is for messages. */
 int h5_object_write(struct h5 *f, hid_t object, const char *path,
 	const struct h5_field *table, const void *from, struct err *e);
 int h5_object_read(struct h5 *f, hid_t object, const char *path,

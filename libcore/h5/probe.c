@@ -3,9 +3,9 @@
  *
  * HDF5 (1.10) trusts the metadata of a file: a malicious file can make it read invalid addresses,
  * loop forever, or allocate all memory. So a child process with resource limits first makes every
- * call that a reader will make. A file that kills the child is refused; otherwise the parent makes
- * the same calls. Fuzzing (tests/fuzz/fuzz_shard.c and others) found files that crash HDF5, and files
- * that it never ends reading, although all of their checksums are right.
+ * call that a reader will make. A file that kills the child is rejected; otherwise the parent makes
+ * the same calls. Fuzzing (tests/fuzz/fuzz_shard.c and others) found files with correct checksums
+ * that crash HDF5 or make it loop.
  */
 #include "h5/h5_internal.h"
 
@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 enum { CPU_SECONDS = 10, WALL_SECONDS = 120, MEMORY_MIB = 1024 };
-enum { MOST_BYTES = 1 << 28 };
-/* Exit codes of the child; others come from HDF5. SEALED: and the checksum of the metadata is right.
- * TOO_LITTLE: there was no memory, but less was allowed than any file may need. FAILURE + errno: the
- * operating system could not read the file. */
+enum { MAX_BYTES = 1 << 28 };
+/* Exit codes of the child; other codes come from HDF5. SEALED: no harm, and the metadata checksum
+ * is right. TOO_LITTLE: no memory, but the limit is lower than a harmless file may need. FAILURE
+ * + errno: the operating system could not read the file. */
 enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5, FAILURE = 100 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
@@ -72,13 +72,13 @@ static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 		return;
 	if (info.type == H5_TEXT)
 		h5_get_text(f, path, &text, &e);
-	else if (info.n * (int64_t)h5_type_bytes(info.type) <= MOST_BYTES &&
+	else if (info.n * (int64_t)h5_type_bytes(info.type) <= MAX_BYTES &&
 		 !h5_get(f, path, info.type, -1, INT64_MAX, &data, NULL, &e))
 		free(data);
 }
 
-/* All calls of readers, for one object. */
-static void touch(struct h5 *f, hid_t object, const char *path)
+/* Makes all calls of readers for one object. */
+static void touch_object(struct h5 *f, hid_t object, const char *path)
 {
 	scoped_strs names = {0};
 	struct err e;
@@ -90,9 +90,9 @@ static void touch(struct h5 *f, hid_t object, const char *path)
 		h5_list(f, path, &names, &e);
 }
 
-/* As readers do, checks the format first and the checksum of the metadata next, which bounds depth and
- * bytes of what it visits. Returns the exit code. */
-static int look(const char *path, const char *name, int64_t size_bytes)
+/* Checks the format and then, like readers, the checksum of the metadata, which bounds depth and
+ * bytes of visited objects. Returns the exit code. */
+static int probe_file(const char *path, const char *name, int64_t size_bytes)
 {
 	static const struct h5_field format[] = {
 		{"format", H5_TEXT, 0, false, NULL}, {0}};
@@ -102,7 +102,7 @@ static int look(const char *path, const char *name, int64_t size_bytes)
 	if (h5_open_at(&f, path, name, size_bytes, &e))
 		return h5_failure(NULL) ? FAILURE + h5_failure(NULL) : NO_HARM;
 	bool sealed = !h5_fields_read(f, "/", format, &text, &e) &&
-		      !h5_check_seal_visiting(f, touch, &e);
+		      !h5_check_seal_visiting(f, touch_object, &e);
 	int failure = f->failure;
 	h5_close(f, &e);
 	return failure ? FAILURE + failure : sealed ? SEALED : NO_HARM;
@@ -110,17 +110,17 @@ static int look(const char *path, const char *name, int64_t size_bytes)
 
 /* ---- the child: limits ----------------------------------------------------------- */
 
-/* A smaller limit that was set before stays. */
-static void limit(int what, rlim_t most)
+/* Lowers a resource limit. */
+static void lower_limit(int what, rlim_t max)
 {
 	struct rlimit l;
-	if (getrlimit(what, &l) || (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= most))
+	if (getrlimit(what, &l) || (l.rlim_cur != RLIM_INFINITY && l.rlim_cur <= max))
 		return;
-	l.rlim_cur = most;
+	l.rlim_cur = max;
 	setrlimit(what, &l);
 }
 
-/* What this process has, and what any file may need. */
+/* Returns the memory of this process plus the maximum that a file may need. */
 static rlim_t enough_memory(void)
 {
 	char text[64] = "";
@@ -139,9 +139,8 @@ static bool memory_is_scarce(void)
 	       l.rlim_cur <= enough_memory();
 }
 
-/* Signals are for the parent, so the child ignores them. The parent's handlers for faults do not
- * apply to the child. */
-static void own_signals(void)
+/* Ignores signals that are meant for the parent, and resets the parent's handlers of faults. */
+static void reset_signals(void)
 {
 	static const int for_parent[] = {
 		SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE};
@@ -154,9 +153,8 @@ static void own_signals(void)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
-/* Discards messages of the C library, and output that the parent has buffered, which would be
- * written twice. */
-static void own_files(int no_memory_code)
+/* Discards the C library's messages, and the parent's buffered output, or it is written twice. */
+static void discard_output(int no_memory_code)
 {
 	int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
 	dup2(fd, STDOUT_FILENO);
@@ -164,29 +162,29 @@ static void own_files(int no_memory_code)
 	die_silently(no_memory_code);
 }
 
-static _Noreturn void child(
+static _Noreturn void run_child(
 	int report, const char *path, const char *name, int64_t size_bytes)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	prctl(PR_SET_DUMPABLE, 0); /* no core file */
-	own_signals();
+	reset_signals();
 	char scarce = memory_is_scarce() ? TOO_LITTLE : NO_MEMORY;
 	if (enough_memory())
-		limit(RLIMIT_AS, enough_memory());
-	own_files(scarce);
-	limit(RLIMIT_CORE, 0);
-	limit(RLIMIT_CPU, CPU_SECONDS);
+		lower_limit(RLIMIT_AS, enough_memory());
+	discard_output(scarce);
+	lower_limit(RLIMIT_CORE, 0);
+	lower_limit(RLIMIT_CPU, CPU_SECONDS);
 	alarm(WALL_SECONDS);
 	h5_watch_errors();
-	int seen = look(path, name, size_bytes);
-	unsigned char code = (unsigned char)(h5_had_no_memory() ? scarce : seen);
+	int result = probe_file(path, name, size_bytes);
+	unsigned char code = (unsigned char)(h5_had_no_memory() ? scarce : result);
 	_exit(write(report, &code, 1) == 1 ? code : EX_IOERR);
 }
 
 /* ---- the parent ------------------------------------------------------------------ */
 
-/* Files that passed the check and have not changed since. A file that was changed within the last
- * second is not recorded, because it may change again and keep its times. */
+/* Files that passed the check and have not changed since. A file that changed within the last
+ * second is not recorded, because it may change again without new times. */
 static struct seen {
 	dev_t device;
 	ino_t inode;
@@ -237,29 +235,29 @@ bool h5_unchanged(const char *path, const struct stat *st)
 	return same_file(&x, &y);
 }
 
-/* Another process killed the child, or the file server did not answer: the file may be intact. */
-static bool no_fault_of_the_file(int sig)
+/* Returns true if another process killed the child, or a file server did not answer. */
+static bool was_interrupted(int sig)
 {
 	return sig == SIGKILL || sig == SIGALRM || sig == SIGSTOP || sig == SIGTERM;
 }
 
-static int harm(const char *name, bool ended, int status, struct err *e)
+/* Sets the error of a file that harmed the child. */
+static int report_harm(const char *name, bool ended, int status, struct err *e)
 {
 	int sig = ended && WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-	if (no_fault_of_the_file(sig))
+	if (was_interrupted(sig))
 		return err_set(e, EX_IOERR,
-			"%s: could not be checked: the checking process was killed by "
+			"%s: cannot be checked: the checking process was killed by "
 			"signal %d",
 			name, sig);
 	if (sig == SIGXCPU)
 		return err_set(e, EX_DATAERR, "%s: damaged: HDF5 %s loops on it", name,
 			h5_version());
-	/* (libraries may crash where they get no memory) */
+	/* (libraries may crash if they get no memory) */
 	int code = ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 	if (code == TOO_LITTLE || (code != NO_MEMORY && memory_is_scarce()))
 		return err_set(e, EX_IOERR,
-			"%s: %s, as the program may use so little: "
-			"raise the limit (ulimit -v)",
+			"%s: %s; raise the limit of the program's memory (ulimit -v)",
 			name, strerror(ENOMEM));
 	if (code == NO_MEMORY)
 		return err_set(e, EX_DATAERR,
@@ -269,8 +267,9 @@ static int harm(const char *name, bool ended, int status, struct err *e)
 		h5_version(), sig ? "signal" : "code", sig ? sig : code);
 }
 
-/* Reads the child's report and waits for it; if SIGCHLD is ignored, there is no exit status. */
-static int wait_for(pid_t pid, int report, const char *name, bool *sealed, struct err *e)
+/* Reads the child's report and waits for it. (There is no exit status if SIGCHLD is ignored.) */
+static int wait_for_child(
+	pid_t pid, int report, const char *name, bool *sealed, struct err *e)
 {
 	unsigned char code = 0;
 	int status = 0;
@@ -286,10 +285,10 @@ static int wait_for(pid_t pid, int report, const char *name, bool *sealed, struc
 		return err_set(e, EX_IOERR, "%s: %s", name, strerror(code - FAILURE));
 	if (n == 1) /* the report is the exit code */
 		ended = pid, status = code << 8;
-	return harm(name, ended == pid, status, e);
+	return report_harm(name, ended == pid, status, e);
 }
 
-/* If no child can be created the file is not checked: most files are harmless. */
+/* Does not check the file if no child can be created: most files are harmless. */
 int h5_probe(const char *path, const char *name, const struct stat *st, bool *sealed,
 	struct err *e)
 {
@@ -303,10 +302,10 @@ int h5_probe(const char *path, const char *name, const struct stat *st, bool *se
 	pthread_sigmask(SIG_BLOCK, &all, &old);
 	pid_t pid = fork();
 	if (pid == 0)
-		child(ends[1], path, name, st->st_size);
+		run_child(ends[1], path, name, st->st_size);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	close(ends[1]);
-	int rc = pid < 0 ? 0 : wait_for(pid, ends[0], name, sealed, e);
+	int rc = pid < 0 ? 0 : wait_for_child(pid, ends[0], name, sealed, e);
 	close(ends[0]);
 	if (!rc && pid > 0)
 		note_seen(st, *sealed, now);

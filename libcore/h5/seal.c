@@ -1,7 +1,7 @@
 /* The seal: the checksum of everything in a file except datasets with block checksums. */
 #include "h5/h5_internal.h"
 
-/* The smallest numbers of bytes that a link and an attribute take in a file. */
+/* The minimum sizes of a link and of an attribute in a file. */
 enum { LINK_BYTES = 32, ATTRIBUTE_BYTES = 24 };
 enum { MAX_DEPTH = 8, MAX_BYTES = 1 << 28 };
 
@@ -13,11 +13,11 @@ static const struct h5_field seal_fields[] = {
 struct walk {
 	struct h5 *f;
 	struct hash_state *h;
-	/* Remaining budget in bytes: the file size at first. It bounds the work for a small file
+	/* Remaining budget in bytes, initially the file size. It bounds the work for a small file
 	 * with many links to one object, or with datasets that take no space. */
 	int64_t left;
 	h5_visit_fn *visit; /* or NULL */
-	bool sums;	    /* add to `found` */
+	bool sums;	    /* computes `found` */
 	uint64_t found;	    /* the sum of the checksums of attributes and datasets */
 	struct err *e;
 };
@@ -50,7 +50,7 @@ static void add_type(struct walk *w, hid_t type)
 	hash_add(w->h, &kind, sizeof(kind));
 }
 
-/* A path from the root, with or without the first slash. */
+/* Returns the hash of a path from the root, with or without the first slash. */
 static uint64_t path_sum(const char *path, uint64_t seed)
 {
 	path += *path == '/';
@@ -91,10 +91,9 @@ int h5_attribute_get(hid_t attribute, hid_t type, void **data)
 	return -1;
 }
 
-/* Of an object that is at `path`. */
 struct attributes {
 	struct walk *w;
-	const char *path;
+	const char *path; /* of the object */
 };
 
 static herr_t add_attribute(
@@ -131,18 +130,18 @@ static herr_t add_attribute(
 	return rc;
 }
 
-/* (One by one they cost the square of their number.) */
+/* (Reading attributes by index would take quadratic time.) */
 static int add_attributes(struct walk *w, hid_t object, const char *path)
 {
-	struct attributes of = {w, path};
+	struct attributes all = {w, path};
 	hsize_t at = 0;
-	return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, &at, add_attribute, &of) <
+	return H5Aiterate2(object, H5_INDEX_NAME, H5_ITER_INC, &at, add_attribute, &all) <
 			       0
 		       ? -1
 		       : 0;
 }
 
-/* With the contents, unless they have block checksums. */
+/* Adds a dataset, with its contents unless they have block checksums. */
 static int add_dataset(struct walk *w, hid_t d, const char *path)
 {
 	struct h5_info info;
@@ -187,8 +186,8 @@ static int walk_object(struct walk *w, const char *path, int depth)
 	if (!rc && kind == H5I_GROUP)
 		rc = walk_group(w, path, depth);
 	if (rc && !w->e->code)
-		h5_bad(w->f, w->e, EX_DATAERR,
-			"%s is damaged, of an unsupported kind, or not contiguous", path);
+		h5_error(w->f, w->e, EX_DATAERR,
+			"%s is damaged, not supported, or not contiguous", path);
 	return rc;
 }
 
@@ -217,22 +216,22 @@ struct sealed {
 static int seal_of(struct h5 *f, int64_t budget, h5_visit_fn *visit, struct sealed *out,
 	struct err *e)
 {
-	struct err said = {0};
+	struct err error = {0};
 	h5_forget_errors(f);
 	struct walk w = {.f = f,
 		.h = hash_open(),
 		.left = budget,
 		.visit = visit,
 		.sums = f->whole,
-		.e = &said};
+		.e = &error};
 	int rc = walk_object(&w, "/", 0);
 	*out = (struct sealed){hash_close(w.h), w.found};
 	if (rc)
-		*e = said;
+		*e = error;
 	return rc;
 }
 
-/* While a file is written, what cannot be read of it was not written. */
+/* Writes the seal. If a part of the new file cannot be read, it was not written: EX_IOERR. */
 static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
 {
 	struct sealed have;
@@ -241,8 +240,8 @@ static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
 		return -1;
 	}
 	if (f->whole && have.found != f->written)
-		return h5_bad(f, e, EX_IOERR,
-			"the file does not have what was written to it: the disk or "
+		return h5_error(f, e, EX_IOERR,
+			"the file differs from the values written to it: the disk or "
 			"another program has changed it");
 	*seal = have.seal;
 	int rc = h5_fields_write(f, "/", seal_fields, seal, e);
@@ -250,7 +249,7 @@ static int seal_new(struct h5 *f, uint64_t *seal, struct err *e)
 	return rc;
 }
 
-/* HDF5 has closed the file, so this reads what the file has, and nothing of HDF5's memory. */
+/* Reads the seal again. HDF5 has closed the file, so nothing comes from HDF5's memory. */
 static int check_finished(
 	const char *file, const char *name, uint64_t seal, struct err *e)
 {
@@ -262,9 +261,7 @@ static int check_finished(
 		return err_errno(e, name);
 	if (!st.st_size)
 		return err_set(e, EX_IOERR,
-			"%s: nothing of what was written is in the file, which is "
-			"discarded",
-			name);
+			"%s: the file is empty after writing, and is discarded", name);
 	if (h5_open_at(&f, file, name, st.st_size, e)) {
 		e->code = EX_IOERR;
 		return -1;
@@ -274,8 +271,8 @@ static int check_finished(
 	if (rc)
 		e->code = EX_IOERR;
 	else if (stored != seal || have.seal != seal)
-		rc = h5_bad(f, e, EX_IOERR,
-			"what was written is not what is in the file, which is "
+		rc = h5_error(f, e, EX_IOERR,
+			"the file differs from the values written to it, and is "
 			"discarded");
 	return h5_end(f, rc, e);
 }
@@ -298,8 +295,8 @@ int h5_check_seal_visiting(struct h5 *f, h5_visit_fn *visit, struct err *e)
 		seal_of(f, budget, visit, &have, e))
 		return -1;
 	if (have.seal != want)
-		return h5_bad(f, e, EX_DATAERR,
-			"the checksum of the metadata does not match: the file is "
+		return h5_error(f, e, EX_DATAERR,
+			"the checksum of the metadata does not match; the file is "
 			"damaged");
 	return 0;
 }

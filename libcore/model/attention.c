@@ -1,13 +1,13 @@
 /*
  * The attention sublayer: Wo attention(q, k, v), with q, k, v = Wq h, Wk h, Wv h. Wq, Wk, Wv are
- * column-parallel (a slice has whole heads), Wo is row-parallel. Keys and values of other chunks are
- * from the ring of parallel/context.c.
+ * column-parallel (a slice has whole heads), Wo is row-parallel. Keys and values of remote chunks
+ * come from the ring of parallel/context.c.
  */
 #include "model/block.h"
 
-/* Column-parallel tensors; gradients of queries, keys, values and the heads' output, a buffer of the
- * attention kernels, and gradients of the norms of queries and keys. Activations: block.h. */
-enum { Q, K, V };
+enum { Q, K, V }; /* column-parallel tensors */
+/* Gradients of queries, keys, values and the heads' output, a buffer of the attention kernels, and
+ * gradients of normalized queries and keys. Activations: block.h. */
 enum { DQ, DK, DV, DOUT, DELTA, DQN, DKN };
 
 static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
@@ -58,7 +58,7 @@ static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *
 	grads[DQ].type = grads[DK].type = act_type(p);
 }
 
-/* The gradients of the queries and keys of attention: of the norms, if there are any. */
+/* Return the gradients of the queries and keys that attention uses: after their norms, if any. */
 static struct mat grad_q(const struct sublayer_grads *g)
 {
 	return g->m[DQN].rows ? g->m[DQN] : g->m[DQ];
@@ -69,7 +69,7 @@ static struct mat grad_k(const struct sublayer_grads *g)
 	return g->m[DKN].rows ? g->m[DKN] : g->m[DK];
 }
 
-static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
+static struct attn attn_shape(const struct pass *p, struct at at, int k_chunk)
 {
 	int64_t len;
 	struct attn a = {
@@ -90,7 +90,7 @@ static struct attn shape_of(const struct pass *p, struct at at, int k_chunk)
 	return a;
 }
 
-/* Begins the exchange of keys and values, and with g of their gradients, between ranks. */
+/* Begins the exchange of keys and values (with g: and their gradients) between ranks. */
 static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_acts *a,
 	const struct sublayer_grads *g)
 {
@@ -106,12 +106,12 @@ static void begin_exchange(struct pass *p, struct ring *ring, struct sublayer_ac
 /* Rounds a sum over chunks, unless it is complete. */
 static void round_between(struct pass *p, const struct ring *r, struct mat sum)
 {
-	sum.amax = NULL; /* it is not complete */
+	sum.amax = NULL; /* of a partial sum */
 	if (p->c.cp_rounds && !ring_last(r))
 		p->d->k->round(p->d, sum, sum, DT_BF16, 1);
 }
 
-/* Rotary positions, in place; sign -1: their backward. */
+/* Applies rotary positions, in place; sign -1: their backward. */
 static void rotate(struct pass *p, struct mat x, struct at at, float sign)
 {
 	struct mat rope = mat(p->rope, p->m->c.context, p->m->head_dim);
@@ -122,8 +122,8 @@ static void rotate(struct pass *p, struct mat x, struct at at, float sign)
 		linear_round(p, x);
 }
 
-/* The queries or keys of attention from those of the matmul, unless these were kept. */
-static void position(
+/* Normalizes and rotates queries or keys from the matmul. `from` is empty if they were kept. */
+static void norm_and_rotate(
 	struct pass *p, const struct sub *x, struct at at, int i, struct mat from)
 {
 	struct mat to = from;
@@ -136,8 +136,8 @@ static void position(
 	show(p, i == Q ? "attention.wq" : "attention.wk", OF_SLICE, at, to);
 }
 
-/* From their gradients to those of the results of the matmul; `dy` may be columns of another matrix. */
-static void position_backward(
+/* Computes the gradient dy of the matmul's result. `dy` may be columns of a larger matrix. */
+static void norm_and_rotate_backward(
 	struct pass *p, const struct sub *x, struct at at, int i, struct mat dy)
 {
 	const struct tensor *norm = x->t->in_norm[i];
@@ -149,7 +149,7 @@ static void position_backward(
 			param(p, norm, 0), (float)p->m->c.norm_eps);
 }
 
-/* The leaves of the weights of these norms: all slices use them, each for its heads. */
+/* Computes leaves of the query and key norms, which all slices use, each for its heads. */
 static void leaves(struct pass *p, const struct sub *x, struct at at)
 {
 	for (int i = Q; i <= K && x->t->in_norm[i]; i++) {
@@ -170,8 +170,8 @@ static void enter(
 {
 	struct linear l[SUBLAYER_INPUTS];
 	linear_enter(p, at, h, l, sub_linears(p, x, at, &x->a->m[ENTER_OUT], l));
-	position(p, x, at, Q, l[Q].y);
-	position(p, x, at, K, l[K].y);
+	norm_and_rotate(p, x, at, Q, l[Q].y);
+	norm_and_rotate(p, x, at, K, l[K].y);
 	show(p, "attention.wv", OF_SLICE, at, l[V].y);
 }
 
@@ -180,7 +180,7 @@ static void attend(
 {
 	for (; at.chunk < p->cp.local; at.chunk++) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
-		struct attn shape = shape_of(p, at, kc);
+		struct attn shape = attn_shape(p, at, kc);
 		struct mat o = part_of(p, a->m[ATT_O], at);
 		p->d->k->attn_fwd(p->d, &shape, o, part_of(p, a->m[ATT_MAX], at).p,
 			part_of(p, a->m[ATT_SUM], at).p, part_of(p, att_q(a), at),
@@ -224,10 +224,10 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 	struct sublayer_grads *g, struct ring *ring)
 {
 	int last = p->cp.local - 1, s = at.slice;
-	/* The last query chunk comes first, so that its keys' gradients are sent on early. */
+	/* the last query chunk comes first, so that the gradients of its keys are sent early */
 	for (at.chunk = last; at.chunk >= 0; at.chunk--) {
 		int kc = ring_keys_for(ring, p->cp.first + at.chunk);
-		struct attn shape = shape_of(p, at, kc);
+		struct attn shape = attn_shape(p, at, kc);
 		struct mat dq = part_of(p, grad_q(g), at);
 		struct mat dk = ring_at(ring, RING_DK, s, kc);
 		struct mat dv = ring_at(ring, RING_DV, s, kc);
@@ -247,7 +247,7 @@ static void attend_backward(struct pass *p, struct at at, struct sublayer_acts *
 	}
 }
 
-/* From DOUT to the gradients of queries, keys and values. */
+/* Computes the gradients of queries, keys and values from DOUT. */
 static void inner_backward(struct pass *p, const struct sub *x)
 {
 	struct ring ring = ring_begin(&p->cp);
@@ -259,8 +259,8 @@ static void inner_backward(struct pass *p, const struct sub *x)
 	ring_end(&ring);
 }
 
-/* Shows a gradient that may be columns of another matrix, in a copy. Its memory is planned without an
- * observer, too, since one may come later. */
+/* Passes a gradient that may be columns of a larger matrix to the observer, as a copy. A plan
+ * includes the copy even without an observer, since it may be set later. */
 static void show_columns(struct pass *p, const char *name, struct at at, struct mat dx)
 {
 	struct arena *scratch = p->d->scratch;
@@ -280,8 +280,8 @@ static void enter_backward(
 {
 	struct linear l[SUBLAYER_INPUTS];
 	int n = sub_linears(p, x, at, x->g->m, l);
-	position_backward(p, x, at, Q, l[Q].y);
-	position_backward(p, x, at, K, l[K].y);
+	norm_and_rotate_backward(p, x, at, Q, l[Q].y);
+	norm_and_rotate_backward(p, x, at, K, l[K].y);
 	for (int i = 0; i < n; i++)
 		linear_amax(p, l[i].y);
 	show_columns(p, "attention.wq", at, l[Q].y);

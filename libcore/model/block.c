@@ -1,7 +1,6 @@
 /*
  * A block: forward and backward of its two sublayers. The norm before a sublayer, the all-gather,
- * the sum over slices, dropout and the residual are the same for all sublayers; block.h declares the
- * rest.
+ * the sum over slices, dropout and the residual are common to all sublayers; see block.h.
  */
 #include "model/block.h"
 
@@ -57,12 +56,13 @@ static struct sizes sizes_of(const struct pass *p, int i)
 	return z;
 }
 
-/* Sizes: a matrix of a sublayer, and of the residual stream. */
+/* Returns the shape of a matrix of a sublayer, without memory. */
 static struct mat size_of(const struct pass *p, const struct mat_size *z)
 {
 	return mat_typed(NULL, p->tp.local * p->cp.local * p->rows, z->cols, z->type);
 }
 
+/* Returns the shape of this rank's residual stream, without memory. */
 static struct mat stream_size(const struct pass *p, enum dtype type)
 {
 	return mat_typed(NULL, p->cp.local * p->stream_rows, p->m->c.dim, type);
@@ -73,15 +73,15 @@ static struct mat take(struct arena *a, struct mat size)
 	return size.cols ? mat_take(a, size.rows, size.cols, size.type) : no_mat();
 }
 
-/* How a block's activations are allocated. Those that are recomputed share one buffer. */
+/* How activations are allocated. The recomputed activations of all blocks share one buffer. */
 struct allocation {
-	bool shared; /* allocates the shared buffers; else those of a block */
-	bool casts; /* keeps only the casts of what selective recomputation would not keep */
+	bool shared; /* allocates the shared buffers; else the kept activations of a block */
+	bool casts; /* keeps only the casts of activations that selective recomputation drops */
 	enum recompute recompute;
 	struct arena *arena;
 };
 
-/* `until`: the highest degree of recomputation at which the matrix is kept. */
+/* Allocates a matrix, if `o` includes it. `until`: the highest recomputation that keeps it. */
 static void alloc_act(
 	const struct allocation *o, enum recompute until, struct mat *to, struct mat size)
 {
@@ -137,7 +137,7 @@ void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block
 		linear_alloc_casts(p, layer, operands, ARRAY_LEN(operands), casts, micro);
 }
 
-/* The gradient of a sublayer's output. */
+/* Allocates the gradient of a sublayer's output. */
 static struct mat take_output_grad(const struct pass *p, struct arena *a)
 {
 	return mat_take(a, p->cp.local * p->rows, p->m->c.dim, act_type(p));
@@ -152,12 +152,12 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest)
 		return g;
 	g.copy = take_output_grad(p, a);
 	g.sums = mat_take(a, (int64_t)p->cp.local * p->tp.local, p->m->c.dim, DT_F32);
-	/* if any block is float8, the middle one is */
+	/* (if any block is float8, the middle one is) */
 	linear_amax_begin(p, linear_alloc_casts(p, p->m->c.layers / 2, copy, 1, true, a));
 	return g;
 }
 
-/* The gradients of the outputs of enter(). */
+/* Allocates the gradients of the outputs of enter() as columns of one matrix. */
 static void take_joined(
 	const struct pass *p, const struct sub *x, const struct sizes *z, struct arena *a)
 {
@@ -172,13 +172,13 @@ static void take_joined(
 	}
 }
 
-/* Is the gradient of the sublayer's input the result of one matmul? */
+/* Returns true if one matmul computes the gradient of the sublayer's input. */
 static bool is_one_matmul(const struct sub *x)
 {
 	return !x->t->in[1] || x->g->m[0].stride;
 }
 
-/* The gradients that a sublayer keeps; that of its output may be the norms' copy. */
+/* Allocates the gradients that a sublayer keeps. `copy`: from a norm, replaces g->d. */
 static void alloc_grads(
 	const struct pass *p, const struct sub *x, struct mat copy, struct arena *a)
 {
@@ -194,7 +194,7 @@ static void alloc_grads(
 		if (z.grads[j].scratch || !z.grads[j].cols || g->m[j].p)
 			continue;
 		g->m[j] = take(a, size_of(p, &z.grads[j]));
-		if (j < SUBLAYER_INPUTS) /* those of others are no operands of matmuls */
+		if (j < SUBLAYER_INPUTS) /* the other ones are not matmul operands */
 			operands[n++] = &g->m[j];
 	}
 	/* the sum of several matmuls is fp32 */
@@ -223,7 +223,7 @@ void block_alloc_grads(
 
 /* ---- forward --------------------------------------------------------------------- */
 
-/* The norm, unless it is `normed` already; and with `matmuls` the column-parallel matmuls. */
+/* Computes the norm, unless `normed` already, and with `matmuls` the column-parallel matmuls. */
 static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls)
 {
 	for (int c = 0; c < p->cp.local; c++) {
@@ -240,7 +240,7 @@ static void enter(struct pass *p, const struct sub *x, bool normed, bool matmuls
 	}
 }
 
-/* Writes y, and the norm of the sublayer `next`, unless that is NULL. */
+/* Computes y, and the norm of sublayer `next` unless it is NULL. */
 static void leave(
 	struct pass *p, const struct sub *x, struct mat y, const struct sub *next)
 {
@@ -272,7 +272,7 @@ static void inner(struct pass *p, const struct sub *x)
 		x->f->inner(p, x);
 }
 
-/* `again`: what was not kept. */
+/* Computes both sublayers; `again`: only activations that were not kept. */
 static void compute_sublayers(struct pass *p, int64_t layer, struct block_acts *b,
 	const struct mat *y, bool again)
 {
@@ -304,13 +304,13 @@ void block_forward(
 }
 
 /* Recomputes the activations that were not kept. The gradient of the input alone does not need the
- * results of norms and activation functions. */
+ * results of norms and activation functions, which selective recomputation drops. */
 static void recompute(
 	struct pass *p, int64_t layer, struct block_acts *b, bool for_weights)
 {
 	enum recompute how = pass_recomputes(p, layer);
 	const struct observer *observer = p->observer;
-	p->observer = NULL; /* it has seen these results */
+	p->observer = NULL; /* the forward has passed these results */
 	if (how > RECOMPUTE_SELECTIVE)
 		compute_sublayers(p, layer, b, NULL, true);
 	for (int i = 0; how == RECOMPUTE_SELECTIVE && for_weights && i < SUBLAYERS; i++) {
@@ -324,7 +324,7 @@ static void recompute(
 
 /* ---- backward -------------------------------------------------------------------- */
 
-/* From dx, the gradient of the sublayer's output, to the gradients of the results of enter(). */
+/* Computes the gradients of the results of enter() from dx, the sublayer's output gradient. */
 static void inner_backward(
 	struct pass *p, const struct sub *x, struct mat dx, bool copied)
 {
@@ -345,7 +345,7 @@ static void inner_backward(
 	arena_reset(p->d->scratch, mark);
 }
 
-/* The leaves of one chunk: weights and biases, without the norm's. */
+/* Computes the leaves of one chunk, except the norm's. */
 static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat sums)
 {
 	struct at at = {x->layer, 0, c};
@@ -361,7 +361,7 @@ static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat
 	}
 }
 
-/* The outputs of a norm's backward for the preceding sublayer, if that is on this stage. */
+/* Returns the outputs of a norm's backward for the preceding sublayer, if it is on this stage. */
 static struct norm_grad copy_for_preceding(
 	const struct pass *p, const struct sub *x, const struct grad_copy *copy)
 {
@@ -373,7 +373,7 @@ static struct norm_grad copy_for_preceding(
 		.copy_bias = p->m->blocks[layer].sub[!x->i].bias};
 }
 
-/* From the gradients of the results of enter() to dx, that of the residual stream. */
+/* Adds to dx, the gradient of the residual stream, from the gradients of the results of enter(). */
 static void enter_backward(struct pass *p, const struct sub *x, struct mat dx,
 	bool leaves, struct grad_copy *copy)
 {

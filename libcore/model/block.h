@@ -1,4 +1,4 @@
-/* A block: two sublayers, each of which is a table of functions in a file of its own. */
+/* A block: two sublayers. A sublayer is a table of functions in a separate file. */
 #pragma once
 
 #include "model/linear.h"
@@ -17,7 +17,7 @@ enum tile {
 };
 
 struct tensor_row {
-	const char *name;   /* without the prefix "layers.N." of a block's tensors */
+	const char *name;   /* without the prefix "layers.N." */
 	int64_t rows, cols; /* cols 0: a vector */
 	enum tp_split tp_split;
 	enum {
@@ -32,7 +32,7 @@ struct tensor_row {
 	bool present;	    /* false: this model does not have the tensor */
 	struct tensor **to; /* receives the pointer to the tensor */
 	enum tile tile;
-	int64_t heads; /* key/value heads: the largest number of slices; 0: no limit */
+	int64_t heads; /* key/value heads, the maximum number of slices; 0: no limit */
 };
 
 void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, size_t n);
@@ -46,8 +46,8 @@ struct mat_size {
 	bool scratch; /* a gradient that only leave_backward and inner_backward need */
 };
 
-/* Indices in sublayer_acts.m: the output of inner(), which is the input of the row-parallel matmul,
- * and the first output of enter(). In sublayer_grads.m, gradients of the outputs of enter() are first. */
+/* Indices in sublayer_acts.m: the output of inner(), which is the input of the row-parallel
+ * matmul, and the first output of enter(). sublayer_grads.m begins with enter()'s gradients. */
 enum { INNER_OUT, ENTER_OUT };
 
 /* A sublayer of a block in a pass. */
@@ -58,7 +58,7 @@ struct sub {
 	struct sublayer_grads *g; /* NULL in the forward */
 	int64_t layer;
 	int i;	    /* ATTENTION or FFN */
-	bool again; /* recomputes: enter() leaves outputs alone that were kept */
+	bool again; /* recomputes: enter() does not write outputs that were kept */
 };
 
 /*
@@ -66,27 +66,27 @@ struct sub {
  *   y = x + dropout(bias + the sum over slices of out inner(in norm(x))),
  * with column-parallel matmuls `in` and a row-parallel one `out` (struct sublayer_tensors).
  * A sublayer implements enter() (the matmuls `in`), inner() and the backwards; block.c computes the
- * rest. Functions with a gather or a sum are called for each slice and chunk, inner() once for all.
- * The gather is in progress: rows are used as they arrive.
+ * rest. Functions with a gather or a sum are called for each slice and chunk, inner() once in all.
+ * The gather is still in progress: rows are used as they arrive.
  */
 struct sublayer {
 	const char *norm, *out; /* names in messages: the norm, the row-parallel matmul */
 	enum drop_site drop;
-	/* Gradients of the outputs of enter() are columns of one matrix, if linear_joins() agrees. */
+	/* Makes gradients of the outputs of enter() columns of one matrix, if linear_joins(). */
 	bool joins;
-	/* The highest degree of recomputation at which m[j] is kept. */
-	enum recompute until[SUBLAYER_MATS];
+	enum recompute
+		until[SUBLAYER_MATS]; /* the highest recomputation that keeps m[j] */
 	void (*tensors)(struct model *m, int64_t layer, struct sublayer_tensors *t);
-	/* Sets the sizes of sublayer_acts.m and sublayer_grads.m, which are 0 before. */
+	/* Sets the sizes of sublayer_acts.m and sublayer_grads.m, initially 0. */
 	void (*sizes)(
 		const struct pass *p, struct mat_size *acts, struct mat_size *grads);
 	void (*enter)(
 		struct pass *, const struct sub *, struct at, struct slice_gather *);
-	void (*inner)(struct pass *, const struct sub *); /* to m[INNER_OUT] */
-	/* The leaves of other weights than `in` and `out`; NULL: there are none. */
+	void (*inner)(struct pass *, const struct sub *); /* writes m[INNER_OUT] */
+	/* Computes the leaves of weights other than `in` and `out`; or NULL. */
 	void (*leaves)(struct pass *, const struct sub *, struct at);
-	/* From the gradient of the sum to that of m[INNER_OUT]; to those of the outputs of enter();
-	 * to the gradient of the norm. */
+	/* Compute the gradient of m[INNER_OUT] from the sum's; then the gradients of the outputs of
+	 * enter(); then the norm's. */
 	void (*leave_backward)(
 		struct pass *, const struct sub *, struct at, struct slice_gather *);
 	void (*inner_backward)(struct pass *, const struct sub *);
@@ -94,27 +94,27 @@ struct sublayer {
 		struct pass *, const struct sub *, struct at, struct slice_sum *);
 };
 
-/* The column-parallel matmuls; `m`: the matrices of their outputs, or of the gradients of these; y of
- * an output that is left alone is empty. Returns their number. */
+/* Sets the column-parallel matmuls; `m`: their outputs, or the gradients of the outputs. An
+ * output that is not to be written has an empty y. Returns their number. */
 int sub_linears(const struct pass *p, const struct sub *x, struct at at,
 	const struct mat *m, struct linear l[SUBLAYER_INPUTS]);
 
-/* Allocates the activations that a block keeps; or those that it does not, which all blocks share. x: a
- * buffer for the input of any block if it is kept in fewer bits. */
+/* Allocates the activations that a block keeps. x: buffer of all blocks for 16-bit inputs. */
 void block_alloc(const struct pass *p, int64_t layer, struct mat x, struct block_acts *b,
 	struct arena *micro);
+/* Allocates the activations that blocks do not keep; all blocks share them. */
 void block_alloc_shared(const struct pass *p, struct block_acts *b, struct arena *micro);
 void block_alloc_grads(
 	const struct pass *p, int64_t layer, struct block_grads *g, struct arena *a);
-/* The input, from what is kept of it, unless it is fp32; `narrow`: keeps it first. */
+/* Restores a block's input from 16 bits, if it is kept so; `narrow`: rounds and keeps it first. */
 void block_input(struct pass *p, struct block_acts *b, bool narrow);
-/* y: the residual stream; NULL: computes only the activations for the backward. */
+/* Runs a forward. y: the block's output; NULL: computes only the activations for the backward. */
 void block_forward(
 	struct pass *p, int64_t layer, struct block_acts *b, const struct mat *y);
-/* dx: from the gradient of the block's output to that of its input. */
+/* Runs a backward. dx: the gradient of the output, replaced by the gradient of the input. */
 void block_backward(struct pass *p, int64_t layer, struct block_acts *b, struct mat dx,
 	struct grad_copy *copy);
-/* The same in two parts. */
+/* Run a backward in two parts: gradient of the input, then gradients of the weights. */
 void block_backward_x(struct pass *p, int64_t layer, struct block_acts *b,
 	struct block_grads *g, struct mat dx);
 void block_backward_w(
@@ -125,10 +125,10 @@ struct grad_copy block_copy(struct pass *p, int64_t lowest);
 
 /* ---- attention.c ---------------------------------------------------------------------- */
 
-/* The activations: the heads' output, queries, keys, values, the state of the softmax, and with qk_norm
- * the norms of queries and keys. */
+/* Activations: output of the heads, queries, keys, values, state of the softmax, and (with qk_norm)
+ * normalized queries and keys. */
 enum { ATT_O = INNER_OUT, ATT_Q, ATT_K, ATT_V, ATT_MAX, ATT_SUM, ATT_QN, ATT_KN };
-/* The queries and keys of attention. */
+/* Return the queries and keys that attention uses. */
 static inline struct mat att_q(const struct sublayer_acts *a)
 {
 	return a->m[ATT_QN].rows ? a->m[ATT_QN] : a->m[ATT_Q];
@@ -139,5 +139,5 @@ static inline struct mat att_k(const struct sublayer_acts *a)
 	return a->m[ATT_KN].rows ? a->m[ATT_KN] : a->m[ATT_K];
 }
 
-/* pass_ops.attend of training. */
+/* The default of pass_ops.attend. */
 void attend_chunks(struct pass *p, int64_t layer, struct sublayer_acts *a);

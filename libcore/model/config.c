@@ -1,4 +1,4 @@
-/* From options to shapes, and the tensor table. */
+/* Resolves options to shapes, and makes the tensor table. */
 #include "model/block.h"
 
 #include <math.h>
@@ -49,7 +49,7 @@ static int check_divisible(
 		(long long)n, by_what, (long long)by);
 }
 
-/* Sizes in bytes, of parameters with all their state, must fit int64_t. */
+/* Rejects models with parameters and state of more bytes than int64_t holds. */
 static int check_size(const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
@@ -59,22 +59,20 @@ static int check_size(const struct model *m, struct err *e)
 		   dim * (2 * (double)m->padded_vocab + (double)c->context);
 	if (n < 0x1p56)
 		return 0;
-	return err_set(
-		e, EX_USAGE, "a model of %.3g parameters, which no machine holds", n);
+	return err_set(e, EX_USAGE, "%.3g parameters: the model is too large", n);
 }
 
-/* Each slice has several key/value heads, or several slices share one. */
+/* Checks that each slice has whole key/value heads, or several slices share one. */
 static int check_kv_heads(const struct model *m, struct err *e)
 {
 	if (m->c.kv_heads % m->tp == 0 || m->tp % m->c.kv_heads == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"of kv-heads (%lld) and virtual tp (%d), one must be a multiple of the "
-		"other",
+		"kv-heads (%lld) must be a multiple or a divisor of virtual tp (%d)",
 		(long long)m->c.kv_heads, m->tp);
 }
 
-static int check(struct model *m, struct err *e)
+static int check_shapes(struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
 	if ((!c->head_dim && check_divisible(c->dim, c->heads, "dim", "heads", e)) ||
@@ -88,21 +86,20 @@ static int check(struct model *m, struct err *e)
 		return -1;
 	if (m->arch->rope && m->head_dim % 2)
 		return err_set(e, EX_USAGE,
-			"heads of %lld channels: rotary positions need pairs",
+			"heads of %lld channels: rotary positions need an even number",
 			(long long)m->head_dim);
 	if (c->nope_every && !m->arch->rope)
-		return err_set(e, EX_USAGE,
-			"nope-every: arch %s has no rotary positions that layers could go without",
+		return err_set(e, EX_USAGE, "nope-every: arch %s has no rotary positions",
 			arch_names[c->arch]);
 	if (c->rotary % 2 || c->rotary > m->head_dim || (c->rotary && c->qk_norm))
 		return err_set(e, EX_USAGE,
-			"rotary-channels: %lld of heads of %lld channels; it must be even, and "
-			"all of them with qk-norm",
+			"rotary-channels (%lld) must be even and at most the channels of a head "
+			"(%lld), and equal to them with qk-norm",
 			(long long)c->rotary, (long long)m->head_dim);
 	if (c->rope_scaling == ROPE_YARN && c->rope_slow >= c->rope_fast)
 		return err_set(e, EX_USAGE,
-			"rope-slow (%g) must be below rope-fast (%g): pairs of channels between "
-			"them are interpolated",
+			"rope-slow (%g) must be below rope-fast (%g): frequencies between them "
+			"are interpolated",
 			c->rope_slow, c->rope_fast);
 	if (c->rope_scaling == ROPE_LLAMA3 && c->rope_low >= c->rope_high)
 		return err_set(e, EX_USAGE,
@@ -115,7 +112,7 @@ static int check(struct model *m, struct err *e)
 	return check_size(m, e);
 }
 
-static bool decide(int choice, bool by_arch)
+static bool resolve_choice(int choice, bool by_arch)
 {
 	return choice == BY_ARCH ? by_arch : choice == YES;
 }
@@ -128,7 +125,7 @@ bool layer_has_window(const struct model_config *c, int64_t layer)
 	return c->window && layer >= c->window_from && nth == (c->window_skip < 0);
 }
 
-static bool says(const struct model_config *c, const bool *has)
+static bool windows_match(const struct model_config *c, const bool *has)
 {
 	int64_t l = 0;
 	while (l < c->layers && has[l] == layer_has_window(c, l))
@@ -149,26 +146,25 @@ bool config_set_windows(struct model_config *c, const bool *has)
 	for (full = from; full < c->layers && has[full]; full++)
 		continue;
 	try.window_from = from;
-	/* a layer without a window after one that has it is the Nth, or a multiple */
+	/* the first layer without a window, after layers with one, is the Nth or a multiple */
 	for (int64_t n = full < c->layers ? 2 : 0; n <= full + 1; n++) {
 		if (n && (full + 1) % n)
 			continue;
 		try.window_skip = n;
-		if (says(&try, has))
+		if (windows_match(&try, has))
 			break;
 	}
-	if (!says(&try,
-		    has)) { /* or the first with one is the Nth, and so are all others */
+	if (!windows_match(&try, has)) { /* or every Nth layer has a window */
 		try.window_from = 0;
 		try.window_skip = -(from + 1);
 	}
-	if (!says(&try, has))
+	if (!windows_match(&try, has))
 		return false;
 	*c = try;
 	return true;
 }
 
-/* Several options may say the same of all layers. */
+/* Makes the window options canonical: different options may mean the same layers. */
 static void simplify_windows(struct model_config *c)
 {
 	scoped_ptr bool *has = xcalloc((size_t)max64(1, c->layers), sizeof(*has));
@@ -201,22 +197,22 @@ static int resolve(struct model *m, int64_t vocab, struct err *e)
 	m->bias = c->bias == BIAS_BY_ARCH ? m->arch->bias : c->bias == BIAS_ALL;
 	m->out_bias = m->bias || c->bias == BIAS_ATTENTION;
 	m->qkv_bias = m->out_bias || c->bias == BIAS_QKV;
-	m->tie = decide(c->tie, m->arch->tie);
+	m->tie = resolve_choice(c->tie, m->arch->tie);
 	m->head_dim = c->head_dim ? c->head_dim : c->heads ? c->dim / c->heads : 0;
 	c->rotary = c->rotary == m->head_dim ? 0 : c->rotary;
 	int64_t multiple = max64(1, c->vocab_multiple);
 	while (multiple % m->tp)
 		multiple += max64(1, c->vocab_multiple);
 	m->padded_vocab = round_up(c->vocab, multiple);
-	return check(m, e);
+	return check_shapes(m, e);
 }
 
 /* ---- the tensor table ------------------------------------------------------------ */
 
-/* The initial distribution of a weight. gpt2: projections into the residual stream have 0.02 /
- * sqrt(2 layers) (Radford et al. 2019). depth: torchtitan's, where they shrink with the depth of
- * their layer; torchtitan truncates at 2, which is a hundred standard deviations, and the output
- * layer at 3 standard deviations. llama: Hugging Face's, 0.02 for all. */
+/* Sets the initial distribution of a weight. gpt2: projections into the residual stream have std
+ * 0.02 / sqrt(2 layers) (Radford et al. 2019). depth: as in torchtitan, their std shrinks with
+ * the depth of the layer; torchtitan truncates at 2, which is a hundred standard deviations, and
+ * the output layer at 3 standard deviations. llama: as in Hugging Face, 0.02 for all. */
 static void set_init(const struct model *m, struct tensor *t, int kind, int64_t layer)
 {
 	double layers = (double)m->c.layers;
@@ -227,7 +223,7 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	} else if (m->c.init == INITC_GPT2 && kind == ROW_RESIDUAL) {
 		t->std = (float)(0.02 / sqrt(2 * layers));
 	} else if (m->c.init == INITC_DEPTH) {
-		/* A tied table has the scale of an output layer. */
+		/* a tied table has the scale of an output layer */
 		bool output = kind == ROW_OUTPUT || (m->tie && kind == ROW_EMBED &&
 							    t->tp_split == TP_SPLIT_ROWS);
 		t->init = output ? INIT_TRUNCATED : INIT_NORMAL;
@@ -240,8 +236,9 @@ static void set_init(const struct model *m, struct tensor *t, int kind, int64_t 
 	}
 }
 
-/* Counts the tensor; fills in its row if m->tensors is allocated. */
-static void add(struct model *m, const struct tensor_row *r, int unit, int64_t layer)
+/* Counts a tensor, and sets its row if m->tensors is allocated. */
+static void add_tensor(
+	struct model *m, const struct tensor_row *r, int unit, int64_t layer)
 {
 	int number = m->n_tensors++;
 	if (!m->tensors)
@@ -276,7 +273,7 @@ static void add_rows(
 {
 	for (size_t i = 0; i < n; i++)
 		if (rows[i].present)
-			add(m, &rows[i], unit, layer);
+			add_tensor(m, &rows[i], unit, layer);
 }
 
 void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, size_t n)
@@ -284,7 +281,7 @@ void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, 
 	add_rows(m, 1 + (int)layer, layer, rows, n);
 }
 
-static void add_all(struct model *m)
+static void add_tensors(struct model *m)
 {
 	int64_t dim = m->c.dim, vocab = m->padded_vocab;
 	bool norm_bias = m->bias && m->arch->norm == NORM_LAYER;
@@ -315,9 +312,9 @@ int model_init(
 	if (resolve(m, vocab, e))
 		return -1;
 	m->blocks = xcalloc((size_t)m->c.layers, sizeof(*m->blocks));
-	add_all(m);
+	add_tensors(m);
 	m->tensors = xcalloc((size_t)m->n_tensors, sizeof(*m->tensors));
-	add_all(m);
+	add_tensors(m);
 	if (m->tie) {
 		m->output = m->tokens;
 		m->tokens->uses = 2;

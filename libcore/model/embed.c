@@ -2,7 +2,7 @@
  * matmul with one-hot rows (Megatron-LM's VocabParallelEmbedding). */
 #include "model/layers.h"
 
-/* Of the rows of a chunk. */
+/* Passes one integer per row of a chunk to the observer. */
 static void show_ids(struct pass *p, const char *name, struct at at, int32_t *ids)
 {
 	struct mat x = {.p = ids, .rows = p->rows, .cols = 1};

@@ -1,12 +1,15 @@
 /*
- * The feed-forward sublayer: W2 act(W1 h), with SwiGLU W2 (silu(W1 h) * W3 h). W1 and W3 are
+ * The feed-forward sublayer: W2 act(W1 h), or with SwiGLU W2 (silu(W1 h) * W3 h). W1 and W3 are
  * column-parallel, W2 is row-parallel.
  */
 #include "model/block.h"
 
-/* Activations, y = act(a, b); gradients of a and b, the results of W1 and W3. */
-enum { Y = INNER_OUT, A = ENTER_OUT, B };
-enum { DA, DB };
+enum {
+	Y = INNER_OUT,
+	A = ENTER_OUT,
+	B
+};		 /* y = act(a, b): a and b are the results of W1 and W3 */
+enum { DA, DB }; /* gradients of a and b */
 
 static bool is_gated(const struct model *m)
 {
@@ -44,14 +47,14 @@ static void sizes(const struct pass *p, struct mat_size *acts, struct mat_size *
 		acts[B] = grads[DB] = acts[A];
 }
 
-/* Does the backward of W2 multiply by the derivative of the activation function? It does not depend
- * on recomputation. */
+/* Returns true if the backward of W2 multiplies by the derivative, recomputed or not. */
 static bool fuses_slope(const struct pass *p, int64_t layer)
 {
 	return p->m->act == ACT_GELU_TANH && linear_fuses(p, layer);
 }
 
-/* Does the matmul with W1 compute the activation function? Not if that is recomputed without it. */
+/* Returns true if the matmul with W1 computes the activation function. It does not if the
+ * function is recomputed without the matmul. */
 static bool fuses_gelu(const struct pass *p, int64_t layer)
 {
 	enum recompute how = pass_recomputes(p, layer);

@@ -1,5 +1,5 @@
-/* Gemma 2 (Gemma team 2024): RMSNorm of inputs and outputs of sublayers, whose weights begin at zero, GELU with a gate,
- * and scaled embeddings. Limits of scores and logits, and windows, are options. */
+/* Gemma 2 (Gemma team 2024): RMSNorm of inputs and outputs of sublayers, norm weights that start at
+ * zero, gated GELU, scaled embeddings. Soft caps of scores and logits and windows are options. */
 #include "model/model.h"
 
 static int64_t ffn_dim(int64_t dim)

@@ -1,5 +1,5 @@
-/* Gemma 3 (Gemma team 2025): Gemma 2 with RMSNorm of each head of queries and keys. The other theta of layers with a
- * window is an option. */
+/* Gemma 3 (Gemma team 2025): Gemma 2 with RMSNorm of each head of queries and keys. The separate
+ * theta of layers with a window is an option. */
 #include "model/model.h"
 
 static int64_t ffn_dim(int64_t dim)

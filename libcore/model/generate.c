@@ -1,15 +1,15 @@
 /*
- * Decoding: the forward of pass.c, a few rows at a time, with three other functions (pass_ops):
+ * Decoding: the forward of pass.c, a few rows at a time, with three functions replaced (pass_ops):
  * attention over the key/value cache, a matmul that computes each row separately, and a head that
  * returns the logits. A row's result does not depend on the other rows, so a step with the cache
- * has the bits of one that recomputes the whole window.
+ * has the same bits as a step that recomputes the whole window.
  */
 #include "model/generate.h"
 #include "model/block.h"
 
 #include <math.h>
 
-enum { MAX_ROWS = 64 }; /* of a forward */
+enum { MAX_ROWS = 64 }; /* per forward */
 
 struct candidate {
 	int64_t id;
@@ -20,16 +20,16 @@ struct decoder {
 	struct pass p;
 	struct acts acts;
 	bool cache;
-	uint32_t *ids; /* the window: [context] */
-	int64_t len,
-		first; /* tokens in the window; the first row of the current forward */
-	float *k, *v;  /* [layer][slice][context][kv width] */
-	float *logits, *host_logits;  /* of the next token, [vocab] */
-	struct candidate *candidates; /* room for decoder_draw(), [vocab] */
+	uint32_t *ids;		      /* [context]: the window */
+	int64_t len;		      /* tokens in the window */
+	int64_t first;		      /* the first row of the current forward */
+	float *k, *v;		      /* [layer][slice][context][kv width] */
+	float *logits, *host_logits;  /* [vocab], of the next token */
+	struct candidate *candidates; /* [vocab], buffer of decoder_draw() */
 	struct arena memory, scratch;
 };
 
-/* Called once to measure and once to allocate. All blocks share the activations of one. */
+/* Measures or allocates memory. All blocks share the activations of one block. */
 static void allocate(struct decoder *g, struct model *m, struct device *d,
 	struct store *store, struct mesh *mesh, struct arena *a)
 {
@@ -52,8 +52,8 @@ static void allocate(struct decoder *g, struct model *m, struct device *d,
 	g->logits = arena_floats(a, m->padded_vocab);
 }
 
-/* The scratch memory of layers and kernels: addends of sums over slices, the last norm, and the
- * attention scores of each thread. */
+/* Returns the scratch memory of layers and kernels: addends of sums over slices, the last norm, and
+ * the attention scores of each thread. */
 static size_t scratch_bytes(const struct pass *p)
 {
 	const struct model *m = p->m;
@@ -81,8 +81,8 @@ int64_t decoder_bytes(struct model *m, struct device *d)
 	return (int64_t)n_bytes;
 }
 
-/* Slice s of a layer's keys or values. */
-static struct mat cached(const struct pass *p, float *kv, int64_t layer, int s)
+/* Returns slice s of a layer's keys or values in the cache. */
+static struct mat cached_rows(const struct pass *p, float *kv, int64_t layer, int s)
 {
 	int64_t context = p->m->c.context, width = kv_width(p);
 	return mat(kv + (layer * p->tp.local + s) * context * width, context, width);
@@ -96,8 +96,8 @@ static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a
 	int64_t dim = p->m->head_dim;
 	for (int s = 0; s < p->tp.local; s++) {
 		const struct at at = {layer, s, 0};
-		struct mat keys = cached(p, g->k, layer, s);
-		struct mat values = cached(p, g->v, layer, s);
+		struct mat keys = cached_rows(p, g->k, layer, s);
+		struct mat values = cached_rows(p, g->v, layer, s);
 		k->copy(p->d, mat_rows(keys, g->first, p->rows),
 			part_of(p, att_k(a), at));
 		k->copy(p->d, mat_rows(values, g->first, p->rows),
@@ -108,7 +108,7 @@ static void attend_cached(struct pass *p, int64_t layer, struct sublayer_acts *a
 	}
 }
 
-/* The logits of the last row. */
+/* Computes the logits of the last row. */
 static void head_logits(struct pass *p, struct mat x, struct mat dx)
 {
 	struct decoder *g = p->ops.with;
@@ -169,7 +169,7 @@ void decoder_close(struct decoder *g)
 	free(g);
 }
 
-/* The forward of rows [first, first + n) of the window; `last`: with the head. */
+/* Runs the forward of rows [first, first + n) of the window; `last`: with the head. */
 static void forward_rows(struct decoder *g, int64_t first, int64_t n, bool last)
 {
 	struct pass *p = &g->p;
@@ -200,7 +200,7 @@ void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n)
 	d->scratch = &g->scratch;
 	while (n > 0) {
 		int64_t from = g->cache ? g->len : 0;
-		if (g->len == context) { /* forget the older half */
+		if (g->len == context) { /* drop the older half */
 			int64_t keep = context / 2;
 			memmove(g->ids, g->ids + g->len - keep,
 				(size_t)keep * sizeof(*g->ids));
@@ -230,11 +230,11 @@ static int by_probability(const void *a, const void *b)
 	return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Moves the k best of n candidates to the front, in descending order; their number. Sorting all would
- * take longer than a layer does. */
+/* Moves the k best of n candidates to the front, in descending order, and returns their number.
+ * Sorting all of them would take longer than a layer. */
 static int64_t best_candidates(struct candidate *c, int64_t n, int64_t k)
 {
-	struct candidate worst = {0, -1}; /* no other of the k best is worse */
+	struct candidate worst = {0, -1}; /* the worst of the k best so far */
 	int64_t kept = 0;
 	k = min64(k, n);
 	for (int64_t i = 0; i < n; i++) {
@@ -251,7 +251,7 @@ static int64_t best_candidates(struct candidate *c, int64_t n, int64_t k)
 	return min64(k, kept);
 }
 
-/* The number of candidates that top-k and top-p leave, of n in descending order. */
+/* Returns how many of n candidates, in descending order, top-p keeps. */
 static int64_t truncate_candidates(
 	const struct sampler *s, const struct candidate *c, int64_t n)
 {

@@ -12,16 +12,16 @@ struct sampler {
 };
 
 struct decoder;
-/* `cache`: keep keys and values; else each token recomputes the whole window, with equal bits.
- * Model, device and store stay the caller's. */
+/* Opens a decoder. `cache`: keeps keys and values; else each token recomputes the whole window,
+ * with equal bits. The caller keeps ownership of model, device and store. */
 struct decoder *decoder_open(
 	struct model *m, struct device *d, struct store *store, bool cache);
 void decoder_close(struct decoder *g);
 int64_t decoder_bytes(struct model *m, struct device *d); /* device memory on one rank */
 /* Appends tokens to the window. When the context is full, the older half is dropped. */
 void decoder_feed(struct decoder *g, const uint32_t *ids, int64_t n);
-/* Draws the next token, as random number `index` of stream `stream`. Does not feed it. */
+/* Draws the next token with random number `index` of a stream. Does not feed it. */
 int64_t decoder_draw(
 	struct decoder *g, const struct sampler *s, uint64_t stream, int64_t index);
-const float *decoder_logits(
-	const struct decoder *g); /* of the next token: [vocab], on the host */
+/* Returns the logits [vocab] of the next token, in host memory. */
+const float *decoder_logits(const struct decoder *g);

@@ -1,5 +1,5 @@
-/* GLM-4 (GLM team 2024, the models of April 2025): Llama with RMSNorm of inputs and outputs of sublayers, and biases of
- * queries, keys and values. That half of the channels are rotated is an option. */
+/* GLM-4 (GLM team 2024, the models of April 2025): Llama with RMSNorm of inputs and outputs of
+ * sublayers, and biases of queries, keys and values. Its rotary-channels are an option. */
 #include "model/model.h"
 
 static int64_t ffn_dim(int64_t dim)

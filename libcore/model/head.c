@@ -1,35 +1,35 @@
 /*
  * The head: final norm, output layer, cross-entropy. The backward of a band of rows follows its
- * forward at once, so that the logits of a whole micro-batch are never in memory. The output weight
- * is split by vocabulary.
+ * forward at once, so that the logits of a whole micro-batch are never in memory. The output
+ * weight is split by vocabulary.
  *
- * If its slices are gathered one by one (param_is_tiled()), a band is all rows: one pass over the
- * slices computes the statistics, and a second one the backward, which recomputes the logits. The
- * sums and their order are the same.
+ * If the slices of the weight are gathered one by one (param_is_tiled()), a band is all rows: one
+ * loop over the slices computes the statistics, and a second loop the backward, which recomputes
+ * the logits. The sums and their order are the same.
  */
 #include "model/linear.h"
 
-/* Rows whose logits are computed at once. A weight's leaf is accumulated over them, so this depends
- * on shapes and the kind of device only. */
+/* Returns the number of rows with logits in memory at once. The weight's leaf is accumulated over
+ * these blocks of rows, so the number depends on shapes and the kind of device only. */
 static int64_t logit_rows(const struct pass *p)
 {
 	int64_t rows = p->d->tile_bytes / (p->m->padded_vocab * dtype_bytes(act_type(p)));
 	return min64(p->rows, max64(16, rows / 16 * 16));
 }
 
-/* A band: rows whose loss is computed before their backward. */
+/* A band: rows that complete their loss before their backward. */
 struct band {
 	int chunk;
-	int64_t first, rows, step; /* logits are computed for `step` rows at once */
-	bool kept;		   /* logits of all slices are kept until the backward */
+	int64_t first, rows, step; /* computes logits of `step` rows at once */
+	bool kept;		   /* keeps logits of all slices until the backward */
 	const int32_t *targets;	   /* [rows] */
-	struct mat h;		   /* output rows of the final norm */
+	struct mat h;		   /* rows of the final norm's output */
 	char *logits;		   /* [local slice, or 1][step][vocabulary of a slice] */
 	struct xent_stats stats;   /* [slice][rows] */
 	float *lse, *loss;	   /* [rows] */
 };
 
-/* The logits of rows [i, i + step) of the band. */
+/* Returns the logits of rows [i, i + step) of the band. */
 static struct mat logits_of(const struct pass *p, const struct band *b, int s, int64_t i)
 {
 	int64_t cols = p->m->padded_vocab / p->tp.n, rows = min64(b->step, b->rows - i);
@@ -42,7 +42,7 @@ static int64_t first_token(const struct pass *p, int s)
 	return (p->tp.first + s) * (p->m->padded_vocab / p->tp.n);
 }
 
-/* The output layer is the second use of a tied table. */
+/* Returns the use of the output layer's weight: 1 for a tied table. */
 static int use_of_output(const struct pass *p)
 {
 	return p->m->output->uses - 1;
@@ -63,7 +63,7 @@ static void gather_stats(struct pass *p, const struct band *b)
 	comm_requests_free(&requests);
 }
 
-/* Rows of the band, from row `first` of it on. */
+/* Passes rows of the band, from its row `first` on, to the observer. */
 static void show_rows(struct pass *p, const struct band *b, const char *name,
 	enum extent extent, struct at at, struct mat x, int64_t first)
 {
@@ -79,20 +79,20 @@ static void count_loss(struct pass *p, const struct band *b)
 {
 	show_rows(p, b, "loss", OF_CHUNK, (struct at){p->m->c.layers, 0, b->chunk},
 		mat(b->loss, b->rows, 1), 0);
-	/* All ranks of the axis have the same loss: only the first adds it. */
+	/* all ranks of the axis have the same loss: only the first rank adds it */
 	int64_t counted = p->micro.counted * (p->rows / p->c.batch) - b->first;
 	if (p->tp.axis->rank == 0 && !p->micro.empty)
 		p->d->k->exact_sum(
 			p->d, p->loss, b->loss, max64(0, min64(counted, b->rows)));
 }
 
-/* If one slice is the whole vocabulary, one kernel computes the loss and the gradient of the logits. */
+/* Returns true if one kernel computes loss and logits' gradient: one slice has all logits. */
 static bool is_fused(const struct pass *p)
 {
 	return p->micro.train && p->tp.n == 1 && !p->c.plain_kernels;
 }
 
-/* An evaluation is of the plain loss. */
+/* Returns the loss terms; an evaluation computes the plain loss. */
 static struct xent_terms terms_of(const struct pass *p)
 {
 	return p->micro.train ? p->c.loss_terms : (struct xent_terms){0};

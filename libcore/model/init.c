@@ -1,4 +1,4 @@
-/* Initial parameters, from counter-based random numbers: any rank can compute any part. */
+/* Initial parameters from counter-based random numbers: any rank can compute any part. */
 #include "model/model.h"
 
 void init_rows(struct device *d, const struct tensor *t, uint64_t seed, int64_t first,

@@ -1,4 +1,4 @@
-/* Functions that all layers use: parameters by tile, norms, dropout, the residual stream. */
+/* Functions shared by all layers: parameters by tile, norms, dropout, the residual stream. */
 #include "model/linear.h"
 
 void show_result(struct pass *p, struct result r)
@@ -38,7 +38,7 @@ void show_parts(
 
 /* ---- parameters and their gradients ------------------------------------------------ */
 
-/* The number of the store's unit for a slice of a tile; -1: the tensor is not tiled. */
+/* Returns the store's unit for a slice of a tile; -1: the tensor is not tiled. */
 static int tile_of(const struct pass *p, const struct tensor *t, int s)
 {
 	return t->tile && s < p->tp.local
@@ -72,7 +72,7 @@ void param_reduce(struct pass *p, const struct tensor *t, int s, int use)
 		store_reduce(p->store, tile, use);
 }
 
-/* The row of sums [chunk][local slice][dim], which may be empty. */
+/* Returns a row of sums [chunk][local slice][dim], which may be empty. */
 static struct mat sums_of(const struct pass *p, struct mat sums, struct at at)
 {
 	return sums.p ? mat_rows(sums, (int64_t)at.chunk * p->tp.local + at.slice, 1)
@@ -98,8 +98,8 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 
 /* ---- norms ------------------------------------------------------------------------ */
 
-/* Do the pieces of the local slices cover this rank's rows? Without sequence parallelism a rank has
- * the rows of all slices. */
+/* Returns true if the pieces of the local slices cover this rank's rows. Without sequence
+ * parallelism a rank has the rows of all slices. */
 static bool pieces_are_all(const struct pass *p)
 {
 	return p->tp.sp || p->tp.axis->size == 1;
@@ -112,7 +112,7 @@ bool norm_writes_copies(const struct pass *p)
 	       pieces_are_all(p);
 }
 
-/* The leaf of a norm's weight or bias; of a frozen one, memory for what the kernel computes with the other's. */
+/* Returns the leaf of a norm's weight or bias; if frozen, scratch memory for the kernel. */
 static struct mat norm_leaf(struct pass *p, const struct tensor *t, struct at at)
 {
 	if (!t)
@@ -132,7 +132,7 @@ static bool is_frozen(const struct stream_norm *n)
 	return n->weight->frozen && (!n->bias || n->bias->frozen);
 }
 
-/* The gradients of weight and bias; with g->dx in the same kernel as the gradient of x. */
+/* Computes the gradients of weight and bias; with g->dx, the same kernel computes x's gradient. */
 static void leaves_of_norm(
 	struct pass *p, const struct stream_norm *n, const struct norm_grad *g)
 {

@@ -1,9 +1,9 @@
-/* Functions that all layers use: activations and parameters, norms, dropout, the residual stream. */
+/* Functions shared by all layers: activations, parameters, norms, dropout, the residual stream. */
 #pragma once
 
 #include "model/pass.h"
 
-/* Local chunk `c` of x [chunk][row][width], with its amax and its transposed cast. */
+/* Returns local chunk `c` of x [chunk][row][width], with its amax and its transposed cast. */
 static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 {
 	if (!x.p)
@@ -15,7 +15,7 @@ static inline struct mat chunk_of(const struct pass *p, struct mat x, int c)
 	return chunk;
 }
 
-/* The same for the residual stream, of which this rank may have only some rows. */
+/* Returns this rank's rows of chunk `c` of the residual stream. */
 static inline struct mat stream_of(const struct pass *p, struct mat x, int c)
 {
 	return mat_rows(x, c * p->stream_rows, p->stream_rows);
@@ -26,7 +26,7 @@ static inline struct mat stats_of(const struct pass *p, struct mat stats, int c)
 	return mat((float *)stats.p + c * 2 * p->stream_rows, 2, p->stream_rows);
 }
 
-/* This rank's rows of the residual stream, from all rows of a chunk. */
+/* Returns this rank's rows of the residual stream, from all rows of a chunk. */
 static inline struct mat local_rows(const struct pass *p, struct mat all)
 {
 	struct mat rows = mat_rows(all, p->first_row, p->stream_rows);
@@ -35,7 +35,7 @@ static inline struct mat local_rows(const struct pass *p, struct mat all)
 	return rows;
 }
 
-/* One slice and chunk of x [slice][chunk][row][width]. */
+/* Returns one slice and chunk of x [slice][chunk][row][width]. */
 static inline struct mat part_of(const struct pass *p, struct mat x, struct at at)
 {
 	return chunk_of(p, x, at.slice * p->cp.local + at.chunk);
@@ -46,7 +46,7 @@ static inline int32_t *pos_of(const struct pass *p, int c)
 	return p->in.pos + c * p->rows;
 }
 
-/* Positions as the model sees them, of embeddings and RoPE. */
+/* Returns the positions for embeddings and RoPE, counted from the start of a row's document. */
 static inline int32_t *doc_pos_of(const struct pass *p, int c)
 {
 	return p->in.doc_pos + c * p->rows;
@@ -59,27 +59,27 @@ static inline struct mat no_mat(void)
 
 /* ---- parameters and their gradients ----------------------------------------------- */
 
-/* The slice of a parameter that local virtual slice `s` uses; empty if t is NULL. */
+/* Returns the slice of a parameter that local virtual slice `s` uses; empty if t is NULL. */
 static inline struct mat param(const struct pass *p, const struct tensor *t, int s)
 {
 	return t ? store_param(p->store, t, tensor_slice(t, p->tp.first + s)) : no_mat();
 }
 
-/* With --tile, the tensors of a tile (tensor.tile) are gathered and reduced one slice at a time, with
- * one call for all of them. Collective over the ranks that share the parameters. */
+/* With --tile: use, end the use of, and reduce one slice of all tensors in the tile of t
+ * (tensor.tile). Collective over the ranks that share the parameters. */
 void param_use(struct pass *p, const struct tensor *t, int s);
 void param_done(struct pass *p, const struct tensor *t, int s);
 void param_reduce(struct pass *p, const struct tensor *t, int s, int use);
 bool param_is_tiled(const struct pass *p, const struct tensor *t);
 
-/* leaf(): the buffer for the gradient of one use of a parameter (a leaf);
- * leaf_done(): it is written. Use 1 of a tied weight is the output layer. */
+/* Returns the buffer for a leaf, the gradient of one use of a parameter. leaf_done() follows when
+ * it is written. Use 1 of a tied weight is the output layer. */
 static inline struct mat leaf(const struct pass *p, const struct tensor *t, struct at at)
 {
 	return store_leaf(p->store, t, tensor_slice(t, p->tp.first + at.slice));
 }
 
-/* Shows a leaf x that is written. */
+/* Passes a complete leaf x to the observer. */
 void show_leaf(
 	struct pass *p, const struct tensor *t, struct at at, int use, struct mat x);
 
@@ -93,8 +93,8 @@ static inline void leaf_done(
 	store_leaf_done(p->store, t, tensor_slice(t, p->tp.first + at.slice));
 }
 
-/* The leaf of use 0 is x, in memory of its own. */
-static inline void leaf_is(
+/* Adds x, in separate memory, as the leaf of use 0. */
+static inline void add_leaf(
 	struct pass *p, const struct tensor *t, struct at at, struct mat x)
 {
 	if (p->micro.empty)
@@ -111,7 +111,7 @@ static inline int64_t slice_heads(const struct pass *p)
 	return p->m->c.heads / p->tp.n;
 }
 
-/* At least 1: slices that share a key/value head all compute it. */
+/* Returns at least 1: all slices that share a key/value head compute it. */
 static inline int64_t slice_kv_heads(const struct pass *p)
 {
 	return max64(1, p->m->c.kv_heads / p->tp.n);
@@ -129,7 +129,7 @@ static inline int64_t kv_width(const struct pass *p)
 
 /* ---- layers.c: norms, dropout, the residual stream --------------------------------- */
 
-/* Shows p->observer a result, unless x is empty, or there is no micro-batch. */
+/* Passes a result to p->observer, unless x is empty or there is no micro-batch. */
 void show_result(struct pass *p, struct result r);
 static inline void show(
 	struct pass *p, const char *name, enum extent extent, struct at at, struct mat x)
@@ -150,12 +150,12 @@ static inline void show_gradient(
 				       .x = dx});
 }
 
-/* The same of all slices and chunks of x [slice][chunk][row][width]. */
+/* Passes all slices and chunks of x [slice][chunk][row][width] to the observer. */
 void show_parts(
 	struct pass *p, const char *name, bool gradient, int64_t layer, struct mat x);
 
-/* For row-parallel biases, norm weights and position embeddings, the leaf of a virtual slice is the
- * sum over a piece of a chunk's rows: [*first, *first + returned number) of this rank's rows. */
+/* Returns the number of rows in the piece of virtual slice s, over which its leaves of row-parallel
+ * biases, norms and position embeddings are summed. *first: index among this rank's rows. */
 static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 {
 	int64_t n = slice_piece(&p->tp, p->rows, p->tp.first + s, first);
@@ -163,41 +163,41 @@ static inline int64_t piece_rows(const struct pass *p, int s, int64_t *first)
 	return n;
 }
 
-/* The random numbers depend on these values. */
+/* The random numbers of dropout depend on these values. */
 enum drop_site { DROP_EMBED, DROP_PROBS, DROP_ATTENTION, DROP_FFN };
 struct dropout dropout_at(const struct pass *p, struct at at, enum drop_site site);
-/* Dropout of rows of the residual stream, in place, if the pass has any. */
+/* Applies dropout to rows of the residual stream, in place, if the pass has any. */
 void drop(struct pass *p, struct at at, enum drop_site site, struct mat x);
 
-/* A norm of a chunk of the residual stream: h has all rows, the statistics this rank's. */
+/* A norm of a chunk of the residual stream. */
 struct stream_norm {
-	const char *what;
+	const char *what; /* name for the observer */
 	struct at at;
-	struct mat h, stats;
+	struct mat h;	  /* output: all rows of the chunk */
+	struct mat stats; /* statistics of this rank's rows */
 	const struct tensor *weight, *bias;
 };
-/* x: this rank's rows. */
+/* Computes the norm of x, this rank's rows. */
 void norm_forward(struct pass *p, const struct stream_norm *n, struct mat x);
 /* Rounds n->h and begins the all-gather of its rows. */
 void norm_gather(struct pass *p, struct slice_gather *g, const struct stream_norm *n);
-/* The backward of a norm may also write the 16-bit copy of dx, which is the input of the backward of
- * the preceding sublayer, and the sums of its rows, which are the gradient of that sublayer's bias. */
+/* The backward of a norm may also write the 16-bit copy of dx, the input of the preceding
+ * sublayer's backward, and the sums of its rows, the gradient of that sublayer's bias. */
 struct grad_copy {
 	struct mat copy; /* [chunk][row][dim]; empty: norms do not write it */
-	struct mat sums; /* [chunk][local slice][dim], each over the rows of a piece */
+	struct mat sums; /* [chunk][local slice][dim], sums over the rows of a piece */
 	bool valid;	 /* both are up to date: the next backward uses them */
 	int64_t lowest;	 /* the first layer of the stage */
 };
-/* Not if dx is computed in several calls (tensor parallelism without sequence parallelism), or if the
- * sublayer's input is not dx itself (dropout). */
+/* Returns false if dx is computed in several calls (tensor parallelism without sequence
+ * parallelism), or if the sublayer's input is not dx itself (dropout). */
 bool norm_writes_copies(const struct pass *p);
-/* The gradient of x is added to dx. copy, sums: see struct grad_copy, or empty; copy_bias: the bias
- * (NULL: no sums). */
 struct norm_grad {
-	struct mat dx, dy, x, copy, sums;
-	const struct tensor *copy_bias;
+	struct mat dx, dy, x;		/* the gradient of x is added to dx */
+	struct mat copy, sums;		/* see struct grad_copy; or empty */
+	const struct tensor *copy_bias; /* the bias that gets the sums, or NULL */
 };
-/* `leaves`: with norm_leaves(), the gradients of weight and bias. */
+/* Computes the gradient of x and, with `leaves`, calls norm_leaves() for weight and bias. */
 void norm_backward(struct pass *p, const struct stream_norm *n, const struct norm_grad *g,
 	bool leaves);
 void norm_leaves(
@@ -209,18 +209,17 @@ struct residual {
 	const struct tensor *bias;
 	enum drop_site drop;
 };
-/* A buffer for the sum over slices that is added to the stream in y: y itself, or scratch memory if
- * the sum has 16 bits. */
+/* Returns a buffer for the sum over slices that is added to the stream in y: y itself, or scratch
+ * memory if the sum has 16 bits. */
 struct mat sum_buffer(struct pass *p, struct mat y);
-/* Also computes the norm of y, unless `next` is NULL. */
+/* Computes y and, unless `next` is NULL, its norm. */
 void add_residual(struct pass *p, struct at at, const struct residual *r,
 	const struct stream_norm *next);
-/* Begins the all-gather to d of the gradient of a sublayer's output: dx with dropout's mask, rounded.
- * `copied`: the rounded rows of this rank are in d already. */
+/* Begins the all-gather to d of the gradient of a sublayer's output: dx with the dropout mask,
+ * rounded. `copied`: this rank's rounded rows are in d already. */
 void residual_gather(struct pass *p, struct slice_gather *g, struct at at,
 	enum drop_site site, struct mat d, struct mat dx, bool copied);
-/* The leaves of a row-parallel bias (NULL: none). sums: of the rows of dy (struct grad_copy), or
- * empty. */
+/* Computes the leaves of a row-parallel bias, or NULL. `sums`: sums of the rows of dy, or empty. */
 void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct mat dy,
 	struct mat sums);
 
@@ -228,7 +227,7 @@ void bias_leaves(struct pass *p, struct at at, const struct tensor *bias, struct
 
 void embed_forward(struct pass *p, struct mat x);
 void embed_backward(struct pass *p, struct mat dx);
-/* pass_ops.head of training: the loss, and with micro.train the backward, to the gradient dx of x. */
+/* The default of pass_ops.head: computes the loss and, with micro.train, the gradient dx of x. */
 void head_loss(struct pass *p, struct mat x, struct mat dx);
-/* The final norm of chunk `c`, in scratch memory. */
+/* Returns the final norm of chunk `c`, in scratch memory. */
 struct stream_norm head_norm(struct pass *p, int c);

@@ -2,18 +2,18 @@
  * Linear layers in the precision of the run: which matrices are cast, and to which format.
  *
  * bf16 and fp16 follow torch.autocast: matmul operands are rounded, the result is accumulated in
- * fp32 and rounded. Norms, softmax, the residual stream but for the inputs of
- * blocks (pass_config.residual), sums over slices and micro-batches and the
- * biases after them, master weights and the optimizer stay fp32. Attention kernels get rounded
- * operands, and keep their probabilities in fp32.
+ * fp32 and rounded. Norms, softmax, the residual stream (except the inputs of blocks, see
+ * pass_config.residual), sums over slices and micro-batches and the biases after them, master
+ * weights and the optimizer stay fp32. Attention kernels get rounded operands, and keep their
+ * probabilities in fp32.
  *
  * float8 is torchao's recipe with dynamic tensor-wise scales, which torchtitan uses: bf16, except
- * that in the linear layers of blocks the operands of the forward are e4m3 and gradients e5m2, each
- * with a scale from its amax. The head stays bf16, and so may the first and the last block (see
- * model_set_float8()).
+ * that in the linear layers of blocks the operands of the forward are e4m3 and gradients e5m2,
+ * each with a scale from its amax. The head stays bf16, and so may the first and the last block
+ * (see model_set_float8()).
  *
- * Law 1 of pt(7): a cast is elementwise, and a scale belongs to a whole weight or to the rows of one
- * chunk and slice, on every layout.
+ * Law 1 of pt(7): a cast is elementwise, and a scale belongs to a whole weight or to the rows of
+ * one chunk and slice, on every layout.
  */
 #include "model/linear.h"
 
@@ -68,15 +68,15 @@ static struct mat take_like(struct pass *p, struct mat like, enum dtype type)
 /* The dimension that a matmul sums over: matrix units need 8-bit operands contiguous along it. */
 enum sum_over { SUM_COLS, SUM_ROWS };
 
-/* n of them, in the device's memory. All scales of operands are allocated here. */
+/* Allocates n scales in device memory. All scales of operands are allocated here. */
 static struct mat_scale *take_scales(struct arena *a, int64_t n)
 {
 	return arena_alloc(a, (size_t)n * sizeof(struct mat_scale));
 }
 
-/* The float8 operand: x times a scale from its amax, which the device computes. `inverse` receives
- * the inverse, which the matmul applies. If the transposed cast is kept, it is computed together
- * with the other one, which is requested first. */
+/* Returns the float8 operand: x times a scale from its amax, which the device computes. `inverse`
+ * receives the inverse, which the matmul applies. If x keeps a transposed cast, both casts are
+ * computed at the first request, which is for SUM_COLS. */
 static struct mat cast_scaled(struct pass *p, struct mat x, enum dtype type,
 	const float *amax, float *inverse, enum sum_over over)
 {
@@ -85,17 +85,17 @@ static struct mat cast_scaled(struct pass *p, struct mat x, enum dtype type,
 	y.transposed = x.transposed;
 	if (over == SUM_ROWS && x.transposed)
 		return y;
-	void *room = arena_alloc(p->d->scratch, (size_t)mat_bytes(y));
+	void *cast = arena_alloc(p->d->scratch, (size_t)mat_bytes(y));
 	if (over == SUM_ROWS)
-		y.transposed = room;
+		y.transposed = cast;
 	else
-		y.p = room;
+		y.p = cast;
 	p->d->k->round_scaled(p->d, y, inverse, x, type, amax);
 	return y;
 }
 
-/* The operand for an activation or a gradient: x itself; in scratch memory for float8, and if it is an
- * fp32 sum. If x.amax is set, it has been computed. */
+/* Returns the operand for an activation or a gradient: x itself, or a cast in scratch memory
+ * (float8, or an fp32 sum). x.amax, if set, has been computed. */
 static struct mat cast_activation(struct pass *p, int64_t layer, struct mat x,
 	enum dtype float8, enum sum_over over)
 {
@@ -131,7 +131,7 @@ struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *c
 		count += x[i]->type == act_type(p) ? x[i]->rows / p->rows : 0;
 	struct mat_scale *next = take_scales(a, count);
 	const int64_t floats = (int64_t)(sizeof(*next) / sizeof(float));
-	struct mat room = mat(next, count, floats);
+	struct mat all_amax = mat(next, count, floats);
 	for (int i = 0; i < n; i++) {
 		if (!x[i]->rows || x[i]->type != act_type(p))
 			continue;
@@ -140,7 +140,7 @@ struct mat linear_alloc_casts(const struct pass *p, int64_t layer, struct mat *c
 			x[i]->transposed = arena_alloc(a, (size_t)mat_size(*x[i]));
 		next += x[i]->rows / p->rows;
 	}
-	return room;
+	return all_amax;
 }
 
 void linear_amax(struct pass *p, struct mat x)
@@ -149,10 +149,10 @@ void linear_amax(struct pass *p, struct mat x)
 		p->d->k->amax(p->d, x.amax, x);
 }
 
-void linear_amax_begin(struct pass *p, struct mat room)
+void linear_amax_begin(struct pass *p, struct mat amax)
 {
-	if (room.p)
-		p->d->k->zero(p->d, room);
+	if (amax.p)
+		p->d->k->zero(p->d, amax);
 }
 
 struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
@@ -164,7 +164,7 @@ struct mat linear_cast_of(const struct pass *p, int64_t layer, struct mat x)
 	return x;
 }
 
-/* The bytes of the transposed casts of the first n tensors. */
+/* Returns the bytes of the transposed casts of the first n tensors. */
 static int64_t transposed_bytes(const struct pass *p, int64_t n)
 {
 	int64_t bytes = 0;
@@ -173,8 +173,8 @@ static int64_t transposed_bytes(const struct pass *p, int64_t n)
 	return bytes;
 }
 
-/* The backward needs transposed casts of weights, which the forward computes with its own; if
- * parameters are gathered for each use, casts are recomputed instead of kept. */
+/* The backward needs transposed casts of weights. The forward computes them together with its own
+ * casts, unless parameters are gathered for each use: then casts are recomputed, not kept. */
 void linear_alloc(struct pass *p, struct arena *run)
 {
 	if (p->c.precision != PRECISION_FLOAT8)
@@ -198,7 +198,7 @@ static struct mat float8_weight(struct pass *p, struct at at, const struct tenso
 		&p->float8.scale[number].scale, over);
 }
 
-/* A parameter as the store has it: in the format of matmul operands, or the master weight. */
+/* Returns a parameter from the store: in the format of operands, or the master weight. */
 static struct mat stored_param(struct pass *p, const struct tensor *t, int s)
 {
 	struct mat copy = no_mat();
@@ -216,7 +216,7 @@ static struct mat cast_stored(struct pass *p, struct mat x)
 	return y;
 }
 
-/* A parameter (NULL: none) in the format of matmul operands; the master weight is not changed. */
+/* Returns a parameter (or nothing) in the format of operands. Does not change the master weight. */
 static struct mat cast_param(struct pass *p, const struct tensor *t, int s)
 {
 	return t ? cast_stored(p, stored_param(p, t, s)) : no_mat();
@@ -242,13 +242,13 @@ static bool is_joined(const struct linear *l)
 	return l->y.stride;
 }
 
-/* The matrix whose first columns are those of y. */
+/* Returns the whole matrix that begins with the columns of y. */
 static struct mat joined(struct mat y)
 {
 	return mat_typed(y.p, y.rows, y.stride, y.type);
 }
 
-/* n weights, one below the other. They may be so in the store, if there is nothing in between. */
+/* Returns n weights stacked by rows: in the store if they are adjacent there, else a copy. */
 static struct mat stacked_weights(
 	struct pass *p, struct at at, const struct linear *l, int n)
 {
@@ -321,7 +321,7 @@ static void backward_joined(
 	comm_poll();
 }
 
-/* The matmul kernel accumulates in fp32 dx; in 16 bits each result is rounded before it is added. */
+/* Accumulates in the kernel if dx is fp32; in 16 bits, rounds each result before it is added. */
 void linear_backward_x(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
@@ -364,20 +364,20 @@ bool linear_fuses(const struct pass *p, int64_t layer)
 
 /* ---- matmuls piece by piece -------------------------------------------------------- */
 
-/* The gathered operand, whose rows were rounded before. A float8 scale depends on all rows, so that
- * case waits for the gather. */
+/* Returns the gathered operand; its rows were rounded before. A float8 scale depends on all rows,
+ * so float8 waits for the gather. */
 static struct mat cast_gathered(
 	struct pass *p, int64_t layer, struct slice_gather *x, enum dtype float8)
 {
 	if (!is_float8(p, layer))
 		return x->all;
 	slice_gather_end(x);
-	if (x->s->sp && x->s->axis->size > 1) /* over the rows of the other ranks too */
+	if (x->s->sp && x->s->axis->size > 1) /* over the rows of all ranks */
 		linear_amax(p, x->all);
 	return cast_activation(p, layer, x->all, float8, SUM_COLS);
 }
 
-/* Waits for the rows of turn i: [*first, *first + returned number). */
+/* Waits for the rows of turn i. Returns their number; *first is the first one. */
 static int64_t wait_turn(struct pass *p, struct slice_gather *x, int i, int64_t *first)
 {
 	int piece = slice_turn(&p->tp, i);
@@ -473,14 +473,14 @@ void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
 	arena_reset(p->d->scratch, mark);
 }
 
-/* A leaf of 16 bits is rounded as the matmul stores it. float8's is multiplied by scales before that, which
- * not every matmul does. */
+/* Returns the type in which the matmul writes a leaf. With float8 it is fp32, because not every
+ * matmul multiplies by the scales before it rounds. */
 static enum dtype leaf_type(const struct pass *p, int64_t layer)
 {
 	return is_float8(p, layer) ? DT_F32 : act_type(p);
 }
 
-/* `all`: the results for all columns of y, of which these are from `at_col` on; or empty. */
+/* Computes a weight's leaf; `all`: joined leaves that have it from row `at_col` on, or empty. */
 static void weight_leaf(struct pass *p, struct at at, struct mat x,
 	const struct linear *l, struct mat all, int64_t at_col)
 {
@@ -489,7 +489,7 @@ static void weight_leaf(struct pass *p, struct at at, struct mat x,
 	if (w->frozen)
 		return;
 	if (all.p) {
-		leaf_is(p, w, at, mat_rows(all, at_col, w->rows));
+		add_leaf(p, w, at, mat_rows(all, at_col, w->rows));
 	} else if (leaf_type(p, at.layer) == DT_F32) {
 		struct mat dw = leaf(p, w, at);
 		linear_backward_w(p, at.layer, dw, l->y, x, false);
@@ -498,7 +498,7 @@ static void weight_leaf(struct pass *p, struct at at, struct mat x,
 	} else {
 		struct mat dw = mat_take(p->d->scratch, w->rows, w->cols, act_type(p));
 		linear_backward_w(p, at.layer, dw, l->y, x, false);
-		leaf_is(p, w, at, dw);
+		add_leaf(p, w, at, dw);
 	}
 	arena_reset(p->d->scratch, mark);
 }
@@ -516,7 +516,7 @@ static void bias_leaf(struct pass *p, struct at at, const struct linear *l,
 	leaf_done(p, l->bias, at, 0);
 }
 
-/* Is one of the weights trained, or of the biases? */
+/* Returns true if any of the weights, or of the biases, is trained. */
 static bool some_train(const struct linear *l, int n, bool bias)
 {
 	for (int i = 0; i < n; i++) {

@@ -1,8 +1,8 @@
 /* Llama (Touvron et al. 2023): rotary positions (Su et al. 2021), RMSNorm, SwiGLU, grouped-query
- * attention (Ainslie et al. 2023), no biases, an output layer that is not tied. */
+ * attention (Ainslie et al. 2023), no biases, a separate output layer. */
 #include "model/model.h"
 
-/* Two thirds of 4 dim, rounded up to a multiple of 256. */
+/* Returns two thirds of 4 dim, rounded up to a multiple of 256. */
 static int64_t ffn_dim(int64_t dim)
 {
 	return round_up(8 * dim / 3, 256);

@@ -1,7 +1,7 @@
 /*
- * model: architecture, tensor table, initial weights. Forward and backward are in pass.h, block.h and
- * linear.h, decoding in generate.h. Layers depend on shapes and on the interfaces of parallel/, not
- * on the layout.
+ * model: architecture, tensor table, initial weights. Forward and backward are in pass.h, block.h
+ * and linear.h, decoding in generate.h. Layers depend on shapes and on the interfaces of
+ * parallel/, not on the layout.
  */
 #pragma once
 
@@ -46,19 +46,18 @@ struct model_config {
 	double rope_slow, rope_fast, rope_attention; /* YaRN */
 	double rope_local_theta; /* of layers with a window; 0: rope_theta */
 	int64_t rotary;		 /* channels of a head that are rotated; 0: all */
-	/* Factors of embeddings, of what a sublayer adds to the residual stream, of attention scores and of logits; 0: those
-	 * of the architecture. Limits of scores and logits: x becomes cap tanh(x / cap); 0: no limit. */
+	/* factors of embeddings, sublayers' outputs, scores and logits; 0: the architecture's */
 	double embedding_scale, residual_scale, attention_scale, logit_scale;
-	double score_cap, logit_cap;
+	double score_cap, logit_cap; /* soft caps: x becomes cap tanh(x / cap); 0: none */
 	int64_t window, window_from, window_skip; /* see layer_has_window() */
-	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is not named has 1 */
+	const char *virtual_degrees; /* "tp=2,cp=2"; an axis that is missing has 1 */
 };
 
 /* The two sublayers of a block, in their order. */
 enum { ATTENTION, FFN, SUBLAYERS };
 struct sublayer; /* layers.h */
 
-/* Where a sublayer has a norm: of its input, of its output before that is added to the stream, or both. */
+/* The norms of a sublayer: of its input, of its output before the residual addition, or of both. */
 enum norm_place { NORM_OF_INPUT, NORM_OF_OUTPUT, NORM_OF_BOTH };
 
 struct arch {
@@ -66,10 +65,10 @@ struct arch {
 	double norm_eps;
 	enum norm_place norm_place;
 	bool norm_adds_one;  /* a norm multiplies by 1 + its weight */
-	bool qk_norm;	     /* always has norms of queries and keys */
-	bool wide_qk_norm;   /* they are of all heads at once, not of each head */
-	bool root_embedding; /* embeddings are multiplied by the root of the width */
-	bool check_only; /* kernels lack a part of it: float64.h computes it, pt-train does not train it */
+	bool qk_norm;	     /* always normalizes queries and keys */
+	bool wide_qk_norm;   /* normalizes all heads together, not each head */
+	bool root_embedding; /* multiplies embeddings by the square root of dim */
+	bool check_only; /* pt-check computes it (float64.h), but pt-train has no kernels for it */
 	bool learned_positions, rope;
 	enum act_choice act;
 	enum init_choice init;
@@ -89,14 +88,14 @@ extern const char *const bias_names[], *const init_names[], *const rope_scaling_
 /* The tensors of a sublayer; NULL: the model does not have this tensor. */
 enum { SUBLAYER_INPUTS = 3 };
 struct sublayer_tensors {
-	struct tensor *norm, *norm_bias; /* of the input */
-	struct tensor *post_norm;	 /* of the output */
+	struct tensor *norm, *norm_bias; /* norm of the input */
+	struct tensor *post_norm;	 /* norm of the output */
 	struct tensor *in[SUBLAYER_INPUTS],
 		*in_bias[SUBLAYER_INPUTS]; /* column-parallel */
-	struct tensor *in_norm
-		[SUBLAYER_INPUTS]; /* of each head, or of all at once; all slices use it */
-	struct tensor *out,
-		*bias; /* row-parallel; the bias is added to the sum over slices */
+	/* Norm of each head of queries or keys, or of all heads together; all slices use it. */
+	struct tensor *in_norm[SUBLAYER_INPUTS];
+	struct tensor *out;  /* row-parallel */
+	struct tensor *bias; /* added to the sum over slices */
 };
 
 /* The tensors of a block, and the matmul operands among them. */
@@ -111,23 +110,22 @@ struct model {
 	struct model_config c; /* resolved */
 	const struct arch *arch;
 	enum act_kind act;
-	/* of all linear layers; of queries, keys and values; of the output of attention */
-	bool bias, qkv_bias, out_bias;
+	bool bias, qkv_bias, out_bias; /* of all linear layers; of wq, wk, wv; of wo */
 	bool tie;
 	int tp, cp; /* virtual degrees */
 	int64_t head_dim, padded_vocab;
 	struct tensor *tensors;
 	int n_tensors, n_units;
 	struct tensor *tokens, *positions, *norm, *norm_bias;
-	struct tensor *output; /* tied: the same as tokens */
+	struct tensor *output; /* equal to `tokens` if tied */
 	struct block_tensors *blocks;
 };
 
-/* Parses "tp=2,cp=4"; a degree that is not named keeps its value. -1: invalid text. */
+/* Parses "tp=2,cp=4"; a missing degree keeps its value. -1: invalid text. */
 int model_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
-/* `vocab`: the vocabulary of the data; 0: that of the config. All slices are placed; a rank that has
- * a part of the model calls tensors_place(). -1: the shapes are not possible. To be freed by
- * model_free(). */
+/* Resolves the configuration and makes the tensor table. `vocab`: the vocabulary of the data; 0:
+ * use the config's. All slices are local; a rank that has a part of the model calls
+ * tensors_place(). -1: the shapes are not valid. Free with model_free(). */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
 void model_free(struct model *m);
@@ -138,24 +136,23 @@ static inline enum bias_choice model_bias(const struct model *m)
 	       : m->qkv_bias ? BIAS_QKV
 			     : BIAS_NONE;
 }
-/* The width of all queries: that of the residual stream, unless heads have a size of their own. */
+/* Returns the width of all queries: dim, unless head_dim is set. */
 static inline int64_t model_q_width(const struct model *m)
 {
 	return m->c.heads * m->head_dim;
 }
 bool layer_has_window(const struct model_config *c, int64_t layer);
-/* Sets the options of windows so that these layers have one, always the same ones for the same layers; false: none
- * say that. */
+/* Sets the window options so that exactly these layers have a window, in a canonical form. Returns
+ * false if no options can express it. */
 bool config_set_windows(struct model_config *c, const bool *has);
-/* A query of the layer attends to so many tokens, its own included (sliding window); 0: to all before it. */
+/* Returns the sliding window of a layer in tokens, including the query's own; 0: no window. */
 int64_t model_window(const struct model *m, int64_t layer);
-/* Does attention of this layer rotate queries and keys by their positions? */
+/* Returns true if attention of this layer rotates queries and keys by their positions. */
 static inline bool model_rotates(const struct model *m, int64_t layer)
 {
 	return m->arch->rope && (!m->c.nope_every || (layer + 1) % m->c.nope_every != 0);
 }
-/* The operands of the blocks become float8 operands; with `skip_ends` but for the first and the last
- * block. */
+/* Marks the operands of all blocks (`skip_ends`: not the first and the last block) as float8. */
 void model_set_float8(struct model *m, bool skip_ends);
 
 /* Numbers of parameters: all, and with weight decay. */
@@ -163,27 +160,28 @@ struct model_counts {
 	int64_t all, decayed;
 };
 struct model_counts model_counts(const struct model *m);
-/* The T of the FLOPs of attention, as a mean over layers: the context, or in a layer with a window W of
- * less 2 W - W^2/T; half of it are the keys that a query attends to. */
+/* Returns T in the FLOPs of attention, averaged over layers: the context, or 2 W - W^2/T in a layer
+ * with a smaller window W. A query attends to half as many keys. */
 double model_attended(const struct model *m);
-/* The first unit with a tensor that is trained: the backward ends with it. n_units: none. */
+/* Returns the first unit with a trained tensor, where the backward ends; n_units: none. */
 int model_lowest_trained(const struct model *m);
-/* FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022, appendix B), which
- * counts attention without the causal mask; `causal` halves that term. T is model_attended(). With frozen tensors
- * 2 (N + N' + N'') + (4 L + 8 L') C T: N' parameters through which the gradient passes, those from the lowest unit that
- * is trained on and the output layer, N'' that are trained, L' layers from that unit on. */
+/* Returns the FLOPs of training per token: 6 N + 12 L C T, as in PaLM (Chowdhery et al. 2022,
+ * appendix B), which counts attention without the causal mask; `causal` halves that term. T is
+ * model_attended(). With frozen tensors 2 (N + N' + N'') + (4 L + 8 L') C T: the gradient passes N'
+ * parameters (from the lowest trained unit on, and the output layer) and L' layers; N'' train. */
 double model_flops_per_token(const struct model *m, bool causal);
-/* Multiply-adds per token in the forward of a block: matmuls with weights, and causal attention. */
+/* Returns the multiply-adds per token in a block's forward: weights' matmuls, causal attention. */
 double model_block_work(const struct model *m);
-/* Appends the name of one of n units: "tok_embeddings", "layers.0", ..., "output". */
+/* Appends the name of a unit of n: "tok_embeddings", "layers.0", ..., "output". */
 void model_unit_name(int unit, int n, struct str *out);
 /* Appends the list of tensors with their sizes; `all`: with the tensors of a layer. */
 void model_print(const struct model *m, bool all, struct str *out);
 
-/* Returns the frequency of pair j of a head's channels in a layer: theta^(-2j / rotated channels), scaled as the options
- * specify; 0 for a pair that is not rotated. At position t the pair is rotated by t times this angle. (pass.c) */
+/* Returns the frequency of pair j of a head's channels in a layer (pass.c): theta^(-2j / rotated
+ * channels), scaled as the options specify; 0 for a pair that is not rotated. At position t the
+ * pair is rotated by t times this angle. */
 double rope_frequency(const struct model *m, int64_t layer, int64_t j);
-/* Returns the factor of cosines and sines of the pairs that are rotated. */
+/* Returns the factor of the cosines and sines of rotated pairs. */
 double rope_amplitude(const struct model *m);
 /* Returns the factor of attention scores. */
 static inline float model_attention_scale(const struct model *m)
@@ -192,7 +190,7 @@ static inline float model_attention_scale(const struct model *m)
 					: 1.0f / sqrtf((float)m->head_dim);
 }
 
-/* Returns an option, or a part of the architecture, that the kernels do not compute; NULL: they compute the model. */
+/* Returns an option (or "arch NAME") that the kernels do not support, or NULL. */
 const char *model_lacks_kernels(const struct model *m);
 /* Rejects a model that the kernels do not compute. */
 int model_check_kernels(const struct model *m, struct err *e);
@@ -203,15 +201,15 @@ static inline bool model_has_norm(const struct model *m, enum norm_place place)
 
 /* ---- init.c ---------------------------------------------------------------------- */
 
-/* To be increased when forward or backward add in another order, so that a run that goes on no longer has the
- * bits that it had: runs and checkpoints record it. 2: queries, keys and values are one matmul in the backward. */
+/* To be increased when forward or backward add in another order, so that a resumed run would have
+ * other bits. Runs and checkpoints record it. 2: the backward of wq, wk, wv is one matmul. */
 enum { PASS_VERSION = 2 };
 
 /* To be increased when kernels/normal.h computes other bits; a run records it. */
 enum { INIT_VERSION = 2 };
-/* Element i of a whole tensor is a function of (seed, name, i). Fills x, in device memory, with
- * rows of the tensor or of a slice of its columns; `first`: the index of the first element of x. */
+/* Fills x, in device memory, with initial values of rows of a tensor, or of a slice of its columns.
+ * Element i of a tensor is a function of (seed, name, i). `first`: index of x's first element. */
 void init_rows(struct device *d, const struct tensor *t, uint64_t seed, int64_t first,
 	struct mat x);
-/* Initialises all parameters that this rank updates. Not collective. */
+/* Initializes all parameters that this rank updates. Not collective. */
 void init_parts(struct store *s, uint64_t seed);

@@ -1,5 +1,5 @@
-/* OLMo 2 (OLMo team 2024): Llama with RMSNorm of the outputs of sublayers instead of their inputs, and RMSNorm of all
- * queries and of all keys of a token at once. */
+/* OLMo 2 (OLMo team 2024): Llama with RMSNorm of sublayers' outputs instead of their inputs, and
+ * RMSNorm of all queries, and of all keys, of a token together. */
 #include "model/model.h"
 
 static int64_t ffn_dim(int64_t dim)

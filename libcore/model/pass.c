@@ -1,4 +1,4 @@
-/* Forward and backward of the model: the order of units, and the store's calls between them. */
+/* Forward and backward of the model: the order of units, and calls of the store between them. */
 #include "data/offsets.h"
 #include "model/block.h"
 
@@ -6,8 +6,8 @@
 
 /* ---- rotary positions ------------------------------------------------------------ */
 
-/* Llama 3.1's scaling of frequencies (Dubey et al. 2024): long wavelengths are stretched, short ones
- * kept, those between interpolated. */
+/* Scales a frequency as in Llama 3.1 (Dubey et al. 2024): stretches long wavelengths, keeps short
+ * ones, interpolates between them. */
 static double llama3_scale(const struct model_config *c, double frequency)
 {
 	const double two_pi = 6.283185307179586;
@@ -21,7 +21,7 @@ static double llama3_scale(const struct model_config *c, double frequency)
 	return (1 - smooth) * frequency / c->rope_factor + smooth * frequency;
 }
 
-/* The pair of channels, of pairs with `channels` channels, that rotates so many times in the original context. */
+/* Returns the pair (fractional) of channels that rotates `times` times in the original context. */
 static double pair_that_rotates(
 	const struct model_config *c, double times, double channels)
 {
@@ -30,8 +30,8 @@ static double pair_that_rotates(
 	return channels * log(original / (times * two_pi)) / (2 * log(c->rope_theta));
 }
 
-/* YaRN (Peng et al. 2023): pairs that rotate often in the original context are kept, those that rotate rarely are
- * stretched, those between interpolated. The bounds are whole numbers, as in the authors' code. */
+/* Scales a frequency as in YaRN (Peng et al. 2023): keeps pairs that rotate often in the original
+ * context, stretches others, interpolates between integer bounds, as in the authors' code. */
 static double yarn_scale(
 	const struct model_config *c, double frequency, int64_t j, int64_t channels)
 {
@@ -72,7 +72,7 @@ double rope_amplitude(const struct model *m)
 	return c->rope_attention > 0 ? c->rope_attention : 0.1 * log(c->rope_factor) + 1;
 }
 
-/* rope[t] = cosines, then sines, of t times the frequencies. */
+/* Sets rope[t] to the cosines, then the sines, of t times the frequencies. */
 static void fill_rope(const struct model *m, float *rope)
 {
 	int64_t half = m->head_dim / 2;
@@ -100,7 +100,7 @@ static float *make_rope(const struct model *m, struct device *d, struct arena *r
 	return rope;
 }
 
-/* ---- initialisation -------------------------------------------------------------- */
+/* ---- initialization -------------------------------------------------------------- */
 
 /* Divides the virtual slices and chunks equally among the ranks of the tp and cp axes. */
 static void assign_virtual(struct pass *p)
@@ -128,7 +128,7 @@ static void assign_virtual(struct pass *p)
 	}
 }
 
-/* All micro-batches have the same positions. */
+/* Copies the positions, which are the same in all micro-batches, to the device. */
 static void put_positions(struct pass *p)
 {
 	int64_t seq_rows = p->rows / p->c.batch;
@@ -197,7 +197,7 @@ struct exact pass_loss(struct pass *p)
 	return loss;
 }
 
-/* Of each local row: the position in its window at which its document begins. */
+/* Sets `start` of each local row: the position in its window at which its document begins. */
 static void find_starts(const struct pass *p, const int32_t *windows, int32_t *start)
 {
 	int64_t seq_rows = p->rows / p->c.batch, context = p->m->c.context;
@@ -215,13 +215,13 @@ static void find_starts(const struct pass *p, const int32_t *windows, int32_t *s
 	}
 }
 
-/* A token without weight is no target. */
+/* Returns -1 for a context token, which is not a target. */
 static int32_t target_of(int32_t token)
 {
 	return token & TOKEN_CONTEXT ? -1 : token & ~TOKEN_FLAGS;
 }
 
-/* The targets do not depend on the documents: the last token of one predicts the first of the next. */
+/* Targets ignore documents: the last token of a document predicts the first of the next. */
 void pass_load(struct pass *p, const int32_t *windows)
 {
 	int64_t seq_rows = p->rows / p->c.batch, window = p->m->c.context + 1;
@@ -259,7 +259,7 @@ void pass_recompute(
 	block_alloc_shared(p, &p->shared, micro);
 }
 
-/* The lowest layer of the stage with a backward; st->end: none has one. */
+/* Returns the lowest layer of the stage with a backward, or st->end. */
 static int64_t lowest_layer(const struct pass *p, const struct stage *st)
 {
 	return min64(st->end, max64(st->first, p->lowest - 1));
@@ -274,7 +274,7 @@ void acts_alloc(
 	a->begin = xcalloc((size_t)n + 1, sizeof(*a->begin));
 	a->x = a->x_out = mat_take(micro, rows, p->m->c.dim, DT_F32);
 	a->dx = mat_take(micro, rows, p->m->c.dim, DT_F32);
-	/* layers without a backward keep nothing: they share the activations of the first of them */
+	/* layers without a backward share the activations of the first one */
 	int64_t lowest = lowest_layer(p, st) - st->first;
 	for (int64_t i = 0; i < n; i++) {
 		a->begin[i] = (int64_t)arena_mark(micro);
@@ -327,8 +327,8 @@ int stage_first_unit(const struct pass *p, const struct stage *st, bool backward
 	return st->embeds ? 0 : unit_of(st->first);
 }
 
-/* Tiles are gathered and reduced within a layer, so a rank without a micro-batch must call the layer
- * too: it computes with stale activations, and its leaves are not used. */
+/* Returns true if this rank calls the layers. With tiles, which are gathered within a layer, even a
+ * rank without a micro-batch does: from stale activations, and its leaves are not used. */
 static bool has_work(const struct pass *p)
 {
 	return !p->micro.empty || p->store->c.tile;
@@ -362,8 +362,8 @@ static void forward_blocks(struct pass *p, const struct stage *st, struct acts *
 	}
 }
 
-/* The head's leaves are complete after the forward, and reduced then. Those of a tied table are
- * complete after the embedding's backward, if that is on the same stage. */
+/* Reduces the head's leaves, which are complete after the forward. The leaves of a tied table are
+ * complete after the embedding's backward, if it is on the same stage. */
 static void forward_head(struct pass *p, const struct stage *st, struct acts *a)
 {
 	bool tied = p->m->tie && !param_is_tiled(p, p->m->output);
@@ -408,7 +408,7 @@ static void backward_embedding(struct pass *p, const struct stage *st, struct ac
 	store_reduce(p->store, 0, 0);
 }
 
-/* The unit that a backward uses after this layer. */
+/* Returns the unit that a backward uses after this layer. */
 static int next_backward(const struct pass *p, const struct stage *st, int64_t layer)
 {
 	return layer > lowest_layer(p, st) ? unit_of(layer - 1) : UNIT_AFTER;
@@ -447,7 +447,7 @@ void model_backward_x(
 	}
 }
 
-/* Parameters are needed for recomputation only. */
+/* Needs parameters for recomputation only. */
 void model_backward_w(
 	struct pass *p, const struct stage *st, struct acts *a, struct block_grads *g)
 {

@@ -1,5 +1,5 @@
-/* Forward and backward of a pipeline stage, for one micro-batch. Activations are [slice][chunk][row]
- * [width]: the virtual slices and chunks of this rank; the rows of a chunk are [sequence][position]. */
+/* Forward and backward of a pipeline stage, for one micro-batch. Activations are [slice][chunk]
+ * [row][width] with this rank's virtual slices and chunks. Rows are [sequence][position]. */
 #pragma once
 
 #include "model/model.h"
@@ -10,40 +10,40 @@ extern const char *const precision_names[]; /* NULL-terminated */
 
 /* The activations of a sublayer that a micro-batch keeps from its forward to its backward. On a
  * device that stores 16 bits, operands and results of matmuls are stored in the precision of the
- * run; the residual stream is fp32, but for the inputs of blocks (pass_config.residual). */
+ * run. The residual stream is fp32, except the inputs of blocks (pass_config.residual). */
 enum { SUBLAYER_MATS = 8 };
 struct sublayer_acts {
-	struct mat x;	     /* the input, the residual stream: [chunk][row][dim] */
-	struct mat h, stats; /* the norm: [chunk][row][dim]; [chunk][2][row] */
+	struct mat x;		     /* [chunk][row][dim], input: the residual stream */
+	struct mat h;		     /* [chunk][row][dim], output of the norm */
+	struct mat stats;	     /* [chunk][2][row], statistics of the norm */
 	struct mat m[SUBLAYER_MATS]; /* [slice][chunk][row][...], see struct sublayer */
 };
 
 struct block_acts {
 	struct sublayer_acts sub[SUBLAYERS];
-	/* A residual stream of 16 bits: the input of the block, from which sub[0].x, then the same
-	 * buffer for all blocks, is widened for the forward and for the backward; else NULL. */
+	/* With a 16-bit residual stream: the block's input, which is widened to sub[0].x (then one
+	 * buffer for all blocks) for the forward and for the backward; else NULL. */
 	uint16_t *x;
-	/* float8, for the operands h and m[INNER_OUT] of both sublayers, for each slice and chunk:
-	 * the amax, which is 0 before a forward, and the inverse of its scale. */
+	/* float8: amax (0 before a forward) and inverse scale of each slice and chunk of the
+	 * operands h and m[INNER_OUT] of both sublayers. */
 	struct mat amax;
 };
 
-/* The gradients of activations from which a sublayer computes its weight gradients, at once or
- * later. */
+/* Gradients of activations, from which a sublayer computes its weight gradients now or later. */
 struct sublayer_grads {
-	struct mat d;		     /* of the sublayer's output: [chunk][row][dim] */
-	struct mat dh;		     /* of the norm's output: this rank's rows, as x */
+	struct mat d;		     /* [chunk][row][dim], of the sublayer's output */
+	struct mat dh;		     /* this rank's rows, of the norm's output */
 	struct mat m[SUBLAYER_MATS]; /* see struct sublayer */
-	struct mat amax;	     /* float8, as in block_acts: of d and m */
+	struct mat amax;	     /* float8, as in block_acts: for d and m */
 };
 
 struct block_grads {
 	struct sublayer_grads sub[SUBLAYERS];
 };
 
-/* Activation recomputation in the backward of a block. Selective: the results of norms and activation
- * functions, which cost little (Korthikanti et al. 2022); matmuls: also those of every second matmul, as
- * with torchtitan's selective option `op`; full: all but the block's input. */
+/* Activation recomputation in the backward of a block. Selective: results of norms and activation
+ * functions, which cost little (Korthikanti et al. 2022); matmuls: also every second matmul, as
+ * with torchtitan's selective option `op`; full: everything except the block's input. */
 enum recompute {
 	RECOMPUTE_NONE,
 	RECOMPUTE_SELECTIVE,
@@ -55,25 +55,22 @@ extern const char *const recompute_names[]; /* NULL-terminated */
 
 struct acts {
 	struct block_acts *block; /* [layers of the stage] */
-	int64_t *begin;		  /* of each, in bytes of the arena, and the end of all */
+	int64_t *begin; /* [layers + 1]: offsets in the arena, in bytes, and the end */
 	/* The input of the first block, and the output of the last one as it is sent to the next
 	 * stage: fp32, or the type of the residual stream. */
 	struct mat x_in, x_out;
-	/* The output of the last block; with a residual stream of 16 bits the first backward
-	 * overwrites it. */
-	struct mat x;
-	struct mat dx; /* the gradient of the residual stream, of x_in after a backward */
+	struct mat x;  /* output of the last block; a backward overwrites a 16-bit one */
+	struct mat dx; /* gradient of the residual stream: of x_in after a backward */
 };
 
-/* The block (-1: embedding or head), and the indices of a virtual slice and a chunk on this rank. */
+/* A place in a pass. */
 struct at {
-	int64_t layer;
-	int slice, chunk;
+	int64_t layer;	  /* block; -1: embedding or head */
+	int slice, chunk; /* local indices of a virtual slice and a chunk */
 };
 
-/* Which part of a whole activation a result is: this rank's rows of the residual stream; rows of a
- * chunk, on every rank of the tp axis; rows of a chunk in the columns of a virtual slice; or no part of
- * an activation, but a leaf of the gradient of a parameter. */
+/* The extent of a result: this rank's rows of the residual stream; rows of a chunk, equal on all tp
+ * ranks; rows of a chunk, columns of a virtual slice; or a leaf of a parameter's gradient. */
 enum extent { OF_STREAM, OF_CHUNK, OF_SLICE, OF_TENSOR };
 
 /* A result of a forward, or of a backward: the gradient of an activation. */
@@ -82,18 +79,18 @@ struct result {
 	bool gradient;
 	enum extent extent;
 	struct at at;
-	int64_t first_row; /* of x, among the rows of the chunk */
-	struct mat x;	   /* in device memory; of integers, x.p is int32_t * */
-	bool integers;
-	/* OF_TENSOR: the parameter, its slice, and the use; 1 is the output layer of a tied weight. */
+	int64_t first_row; /* index of x's first row in the chunk */
+	struct mat x;	   /* device memory */
+	bool integers;	   /* x.p is int32_t * */
+	/* OF_TENSOR: the parameter, its slice, and its use (1: output layer of a tied weight). */
 	const struct tensor *tensor;
 	int slice, use;
 };
 
-/* Is shown every result of a micro-batch, in the order of computation. A step begins again if a gradient
- * was too large for exact sums: what was seen of it before does not count. */
+/* Receives every result of a micro-batch, in the order of computation. A step begins again if a
+ * gradient was too large for exact sums; the results before that must be ignored. */
 struct observer {
-	void (*begin)(void *with); /* NULL: nothing is done */
+	void (*begin)(void *with); /* or NULL */
 	void (*see)(void *with, const struct result *r);
 	void *with;
 };
@@ -107,63 +104,60 @@ struct stage {
 /* The settings of a pass from the layout and the options. */
 struct pass_config {
 	struct mesh *mesh;
-	int64_t batch; /* sequences of a micro-batch */
-	/* Decoding: the largest number of rows of one sequence in a pass, as one chunk; 0: whole
-	 * micro-batches. */
+	int64_t batch; /* sequences per micro-batch */
+	/* Decoding: the maximum number of rows, of one sequence and chunk; 0: no decoding. */
 	int64_t decode_rows;
 	uint64_t seed;
 	enum precision precision;
-	/* To this type the input of each block is rounded, in which it is kept: DT_F32 or DT_BF16. */
-	enum dtype residual;
-	bool sp;	    /* sequence parallelism */
-	bool async_tp;	    /* communication of slices overlaps with matmuls */
-	bool gather_kv;	    /* context parallelism by all-gather instead of a ring */
-	bool plain_kernels; /* no fused kernels */
-	bool cp_rounds;	    /* sums of attention are rounded to bf16 between chunks */
-	struct xent_terms loss_terms; /* of training */
-	bool documents; /* attention stays within documents, in which positions begin at 0 */
+	enum dtype residual; /* type of the kept inputs of blocks: DT_F32 or DT_BF16 */
+	bool sp;	     /* sequence parallelism */
+	bool async_tp;	     /* communication of slices overlaps with matmuls */
+	bool gather_kv;	     /* context parallelism by all-gather instead of a ring */
+	bool plain_kernels;  /* no fused kernels */
+	bool cp_rounds;	     /* rounds sums of attention to bf16 between chunks */
+	struct xent_terms loss_terms; /* in training */
+	bool documents; /* attention stays within documents, and positions begin at 0 in each */
 };
 
 /* The values that differ from step to step, except the samples. */
 struct pass_step {
-	uint32_t number; /* for the random numbers of dropout */
-	float loss_scale; /* of the gradient: 1 / targets of the batch, times fp16's loss scale */
+	uint32_t number; /* of the step, for the random numbers of dropout */
+	float loss_scale; /* scale of the gradient: fp16's loss scale / targets of the batch */
 };
 
 /* The current micro-batch, set by the caller. */
 struct micro_batch {
-	int64_t number;	      /* in the step */
-	int64_t first_sample; /* of the step */
+	int64_t number;	      /* index in the step */
+	int64_t first_sample; /* index of its first sample in the step */
 	int64_t counted;      /* sequences that count in the loss; the rest is padding */
-	bool train;	      /* gradients and dropout */
+	bool train;	      /* computes gradients and applies dropout */
 	bool empty; /* no micro-batch: only the store's collectives are called */
 };
 
-/* Of the micro-batch, [chunk][row], in device memory: positions in the sequence, tokens and targets.
- * With documents: the position in the sequence at which the document of a row starts, and positions in
- * the document; else start is NULL and doc_pos is pos. And the host buffers that they are copied
- * from. */
+/* The input of a micro-batch: [chunk][row], device memory. */
 struct pass_rows {
-	int32_t *pos, *tokens, *targets, *start, *doc_pos;
-	int32_t *host_pos, *host_ids;
+	int32_t *pos, *tokens, *targets; /* pos: positions in the sequence */
+	int32_t *
+		start; /* position in the sequence at which the row's document starts; or NULL */
+	int32_t *doc_pos; /* positions in the document; pos without documents */
+	int32_t *host_pos, *host_ids; /* host buffers */
 };
 
-/* float8: for each tensor its amax and the factor that its cast must still be multiplied by, as `scale` of
- * struct mat; and the transposed casts of the local slices of weights, in the order of the tensors (NULL:
- * not kept). In device memory. */
+/* Casts of float8 weights, in device memory. */
 struct float8_weights {
-	struct mat_scale *scale;
-	char *transposed;
+	struct mat_scale *
+		scale; /* [n_tensors]: amax, and the cast's remaining factor (mat.scale) */
+	char *transposed; /* transposed casts of local slices, in tensor order; NULL: not kept */
 };
 
 struct pass;
-/* The functions that decoding replaces; pass_init() sets those of training. */
+/* Functions that decoding replaces; pass_init() sets the functions for training. */
 struct pass_ops {
-	kern_linear_fwd *linear; /* the matmul kernel of a forward */
+	kern_linear_fwd *linear; /* matmul kernel of the forward */
 	/* attention of all local slices and chunks: from a->m[ATT_Q, ATT_K, ATT_V] to ATT_O */
 	void (*attend)(struct pass *, int64_t layer, struct sublayer_acts *);
 	void (*head)(struct pass *, struct mat x, struct mat dx);
-	void *with; /* for these */
+	void *with; /* context of these functions */
 };
 
 /* The context of forwards and backwards. */
@@ -175,40 +169,40 @@ struct pass {
 	struct store *store;
 	struct slices tp;
 	struct chunks cp;
-	int64_t rows;			/* of a chunk */
-	int64_t first_row, stream_rows; /* of a chunk, in this rank's residual stream */
+	int64_t rows; /* rows of a chunk */
+	int64_t first_row,
+		stream_rows; /* this rank's rows of a chunk in the residual stream */
 	struct pass_rows in;
 	float *rope; /* [context][head_dim]: cosines, then sines; NULL without rotary positions */
 	struct float8_weights float8;
 	enum recompute recompute;
-	int64_t recompute_every; /* of every Nth block of the model */
-	/* The lowest unit with a tensor that is trained, below which there is no backward. */
-	int lowest;
+	int64_t recompute_every; /* recomputes every Nth block of the model */
+	int lowest; /* the lowest unit with a trained tensor: the backward ends there */
 	struct block_acts
-		shared; /* the activations that are not kept: one buffer for all blocks */
+		shared; /* activations that are not kept: one buffer for all blocks */
 	struct micro_batch micro;
-	struct pass_step *step; /* in device memory */
-	struct exact *loss;	/* likewise: the sum over tokens of the local chunks */
-	const struct observer *observer; /* NULL: nothing is shown */
+	struct pass_step *step; /* device memory */
+	struct exact *loss;	/* sum over tokens of the local chunks, device memory */
+	const struct observer *observer; /* or NULL */
 };
 
-/* Memory is from `run`; all arguments stay the caller's. Forwards and backwards are collective over
- * the ranks of a pipeline stage, other calls are not. */
+/* Initializes a pass in memory from `run`; the caller keeps ownership of all arguments. Forwards
+ * and backwards are collective over the ranks of a pipeline stage, other calls are not. */
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
 void pass_close(struct pass *p);
-/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets: -1 for
- * tokens with TOKEN_CONTEXT. With documents, tokens with DOCUMENT_BEGINS begin one. */
+/* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. The
+ * target is -1 for tokens with TOKEN_CONTEXT. Tokens with DOCUMENT_BEGINS begin a document. */
 void pass_load(struct pass *p, const int32_t *windows);
 void pass_step_begin(struct pass *p, const struct pass_step *step);
-/* begin: sets the sum of losses to 0. pass_loss: waits for the device and returns it. */
-void pass_loss_begin(struct pass *p);
+void pass_loss_begin(struct pass *p); /* sets the sum of losses to 0 */
+/* Waits for the device and returns the sum of losses. */
 struct exact pass_loss(struct pass *p);
-/* Sets the recomputation of every Nth block, and allocates the buffers that all of them share; before
- * acts_alloc(). */
+/* Sets the recomputation of every Nth block, and allocates the buffers that blocks share. Call it
+ * before acts_alloc(). */
 void pass_recompute(
 	struct pass *p, enum recompute how, int64_t every, struct arena *micro);
-/* That of a block; -1: the buffers that are shared. */
+/* Returns the recomputation of a block; -1: of the shared buffers. */
 static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer)
 {
 	bool keeps = layer >= 0 && layer % p->recompute_every != 0;
@@ -216,16 +210,16 @@ static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer
 }
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
-void acts_free(struct acts *a); /* frees a->block; the arena is the caller's */
-/* The unit that is used first; -1: none, since the stage has no backward. */
+void acts_free(struct acts *a); /* frees a->block; the caller owns the arena */
+/* Returns the unit that is used first; -1: none, since the stage has no backward. */
 int stage_first_unit(const struct pass *p, const struct stage *st, bool backward);
-/* From the tokens, or a->x_in if the stage does not embed, to a->x. With micro.train, the backward of
- * the head is part of the forward, so that no logits are kept. */
+/* Computes a->x from the tokens, or from a->x_in if the stage does not embed. With micro.train, the
+ * backward of the head is part of the forward, so that no logits are kept. */
 void model_forward(struct pass *p, const struct stage *st, struct acts *a);
-/* a->dx: from the gradient of a->x to that of a->x_in. */
+/* Replaces the gradient of a->x in a->dx by the gradient of a->x_in. */
 void model_backward(struct pass *p, const struct stage *st, struct acts *a);
-/* The same in two parts, with equal bits: the gradient of the input (x), then those of the weights
- * (w), from the gradients in `g`, an array that the caller frees. */
+/* Compute a backward in two parts, with equal bits: the gradient of the input (x), then the
+ * gradients of the weights (w) from `g`, an array that the caller frees. */
 struct block_grads *grads_alloc(
 	const struct pass *p, const struct stage *st, struct arena *micro);
 void model_backward_x(

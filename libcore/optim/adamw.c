@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static void prepare(const struct optim_config *c, double step, struct update *u)
+static void adamw_prepare(const struct optim_config *c, double step, struct update *u)
 {
 	u->beta1 = (float)c->beta1;
 	u->beta2 = (float)c->beta2;
@@ -22,6 +22,6 @@ const struct optimizer optimizer_adamw = {
 	.name = "adamw",
 	.help = "AdamW: two moments, fp32",
 	.state = {"exp_avg", "exp_avg_sq"},
-	.prepare = prepare,
+	.prepare = adamw_prepare,
 	.update = adamw_update,
 };

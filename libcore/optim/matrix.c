@@ -1,10 +1,10 @@
 /*
- * Whole matrices: each is gathered on one rank, its owner, which computes the result and sends it to
- * all ranks that have rows of the matrix. Owners compute with shapes that do not depend on the
- * layout, so the bits are those of one rank.
+ * Whole matrices: each is gathered on one rank, its owner, which computes the result and sends
+ * it to all ranks that have rows of the matrix. Owners compute with shapes that do not depend
+ * on the layout, so the bits equal the bits on one rank.
  *
  * The matrices of a pipeline stage are assigned to its ranks, balanced by work. A round has at most
- * one matrix for each owner, so that a rank has only one in memory at a time.
+ * one matrix per owner, so that a rank has only one matrix in memory at a time.
  */
 #include "optim/optim.h"
 #include "comm/requests.h"
@@ -14,7 +14,7 @@ enum { TO_OWNER, FROM_OWNER };
 
 struct matrix {
 	const struct tensor *t;
-	int owner; /* a member */
+	int owner; /* member of the stage; -1: not assigned */
 	int round;
 	double cost;
 };
@@ -25,18 +25,18 @@ struct matrices {
 	struct store *s;
 	struct device *d;
 	struct comm *c;
-	int *ranks;		       /* [size]: the world ranks of the members */
+	int *ranks;		       /* [size]: world ranks of the stage's members */
 	struct matrix *matrix;	       /* [n], in the order of the tensor table */
 	struct comm_requests requests; /* of a round */
-	struct moved *moved;	       /* [n_moved]: pieces that are received */
+	struct moved *moved;	       /* [n_moved]: pieces being received */
 	int n_moved;
 	int n, n_rounds;
 };
 
 /* ---- owners -------------------------------------------------------------------------- */
 
-/* Proportional to the multiply-adds of an iteration of Muon's orthogonalisation. */
-static double cost_of(const struct tensor *t)
+/* Returns a cost proportional to the multiply-adds of an iteration of Muon's orthogonalization. */
+static double matrix_cost(const struct tensor *t)
 {
 	double a = (double)t->dims[0], b = (double)t->dims[1];
 	return a < b ? a * a * (2 * b + a) : b * b * (2 * a + b);
@@ -51,7 +51,7 @@ static struct matrix *next_costliest(struct matrices *x)
 	return next;
 }
 
-/* Greedy: the costliest matrix first, to the member with the smallest load. */
+/* Assigns greedily: the costliest matrix first, to the member with the smallest load. */
 static void assign_owners(struct matrices *x)
 {
 	scoped_ptr double *load = xcalloc((size_t)x->c->size, sizeof(*load));
@@ -86,7 +86,7 @@ struct matrices *matrices_open(const struct optim_config *c,
 		if (!t->local || t->frozen || !rule->takes(t, s->c.n_units))
 			continue;
 		x->matrix[x->n++] =
-			(struct matrix){.t = t, .owner = -1, .cost = cost_of(t)};
+			(struct matrix){.t = t, .owner = -1, .cost = matrix_cost(t)};
 	}
 	assign_owners(x);
 	return x;
@@ -116,8 +116,8 @@ static bool has_piece(const struct matrices *x, const struct tensor *t, int memb
 	return false;
 }
 
-/* The member whose replica of a piece the owner uses: the owner, or the first after it. */
-static int sender_of(
+/* Returns the member that sends its replica of a piece: the owner, or the next that has one. */
+static int find_sender(
 	const struct matrices *x, const struct matrix *m, const struct store_rows *p)
 {
 	int member = m->owner;
@@ -126,21 +126,21 @@ static int sender_of(
 	return member;
 }
 
-/* A piece of this rank's gradient, from when it is moved until it is received. */
+/* A piece of this rank's gradient that is being received. */
 struct moved {
 	const struct tensor *t;
 	int slice;
 	float *g;
 };
 
-/* The memory of a piece; of an offloaded one, temporary memory. */
-static float *take_piece(
+/* Returns the memory of a piece of the gradient; temporary memory if it is offloaded. */
+static float *begin_piece(
 	struct matrices *x, const struct tensor *t, const struct store_rows *p, bool back)
 {
-	float *room = NULL;
+	float *buffer = NULL;
 	if (offloads_grads(x->s->c.offload))
-		room = arena_floats(x->d->scratch, p->rows * t->cols);
-	float *g = store_gradient_begin(x->s, t, p->slice, room);
+		buffer = arena_floats(x->d->scratch, p->rows * t->cols);
+	float *g = store_gradient_begin(x->s, t, p->slice, buffer);
 	if (back) {
 		x->moved = xgrow(x->moved, x->n_moved, sizeof(*x->moved));
 		x->moved[x->n_moved++] = (struct moved){t, p->slice, g};
@@ -148,7 +148,7 @@ static float *take_piece(
 	return g;
 }
 
-/* Completes the messages. */
+/* Completes the messages and the received pieces. */
 static void end_moves(struct matrices *x)
 {
 	comm_start(&x->requests);
@@ -171,7 +171,7 @@ static void move_piece(struct matrices *x, const struct matrix *m, int member,
 		whole = mat(slices + (p->slice * t->rows + p->first) * t->cols, p->rows,
 			t->cols);
 	if (member == me)
-		part = mat(take_piece(x, t, p, back), p->rows, t->cols);
+		part = mat(begin_piece(x, t, p, back), p->rows, t->cols);
 	struct mat source = back ? whole : part, target = back ? part : whole;
 	if (from == me && to == me)
 		x->d->k->copy(x->d, target, source);
@@ -188,12 +188,12 @@ static void move_matrix(
 		for (int i = 0; i < m->t->local; i++) {
 			int rank = x->ranks[member];
 			struct store_rows p = store_rows_of(x->s, m->t, i, rank);
-			if (p.rows && (back || sender_of(x, m, &p) == member))
+			if (p.rows && (back || find_sender(x, m, &p) == member))
 				move_piece(x, m, member, &p, slices, back);
 		}
 }
 
-/* Offloaded gradients, a matrix at a time. */
+/* Moves the matrices of a round; offloaded gradients one matrix at a time. */
 static void move_round(struct matrices *x, int round, float *slices, bool back)
 {
 	size_t mark = arena_mark(x->d->scratch);
@@ -211,7 +211,7 @@ static void move_round(struct matrices *x, int round, float *slices, bool back)
 
 /* ---- an update ------------------------------------------------------------------------- */
 
-/* The matrix of a round that this rank owns, or NULL. */
+/* Returns the matrix that this rank owns in a round, or NULL. */
 static const struct matrix *owned_matrix(const struct matrices *x, int round)
 {
 	for (const struct matrix *m = x->matrix; m < x->matrix + x->n; m++)
@@ -220,7 +220,7 @@ static const struct matrix *owned_matrix(const struct matrices *x, int round)
 	return NULL;
 }
 
-static void compute(struct matrices *x, const struct matrix *m, float *slices)
+static void compute_whole(struct matrices *x, const struct matrix *m, float *slices)
 {
 	const struct tensor *t = m->t;
 	const struct sliced how = {.rows = t->dims[0],
@@ -237,7 +237,7 @@ void matrices_update(struct matrices *x)
 		float *slices = m ? arena_floats(x->d->scratch, tensor_size(m->t)) : NULL;
 		move_round(x, round, slices, false);
 		if (m)
-			compute(x, m, slices);
+			compute_whole(x, m, slices);
 		move_round(x, round, slices, true);
 		arena_reset(x->d->scratch, mark);
 	}
@@ -248,7 +248,8 @@ void matrices_autotune(struct matrices *x)
 	for (const struct matrix *m = x->matrix; m < x->matrix + x->n; m++) {
 		size_t mark = arena_mark(x->d->scratch);
 		if (m->owner == x->c->rank)
-			compute(x, m, arena_floats(x->d->scratch, tensor_size(m->t)));
+			compute_whole(
+				x, m, arena_floats(x->d->scratch, tensor_size(m->t)));
 		arena_reset(x->d->scratch, mark);
 	}
 }

@@ -1,12 +1,11 @@
 /*
- * Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the update of a matrix is its
- * momentum, orthogonalized by five steps of a quintic Newton-Schulz iteration. Embeddings, the head,
- * norms and biases are updated by AdamW.
+ * Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon): the update of a matrix
+ * is its momentum, orthogonalized by five steps of a quintic Newton-Schulz iteration.
+ * Embeddings, the head, norms and biases are updated by AdamW.
  *
- * The update is scaled by 0.2 sqrt(max(rows, cols)), which gives it the usual root mean square of
- * AdamW's update, so that AdamW's learning rate and weight decay can be kept (Moonlight: Liu et al.
- * 2025, arXiv:2502.16982); or by Jordan's sqrt(max(1, rows / cols)), which needs a learning rate of
- * about 0.02.
+ * The update is scaled by 0.2 sqrt(max(rows, cols)), the usual root mean square of AdamW's update,
+ * to keep AdamW's learning rate and weight decay (Moonlight: Liu et al. 2025, arXiv:2502.16982);
+ * or by Jordan's sqrt(max(1, rows / cols)), for a learning rate of about 0.02.
  */
 #include "optim/optim.h"
 
@@ -14,41 +13,41 @@
 
 enum { ITERATIONS = 5 };
 
-static void prepare(const struct optim_config *c, double step, struct update *u)
+static void muon_prepare(const struct optim_config *c, double step, struct update *u)
 {
 	optimizer_adamw.prepare(c, step, u);
 	u->momentum = (float)c->momentum;
 	u->nesterov = c->nesterov;
 }
 
-/* The matrices of blocks: unit 0 is the embedding, the last unit is the head. */
-static bool takes(const struct tensor *t, int n_units)
+/* Is it a matrix of a block? (Unit 0 is the embedding, the last unit the head.) */
+static bool is_block_matrix(const struct tensor *t, int n_units)
 {
 	return t->ndim == 2 && t->unit > 0 && t->unit < n_units - 1;
 }
 
-static void begin(
+static void add_momentum(
 	struct device *d, const struct update_part *x, int n, const struct update *how)
 {
 	d->k->muon_momentum(d, x, n, how);
 }
 
-static void end(
+static void apply_update(
 	struct device *d, const struct update_part *x, int n, const struct update *how)
 {
 	d->k->muon_update(d, x, n, how);
 }
 
-static double rate(const struct optim_config *c, const struct tensor *t)
+static double rate_factor(const struct optim_config *c, const struct tensor *t)
 {
 	double rows = (double)t->dims[0], cols = (double)t->dims[1];
 	return c->muon_original ? sqrt(fmax(1, rows / cols))
 				: 0.2 * sqrt(fmax(rows, cols));
 }
 
-/* Newton-Schulz iteration: x [r, c], r <= c, with singular values in (0, 1]; the result has the same singular
- * vectors and singular values near 1. It is returned, and is in x or `other`. gram and square are scratch matrices
- * [r, r]. All have one type. X' = a X + (b A + c A A) X, where A = X X^T. */
+/* Newton-Schulz iteration on x [r, c], r <= c, with singular values in (0, 1]. Returns a matrix,
+ * in x or `other`, with the same singular vectors and singular values near 1. gram and square are
+ * scratch matrices [r, r]. All have one type. X' = a X + (b A + c A A) X, where A = X X^T. */
 static struct mat orthogonalize(struct device *d, struct mat x, struct mat other,
 	struct mat gram, struct mat square)
 {
@@ -67,8 +66,8 @@ static struct mat orthogonalize(struct device *d, struct mat x, struct mat other
 	return x;
 }
 
-static void whole(struct device *d, const struct optim_config *c, float *slices,
-	const struct sliced *s)
+static void orthogonalize_whole(struct device *d, const struct optim_config *c,
+	float *slices, const struct sliced *s)
 {
 	int64_t n = s->rows * s->cols, r = min64(s->rows, s->cols);
 	enum dtype type = c->matmul;
@@ -86,14 +85,17 @@ static void whole(struct device *d, const struct optim_config *c, float *slices,
 	arena_reset(d->scratch, mark);
 }
 
-static const struct matrix_rule matrix = {
-	.takes = takes, .begin = begin, .whole = whole, .end = end, .rate = rate};
+static const struct matrix_rule matrix = {.takes = is_block_matrix,
+	.begin = add_momentum,
+	.whole = orthogonalize_whole,
+	.end = apply_update,
+	.rate = rate_factor};
 
 const struct optimizer optimizer_muon = {
 	.name = "muon",
 	.help = "Muon and AdamW: two moments, fp32",
 	.state = {"exp_avg", "exp_avg_sq"},
-	.prepare = prepare,
+	.prepare = muon_prepare,
 	.update = adamw_update,
 	.matrix = &matrix,
 };

@@ -65,7 +65,7 @@ struct updating {
 	struct optim *o;
 	const struct update *how;
 	struct batch rows, whole;
-	bool end; /* the second pass: matrix_rule.end */
+	bool end; /* second pass: matrix_rule.end */
 };
 
 static void update_batch(const struct updating *u, struct batch *b)
@@ -125,8 +125,8 @@ static void update_parts(struct updating *u, unsigned groups, unsigned overwritt
 	update_batch(u, &u->whole);
 }
 
-/* With offload, the first pass also writes back matrices that are not updated yet, so 16-bit copies
- * of parameters are made at the end only. */
+/* With offload, the first pass also writes back matrices that are not updated yet, so 16-bit
+ * copies of parameters are made only at the end. */
 void optim_update(struct optim *o, const struct update *how)
 {
 	const struct matrix_rule *rule = o->row->matrix;

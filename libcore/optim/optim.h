@@ -1,10 +1,10 @@
 /*
- * optim: optimizers. Each is a file and a row of OPTIMIZERS.
+ * optim: the optimizers, one file and one row of OPTIMIZERS each.
  *
  * An optimizer keeps its state as groups of the parameter store, which shards, offloads and
  * checkpoints them like the parameters, and it updates this rank's shards. Most optimizers compute
- * element by element, so the sharding changes no bit. For one that needs whole matrices (Muon),
- * matrix.c gathers each matrix on one rank and scatters the result.
+ * element by element, so the sharding does not change the bits. For an optimizer that needs whole
+ * matrices (Muon), matrix.c gathers each matrix on one rank and scatters the result.
  */
 #pragma once
 
@@ -22,15 +22,15 @@
 enum optimizer_kind { OPTIMIZERS(OPTIMIZER_KIND) N_OPTIMIZERS };
 #undef OPTIMIZER_KIND
 
-/* The hyperparameters of all optimizers, except the learning rate, which changes from step to step. */
+/* The hyperparameters of all optimizers, except the learning rate, which changes with the step. */
 struct optim_config {
 	int kind; /* enum optimizer_kind */
 	double beta1, beta2, eps;
-	double decay; /* weight decay, of tensors with tensor.decay */
+	double decay; /* weight decay, for tensors with tensor.decay */
 	double momentum;
 	bool nesterov;
-	bool muon_original; /* the update's scale is Jordan's, else Moonlight's: see muon.c */
-	enum dtype matmul; /* of Muon, on a device that stores 16 bits */
+	bool muon_original; /* Jordan's scale of the update, else Moonlight's: see muon.c */
+	enum dtype matmul; /* Muon's matmuls, on a device that stores 16 bits */
 };
 
 /* A kernel for vectors, each of which is any number of whole rows of a tensor. */
@@ -41,7 +41,7 @@ typedef void update_fn(
 struct matrix_rule {
 	/* Is this tensor updated as a matrix? */
 	bool (*takes)(const struct tensor *t, int n_units);
-	/* First, on this rank's rows: writes the input of `whole` to part.p, the gradient's memory. */
+	/* First, on this rank's rows: writes `whole`'s input to part.p, the gradient. */
 	update_fn *begin;
 	/* Then, on one rank: the whole matrix, in place. May take scratch memory of the device. */
 	void (*whole)(struct device *, const struct optim_config *, float *slices,
@@ -57,18 +57,18 @@ enum { OPTIM_MAX_STATE = 2 };
 /* A row of the table. */
 struct optimizer {
 	const char *name, *help;
-	/* The options of pt-train among beta1, beta2 and eps that it does not read, separated by spaces; or
-	 * NULL. One with an eps divides by it and a root of v. */
+	/* Options among beta1, beta2 and eps that it does not read, separated by spaces; or
+	 * NULL. An optimizer with eps divides by eps plus the root of v. */
 	const char *unused;
 	/* The names of its state in checkpoints: the first is update_part.m, the second v. */
 	const char *state[OPTIM_MAX_STATE];
-	/* How many of them these hyperparameters need; NULL: all. */
+	/* Returns the number of states that these hyperparameters need; NULL: all. */
 	int (*n_state)(const struct optim_config *);
-	/* Fills in the hyperparameters for kernels in step number `step`, counted from 1. The caller
-	 * fills in the learning rate, and step_end grad_scale and off. */
+	/* Fills in the hyperparameters for the kernels in a step, counted from 1. The caller
+	 * fills in the learning rate; step_end fills in grad_scale and off. */
 	void (*prepare)(const struct optim_config *, double step, struct update *);
 	update_fn *update;
-	bool coupled; /* weight decay is added to the gradient, else it is a factor of parameters */
+	bool coupled; /* weight decay is added to the gradient; else it scales the parameters */
 	/* NULL: all tensors are updated by row; else some tensors need the whole matrix. */
 	const struct matrix_rule *matrix;
 };
@@ -78,23 +78,23 @@ extern const char *const optimizer_names[N_OPTIMIZERS + 1]; /* NULL-terminated *
 #define OPTIMIZER_ROW(kind, name) extern const struct optimizer optimizer_##name;
 OPTIMIZERS(OPTIMIZER_ROW)
 #undef OPTIMIZER_ROW
-update_fn adamw_update; /* of optimizer_adamw; Muon uses it for vectors */
+update_fn adamw_update; /* Muon uses it for vectors */
 
 /* ---- optim.c: the optimizer of a run ----------------------------------------------- */
 
 struct optim;
 
-/* The number of state groups of the optimizer; adds them to the groups of a store. */
+/* The number of state groups of the optimizer; optim_add_groups() adds them to a store's. */
 int optim_n_state(const struct optim_config *c);
 void optim_add_groups(const struct optim_config *c, struct store_groups *g);
-/* Collective over the store's mesh. The store has the groups of optim_add_groups(); store and device
- * stay the caller's. */
+/* Collective over the store's mesh. The store has the groups of optim_add_groups(). The caller
+ * owns both. */
 struct optim *optim_open(const struct optim_config *c, struct store *s, struct device *d);
 void optim_free(struct optim *o); /* NULL: does nothing */
 /* Collective over the mesh. Updates all parameters from the gradient; `how` is in device memory.
  * The gradient of a tensor that is updated as a matrix is overwritten. */
 void optim_update(struct optim *o, const struct update *how);
-/* Runs the matmuls of an update on arbitrary values, so that a GPU chooses algorithms for them. */
+/* Runs the matmuls of an update on arbitrary values, so that a GPU chooses their algorithms. */
 void optim_autotune(struct optim *o);
 
 /* ---- matrix.c: whole matrices ------------------------------------------------------- */
@@ -105,8 +105,8 @@ struct matrices;
 struct matrices *matrices_open(const struct optim_config *c,
 	const struct matrix_rule *rule, struct store *s, struct device *d);
 void matrices_free(struct matrices *x);
-/* Collective over the stage. Replaces the gradient of each matrix, on all ranks with its rows, by the
- * result of rule->whole(). */
+/* Collective over the stage. Replaces the gradient of each matrix by the result of
+ * rule->whole(), on all ranks with its rows. */
 void matrices_update(struct matrices *x);
-/* Only rule->whole(), on the matrices that this rank owns. Not collective. */
+/* Runs only rule->whole(), on the matrices that this rank owns. Not collective. */
 void matrices_autotune(struct matrices *x);

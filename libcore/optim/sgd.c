@@ -1,7 +1,7 @@
 /*
- * SGD with heavy-ball or Nesterov momentum, as torch.optim.SGD: weight decay is added to the gradient
- * (coupled), without dampening. The momentum buffer is initially zero, which is equivalent to
- * PyTorch's first step.
+ * SGD with heavy-ball or Nesterov momentum, as torch.optim.SGD without dampening: weight decay
+ * is added to the gradient (coupled). The momentum buffer is initially zero, which is
+ * equivalent to PyTorch's first step.
  */
 #include "optim/optim.h"
 
@@ -10,14 +10,14 @@ static int n_state(const struct optim_config *c)
 	return c->momentum > 0;
 }
 
-static void prepare(const struct optim_config *c, double step, struct update *u)
+static void sgd_prepare(const struct optim_config *c, double step, struct update *u)
 {
 	(void)step;
 	u->momentum = (float)c->momentum;
 	u->nesterov = c->nesterov;
 }
 
-static void update(
+static void sgd_update(
 	struct device *d, const struct update_part *x, int n, const struct update *how)
 {
 	d->k->sgd(d, x, n, how);
@@ -29,7 +29,7 @@ const struct optimizer optimizer_sgd = {
 	.unused = "beta1 beta2 eps",
 	.state = {"momentum_buffer"},
 	.n_state = n_state,
-	.prepare = prepare,
+	.prepare = sgd_prepare,
 	.coupled = true,
-	.update = update,
+	.update = sgd_update,
 };

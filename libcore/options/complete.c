@@ -1,7 +1,6 @@
 /*
- * --complete: what may stand for the last word of a command line, for the completions of shells.
- * Each candidate is a line, with a tab and what it does where that is known. A last line
- * `:files SUFFIX` says that files may stand there too, `:folders` that folders may.
+ * --complete: completions of the last word of a command line, for shells. Each candidate is a line,
+ * with a tab and its help, if any. A last line `:files SUFFIX` adds files, `:folders` directories.
  */
 #include "options/options_internal.h"
 
@@ -9,11 +8,11 @@
 
 struct completion {
 	const struct program *p;
-	const char *word; /* its beginning, which candidates share */
+	const char *word; /* the beginning that candidates share */
 	FILE *f;
 };
 
-/* BEFORE NAME AFTER, if that goes on from the word. */
+/* Prints BEFORE NAME AFTER, if it begins with the word. */
 static void offer(const struct completion *c, const char *before, const char *name,
 	const char *after, const char *help)
 {
@@ -39,7 +38,7 @@ static void offer_words(
 		offer(c, before, *words, "", NULL);
 }
 
-/* `auto: from the newest ...` at the start of a sentence explains the word auto. */
+/* Offers the words that a help text explains at the start of a sentence: `auto: from the ...`. */
 static void offer_explained(
 	const struct completion *c, const char *before, const char *help)
 {
@@ -61,16 +60,16 @@ static void offer_explained(
 	}
 }
 
-/* An enum has its names, a flag yes and no, a text those words that its help explains in a
- * sentence `word: what it does`. */
+/* Offers the names of an enum, yes and no for a flag, and the words that the help of a text
+ * explains. */
 static void offer_values(
 	const struct completion *c, const struct opt *t, const char *before)
 {
 	static const char *const yes_no[] = {"yes", "no", NULL};
 	scoped_strs names = {0};
-	scoped_str folder = {0};
+	scoped_str dir = {0};
 	if (!strcmp(t->name, "preset"))
-		preset_names(&folder, &names);
+		preset_names(&dir, &names);
 	else if (t->type == OPT_ENUM || t->type == OPT_FLAG)
 		offer_words(c, before, t->type == OPT_ENUM ? t->values : yes_no);
 	else if (t->type == OPT_STR && c->p->offer)
@@ -97,13 +96,13 @@ static void offer_options(const struct completion *c)
 	}
 }
 
-/* May it be written key=value? */
+/* Returns true for an option that can be written key=value. */
 static bool is_key(const struct opt *t)
 {
 	return t->type != OPT_GROUP && t->type != OPT_ACTION;
 }
 
-/* Keys only when there is a letter: they are many. */
+/* Offers words, files and keys; keys only after a first letter, since they are many. */
 static void offer_operands(const struct completion *c, bool first)
 {
 	const char *const *words = c->p->words ? c->p->words() : NULL;
@@ -116,10 +115,10 @@ static void offer_operands(const struct completion *c, bool first)
 		offer_files(c, c->p->operands);
 }
 
-/* ---- where the word stands ------------------------------------------------------- */
+/* ---- the place of the word ------------------------------------------------------- */
 
-/* -x or --name, up to its '='; or a key, which has no dashes. */
-static const struct opt *find(const struct program *p, const char *word)
+/* Returns the option of -x, --name or a key, up to its '='; NULL: none. */
+static const struct opt *find_option(const struct program *p, const char *word)
 {
 	char name[64];
 	size_t dashes = strspn(word, "-");
@@ -127,7 +126,7 @@ static const struct opt *find(const struct program *p, const char *word)
 		word + dashes);
 	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
 		bool is = dashes == 1 ? name[0] && t->letter == name[0] && !name[1]
-				      : opt_is_called(t, name);
+				      : opt_has_name(t, name);
 		if (t->type != OPT_GROUP && is && (dashes || (p->settings && is_key(t))))
 			return t;
 	}
@@ -150,10 +149,10 @@ void opt_complete(const struct program *p, int n, char *const *words, FILE *f)
 	for (int i = 0; i < n - 1; i++)
 		first = first && words[i][0] == '-';
 	if (before[0] == '-' && !strchr(before, '='))
-		t = find(p, before);
+		t = find_option(p, before);
 	if (t && takes_next(t)) {
 		offer_values(&c, t, "");
-	} else if (equals && (t = find(p, word))) {
+	} else if (equals && (t = find_option(p, word))) {
 		scoped_ptr char *start =
 			text_printf("%.*s", (int)(equals + 1 - word), word);
 		offer_values(&c, t, start);

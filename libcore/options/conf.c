@@ -1,4 +1,4 @@
-/* Config files: `key = value`, a line each. */
+/* Config files: `key = value`, one per line. */
 #include "options/options.h"
 
 #include <ctype.h>
@@ -14,18 +14,19 @@ static bool is_key(const char *s, size_t n)
 	return n > 0;
 }
 
-/* A heading may be followed by a comment. */
-static int heading(const char *p, const char *end, struct err *e)
+/* Checks a heading, which a comment may follow. */
+static int check_heading(const char *p, const char *end, struct err *e)
 {
 	const char *close = memchr(p, ']', (size_t)(end - p));
 	for (p = close ? close + 1 : p; p < end && isspace((unsigned char)*p); p++)
 		;
 	if (close && (p == end || *p == '#'))
 		return 0;
-	return err_set(e, EX_DATAERR, "a heading is [words in brackets]");
+	return err_set(e, EX_DATAERR, "expected a heading, [words in brackets]");
 }
 
-static int no_key(const char *p, size_t n, struct err *e)
+/* Sets the error about a line without a valid key. */
+static int bad_key(const char *p, size_t n, struct err *e)
 {
 	char small[64];
 	size_t i = 0;
@@ -33,15 +34,14 @@ static int no_key(const char *p, size_t n, struct err *e)
 		small[i] = (char)tolower((unsigned char)p[i]);
 	small[i] = '\0';
 	if (n == i && is_key(small, n))
-		return err_set(e, EX_DATAERR, "keys are in small letters: '%s'", small);
+		return err_set(e, EX_DATAERR, "keys are lowercase: '%s'", small);
 	return err_set(e, EX_DATAERR, "expected `key = value`%s",
-		*p == '{'
-			? ", and this is JSON; a model's config.json is for --model-config"
-			: "");
+		*p == '{' ? ", not JSON; a model's config.json is for --model-config"
+			  : "");
 }
 
-/* A quoted value from *p on, which stands behind the opening quote. */
-static int quoted(const char *p, const char *end, struct str *out)
+/* Reads a quoted value; p is after the opening quote. Returns -1 if the quotes do not close. */
+static int read_quoted(const char *p, const char *end, struct str *out)
 {
 	for (; p < end && *p != '"'; p++) {
 		char c = *p;
@@ -58,7 +58,8 @@ static int quoted(const char *p, const char *end, struct str *out)
 	return p == end || *p == '#' ? 0 : -1;
 }
 
-static void bare(const char *p, const char *end, struct str *out)
+/* Reads a value without quotes, up to a comment. */
+static void read_bare(const char *p, const char *end, struct str *out)
 {
 	const char *stop = p;
 	while (stop < end &&
@@ -69,7 +70,8 @@ static void bare(const char *p, const char *end, struct str *out)
 	str_add(out, p, (size_t)(stop - p));
 }
 
-static int line_parse(const char *p, const char *end, struct str *value,
+/* Parses a line, and calls set() if it has a key. */
+static int parse_line(const char *p, const char *end, struct str *value,
 	int (*set)(void *, const char *, const char *, struct err *), void *to,
 	struct err *e)
 {
@@ -78,17 +80,17 @@ static int line_parse(const char *p, const char *end, struct str *value,
 	if (p == end || *p == '#')
 		return 0;
 	if (*p == '[')
-		return heading(p, end, e);
+		return check_heading(p, end, e);
 	const char *equals = memchr(p, '=', (size_t)(end - p));
 	const char *key_end = equals;
 	while (key_end && key_end > p && isspace((unsigned char)key_end[-1]))
 		key_end--;
 	if (!equals || !is_key(p, (size_t)(key_end - p)))
-		return no_key(p, equals ? (size_t)(key_end - p) : 0, e);
+		return bad_key(p, equals ? (size_t)(key_end - p) : 0, e);
 	char key[64];
 	size_t n = (size_t)(key_end - p);
 	if (n >= sizeof(key))
-		return err_set(e, EX_DATAERR, "a key of %zu characters", n);
+		return err_set(e, EX_DATAERR, "the key has %zu characters", n);
 	memcpy(key, p, n);
 	key[n] = '\0';
 	for (p = equals + 1; p < end && isspace((unsigned char)*p); p++)
@@ -96,13 +98,13 @@ static int line_parse(const char *p, const char *end, struct str *value,
 	str_clear(value);
 	str_add(value, "", 0);
 	if (p < end && *p == '"') {
-		if (quoted(p + 1, end, value))
-			return err_set(e, EX_DATAERR, "%s: the quotes do not close", key);
+		if (read_quoted(p + 1, end, value))
+			return err_set(e, EX_DATAERR, "%s: missing closing quote", key);
 	} else {
-		bare(p, end, value);
+		read_bare(p, end, value);
 	}
 	if (memchr(value->s, '\0', value->len))
-		return err_set(e, EX_DATAERR, "%s: a NUL byte", key);
+		return err_set(e, EX_DATAERR, "%s: the value has a NUL byte", key);
 	return set(to, key, value->s, e);
 }
 
@@ -119,7 +121,7 @@ int conf_parse(const char *text, size_t len, const char *name,
 		const char *end = memchr(p, '\n', (size_t)(stop - p));
 		end = end ? end : stop;
 		line++;
-		rc = line_parse(p, end, &value, set, to, e);
+		rc = parse_line(p, end, &value, set, to, e);
 		if (rc)
 			err_prefix(e, "%s:%lld: ", name, (long long)line);
 		p = end < stop ? end + 1 : stop;
@@ -127,7 +129,8 @@ int conf_parse(const char *text, size_t len, const char *name,
 	return rc;
 }
 
-/* Keys and values, in turns; the values of a key that is there many times are one, separated by spaces. */
+/* Adds a key and its value to a list of pairs. Further values of a key are appended after a
+ * space. */
 static int add_pair(void *to, const char *key, const char *value, struct err *e)
 {
 	struct strs *pairs = to;
@@ -145,8 +148,8 @@ static int add_pair(void *to, const char *key, const char *value, struct err *e)
 	return 0;
 }
 
-/* The last value of a key; NULL: none. */
-static const char *value_of(const struct strs *pairs, const char *key)
+/* Returns the value of a key, or NULL. */
+static const char *find_value(const struct strs *pairs, const char *key)
 {
 	for (int64_t i = pairs->n - 2; i >= 0; i -= 2)
 		if (!strcmp(pairs->v[i], key))
@@ -155,20 +158,20 @@ static const char *value_of(const struct strs *pairs, const char *key)
 }
 
 int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
-	const char *behind, const char *between, struct str *out, struct err *e)
+	const char *after, const char *between, struct str *out, struct err *e)
 {
 	scoped_strs x = {0}, y = {0};
 	int rc = conf_parse(a->text->s, a->text->len, a->name, add_pair, &x, e) ||
 		 conf_parse(b->text->s, b->text->len, b->name, add_pair, &y, e);
 	for (int64_t i = 0; i < x.n && !rc; i += 2) {
-		const char *other = value_of(&y, x.v[i]);
+		const char *other = find_value(&y, x.v[i]);
 		if (!other || strcmp(other, x.v[i + 1]))
-			str_printf(out, "%s%s%s %s%s%s\n", before, x.v[i], behind,
+			str_printf(out, "%s%s%s %s%s%s\n", before, x.v[i], after,
 				x.v[i + 1], between, other ? other : "-");
 	}
 	for (int64_t i = 0; i < y.n && !rc; i += 2)
-		if (!value_of(&x, y.v[i]))
-			str_printf(out, "%s%s%s -%s%s\n", before, y.v[i], behind, between,
+		if (!find_value(&x, y.v[i]))
+			str_printf(out, "%s%s%s -%s%s\n", before, y.v[i], after, between,
 				y.v[i + 1]);
 	return rc;
 }

@@ -1,4 +1,4 @@
-/* --generate: what is made from a program's tables, first the OPTIONS of its manual page. */
+/* --generate: text from a program's tables, such as the OPTIONS of its manual page. */
 #include "options/options_internal.h"
 
 void opt_kinds(const struct program *p, struct strs *out)
@@ -8,8 +8,8 @@ void opt_kinds(const struct program *p, struct strs *out)
 		strs_add(out, p->kinds[i]);
 }
 
-/* No line may begin with a dot or a quote, sentences end lines, backslashes are \e, and no
- * line is long. */
+/* Escapes a dot or a quote at the start of a line, writes backslashes as \e, ends lines at the
+ * end of sentences, and breaks long lines. */
 void man_text(FILE *f, const char *s)
 {
 	enum { LONG = 99 };
@@ -46,7 +46,8 @@ static void man_remarks(const struct opt *t, FILE *f)
 		fprintf(f, "%sneeds %s", arg.len ? " ; No " : "", t->needs);
 }
 
-static void man(const struct program *p, FILE *f)
+/* Writes the OPTIONS of the manual page. */
+static void write_man(const struct program *p, FILE *f)
 {
 	scoped_str arg = {0};
 	for (const struct opt *t = NULL; (t = opt_next(p, t));) {
@@ -84,7 +85,7 @@ static void man(const struct program *p, FILE *f)
 int opts_generate(const struct program *p, const char *kind, FILE *f)
 {
 	if (!strcmp(kind, "man")) {
-		man(p, f);
+		write_man(p, f);
 		return 0;
 	}
 	for (int i = 0; p->kinds && p->kinds[i]; i++) {

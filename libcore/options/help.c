@@ -1,4 +1,4 @@
-/* What an option table says to people: --help, --version, --print-config. */
+/* Text for users from an option table: --help, --version, --print-config. */
 #include "options/options_internal.h"
 
 static void print_wrapped(FILE *f, const char *text, int indent, int width)
@@ -113,7 +113,7 @@ static void print_one(const struct opt *t, const void *v, struct str *out)
 	case OPT_ENUM:
 		conf_print(out, t->name, t->values[*(const int *)v]);
 		break;
-	case OPT_STR: /* an empty one is said where the default is another */
+	case OPT_STR: /* an empty text is printed only if it is not the default */
 		if (*(const char *const *)v)
 			conf_print(out, t->name, *(const char *const *)v);
 		else if (t->def)

@@ -1,4 +1,5 @@
-/* Values of options: from text, compared with text, and what they need of others. */
+/* Values of options: setting them from text, comparing them with text, and the options they
+ * need. */
 #include "options/options_internal.h"
 
 #include <ctype.h>
@@ -6,8 +7,8 @@
 
 /* ---- from text ------------------------------------------------------------------- */
 
-/* A bound, in plain digits where it is a whole number that people read at a glance. */
-static const char *bound(char buf[static NUM_TEXT], double v)
+/* Prints a bound, in plain digits if it is a whole number of at most 15 digits. */
+static const char *bound_text(char buf[static NUM_TEXT], double v)
 {
 	if (v != floor(v) || fabs(v) >= 1e15)
 		return text_double(buf, v);
@@ -23,9 +24,9 @@ static int check_range(const struct opt *t, double v, const char *text, struct e
 	char lo[NUM_TEXT], hi[NUM_TEXT];
 	if (t->max >= 1e18 && v < t->min)
 		return err_set(e, EX_USAGE, "%s: %s is less than %s", t->name, text,
-			bound(lo, t->min));
+			bound_text(lo, t->min));
 	return err_set(e, EX_USAGE, "%s: %s is not between %s and %s", t->name, text,
-		bound(lo, t->min), bound(hi, t->max));
+		bound_text(lo, t->min), bound_text(hi, t->max));
 }
 
 static int set_flag(const struct opt *t, const char *text, bool *v, struct err *e)
@@ -163,7 +164,7 @@ void opts_free(const struct program *p, void *o)
 	}
 }
 
-/* ---- given ----------------------------------------------------------------------- */
+/* ---- options that were given ------------------------------------------------------ */
 
 static struct opt_given *given_of(
 	const struct program *p, const void *o, const struct opt *t, size_t *i)
@@ -191,7 +192,7 @@ void opt_note_given(const struct program *p, void *o, const struct opt *t, bool 
 	g->from[i] = given ? from : NULL;
 }
 
-static const struct opt *named(const struct program *p, const char *name)
+static const struct opt *find_named(const struct program *p, const char *name)
 {
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
 		if (t->type != OPT_GROUP && !strcmp(t->name, name))
@@ -199,7 +200,7 @@ static const struct opt *named(const struct program *p, const char *name)
 	bug(__FILE__, __LINE__, name);
 }
 
-bool opt_is_called(const struct opt *t, const char *name)
+bool opt_has_name(const struct opt *t, const char *name)
 {
 	return !strcmp(t->name, name) || (t->was && !strcmp(t->was, name));
 }
@@ -207,14 +208,14 @@ bool opt_is_called(const struct opt *t, const char *name)
 unsigned opts_flags(const struct program *p, const char *name)
 {
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
-		if (t->type != OPT_GROUP && opt_is_called(t, name))
+		if (t->type != OPT_GROUP && opt_has_name(t, name))
 			return t->flags;
 	return 0;
 }
 
 bool opts_given(const struct program *p, const void *o, const char *name)
 {
-	return is_given(p, o, named(p, name));
+	return is_given(p, o, find_named(p, name));
 }
 
 void opts_reset(const struct program *p, void *o, const char *prefix)
@@ -232,7 +233,7 @@ void opts_reset(const struct program *p, void *o, const char *prefix)
 	}
 }
 
-/* Does the message name --NAME, or its value as NAME (5)? So a model says it, which may be of a file. */
+/* Returns true if a message names --NAME, or "NAME (5)", as the checks of a model do. */
 static bool names_option(const char *message, const char *name)
 {
 	size_t n = strlen(name);
@@ -265,9 +266,9 @@ void opts_blame(const struct program *p, const void *o, struct err *e)
 		snprintf(e->msg + n, sizeof(e->msg) - n, " (%s)", why.s);
 }
 
-/* ---- what they need of others ------------------------------------------------------ */
+/* ---- options that need other options ------------------------------------------------ */
 
-/* `needs` is as people read it: "--a", "--a or --b", "--a sgd or adamw". */
+/* Returns true if `needs` is met: "--a", "--a or --b", "--a sgd or adamw". */
 static bool is_met(const struct program *p, const void *o, const char *needs)
 {
 	scoped_ptr char *copy = xstrdup(needs);
@@ -284,7 +285,7 @@ static bool is_met(const struct program *p, const void *o, const char *needs)
 			value = strchr(at, ' ');
 			if (value)
 				*value++ = '\0';
-			t = named(p, at + 2);
+			t = find_named(p, at + 2);
 		}
 		const void *v = (const char *)o + t->offset;
 		met = value ? opt_equals(t, v, value) : !opt_equals(t, v, NULL);
@@ -305,16 +306,16 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e)
 	return 0;
 }
 
-/* ---- without effect ---------------------------------------------------------------- */
+/* ---- options without effect --------------------------------------------------------- */
 
-/* Appends those of the names, separated by spaces, that were given: "--a, --b and --c". */
+/* Appends the options of a list, separated by spaces, that were given: "--a, --b and --c". */
 static int add_given(
 	const struct program *p, const void *o, const char *names, struct str *out)
 {
 	char *copy = xstrdup(names), *rest = copy, *name, *last = NULL;
 	int n = 0;
 	while ((name = strsep(&rest, " "))) {
-		const struct opt *t = named(p, name);
+		const struct opt *t = find_named(p, name);
 		if (!is_given(p, o, t) ||
 			opt_equals(t, (const char *)o + t->offset, t->def))
 			continue;

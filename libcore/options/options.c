@@ -1,4 +1,4 @@
-/* Options: one table gives parsing, --help, --print-config and, in gen.c and complete.c, the rest. */
+/* The parser of options: the command line, config files, presets and the environment. */
 #include "base/launch.h"
 #include "base/file.h"
 #include "options/options_internal.h"
@@ -7,7 +7,7 @@
 #include <getopt.h>
 #include <unistd.h>
 
-/* What every program answers. */
+/* The options of every program. */
 static const struct opt common_opts[] = {
 	{OPT_GROUP, .name = "Common"},
 	{OPT_ACTION, 0, "config", "FILE", .files = "", .help = "Read options from FILE."},
@@ -32,11 +32,11 @@ struct parse {
 	const struct opt **all; /* [n]: the program's options and the common ones */
 	int n;
 	char *o;
-	bool *list_begun;   /* this source has already replaced the list */
-	bool person;	    /* this source is the command line or the environment */
-	const char *from;   /* else the file, in words, for opts_blame(); or NULL */
+	bool *list_begun; /* this source has already replaced the list */
+	bool person;	  /* this source is the command line or the environment */
+	const char *from; /* else a description of the file, for opts_blame(), or NULL */
 	const char *config; /* --config, or PT_CONFIG */
-	bool saved;	    /* this source is the options that a run saved */
+	bool saved;	    /* this source was saved by a run */
 	bool print_config, quiet;
 	const char *generate;
 };
@@ -52,16 +52,17 @@ const struct opt *opt_next(const struct program *p, const struct opt *at)
 	return in_common ? NULL : common_opts;
 }
 
-static int find(const struct parse *s, const char *name, bool *negated)
+/* Returns the index of an option; -1: none. *negated: it was named as no-NAME. */
+static int find_option(const struct parse *s, const char *name, bool *negated)
 {
 	*negated = false;
 	for (int i = 0; i < s->n; i++)
-		if (opt_is_called(s->all[i], name))
+		if (opt_has_name(s->all[i], name))
 			return i;
 	if (strncmp(name, "no-", 3))
 		return -1;
 	for (int i = 0; i < s->n; i++) {
-		if (s->all[i]->type == OPT_FLAG && opt_is_called(s->all[i], name + 3)) {
+		if (s->all[i]->type == OPT_FLAG && opt_has_name(s->all[i], name + 3)) {
 			*negated = true;
 			return i;
 		}
@@ -69,7 +70,7 @@ static int find(const struct parse *s, const char *name, bool *negated)
 	return -1;
 }
 
-/* Returns whether a list, separated by spaces, has the name, with '-' or with '_' between its words. */
+/* Returns true if a list, separated by spaces, has the name, written with '-' or '_'. */
 static bool has_name(const char *list, const char *name)
 {
 	size_t len = strlen(name);
@@ -91,13 +92,13 @@ static const struct opt_answer *find_answer(const struct program *p, const char 
 	return a && a->names ? a : NULL;
 }
 
-/* `dashes` stand before an option, and before nothing else. */
-static int unknown(const struct parse *s, const char *what, const char *dashes,
+/* Sets the error about an unknown name. `dashes`: "--" for an option, "" for a key. */
+static int unknown_name(const struct parse *s, const char *what, const char *dashes,
 	const char *name, int code, struct err *e)
 {
 	const char *names[256];
 	int n = 0;
-	bool no = *dashes && !strncmp(name, "no-", 3); /* only flags take it */
+	bool no = *dashes && !strncmp(name, "no-", 3); /* only for flags */
 	const char *near = NULL, *word = no ? name + 3 : name;
 	const char *dot = strrchr(word, '.');
 	word = dot ? dot + 1 : word; /* training.seq_len */
@@ -123,13 +124,13 @@ static int unknown(const struct parse *s, const char *what, const char *dashes,
 	return err_set(e, code, "unknown %s '%s%s'%s", what, dashes, name, hint);
 }
 
-/* A key of a config file or an operand must be an option with a value. */
+/* Returns the option of a key in a config file or an operand; it must have a value. */
 static int find_key(const struct parse *s, const char *key, int code, struct err *e)
 {
 	bool negated;
-	int i = find(s, key, &negated);
+	int i = find_option(s, key, &negated);
 	if (i < 0)
-		return unknown(s, "key", "", key, code, e);
+		return unknown_name(s, "key", "", key, code, e);
 	if (negated)
 		return err_set(e, code, "unknown key '%s'; write '%s = no'", key,
 			s->all[i]->name);
@@ -138,7 +139,7 @@ static int find_key(const struct parse *s, const char *key, int code, struct err
 	return i;
 }
 
-/* Appends what another program's name for a value means here. */
+/* Appends the equivalent here of another program's name for a value. */
 static int advise_on_value(
 	const struct parse *s, const struct opt *t, const char *text, struct err *e)
 {
@@ -164,8 +165,8 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 	return 0;
 }
 
-/* `person`: what is set here was written for this run, also where it is the default. A file may
- * list all options, as --print-config does. */
+/* Begins a source. `person`: all that it sets counts as given, even defaults. A file may list all
+ * options, as --print-config does. */
 static void source_begin(struct parse *s, bool person)
 {
 	s->person = person;
@@ -190,7 +191,7 @@ static int set_from_conf(void *to, const char *key, const char *value, struct er
 
 enum { MAX_CONFIG = 1 << 20 };
 
-/* `from` lives as long as the program. */
+/* Applies a config text. `from` must live as long as the program. */
 static int apply_text(struct parse *s, const struct str *text, const char *name,
 	const char *from, struct err *e)
 {
@@ -199,7 +200,7 @@ static int apply_text(struct parse *s, const struct str *text, const char *name,
 	return conf_parse(text->s, text->len, name, set_from_conf, s, e);
 }
 
-/* What a run has saved is not trusted: a checkpoint may be anybody's. */
+/* Applies options that a run saved; they are not trusted. */
 static int apply_saved(struct parse *s, const struct str *text, struct err *e)
 {
 	s->saved = true;
@@ -208,7 +209,7 @@ static int apply_saved(struct parse *s, const struct str *text, struct err *e)
 	return rc;
 }
 
-static void defaults(struct parse *s)
+static void apply_defaults(struct parse *s)
 {
 	struct err e;
 	source_begin(s, false);
@@ -234,6 +235,7 @@ bool opts_in_environment(const char *option)
 	return getenv(env_name(option, name)) != NULL;
 }
 
+/* Applies the environment variables PT_NAME; a list is separated by colons. */
 static int apply_env(struct parse *s, struct err *e)
 {
 	source_begin(s, true);
@@ -257,7 +259,7 @@ static int apply_env(struct parse *s, struct err *e)
 	return 0;
 }
 
-/* For opts_blame(): it lives as long as the program. */
+/* Returns "preset NAME" for opts_blame(); it lives as long as the program. */
 static const char *preset_in_words(const char *name)
 {
 	static struct strs all;
@@ -267,7 +269,7 @@ static const char *preset_in_words(const char *name)
 	return all.v[strs_find(&all, words)];
 }
 
-/* Presets in order, for example of a model, then of its training. */
+/* Applies presets in order, for example a model, then its training. */
 static int apply_presets(struct parse *s, const char *names, struct err *e)
 {
 	char *copy = xstrdup(names), *rest = copy, *name;
@@ -289,8 +291,9 @@ static int note_preset(void *to, const char *key, const char *value, struct err 
 	return 0;
 }
 
-/* Answers the options that end the program; notes the others. */
-static int action(struct parse *s, const struct opt *t, const char *arg, struct err *e)
+/* Executes an option that exits, or records it. */
+static int execute_action(
+	struct parse *s, const struct opt *t, const char *arg, struct err *e)
 {
 	struct strs kinds = {0};
 	if (!strcmp(t->name, "config")) {
@@ -320,15 +323,14 @@ static int action(struct parse *s, const struct opt *t, const char *arg, struct 
 	exit(0);
 }
 
-/* The command line, by getopt_long. With `scan` only the options that name other
- * sources are looked at. */
+/* The options for getopt_long(). */
 struct cli {
 	struct option *longs;
 	int n;
 	char *letters;
 };
 
-/* A flag is also called no-..., which is allocated. */
+/* Adds an option, and no-NAME of a flag, which is allocated. */
 static void cli_add(
 	const struct parse *s, struct cli *c, int i, const char *name, int arg)
 {
@@ -370,6 +372,7 @@ static void cli_free(struct cli *c)
 	free(c->letters);
 }
 
+/* Sets the error about an option that getopt_long() rejected with `c`. */
 static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
 {
 	char letter[3] = {'-', (char)optopt, '\0'};
@@ -390,7 +393,7 @@ static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
 		if (!strncmp(s->all[i]->name, name, strlen(name)))
 			str_printf(&list, "%s--%s", alike++ ? ", " : "", s->all[i]->name);
 	return alike > 1 ? err_set(e, EX_USAGE, "option '--%s' could be %s", name, list.s)
-			 : unknown(s, "option", "--", name, EX_USAGE, e);
+			 : unknown_name(s, "option", "--", name, EX_USAGE, e);
 }
 
 static int option_index(const struct parse *s, int c, bool *negated)
@@ -406,6 +409,7 @@ static int option_index(const struct parse *s, int c, bool *negated)
 	return -1;
 }
 
+/* Applies the command line. `scan`: applies only options that name other sources, or exit. */
 static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
 	const char **preset, struct err *e)
 {
@@ -425,10 +429,10 @@ static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
 		const struct opt *t = s->all[i];
 		if (scan && !strcmp(t->name, "preset"))
 			*preset = optarg;
-		if (t->files && optarg && !*optarg) /* perhaps an unset variable */
+		if (t->files && optarg && !*optarg) /* probably an unset variable */
 			rc = err_set(e, EX_USAGE, "%s: the name is empty", t->name);
 		else if (t->type == OPT_ACTION)
-			rc = scan ? action(s, t, optarg, e) : 0;
+			rc = scan ? execute_action(s, t, optarg, e) : 0;
 		else if (!scan)
 			rc = set_value(s, i, optarg ? optarg : negated ? "no" : "yes", e);
 	}
@@ -436,7 +440,8 @@ static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
 	return rc;
 }
 
-/* Operands of the form key=value are settings, where the program says so. */
+/* Applies operands key=value, if the program has .settings. Returns the number of other
+ * operands. */
 static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 {
 	int n = 0;
@@ -449,7 +454,7 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 		char key[64];
 		snprintf(key, sizeof(key), "%.*s", (int)(equals - argv[i]), argv[i]);
 		if (strchr(key, '/') || strchr(key, '.')) {
-			argv[n++] = argv[i]; /* a file whose name has a '=' */
+			argv[n++] = argv[i]; /* a file name with '=' */
 			continue;
 		}
 		int at = find_key(s, key, EX_USAGE, e);
@@ -460,7 +465,7 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 	return n;
 }
 
-/* Texts that were read once: a config file may be a pipe, and may name the preset that it
+/* Texts that are read only once: a config file may be a pipe. It may name the preset that it
  * changes. */
 struct sources {
 	struct str base, config;
@@ -468,17 +473,19 @@ struct sources {
 	char *config_preset;
 };
 
-/* In the order in which later ones win. Puts operands at argv[0..), and tells how many. */
+/* Applies all sources in order; later ones win. Moves operands to argv[0..), returns their
+ * number. */
 static int apply_sources(
 	struct parse *s, const struct sources *x, int argc, char **argv, struct err *e)
 {
 	const char *preset = x->preset ? x->preset : x->config_preset;
 	bool negated;
 	memset(s->o, 0, s->p->opts_bytes);
-	defaults(s);
+	apply_defaults(s);
 	if (x->base.len && apply_saved(s, &x->base, e))
 		return -1;
-	if (preset && find(s, "preset", &negated) >= 0 && apply_presets(s, preset, e))
+	if (preset && find_option(s, "preset", &negated) >= 0 &&
+		apply_presets(s, preset, e))
 		return -1;
 	if ((s->config && apply_text(s, &x->config, s->config, s->config, e)) ||
 		apply_env(s, e) || apply_cli(s, argc, argv, false, &preset, e))
@@ -486,7 +493,7 @@ static int apply_sources(
 	return apply_operands(s, argc, argv, e);
 }
 
-/* The option of the table that an argument names in full, if operands may follow it; else NULL. */
+/* Returns the option that an argument names in full, if it has OPT_SEVERAL; else NULL. */
 static const struct opt *takes_several(const struct parse *s, const char *arg)
 {
 	for (int i = 0; i < s->n; i++)
@@ -501,8 +508,8 @@ static bool is_operand(const char *arg)
 	return arg && (arg[0] != '-' || !arg[1]);
 }
 
-/* `--list a b` becomes `--list=a --list=b`. Returns the number of arguments; the new ones live as
- * long as the program, as others do. */
+/* Turns `--list a b` into `--list=a --list=b`. Returns the number of arguments; the new ones live
+ * as long as the program. */
 static int repeat_lists(const struct parse *s, int argc, char **argv)
 {
 	const struct opt *list = NULL;
@@ -525,7 +532,8 @@ static int repeat_lists(const struct parse *s, int argc, char **argv)
 	return n;
 }
 
-/* getopt_long and operands reorder what they are given, so each time a copy. */
+/* Applies all sources, again if p->base() has a text. Each time on a copy of argv: it is
+ * reordered. */
 static int parse_all(struct parse *s, int argc, char **argv, struct err *e)
 {
 	struct sources x = {.preset = getenv("PT_PRESET")};
@@ -586,14 +594,14 @@ int opts_from_text(
 {
 	struct parse s = parse_begin(p, o);
 	const struct str t = {(char *)text, strlen(text), 0};
-	defaults(&s);
+	apply_defaults(&s);
 	int rc = saved ? apply_saved(&s, &t, e)
 		       : apply_text(&s, &t, "the options", "the options", e);
 	parse_end(&s);
 	return rc;
 }
 
-/* Of several ranks, each would do all the work; only rank 0 says so. */
+/* Rejects several ranks for a program with .one_rank; only rank 0 reports it. */
 static int check_one_rank(const struct program *p, int rc, struct err *e)
 {
 	if (!p->one_rank || !launch_many())
@@ -602,18 +610,17 @@ static int check_one_rank(const struct program *p, int rc, struct err *e)
 		exit(rc < 0 ? e->code : EX_USAGE);
 	return rc < 0 ? rc
 		      : err_set(e, EX_USAGE,
-				"%s is a single process: start it without mpiexec or srun",
+				"%s is a single process; start it without mpiexec or srun",
 				p->name);
 }
 
-/* The names after PT_ of all variables that the manual pages have: those of all programs' options, and
- * others. */
+/* The names after PT_ of all environment variables in the manual pages. */
 static const char *const variables[] = {
 #include "options/variables.inc"
 };
 
-/* Writes what explains a name after PT_ that no program has: another trainer's word, or a misspelling.
- * Another project may have variables that begin so: of them it says nothing. */
+/* Writes a hint about an unknown name after PT_: another trainer's word, or a misspelling. Writes
+ * an empty hint for all others, which may be another project's variables. */
 static void explain_variable(
 	const struct parse *s, const char *name, char hint[static DID_YOU_MEAN])
 {
@@ -631,7 +638,7 @@ static void explain_variable(
 	const char *alike[ARRAY_LEN(variables)];
 	int64_t n = 0;
 	for (size_t i = 0; i < ARRAY_LEN(variables) && strlen(name) > 3; i++)
-		if (variables[i][0] == name[0]) /* short words are soon like others */
+		if (variables[i][0] == name[0]) /* short words resemble many others */
 			alike[n++] = variables[i];
 	const char *near = nearest(name, alike, n);
 	*hint = '\0';
@@ -641,7 +648,7 @@ static void explain_variable(
 		snprintf(hint, DID_YOU_MEAN, "; did you mean 'PT_%s'?", near);
 }
 
-/* A variable of an option that no program has would be ignored without a word. */
+/* Warns about environment variables PT_... that no program has, which would be ignored silently. */
 static void check_environment(const struct parse *s)
 {
 	for (char **v = environ; *v && launch_rank() == 0; v++) {
@@ -656,7 +663,7 @@ static void check_environment(const struct parse *s)
 			continue;
 		explain_variable(s, name + 3, hint);
 		if (*hint)
-			warn("%s is ignored: no program has it%s", name, hint);
+			warn("%s is ignored: no program uses it%s", name, hint);
 	}
 }
 
@@ -707,7 +714,7 @@ int opts_unknown_key(const struct program *p, const char *word, struct err *e)
 	char key[64];
 	list_options(&s);
 	snprintf(key, sizeof(key), "%.*s", (int)strcspn(word, "="), word);
-	unknown(&s, "key", "", key, EX_USAGE, e);
+	unknown_name(&s, "key", "", key, EX_USAGE, e);
 	free(s.all);
 	return -1;
 }

@@ -1,11 +1,11 @@
-/* Files that come with the programs, and presets, the config files among them. */
+/* Files that come with the programs, and presets, which are config files among them. */
 #include "base/file.h"
 #include "options/options_internal.h"
 
 #include <math.h>
 #include <unistd.h>
 
-/* In $PT_SHARE, beside the installed program, or at the top of a source tree. */
+/* Finds a file in $PT_SHARE, next to the installed program, or at the top of a source tree. */
 void share_path(struct str *out, const char *below)
 {
 	char exe[4096];
@@ -29,10 +29,10 @@ void share_path(struct str *out, const char *below)
 	str_printf(out, "%s/share/%s", exe, below);
 }
 
-void preset_names(struct str *folder, struct strs *names)
+void preset_names(struct str *dir, struct strs *names)
 {
-	share_path(folder, "presets");
-	scoped_dir *d = opendir(folder->s);
+	share_path(dir, "presets");
+	scoped_dir *d = opendir(dir->s);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		char *dot = strrchr(f->d_name, '.');
 		if (dot && !strcmp(dot, ".conf")) {
@@ -43,7 +43,8 @@ void preset_names(struct str *folder, struct strs *names)
 	strs_sort(names);
 }
 
-/* The millions of parameters at the end of a name, as in "gpt2-1.5b"; 0: none. *family: the bytes before them. */
+/* Returns the millions of parameters at the end of a name such as "gpt2-1.5b", or 0. Sets *family
+ * to the number of bytes before them. */
 static double named_size(const char *name, size_t *family)
 {
 	const char *dash = strrchr(name, '-');
@@ -55,7 +56,7 @@ static double named_size(const char *name, size_t *family)
 	return strchr("bB", *end) ? 1000 * n : n;
 }
 
-/* The preset of the same family that is nearest in size, if their sizes are within a fifth; else NULL. */
+/* Returns the preset of the same family that is nearest in size, within a fifth, or NULL. */
 static const char *similar_size(const char *name, const struct strs *names)
 {
 	const char *best = NULL;
@@ -63,10 +64,10 @@ static const char *similar_size(const char *name, const struct strs *names)
 	size_t family = 0, other = 0;
 	double size = named_size(name, &family);
 	for (int i = 0; size > 0 && i < (int)names->n; i++) {
-		double its = named_size(names->v[i], &other);
-		double ratio = fmax(its / size, size / its);
-		if (its > 0 && family == other && !strncmp(name, names->v[i], family) &&
-			ratio < nearest_ratio) {
+		double candidate = named_size(names->v[i], &other);
+		double ratio = fmax(candidate / size, size / candidate);
+		if (candidate > 0 && family == other &&
+			!strncmp(name, names->v[i], family) && ratio < nearest_ratio) {
 			best = names->v[i];
 			nearest_ratio = ratio;
 		}
@@ -81,7 +82,7 @@ static int no_preset(const char *name, struct err *e)
 	scoped_strs names = {0};
 	preset_names(&directory, &names);
 	const char *similar = similar_size(name, &names);
-	err_set(e, EX_USAGE, "there is no preset '%s' in %s%s", name, directory.s,
+	err_set(e, EX_USAGE, "preset '%s' is not in %s%s", name, directory.s,
 		similar ? did_you_mean(hint, similar, &similar, 1)
 			: did_you_mean(
 				  hint, name, (const char *const *)names.v, names.n));

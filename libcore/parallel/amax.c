@@ -1,16 +1,17 @@
 /*
- * The amax of float8 weights, from which their scales are computed: one all-reduce for all of them at
- * the first use after an update, as with torchao's precompute_float8_dynamic_scale_for_fsdp; but one
- * for each unit whose parameters are offloaded, or that local SGD synchronises beside the forward.
+ * The amax of float8 weights, from which their scales are computed: one all-reduce for all
+ * weights at the first use after an update, as with torchao's
+ * precompute_float8_dynamic_scale_for_fsdp. Units with offloaded parameters, or that local SGD
+ * synchronizes during the forward, have one all-reduce each.
  *
- * An amax is of a whole weight, so it is the maximum over all of its slices and shards. It has no
- * sign, so the integer maximum of bits is that of numbers, with NaN above all.
+ * An amax is the maximum over all slices and shards of a weight. It has no sign, so it can be
+ * computed as the integer maximum of the bits; NaN is larger than all values.
  */
 #include "parallel/store_internal.h"
 
-/* Is an amax that of this rank's shards? Else it is that of whole slices, which may then be used by
- * some of the ranks that share them only, as in an evaluation. */
-static bool is_of_shards(const struct store *s)
+/* Returns true if each rank computes the amax of its shards; else of whole slices, which then
+ * only some of the ranks that share them may use, as in an evaluation. */
+static bool reads_shards(const struct store *s)
 {
 	return s->impl->sharding.n > 1 && s->c.zero == 3 && !is_offloaded(s, STORE_PARAM);
 }
@@ -24,7 +25,7 @@ void amax_open(struct store *s, struct arena *run)
 		some |= s->c.tensors[i].float8;
 	if (!some)
 		return;
-	if (is_of_shards(s))
+	if (reads_shards(s))
 		axes |= AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP);
 	o->amax_ranks = mesh_group(s->c.mesh, (struct mesh_part){.axes = axes});
 	o->amax = arena_floats(run, s->c.n_tensors);
@@ -42,34 +43,34 @@ float *store_amax(const struct store *s, const struct tensor *t)
 	return s->impl->amax + (t - s->c.tensors);
 }
 
-static bool is_wanted(const struct store *s, const struct tensor *t, int unit)
+static bool needs_amax(const struct store *s, const struct tensor *t, int unit)
 {
 	return t->float8 && !s->impl->amax_known[t->unit] &&
 	       (unit < 0 || t->unit == unit);
 }
 
-/* In one go where no amax that is known lies between: nobody reads those of other tensors. */
-static void zero_wanted(struct store *s, int unit)
+/* Zeroes the amax of tensors that need it, and the unused one of tensors without float8 between. */
+static void zero_needed(struct store *s, int unit)
 {
 	const struct tensor *t = s->c.tensors, *end = t + s->c.n_tensors;
 	while (t < end) {
 		const struct tensor *first = t;
-		while (t < end && (!t->float8 || is_wanted(s, t, unit)))
+		while (t < end && (!t->float8 || needs_amax(s, t, unit)))
 			t++;
 		if (t > first)
 			s->c.device->k->zero(
 				s->c.device, mat(store_amax(s, first), 1, t - first));
-		while (t < end && t->float8 && !is_wanted(s, t, unit))
+		while (t < end && t->float8 && !needs_amax(s, t, unit))
 			t++;
 	}
 }
 
-/* Raises those of all units (-1), or of one. */
+/* Computes the amax of this rank's shards, in all units (-1) or one. */
 static void raise_shards(struct store *s, int unit)
 {
 	struct device *d = s->c.device;
 	for (const struct part *x = s->updated; x < s->updated + s->n_held; x++)
-		if (is_wanted(s, x->t, unit))
+		if (needs_amax(s, x->t, unit))
 			d->k->amax(d, store_amax(s, x->t),
 				mat(x->state[STORE_PARAM], x->rows, x->cols));
 }
@@ -80,7 +81,7 @@ static void raise_slices(struct store *s, int unit)
 	for (const struct tensor *t = s->c.tensors; t < s->c.tensors + s->c.n_tensors;
 		t++)
 		for (int k = t->first; k < t->first + t->local; k++)
-			if (is_wanted(s, t, unit))
+			if (needs_amax(s, t, unit))
 				d->k->amax(d, store_amax(s, t), store_param(s, t, k));
 }
 
@@ -89,10 +90,10 @@ void amax_compute(struct store *s, int unit)
 	struct store_impl *o = s->impl;
 	if (!o->amax || o->amax_known[unit])
 		return;
-	/* only what is gathered can be read if parameters are offloaded */
+	/* with offloaded parameters, only a gathered unit can be read */
 	int only = is_offloaded(s, STORE_PARAM) ? unit : -1;
-	zero_wanted(s, only);
-	if (is_of_shards(s))
+	zero_needed(s, only);
+	if (reads_shards(s))
 		raise_shards(s, only);
 	else
 		raise_slices(s, only);

@@ -1,7 +1,7 @@
 /*
- * Buckets: the slices that are reduced and gathered together, the group of ranks that does so, and
- * their shards. They are a pure function of the mesh and the tensor table, and equal on all ranks
- * of a bucket's group.
+ * Buckets: slices that are reduced and gathered together, the group of ranks that does so, and
+ * their shards. Buckets are a pure function of the mesh and the tensor table, and equal on all
+ * ranks of a bucket's group.
  */
 #include "parallel/store_internal.h"
 
@@ -11,7 +11,7 @@ enum { ALIGN = 16 }; /* floats on a cache line */
 
 /* ---- the group of a tensor ------------------------------------------------------- */
 
-/* The number of neighbouring ranks along tp whose virtual slices use the same slice. */
+/* Returns the number of adjacent tp ranks that share one slice. */
 static int tp_run(const struct store *s, const struct tensor *t)
 {
 	return t->users_per_slice > s->c.part.local ? t->users_per_slice / s->c.part.local
@@ -24,8 +24,8 @@ static const struct sharding *sharding_of(const struct store *s, const struct te
 	return &s->impl->sharding;
 }
 
-/* The type in which a tensor is gathered or read. ZeRO 1 and 2 gather the updated parameters
- * themselves, not copies for matmuls, and so in fp32. */
+/* Returns the type in which a tensor is gathered or read. ZeRO 1 and 2 gather in fp32: the updated
+ * parameters themselves, not copies for matmuls. */
 static enum dtype wire_of(const struct store *s, const struct tensor *t)
 {
 	bool gathered =
@@ -84,7 +84,7 @@ static int64_t unit_floats(const struct store *s, const struct tensor *like, int
 	return n;
 }
 
-/* Does a slice belong to the bucket of the other one? The bucket's units begin at `first`. */
+/* Returns true if a slice belongs to the bucket of `like`, which has units from `first` on. */
 static bool same_bucket(const struct store *s, const struct tensor *t, int slice,
 	const struct tensor *like, int like_slice, int first)
 {
@@ -94,7 +94,7 @@ static bool same_bucket(const struct store *s, const struct tensor *t, int slice
 	return t->unit >= first && t->unit <= like->unit && same_group(s, t, like);
 }
 
-/* On all layouts alike. */
+/* Returns log2 of the leaves of an element, rounded up. It is the same on all layouts. */
 static int levels_of(const struct store *s, const struct tensor *t)
 {
 	int64_t n = max64(1, s->c.microbatches.n_micro) * t->uses * s->c.chunks *
@@ -102,7 +102,7 @@ static int levels_of(const struct store *s, const struct tensor *t)
 	return tree_levels(n);
 }
 
-/* The tensors of the new bucket with so many dimensions. */
+/* Adds the tensors with `ndim` dimensions to the new bucket. */
 static void add_entries(const struct store *s, struct bucket *b,
 	const struct tensor *like, int slice, int first, int ndim)
 {
@@ -118,9 +118,9 @@ static void add_entries(const struct store *s, struct bucket *b,
 	}
 }
 
-/* All local slices of tensors like this one, from its unit down to the unit with which the bucket
- * is large enough. With sharded gradients, offloaded parameters or micro-batches assigned
- * round-robin, a bucket has one unit. */
+/* Makes a bucket of all local slices of tensors like this one, from its unit down to the unit
+ * with which the bucket is large enough. With sharded gradients, offloaded parameters or
+ * micro-batches assigned round-robin, a bucket has one unit. */
 static void make_bucket(struct store *s, const struct tensor *like, int slice)
 {
 	struct store_impl *o = s->impl;
@@ -145,7 +145,7 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 	b->wire = wire_of(s, like);
 	bool pipeline = s->c.mesh->degree[AXIS_PP] > 1;
 	b->tied = like->uses > 1 && pipeline && !s->c.ends_meet;
-	/* other micro-batches come between the two uses of one */
+	/* other micro-batches run between the two uses in one micro-batch */
 	b->by_use = s->c.microbatches.round_robin && (is_tiled(s, like) || pipeline) &&
 		    like->uses > 1 && !b->tied;
 	b->uses = b->tied ? 1 : like->uses;
@@ -158,8 +158,8 @@ static void make_bucket(struct store *s, const struct tensor *like, int slice)
 
 /* ---- shards ---------------------------------------------------------------------- */
 
-/* Shards begin at rows, because norms add rows. Those of a flat vector are equal parts of all of
- * its entries together, rounded to rows. */
+/* Computes the shards of an entry. They begin at rows, because norms add rows. The shards of a
+ * flat vector are equal parts of all its entries together, rounded to rows. */
 static void shard_entry(
 	const struct store *s, const struct bucket *b, struct entry *e, int64_t before)
 {
@@ -188,7 +188,7 @@ static void make_shards(struct store *s, struct bucket *b)
 		shard_entry(s, b, e, before);
 		before += e->rows * e->cols;
 	}
-	if (n == 1) { /* with the gaps between entries */
+	if (n == 1) { /* includes the gaps between entries */
 		b->shard[0] =
 			(struct sum_shard){xcalloc(1, sizeof(struct sum_run)), 1, b->n};
 		b->shard[0].run[0] = (struct sum_run){0, b->n};
@@ -211,8 +211,8 @@ static void make_shards(struct store *s, struct bucket *b)
 	}
 }
 
-/* The ranks of a stage have the same tensors and the same number of slices, so their shards have the
- * same bounds. */
+/* Uses this rank's bounds: the ranks of a stage have the same tensors and the same number of
+ * slices, so their shards have the same bounds. */
 struct store_rows store_rows_of(
 	const struct store *s, const struct tensor *t, int i, int rank)
 {
@@ -226,7 +226,7 @@ struct store_rows store_rows_of(
 		.rows = e->bounds[shard + 1] - e->bounds[shard]};
 }
 
-/* In the order of a backward. */
+/* Makes buckets in the order of a backward. */
 static void make_buckets(struct store *s, bool frozen)
 {
 	for (int i = s->c.n_tensors - 1; i >= 0; i--) {
@@ -246,7 +246,7 @@ void buckets_make(struct store *s)
 	struct sharding *x = &s->impl->sharding;
 	x->n = s->c.zero ? s->c.mesh->degree[AXIS_FSDP] * s->c.mesh->degree[AXIS_CP] : 1;
 	x->own = shard_at(x, s->c.mesh, s->c.mesh->at);
-	/* creating a group is collective, also for stages without such a tensor */
+	/* creating a group is collective, even for stages without such a tensor */
 	for (int i = 0; i < s->c.n_tensors; i++)
 		mesh_group(s->c.mesh, group_of(s, &s->c.tensors[i]));
 	bucket_sums_groups(s);

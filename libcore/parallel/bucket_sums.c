@@ -1,11 +1,11 @@
-/* The sums of a bucket: which ranks sum it, at once or in two sums; what each of them contributes; and what this
- * rank keeps of it. */
+/* The sums of a bucket: the ranks that sum it (at once or in two sums), their contributions, and
+ * this rank's piece of the result. */
 #include "parallel/store_internal.h"
 
 /* ---- the ranks ------------------------------------------------------------------- */
 
-/* The ranks of a part of the mesh, and the plan of their sums of vectors with these shards. A rank receives
- * the number of its shard, divided by `divisor`, modulo n_shards. */
+/* Makes a group of the ranks of a part of the mesh, and the plan of its sums of vectors with
+ * these shards. The rank of shard k receives shard k / divisor % n_shards of the sum. */
 static void make_sum_group(struct store *s, struct bucket *b, struct sum_group *g,
 	struct mesh_part part, const struct sum_shard *shard, int n_shards, int divisor)
 {
@@ -37,7 +37,7 @@ static void free_sum_group(struct sum_group *g)
 	free(g->ranks);
 }
 
-static const struct mesh_part of_hosts = {
+static const struct mesh_part data_ranks = {
 	.axes = AXIS_BIT(AXIS_DP) | AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)};
 
 static bool sums_gradients(const struct store *s)
@@ -45,26 +45,26 @@ static bool sums_gradients(const struct store *s)
 	return s->c.microbatches.n_micro > 0;
 }
 
-/* Are the gradients of all ranks with the same shards summed within the replicas first? */
+/* Returns true if gradients are summed within each replica first, then across replicas (HSDP). */
 static bool is_hybrid(const struct store *s, const struct sharding *x)
 {
 	return x->n > 1 && s->c.mesh->degree[AXIS_DP] > 1 && sums_gradients(s) &&
 	       !x->host_run;
 }
 
-/* Replicas that are on one host each, or share one, are summed as hybrid. */
+/* Returns sharding.host_run: 0 (HSDP) if no replica extends over several hosts. */
 static int host_run(const struct store *s, int n)
 {
-	int run = mesh_host_run(s->c.mesh, of_hosts);
+	int run = mesh_host_run(s->c.mesh, data_ranks);
 	return run && sums_gradients(s) && (n == 1 || (n > run && n % run == 0)) ? run
 										 : 0;
 }
 
-/* The ranks of the first sum of two, and of the second; false: there is one. */
+/* Sets the ranks of the first and the second sum. Returns false if one sum is enough. */
 static bool two_sums(const struct store *s, const struct sharding *x,
 	struct mesh_part *within, struct mesh_part *across)
 {
-	*within = *across = of_hosts;
+	*within = *across = data_ranks;
 	within->hosts = HOSTS_THIS;
 	across->hosts = HOSTS_ACROSS;
 	if (is_hybrid(s, x)) {
@@ -95,8 +95,8 @@ static void append_runs(struct sum_shard *x, const struct sum_run *run, int n)
 	}
 }
 
-/* The first sum has n_first shards, each of all shards with this number, modulo n_first; and the second one,
- * whose ranks have the same number, those of the result. */
+/* Makes the groups of two sums. Shard i of the first sum (n_first shards) consists of the shards
+ * k of the bucket with k % n_first == i; the second sum divides it into these shards. */
 static void make_shards(struct store *s, struct bucket *b, struct mesh_part within,
 	struct mesh_part across, int n_first)
 {
@@ -119,7 +119,7 @@ static void make_shards(struct store *s, struct bucket *b, struct mesh_part with
 	make_sum_group(s, b, &x->across, across, x->last_shard, n_last, n_first);
 }
 
-/* Sums in one go, or in two. */
+/* Makes the groups for one sum or for two. */
 static void make_groups(struct store *s, struct bucket *b, struct mesh_part part)
 {
 	struct bucket_sums *x = &b->sums;
@@ -147,7 +147,7 @@ static void make_turns(struct store *s, struct bucket *b)
 	int rank = microbatches_rank(s->c.mesh->degree, s->c.mesh->at);
 	b->turns.n = rounds * (b->by_use ? 2 : 1);
 	b->turns.calls = m->round_robin ? 1 : microbatches_count(m, rank);
-	b->leaves.most = bucket_leaves(s, b, s->c.mesh->world->rank, 0);
+	b->leaves.per_turn = bucket_leaves(s, b, s->c.mesh->world->rank, 0);
 	for (int k = 0; k < 2; k++) {
 		const struct sum_group *g = b->sums.first;
 		enum sum_form *form = xcalloc((size_t)g->c->size, sizeof(*form));
@@ -160,20 +160,20 @@ static void make_turns(struct store *s, struct bucket *b)
 	}
 }
 
-/* What follows from the groups: this rank's piece, and the plans. */
+/* Computes this rank's piece and the plans from the groups. */
 static void make_plans(struct store *s, struct bucket *b)
 {
 	struct bucket_sums *x = &b->sums;
-	const struct sum_plan *all = &b->all.plan, *of_leaves = &x->first->plan;
+	const struct sum_plan *all = &b->all.plan, *first_plan = &x->first->plan;
 	bool two = x->last != x->first, hosts = two && b->sharding->host_run;
-	/* the ranks whose pieces are rounded, or kept */
-	const struct sum_plan *owners = hosts ? &x->last->plan : of_leaves;
+	/* the ranks that round or keep their pieces */
+	const struct sum_plan *owners = hosts ? &x->last->plan : first_plan;
 	struct reduction_facts f = {.scheme = hosts ? SCHEME_HOSTS
 					      : two ? SCHEME_REPLICAS
 						    : SCHEME_ONE,
 		.turns = b->turns.n,
 		.one_leaf = !b->levels,
-		.several = b->leaves.most > 1,
+		.several = b->leaves.per_turn > 1,
 		.one_rank = all->c->size == 1,
 		.sole = all->sharers[all->wants[all->c->rank]] == 1,
 		.one_shard = b->sharding->n == 1,
@@ -184,7 +184,7 @@ static void make_plans(struct store *s, struct bucket *b)
 		.many_owners = owners->c->size > GRID_PARTS};
 	x->piece = sum_piece(owners, owners->c->rank, &f.piece_at);
 	if (hosts && f.one_shard) /* a piece of a piece */
-		sum_piece(of_leaves, of_leaves->c->rank, &f.part_at);
+		sum_piece(first_plan, first_plan->c->rank, &f.part_at);
 	f.piece_at += f.part_at;
 	reduction_plan(&b->plan[0], &f);
 	f.warm_up = f.workers;

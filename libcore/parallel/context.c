@@ -42,22 +42,22 @@ static bool has_sums(const struct ring *r)
 	return r->kv.local[RING_DK].p;
 }
 
-/* The rank some steps further around the ring. */
-static int neighbour(const struct chunks *c, int steps)
+/* Returns the rank `steps` further around the ring. */
+static int neighbor(const struct chunks *c, int steps)
 {
 	return (c->axis->rank + steps + c->axis->size) % c->axis->size;
 }
 
-/* The number of buffers for chunks of other ranks: a step uses as many as there are local chunks,
+/* Returns the number of buffers for remote chunks: a step uses as many as there are local chunks,
  * and one more is being received. */
 static int n_buffers(const struct chunks *c, bool all)
 {
-	int others = c->n - c->local;
-	return all || others < c->local + 1 ? others : c->local + 1;
+	int remote = c->n - c->local;
+	return all || remote < c->local + 1 ? remote : c->local + 1;
 }
 
-/* Chunk first - i is the i-th to be received; its buffer is one of a chunk that is no longer used.
- * Chunks of this rank are in `local`. */
+/* Returns a slice in `local` or a receive buffer. Chunk first - i is the i-th to be received; it
+ * reuses the buffer of a chunk that is no longer used. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk)
 {
 	const struct chunks *c = r->c;
@@ -77,7 +77,7 @@ static int chunk_before(const struct ring *r, int chunk, int steps)
 	return (chunk - steps + r->c->n) % r->c->n;
 }
 
-/* A chunk as it is sent. */
+/* Returns a slice of a chunk as it is sent: narrow, if it is packed. */
 static struct mat sent_at(const struct ring *r, enum ring_part part, int slice, int chunk)
 {
 	struct mat x = ring_at(r, part, slice, chunk);
@@ -101,7 +101,7 @@ static void widen_chunk(struct ring *r, int chunk)
 					sent_at(r, part, s, chunk).p, r->kv.wire);
 }
 
-/* Widens the chunks that this step is the first to use. */
+/* Widens the received chunks that this step uses first. */
 static void widen_received(struct ring *r)
 {
 	const struct chunks *c = r->c;
@@ -131,7 +131,7 @@ static void recv_part(struct ring *r, enum ring_part part, int slice, int chunk,
 	comm_recv(q, x.p, mat_bytes(x), from, tag_of(part));
 }
 
-/* Sends keys and values of chunk `sent` and receives those of `received`, of all slices; -1: none. */
+/* Sends chunk `sent` and receives chunk `received`: keys and values of all slices; -1: none. */
 static void exchange_keys(struct ring *r, int sent, int to, int received, int from)
 {
 	for (int s = 0; s < r->kv.slices; s++)
@@ -144,26 +144,25 @@ static void exchange_keys(struct ring *r, int sent, int to, int received, int fr
 	comm_start(&r->keys);
 }
 
-/* An all-gather of the chunks. */
+/* All-gathers the chunks. */
 static void gather_keys(struct ring *r)
 {
 	const struct chunks *c = r->c;
 	for (int i = 1; i < c->axis->size; i++) {
-		int to = neighbour(c, i), from = neighbour(c, -i);
+		int to = neighbor(c, i), from = neighbor(c, -i);
 		for (int own = 0; own < c->local; own++)
 			exchange_keys(r, c->first + own, to, from * c->local + own, from);
 	}
 }
 
-/* The next step needs one chunk from the previous rank, and the next rank one from this rank. */
+/* Exchanges one chunk for the next step: receives from the previous rank, sends to the next. */
 static void begin_step(struct ring *r)
 {
 	const struct chunks *c = r->c;
 	int next = r->step + 1;
 	if (!c->gather && next <= c->n - c->local)
 		exchange_keys(r, chunk_before(r, c->first + c->local - 1, r->step),
-			neighbour(c, 1), chunk_before(r, c->first, next),
-			neighbour(c, -1));
+			neighbor(c, 1), chunk_before(r, c->first, next), neighbor(c, -1));
 }
 
 bool ring_next(struct ring *r)
@@ -181,8 +180,8 @@ bool ring_next(struct ring *r)
 	return true;
 }
 
-/* The messages of a slice that a step started. */
-static struct comm_requests *sums_of(const struct ring *r, int step, int slice)
+/* Returns the messages with dK and dV of a slice that a step started. */
+static struct comm_requests *sum_requests(const struct ring *r, int step, int slice)
 {
 	return r->sums + (step & 1) * r->kv.slices + slice;
 }
@@ -191,11 +190,11 @@ void ring_recv_grads(struct ring *r, int slice)
 {
 	if (!is_distributed(r))
 		return;
-	struct comm_requests *q = sums_of(r, r->step, slice);
-	comm_wait(sums_of(r, r->step + 1, slice)); /* its buffer is received into */
+	struct comm_requests *q = sum_requests(r, r->step, slice);
+	comm_wait(sum_requests(r, r->step + 1, slice)); /* its buffer is reused */
 	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
 		recv_part(r, part, slice, chunk_before(r, r->c->first, r->step + 1),
-			neighbour(r->c, -1), q);
+			neighbor(r->c, -1), q);
 	comm_post(q);
 }
 
@@ -204,10 +203,10 @@ void ring_send_grads(struct ring *r, int slice)
 	int last = r->c->first + r->c->local - 1;
 	if (!is_distributed(r))
 		return;
-	struct comm_requests *q = sums_of(r, r->step, slice);
+	struct comm_requests *q = sum_requests(r, r->step, slice);
 	for (enum ring_part part = RING_DK; part <= RING_DV; part++)
 		send_part(r, part, slice, chunk_before(r, last, r->step),
-			neighbour(r->c, 1), q);
+			neighbor(r->c, 1), q);
 	comm_start(q);
 }
 

@@ -1,13 +1,13 @@
-/* Context parallelism: every sequence is split into virtual chunks, and attention receives keys and
- * values of other ranks' chunks around a ring (Liu et al. 2023), or by one all-gather (Llama 3). */
+/* Context parallelism: every sequence is split into virtual chunks. Attention receives remote keys
+ * and values around a ring (Liu et al. 2023), or by one all-gather (Llama 3). */
 #pragma once
 
 #include "base/base.h"
 #include "comm/requests.h"
 #include "kernels/kernels.h"
 
-/* The virtual chunks of every sequence, of which [first, first + local) are on this rank. In zigzag
- * order, which balances causal attention: chunk i of n has pieces i and 2n-1-i of 2n. */
+/* The n virtual chunks of every sequence; [first, first + local) are on this rank. Zigzag order
+ * balances causal attention: chunk i consists of pieces i and 2n-1-i of 2n. */
 struct chunks {
 	struct comm *axis;
 	int n, first, local;
@@ -15,30 +15,29 @@ struct chunks {
 	bool gather;	 /* all-gather keys and values instead of a ring */
 };
 
-/* The first positions of a chunk's two pieces, and the length of a piece. */
+/* Sets the first positions of a chunk's two pieces, and the length of a piece. */
 void chunk_runs(const struct chunks *c, int chunk, int64_t first[2], int64_t *len);
-/* pos[context / n]: the position of each row of a chunk. */
+/* Sets pos[context / n], the position of each row of a chunk. */
 void chunk_positions(const struct chunks *c, int chunk, int32_t *pos);
 
 /*
- * The order of attention between query chunks and key/value chunks, on one rank or many: in step t
- * the queries of chunk i attend to the keys of chunk i - t (mod n). dK and dV of a key chunk are
- * summed in the order of these steps.
+ * The order of attention between query chunks and key/value chunks, on one rank or many: in step
+ * t the queries of chunk i attend to the keys of chunk i - t (mod n). dK and dV of a key chunk
+ * are summed in the order of these steps.
  *
- * Between ranks, each step sends a chunk to the next rank and receives one from the previous rank. In
- * the backward, dK and dV follow their chunk around the ring and return to its rank at the end.
+ * Between ranks, each step sends a chunk to the next rank and receives one from the previous
+ * rank. In the backward, dK and dV follow their chunk around the ring and return to its rank at
+ * the end.
  */
 enum ring_part { RING_K, RING_V, RING_DK, RING_DV, N_RING_PARTS };
 
-/* The matrices that are sent around the ring, each [slices][local chunks][rows]; in a forward only
- * keys and values. */
+/* The matrices that are sent around the ring; in a forward only keys and values. */
 struct ring_kv {
-	struct mat local[N_RING_PARTS];
+	struct mat local[N_RING_PARTS]; /* each [slices][local chunks][rows] */
 	int slices;
 	int64_t rows;
-	/* The type in which keys and values are sent; a 16-bit type where fp32 holds values that are
-	 * rounded to it. */
-	enum dtype wire;
+	enum dtype
+		wire; /* type of sent keys and values: 16 bits if they are rounded to it already */
 };
 
 struct ring {
@@ -48,26 +47,27 @@ struct ring {
 	struct device *d; /* NULL: no communication, only the order of steps */
 	struct ring_kv kv;
 	struct mat remote[N_RING_PARTS]; /* other ranks' chunks: [buffer][slice][rows] */
-	/* If they are sent in 16 bits: all local chunks, then the remote ones, in that type. */
-	uint16_t *packed[RING_V + 1];
-	struct comm_requests keys;  /* messages of keys and values */
-	struct comm_requests *sums; /* of dK and dV: [parity of the step][slice] */
+	uint16_t *packed[RING_V +
+			 1]; /* 16-bit wire: all local chunks, then the remote chunks */
+	struct comm_requests keys; /* messages of keys and values */
+	struct comm_requests
+		*sums; /* [parity of the step][slice]: messages of dK and dV */
 	size_t mark;
 };
 
 struct ring ring_begin(const struct chunks *c);
-/* The following steps exchange these matrices between ranks: they are collective over the axis. Uses
+/* Makes the following steps exchange these matrices between ranks, collectively over the axis. Uses
  * scratch memory of the device until ring_end(). */
 void ring_exchange(struct ring *r, struct device *d, const struct ring_kv *kv);
-/* Begins the first or the next step; false after the last. */
+/* Begins the first or the next step; returns false after the last one. */
 bool ring_next(struct ring *r);
 void ring_end(struct ring *r);
-/* The key chunk that the queries of a chunk attend to in this step. */
+/* Returns the key chunk that the queries of a chunk attend to in this step. */
 int ring_keys_for(const struct ring *r, int query_chunk);
-/* A slice of a matrix of a key chunk in this step: [rows, width]. */
+/* Returns a slice of a key chunk's matrix in this step: [rows, width]. */
 struct mat ring_at(const struct ring *r, enum ring_part part, int slice, int key_chunk);
-/* In the backward, for each slice: dK and dV are received before the first local query chunk adds to
- * them, and sent after the last one has. */
+/* Receives a slice's dK and dV in the backward, before the first local query chunk adds to them,
+ * and sends them after the last one has. */
 void ring_recv_grads(struct ring *r, int slice);
 void ring_send_grads(struct ring *r, int slice);
 

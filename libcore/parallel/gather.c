@@ -1,14 +1,15 @@
 /*
- * All-gathers of parameters: of the whole model after an update (ZeRO 1 and 2), or of a unit while
- * it is in use, with the next unit prefetched (ZeRO 3, FSDP). Each rank sends its shard to the
- * ranks with the other shards, and unpacks what it receives into the bucket's vector.
+ * All-gathers of parameters: of the whole model after an update (ZeRO 1 and 2), or of a unit
+ * while it is in use, with the next unit prefetched (ZeRO 3, FSDP). Each rank sends its shard to
+ * the ranks with the other shards, and unpacks what it receives into the bucket's vector.
  *
- * Matmul operands are sent in 16 bits, or in 8, if that is the precision of the run, since matmuls
- * round them anyway; each rank rounds its own shard too. A device that stores half precision keeps
- * the vector in 16 bits. Shards, which the optimizer updates, stay fp32.
+ * Matmul operands are sent in the run's precision if it has 16 or 8 bits, since matmuls round
+ * them anyway. Each rank rounds its own shard too. A device that stores half precision keeps the
+ * vector in 16 bits. Shards, which the optimizer updates, stay fp32.
  *
- * An offloaded shard is read ahead, in 16 bits if copies are offloaded, and sent once it is read: at
- * the latest when the unit is used, which every rank does before it waits for others.
+ * An offloaded shard is prefetched from the backend (in 16 bits if copies are offloaded) and sent
+ * once it is read, at the latest when the unit is used. Every rank sends before it waits for
+ * other ranks.
  */
 #include "parallel/store_internal.h"
 
@@ -19,14 +20,14 @@ static bool is_narrow(const struct bucket *b)
 	return b->wire != DT_F32;
 }
 
-/* What is received in 8 bits is widened to fp32 again, since a matmul casts its operand, or the
- * transposed one: this saves bytes that are sent, and no memory. */
+/* Returns true if the vector is kept in 16 bits. Elements received in 8 bits are widened to fp32,
+ * since a matmul casts its operand or the transposed one: 8 bits save traffic, but no memory. */
 static bool keeps_half_vector(const struct bucket *b)
 {
 	return dtype_bytes(b->wire) == 2;
 }
 
-/* Elements [at, at + n) of the vector. */
+/* Returns elements [at, at + n) of the vector. */
 static struct mat elements(const struct bucket *b, int64_t at, int64_t n)
 {
 	enum dtype type = keeps_half_vector(b) ? b->wire : DT_F32;
@@ -38,14 +39,14 @@ static int64_t vector_floats(const struct bucket *b)
 	return keeps_half_vector(b) ? round_up(ceil_div(b->n, 2), 16) : b->n;
 }
 
-/* Bytes of a shard in a message. */
+/* Returns the bytes of a shard in a message. */
 static int64_t wire_bytes(const struct bucket *b, int shard)
 {
 	return b->shard[shard].n * dtype_bytes(b->wire);
 }
 
-/* Is a shard received into the staging buffer? Else it is contiguous in the vector, and received
- * there. In fewer bits this also holds for this rank's shard; in fp32 it has its own memory. */
+/* Returns true if a shard is received into the staging buffer; else it is received into the
+ * vector, where it is contiguous. This rank's fp32 shard has its own memory. */
 static bool is_staged(const struct bucket *b, int shard)
 {
 	bool contiguous = b->shard[shard].n_runs == 1;
@@ -54,8 +55,8 @@ static bool is_staged(const struct bucket *b, int shard)
 	return shard != b->sharding->own && !contiguous;
 }
 
-/* On a GPU, what is gathered is at the same place of the memory on all ranks, as symmetric windows of NCCL
- * want it: there is room for every shard, and for the longest one as this rank's. */
+/* Returns true on a GPU: gathered data has the same offset on all ranks, as NCCL's symmetric
+ * windows require. So there is space for every shard, and for the longest one as the own shard. */
 static bool has_equal_places(const struct store *s)
 {
 	return s->c.device->discrete;
@@ -78,7 +79,7 @@ static int64_t staging_floats(const struct store *s, const struct bucket *b)
 	return n;
 }
 
-/* Sets the staging buffer, and the places of the shards in it, which never change. */
+/* Sets the staging buffer, and once the offsets of the shards in it. */
 static void set_staging(const struct store *s, struct bucket *b, float *staging)
 {
 	b->gather.staging = staging;
@@ -91,8 +92,8 @@ static void set_staging(const struct store *s, struct bucket *b, float *staging)
 			b->gather.staged_at[k] + staged_floats(s, b, k);
 }
 
-/* The memory of a shard in a message: in the staging buffer, in the order of the ranks, or in the vector. */
-static void *message_of(const struct bucket *b, int shard)
+/* Returns the memory of a shard's message: in the staging buffer (in order of ranks) or vector. */
+static void *message_buffer(const struct bucket *b, int shard)
 {
 	return is_staged(b, shard) ? b->gather.staging + b->gather.staged_at[shard]
 				   : elements(b, b->shard[shard].run[0].at, 0).p;
@@ -103,13 +104,13 @@ static bool params_offloaded(const struct store *s)
 	return is_offloaded(s, STORE_PARAM);
 }
 
-/* Is this rank's shard read in the type in which it is sent? */
+/* Returns true if this rank's shard is read in the type in which it is sent. */
 static bool reads_copies(const struct store *s, const struct bucket *b)
 {
 	return is_narrow(b) && offloads_copies(s);
 }
 
-/* Floats for the shard that is read, after the staging buffer; the only shard is read into the vector. */
+/* Returns the floats for an offloaded shard after the staging buffer; 0: read into the vector. */
 static int64_t own_floats(const struct store *s, const struct bucket *b)
 {
 	int64_t n = b->shard[b->sharding->own].n;
@@ -120,7 +121,7 @@ static int64_t own_floats(const struct store *s, const struct bucket *b)
 		       : 0;
 }
 
-/* This rank's shard in fp32. */
+/* Returns this rank's shard in fp32. */
 static float *own_shard(const struct store *s, const struct bucket *b)
 {
 	if (!params_offloaded(s))
@@ -129,10 +130,10 @@ static float *own_shard(const struct store *s, const struct bucket *b)
 				  : b->gather.vector;
 }
 
-/* This rank's shard as it is sent. */
+/* Returns this rank's shard as it is sent. */
 static void *own_message(const struct store *s, const struct bucket *b)
 {
-	return is_narrow(b) ? message_of(b, b->sharding->own) : own_shard(s, b);
+	return is_narrow(b) ? message_buffer(b, b->sharding->own) : own_shard(s, b);
 }
 
 static uint64_t read_own(struct store *s, const struct bucket *b)
@@ -143,14 +144,14 @@ static uint64_t read_own(struct store *s, const struct bucket *b)
 		b->shard[b->sharding->own].n, 0);
 }
 
-/* Rows of an entry that a shard has: their floats, and where they are in the vector. */
+/* Returns how many floats of an entry are in a shard; *at is their offset in the vector. */
 static int64_t rows_in(const struct entry *e, int shard, int64_t *at)
 {
 	*at = e->at + e->bounds[shard] * e->cols;
 	return (e->bounds[shard + 1] - e->bounds[shard]) * e->cols;
 }
 
-/* This rank's shard, with the scale of each tensor in 8 bits. */
+/* Narrows this rank's shard into the message; 8 bits use the scale of each tensor. */
 static void narrow_own(const struct store *s, const struct bucket *b, void *message)
 {
 	struct device *d = s->c.device;
@@ -168,15 +169,15 @@ static void narrow_own(const struct store *s, const struct bucket *b, void *mess
 	}
 }
 
-/* Are all messages of one length, one behind the other? This rank's, too, if it is narrow. */
+/* Returns true if all messages, this rank's too, have equal lengths and are adjacent. */
 static bool is_contiguous(const struct bucket *b)
 {
-	const char *first = message_of(b, 0);
+	const char *first = message_buffer(b, 0);
 	int64_t n_bytes = wire_bytes(b, 0);
 	bool all = is_narrow(b);
 	for (int k = 1; k < b->sharding->n && all; k++)
 		all = wire_bytes(b, k) == n_bytes &&
-		      (const char *)message_of(b, k) == first + k * n_bytes;
+		      (const char *)message_buffer(b, k) == first + k * n_bytes;
 	return all;
 }
 
@@ -191,7 +192,8 @@ static void gather_shards(
 		narrow_own(s, b, own);
 	for (int k = 0; k < b->sharding->n; k++)
 		all[k] = (struct comm_block){
-			k == b->sharding->own ? own : message_of(b, k), wire_bytes(b, k)};
+			k == b->sharding->own ? own : message_buffer(b, k),
+			wire_bytes(b, k)};
 	comm_gather_blocks(requests, all, is_contiguous(b), TAG_GATHER);
 }
 
@@ -238,7 +240,7 @@ static void end_bucket(struct store *s, struct bucket *b)
 		unpack(s, b, x->own, own);
 	for (int i = 1; i < x->n; i++) {
 		int k = (x->own + i) % x->n;
-		const void *message = message_of(b, k);
+		const void *message = message_buffer(b, k);
 		if (is_staged(b, k))
 			unpack(s, b, k, message);
 	}
@@ -250,13 +252,13 @@ static void end_bucket(struct store *s, struct bucket *b)
 
 /* ---- the whole model ------------------------------------------------------------- */
 
-/* Floats of a bucket in the memory of its unit. */
+/* Returns the floats of a bucket in the memory of its unit. */
 static int64_t bucket_floats(const struct store *s, const struct bucket *b)
 {
 	return vector_floats(b) + staging_floats(s, b) + own_floats(s, b);
 }
 
-/* The staging buffer is scratch memory, so that the plan has it too. */
+/* Takes the staging buffer from scratch memory, so that the plan counts it. */
 void gather_whole(struct store *s, bool frozen)
 {
 	struct store_impl *o = s->impl;
@@ -265,7 +267,7 @@ void gather_whole(struct store *s, bool frozen)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_buckets; b++) {
 		size_t mark = arena_mark(scratch);
 		float *staging = arena_floats(scratch, staging_floats(s, b));
-		/* (a plan is of a step, and has the memory of the start too) */
+		/* (a plan measures the start, too: the memory is taken even if it is not used) */
 		if (frozen || b < o->bucket + o->n_trained) {
 			b->gather.vector = b->gather.whole;
 			set_staging(s, b, staging);
@@ -281,7 +283,7 @@ void gather_whole(struct store *s, bool frozen)
 
 /* ---- a unit ---------------------------------------------------------------------- */
 
-/* The bucket of a unit that follows b (NULL: the first one), or NULL. */
+/* Returns the bucket of a unit that follows b (NULL: the first one), or NULL. */
 static struct bucket *next_bucket(const struct store *s, int unit, struct bucket *b)
 {
 	struct bucket *end = s->impl->bucket + s->impl->n_buckets;
@@ -337,7 +339,7 @@ static struct gathered *find_gathered(struct store *s, int unit)
 	return NULL;
 }
 
-/* Memory for a unit: free, or of a unit that is not in use. NULL: none. */
+/* Returns memory for a unit: free, or taken from a unit that is not in use; or NULL. */
 static struct gathered *find_memory(struct store *s, int unit)
 {
 	struct gathered *unused = NULL;
@@ -367,7 +369,7 @@ static void before_use(struct store *s, int unit)
 		amax_compute(s, unit);
 }
 
-/* NULL: there is no memory for it. */
+/* Begins to gather a unit. Returns NULL if there is no memory for it. */
 static struct gathered *begin_unit(struct store *s, int unit)
 {
 	struct gathered *g = find_memory(s, unit);

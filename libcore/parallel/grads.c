@@ -1,15 +1,16 @@
 /*
- * Gradients: their memory, and leaves, which a rank adds as integers (kernels/grid.h).
+ * Memory of gradients, and their leaves, which a rank adds as integers (kernels/grid.h).
  *
- * In runs, every bucket has its own sum, and is reduced when its last leaf is written, while the
- * backward continues. Round-robin, every micro-batch of a unit is reduced as soon as its leaves are
- * written, so units share memory: blocks alternate between two sets. A rank that has only one leaf in a sum
- * over ranks contributes the leaf itself.
+ * With contiguous micro-batches, every bucket has its own sum, which is reduced when its last
+ * leaf is written, while the backward continues. Round-robin, every micro-batch of a unit is
+ * reduced as soon as its leaves are written, so units share memory: blocks alternate between two
+ * sets. A rank that has only one leaf in a sum over ranks contributes the leaf itself.
  */
 #include "parallel/store_internal.h"
 
 /* ---- memory ---------------------------------------------------------------------- */
 
+/* Returns true if the ranks of a host add the bucket in shared memory. */
 static bool is_shared(const struct store *s, const struct bucket *b)
 {
 	return b->sums.first->c->shares && b->sums.first->c->size > 1 &&
@@ -17,15 +18,15 @@ static bool is_shared(const struct store *s, const struct bucket *b)
 	       !s->c.device->discrete;
 }
 
-static bool is_run(const struct store *s)
+static bool has_contiguous_micros(const struct store *s)
 {
 	return !s->c.microbatches.round_robin;
 }
 
-/* In runs and unsharded, the gradient has the place of a leaf. */
-static bool is_like_leaf(const struct store *s, const struct bucket *b)
+/* Returns true if the gradient overwrites the leaf: contiguous micro-batches, not sharded. */
+static bool replaces_leaf(const struct store *s, const struct bucket *b)
 {
-	return is_run(s) && b->sharding->n == 1;
+	return has_contiguous_micros(s) && b->sharding->n == 1;
 }
 
 static bool has_place(const struct bucket *b, enum reduction_place place)
@@ -33,19 +34,19 @@ static bool has_place(const struct bucket *b, enum reduction_place place)
 	return reduction_uses(&b->plan[0], place);
 }
 
-/* Is the gradient rounded where this sum is? */
+/* Returns true if this sum is rounded to the gradient in place. */
 static bool rounds_in(const struct bucket *b, enum reduction_place sum)
 {
 	const struct reduction_row *r = reduction_find(&b->plan[0], REDUCE_ROUND);
 	return r && r->over == OVER_SELF && r->from == sum;
 }
 
-static int64_t *take_integers(struct arena *a, int64_t n)
+static int64_t *arena_int64(struct arena *a, int64_t n)
 {
 	return (int64_t *)(void *)arena_floats(a, 2 * n);
 }
 
-static bool some_int64(const struct bucket *b)
+static bool any_sums_int64(const struct bucket *b)
 {
 	for (int r = 0; r < b->sums.first->c->size; r++)
 		if (b->sums.form[0][r] == SUM_INT64)
@@ -53,38 +54,39 @@ static bool some_int64(const struct bucket *b)
 	return false;
 }
 
-/* The int64 sum of a bucket's leaves, in shared memory at the same place on all ranks; and a leaf, or the
- * gradient. In runs several leaves are written to the store's memory for leaves. */
+/* Places the int64 sum of a bucket's leaves (at equal offsets in shared memory), and one leaf or
+ * the gradient. Several leaves of contiguous micro-batches go to the store's buffer. */
 static void place_own(const struct store *s, struct bucket *b, struct arena *a)
 {
-	bool sums = is_shared(s, b) ? some_int64(b) : has_place(b, AT_LEAVES);
+	bool sums = is_shared(s, b) ? any_sums_int64(b) : has_place(b, AT_LEAVES);
 	bool in_sums = rounds_in(b, AT_LEAVES);
-	b->leaves.sum = sums ? take_integers(a, b->n) : NULL;
-	if (has_place(b, AT_LEAF) || !is_run(s) || (is_like_leaf(s, b) && !in_sums))
+	b->leaves.sum = sums ? arena_int64(a, b->n) : NULL;
+	if (has_place(b, AT_LEAF) || !has_contiguous_micros(s) ||
+		(replaces_leaf(s, b) && !in_sums))
 		b->leaves.memory = arena_floats(a, b->n);
-	if (is_like_leaf(s, b))
+	if (replaces_leaf(s, b))
 		b->g = in_sums ? (float *)(void *)b->leaves.sum : b->leaves.memory;
 }
 
-/* The host's sum. If parts of the result are gathered, it replaces this rank's part of the sum of its leaves. */
-static void place_of_host(struct bucket *b, struct arena *a)
+/* Places the host's sum; if results are gathered, over this rank's part of its sum of leaves. */
+static void place_host_sum(struct bucket *b, struct arena *a)
 {
 	const struct sum_group *g = b->sums.first;
 	int64_t first, part = sum_piece(&g->plan, g->c->rank, &first);
 	bool gathers = reduction_find(&b->plan[0], REDUCE_GATHER);
 	if (has_place(b, AT_HOST))
-		b->sums.of_host = gathers && has_place(b, AT_LEAVES)
-					  ? b->leaves.sum + first
-					  : take_integers(a, part);
+		b->sums.host_sum = gathers && has_place(b, AT_LEAVES)
+					   ? b->leaves.sum + first
+					   : arena_int64(a, part);
 }
 
-static void forget_leaves(struct bucket *b)
+static void reset_leaves(struct bucket *b)
 {
 	for (int i = 0; i < b->n_entries; i++)
 		b->entry[i].n_leaves = 0;
 }
 
-/* All buckets of a unit, whose leaves are not written yet. */
+/* Places all buckets of a unit, before its leaves are written. */
 static void place_unit(struct store *s, int unit, struct arena *a)
 {
 	struct bucket *end = s->impl->bucket + s->impl->n_trained;
@@ -92,24 +94,24 @@ static void place_unit(struct store *s, int unit, struct arena *a)
 		if (b->first_unit != unit)
 			continue;
 		place_own(s, b, a);
-		place_of_host(b, a);
-		forget_leaves(b);
+		place_host_sum(b, a);
+		reset_leaves(b);
 	}
 }
 
-/* What a rank has of its shard: the sum of its piece, and the gradient; offloaded, that is rounded in a lease. */
+/* Places this rank's kept sum and its gradient (if offloaded: where it is rounded, in a lease). */
 static void place_shard(const struct store *s, struct bucket *b, struct arena *a)
 {
 	if (has_place(b, AT_KEPT))
-		b->sums.kept = take_integers(a, b->sums.piece);
+		b->sums.kept = arena_int64(a, b->sums.piece);
 	if (rounds_in(b, AT_KEPT))
 		b->g = (float *)(void *)b->sums.kept;
 	else if (is_offloaded(s, STORE_GRAD))
 		b->g = b->leaves.memory;
-	else if (!is_like_leaf(s, b))
+	else if (!replaces_leaf(s, b))
 		b->g = arena_floats(a, b->shard[b->sharding->own].n);
 	if (reduction_find(&b->plan[0], REDUCE_SWAP))
-		b->sums.other = take_integers(a, b->sums.piece);
+		b->sums.other = arena_int64(a, b->sums.piece);
 }
 
 static void place_leases(struct store *s, struct arena *a)
@@ -123,9 +125,9 @@ static void place_leases(struct store *s, struct arena *a)
 	s->impl->sums.memory = arena_floats(a, s->impl->sums.n);
 }
 
-/* The first unit and the last, in which are the embedding and the output layer, have their leaves in
- * one place: in a backward, the first one's are written when the last one's are long reduced. But
- * leaves of a tied weight are written in both. */
+/* Returns the lease for a unit's leaves. The first unit (embedding) and the last one (output
+ * layer) share a lease: a backward writes the first unit's leaves long after the last unit's are
+ * reduced. They do not share it if a weight is tied, since both write leaves of it. */
 static int lease_place(const struct store *s, int unit, int turn)
 {
 	int place = unit_place(s, unit, turn);
@@ -137,11 +139,12 @@ static int lease_place(const struct store *s, int unit, int turn)
 
 float *grads_free_leaves(const struct store *s, const struct bucket *b)
 {
-	return is_run(s) ? s->impl->leaves
-			 : s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
+	return has_contiguous_micros(s)
+		       ? s->impl->leaves
+		       : s->impl->lease[lease_place(s, b->first_unit, 0)].memory;
 }
 
-/* Offloaded: what one unit at a time has in memory. */
+/* With offloaded gradients: places the sums of one unit, in memory that all units share. */
 static void place_sums(const struct store *s, int unit, struct arena *a)
 {
 	struct store_impl *o = s->impl;
@@ -162,7 +165,7 @@ void grads_take_sums(struct store *s, int unit)
 	place_sums(s, unit, &a);
 }
 
-/* The largest unit of each place determines its floats. */
+/* Computes the size of each lease: the largest unit that uses it. */
 static void size_leases(struct store *s)
 {
 	struct store_impl *o = s->impl;
@@ -191,7 +194,7 @@ static void join_queue(struct store *s, struct sum_group *g)
 	o->n_queues = (int)max64(o->n_queues, g->queue - o->queue + 1);
 }
 
-/* Buffers are large enough for a sum in which all ranks have leaves. */
+/* Sizes buffers for a sum to which all ranks contribute leaves. */
 static void size_queue(const struct sum_group *g, const enum sum_form *form)
 {
 	if (g->c->size > 1)
@@ -221,13 +224,13 @@ static int64_t place_queues(struct store *s, struct arena *a)
 	return (int64_t)(a->used_bytes - before);
 }
 
-/* The output layer writes leaves of a tied weight, too. */
+/* Returns true for a tied weight: the output layer, first in the backward, writes leaves of it. */
 static bool is_written_first(const struct bucket *b)
 {
 	return b->entry->t->uses > 1;
 }
 
-/* Places what is not shared with other ranks, in the opposite order of a backward. */
+/* Places memory that is not shared with other ranks, in the opposite order of a backward. */
 static void place_private(struct store *s, struct arena *a)
 {
 	struct store_impl *o = s->impl;
@@ -236,21 +239,21 @@ static void place_private(struct store *s, struct arena *a)
 		if (is_written_first(b) != (i >= o->n_trained))
 			continue;
 		b->placed = (int64_t)a->used_bytes;
-		if (is_run(s) && !b->sums.first->plan.shared)
+		if (has_contiguous_micros(s) && !b->sums.first->plan.shared)
 			place_own(s, b, a);
-		if (is_run(s))
-			place_of_host(b, a);
+		if (has_contiguous_micros(s))
+			place_host_sum(b, a);
 		if (!is_offloaded(s, STORE_GRAD))
 			place_shard(s, b, a);
 	}
 	o->placed_bytes = (int64_t)a->used_bytes;
 	o->leaves = arena_floats(a, o->n_leaves);
-	if (!is_run(s))
+	if (!has_contiguous_micros(s))
 		place_leases(s, a);
 	s->bytes.buffers = place_queues(s, a);
 }
 
-/* Places the buckets of a group that share memory. */
+/* Places the buckets that a group of ranks adds in shared memory. */
 static void place_shared(struct store *s, const struct group_queue *q, struct arena *a)
 {
 	struct store_impl *o = s->impl;
@@ -287,18 +290,18 @@ static void open_shared(struct store *s, struct group_queue *q)
 	place_shared(s, q, &a);
 }
 
-/* Leaves of a unit's buckets may be written at the same time. */
+/* Returns the offset of a bucket's leaves, after all leaves that may be written meanwhile. */
 static int64_t leaves_before(const struct store *s, const struct bucket *b)
 {
 	int64_t at = 0;
 	for (const struct bucket *x = s->impl->bucket; x < b; x++)
 		if (x->last_unit >= b->first_unit && x->first_unit <= b->last_unit &&
-			x->leaves.most > 1)
+			x->leaves.per_turn > 1)
 			at = max64(at, x->leaves.at + x->n);
 	return at;
 }
 
-/* The first sum of each bucket, and what follows from it. */
+/* Assigns a queue to each sum, and contiguous leaves to the store's buffer. */
 static void plan_sums(struct store *s)
 {
 	struct store_impl *o = s->impl;
@@ -306,7 +309,7 @@ static void plan_sums(struct store *s)
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++) {
 		join_queue(s, b->sums.first);
 		join_queue(s, b->sums.last);
-		if (!is_run(s) || b->leaves.most <= 1)
+		if (!has_contiguous_micros(s) || b->leaves.per_turn <= 1)
 			continue;
 		b->leaves.at = leaves_before(s, b);
 		o->n_leaves = max64(o->n_leaves, b->leaves.at + b->n);
@@ -374,7 +377,7 @@ void grads_take_lease(struct store *s, int unit)
 	struct lease *l = &o->lease[lease_place(s, unit, *turn)];
 	if (lease_place(s, unit, 0) != lease_place(s, unit, 1))
 		*turn = !*turn;
-	/* of this unit in the last round, and of the unit before */
+	/* the sums of this unit in the last round, and of the unit that used the lease before */
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
 		if (b->first_unit == unit || b->first_unit == l->unit)
 			reduce_end(b);
@@ -389,8 +392,9 @@ void grads_take_lease(struct store *s, int unit)
 static float *leaf_at(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
-	bool is_room = b->leaves.most > 1 && is_run(s);
-	return (is_room ? s->impl->leaves + b->leaves.at : b->leaves.memory) + e->at;
+	bool is_shared_buffer = b->leaves.per_turn > 1 && has_contiguous_micros(s);
+	return (is_shared_buffer ? s->impl->leaves + b->leaves.at : b->leaves.memory) +
+	       e->at;
 }
 
 struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
@@ -401,9 +405,9 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 	int64_t n = t->rows * t->cols;
 	int64_t end = e + 1 < b->entry + b->n_entries ? e[1].at : b->n;
 	int64_t gap = end - e->at - n;
-	if (!is_run(s))
+	if (!has_contiguous_micros(s))
 		grads_take_lease(s, unit_of(s, t, slice));
-	if (gap && b->leaves.most <= 1) /* is added too */
+	if (gap && b->leaves.per_turn <= 1) /* the sum over ranks adds the gap too */
 		d->k->zero(d, mat(leaf_at(s, b, e) + n, 1, gap));
 	return mat(leaf_at(s, b, e), t->rows, t->cols);
 }
@@ -411,8 +415,8 @@ struct mat store_leaf(struct store *s, const struct tensor *t, int slice)
 static void count_leaf(struct store *s, struct bucket *b, struct entry *e, struct mat x)
 {
 	struct device *d = s->c.device;
-	BUG_ON(++e->n_leaves > b->leaves.most);
-	if (b->leaves.most <= 1)
+	BUG_ON(++e->n_leaves > b->leaves.per_turn);
+	if (b->leaves.per_turn <= 1)
 		return;
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = b->leaves.sum + e->at,
@@ -437,7 +441,7 @@ void store_take_leaf(struct store *s, const struct tensor *t, int slice, struct 
 	struct device *d = s->c.device;
 	struct bucket *b = bucket_of(s, t, slice);
 	struct mat to = store_leaf(s, t, slice);
-	if (b->leaves.most <= 1)
+	if (b->leaves.per_turn <= 1)
 		d->k->round(d, to, x, DT_F32, 1);
 	count_leaf(s, b, entry_of(s, t, slice), x);
 }
@@ -446,7 +450,7 @@ void store_drop(struct store *s)
 {
 	for (int i = 0; i < s->impl->n_trained; i++) {
 		struct bucket *b = &s->impl->bucket[i];
-		forget_leaves(b);
+		reset_leaves(b);
 		memset(b->turns.done, 0, sizeof(b->turns.done));
 		b->row = b->end = 0;
 	}

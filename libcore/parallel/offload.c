@@ -1,10 +1,11 @@
 /*
  * Iteration over state that is in memory, in a file, or in the memory of a GPU's host
- * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). While the optimizer updates
- * a piece of offloaded state, the next one is read, and by a GPU the previous one is written.
+ * (ZeRO-Offload, Ren et al. 2021; ZeRO-Infinity, Rajbhandari et al. 2021). While the optimizer
+ * updates a piece of offloaded state, the next piece is read and, on a GPU, the previous one is
+ * written.
  *
- * The backend has a region for each group, with the concatenated shards of all buckets. Parameters of
- * a GPU have one more, for the 16-bit copies that matmuls read.
+ * The backend has one region per group, with the concatenated shards of all buckets, and on a GPU
+ * one more for the 16-bit copies of parameters that matmuls read.
  */
 #include "parallel/store_internal.h"
 
@@ -58,7 +59,7 @@ void offload_open(struct store *s, struct arena *run)
 {
 	struct offload_pieces *w = &s->impl->offload;
 	unsigned offloaded = offloaded_groups(s);
-	/* bytes of an element in all groups, and in those of local SGD */
+	/* bytes of an element in all groups, and in the groups of local SGD */
 	int64_t width = 0, outer = 0, bytes = 0;
 	int64_t longest = max64(MIN_FLOATS, offload_sums_floats(s));
 	if (!offloaded)
@@ -116,7 +117,7 @@ void offload_wait(struct store *s, uint64_t ticket)
 		x->wait(x, ticket);
 }
 
-/* Copies from or to the host's memory, and waits. */
+/* Copies from or to host memory, and waits. */
 static void copy_now(
 	struct store *s, int group, bool write, float *memory, int64_t at, int64_t n)
 {
@@ -136,7 +137,7 @@ struct position {
 
 struct piece {
 	struct position from, to;
-	int64_t at, n; /* floats of a region; n 0: the end */
+	int64_t at, n; /* floats [at, at + n) of a region; n 0: the end */
 };
 
 struct part_list {
@@ -144,18 +145,19 @@ struct part_list {
 	int64_t n;
 };
 
-/* As many whole rows as fit. */
+/* Returns the next piece: as many whole rows as fit. */
 static struct piece next_piece(
 	const struct store *s, const struct part_list *l, struct position from)
 {
-	int64_t room = s->impl->offload.floats;
+	int64_t capacity = s->impl->offload.floats;
 	struct piece p = {.from = from, .to = from};
 	while (p.to.part < l->n) {
 		const struct part *x = &l->part[p.to.part];
 		int64_t begin = x->at + p.to.row * x->cols;
 		if (!p.n)
 			p.at = begin;
-		int64_t rows = min64(x->rows - p.to.row, (p.at + room - begin) / x->cols);
+		int64_t rows =
+			min64(x->rows - p.to.row, (p.at + capacity - begin) / x->cols);
 		if (rows <= 0)
 			break;
 		p.to.row += rows;
@@ -167,7 +169,7 @@ static struct piece next_piece(
 	return p;
 }
 
-/* `busy`: the ticket of the last request for this slot. */
+/* Reads or writes a piece in a slot. `busy`: the ticket of the last request for this slot. */
 static void enqueue_piece(struct store *s, const struct piece *p, unsigned groups,
 	bool write, uint64_t *busy, int slot)
 {
@@ -203,6 +205,7 @@ static void visit_piece(struct store *s, const struct part_list *l, const struct
 	}
 }
 
+/* Reads each piece ahead, calls fn for its rows, and writes it back. */
 static void offload_pieces(struct store *s, const struct part_list *l, unsigned reads,
 	unsigned writes, store_visit *fn, void *with)
 {
@@ -233,7 +236,7 @@ void store_for_each_part(struct store *s, bool counted, unsigned reads, unsigned
 	unsigned offloaded = offloaded_groups(s);
 	if (writes & STORE_BIT(STORE_PARAM))
 		writes |= STORE_BIT(STORE_COPY);
-	/* an update that overflows leaves parameters and copies as they are, and both are written back */
+	/* a step that overflows does not change parameters and copies, but both are written back */
 	if (s->c.wire == DT_F16 && (reads & writes & STORE_BIT(STORE_PARAM)))
 		reads |= STORE_BIT(STORE_COPY);
 	reads &= offloaded;

@@ -1,8 +1,8 @@
 /*
- * Offloading to a file: each rank has one, which a thread reads and writes in the order of the
- * requests while the rank computes. The thread calls no MPI. The file has no name, so nothing is left
- * of it. Its pages are dropped from the page cache as soon as they are on the disk, because the page
- * cache counts against the memory limit of a container.
+ * Offloading to a file per rank. A thread reads and writes it in the order of the requests while
+ * the rank computes. The thread calls no MPI. The file has no name, so it disappears when the
+ * process ends. Its pages are dropped from the page cache as soon as they are on disk, because
+ * the page cache counts against the memory limit of a container.
  */
 #include "base/file.h"
 #include "parallel/offload.h"
@@ -28,10 +28,9 @@ struct file {
 	struct offload_backend backend;
 	int fd;
 	char *directory;
-	/* The last write, whose pages may still be dirty. */
-	int64_t dirty_at, dirty_bytes;
+	int64_t dirty_at, dirty_bytes; /* the last write: its pages may still be dirty */
 	pthread_t thread;
-	/* Shared with the thread, under the lock. Request i is queue[i % QUEUE]. */
+	/* Shared with the thread, protected by the lock. Request i is queue[i % QUEUE]. */
 	pthread_mutex_t lock;
 	pthread_cond_t queued_more, done_more;
 	struct request queue[QUEUE];
@@ -116,7 +115,7 @@ static int open_unlinked(const char *directory, struct err *e)
 	int fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (fd >= 0)
 		return fd;
-	/* a file system without such files */
+	/* a file system without O_TMPFILE */
 	if (errno == EOPNOTSUPP || errno == EISDIR) {
 		str_printf(&name, "%s/pt-offload-XXXXXX", directory);
 		fd = mkostemp(name.s, O_CLOEXEC);
@@ -128,14 +127,14 @@ static int open_unlinked(const char *directory, struct err *e)
 				 strerror(errno));
 }
 
-/* Allocates the file, so that a full disk is an error before anything is computed. */
+/* Allocates the file, so that a full disk is detected before anything is computed. */
 static int allocate(int fd, const char *directory, int64_t n_bytes, struct err *e)
 {
 	char text[NUM_TEXT];
 	int rc = n_bytes ? posix_fallocate(fd, 0, n_bytes) : 0;
 	if (!rc)
 		return 0;
-	return err_set(e, EX_IOERR, "offload-to: %s: no room for %s of a rank: %s",
+	return err_set(e, EX_IOERR, "offload-to: %s: cannot allocate %s per rank: %s",
 		directory, text_bytes(text, (double)n_bytes), strerror(rc));
 }
 
@@ -146,7 +145,7 @@ static void warn_if_tmpfs(const char *directory)
 		warn("offload-to: %s is memory (tmpfs): nothing is saved", directory);
 }
 
-/* The thread receives no signals. */
+/* Starts the thread with all signals blocked. */
 static int start_thread(struct file *x)
 {
 	sigset_t all, old;
@@ -159,7 +158,7 @@ static int start_thread(struct file *x)
 
 /* ---- requests -------------------------------------------------------------------- */
 
-/* Waits for the thread for a moment, and keeps messages going, since other ranks may wait for them. */
+/* Waits for the thread for a moment, and polls messages, since other ranks may wait for them. */
 static void wait_and_poll(struct file *x)
 {
 	enum { MOMENT = 1000000, SECOND = 1000000000 };
@@ -197,7 +196,7 @@ static void wait_for_file(struct offload_backend *backend, uint64_t ticket)
 		wait_and_poll(x);
 	int error = x->error;
 	pthread_mutex_unlock(&x->lock);
-	if (error) /* the state is lost: the run is resumed from a checkpoint */
+	if (error) /* the state is lost: the run must be resumed from a checkpoint */
 		die(EX_IOERR, "offload-to: %s: %s", x->directory, strerror(error));
 }
 
@@ -253,7 +252,7 @@ struct offload_backend *offload_file_open(
 	int rc = start_thread(x);
 	if (!rc)
 		return &x->backend;
-	err_set(e, EX_FAILED, "offload-to: no thread: %s", strerror(rc));
+	err_set(e, EX_FAILED, "offload-to: cannot start a thread: %s", strerror(rc));
 	free_file(x);
 	return NULL;
 }

@@ -1,13 +1,14 @@
 /*
- * Offloaded gradients (ZeRO-Offload, ZeRO-Infinity). Micro-batches are assigned round-robin, so the
- * gradient of a unit is added to that of the rounds before as soon as its backward is done. The sum of
- * these rounds, int64, of this rank's piece, is behind all regions of the backend. A block of it is read, added to
- * and written; or, with the last round, rounded and written to the region of STORE_GRAD, unless other
- * ranks have a part in it: then all of it is read again, and finished in memory.
+ * Offloaded gradients (ZeRO-Offload, ZeRO-Infinity). Micro-batches are assigned round-robin, so
+ * the gradient of a unit is added to the sum of earlier rounds as soon as its backward is done.
+ * The int64 sum of this rank's piece follows all regions of the backend. In each round its blocks
+ * are read, added to and written. In the last round they are rounded and written to the region of
+ * STORE_GRAD instead; if other ranks still have to add to the sum, it is read back as a whole and
+ * completed in memory.
  */
 #include "parallel/store_internal.h"
 
-/* Floats on a cache line, of an int64, and of an element in memory: its sum, and what that is rounded to. */
+/* Floats per cache line, per int64, and per element of a block (its sum and its rounded value). */
 enum { ALIGN = 16, FLOATS = 2, IN_MEMORY = FLOATS + 1 };
 
 int64_t offload_sums_floats(const struct store *s)
@@ -37,7 +38,7 @@ static uint64_t enqueue_sum(struct store *s, struct bucket *b, bool write,
 		s->impl->offload.sums + (b->offload.sum_at + at) * size, n * size, after);
 }
 
-/* Adds elements [at, at + n) of the piece, in the memory of one slot after another. Returns the ticket of a write. */
+/* Adds to elements [at, at + n) of the piece, in the next slot. Returns the write's ticket. */
 static uint64_t add_block(struct store *s, struct bucket *b,
 	const struct reduction_row *r, int64_t at, int64_t n)
 {

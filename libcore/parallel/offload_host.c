@@ -1,6 +1,6 @@
 /*
- * Offloading to the memory of a GPU's host. It is pinned, so that the GPU copies in both directions
- * at once while it computes; the host enqueues copies and does not wait for them.
+ * Offloading to the memory of a GPU's host. The memory is pinned, so that the GPU copies in both
+ * directions at once while it computes. The host enqueues copies and does not wait for them.
  */
 #include "parallel/offload.h"
 
@@ -25,7 +25,7 @@ static void wait_for_host(struct offload_backend *backend, uint64_t ticket)
 	device_stream_wait(((const struct host *)backend)->d, ticket);
 }
 
-/* The host copies by itself. */
+/* Copies on the host. */
 static void copy_host(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t at)
 {
@@ -50,8 +50,8 @@ char *offload_pinned(struct device *d, int64_t n_bytes, struct err *e)
 	char *memory = device_shared(d, (size_t)n_bytes);
 	if (!memory)
 		err_set(e, EX_FAILED,
-			"offload: a rank cannot have the %s of pinned memory that it "
-			"needs; %s of this host's memory are free%s",
+			"offload: a rank cannot allocate %s of pinned memory; "
+			"%s of this host's memory are free%s",
 			text_bytes(need, (double)n_bytes),
 			text_bytes(left, (double)memory_available()),
 			advice_on(ADVICE_PINNED_MEMORY));

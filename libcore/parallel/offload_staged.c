@@ -1,20 +1,21 @@
 /*
- * Offloading by a GPU to a file, through buffers in pinned memory of its host: a write is copied out
- * to a buffer and then written to the file, a read is read into a buffer and then copied in. The file
- * has a thread, and the GPU copies by itself; the host begins the second half of a transfer when it
- * needs the result, the buffer, or the same bytes of the file.
+ * Offloading from a GPU to a file, through buffers in pinned host memory. A write is copied out
+ * to a buffer and then written to the file; a read is read into a buffer and then copied in. A
+ * thread accesses the file, and the GPU copies asynchronously. The host begins the second half of
+ * a transfer when it needs the result, the buffer, or the same bytes of the file.
  */
 #include "parallel/offload.h"
 
 /* As many buffers as the file queues requests, so that it is never full. */
-enum { BUFFERS = OFFLOAD_QUEUE, PAGE = 4096, MOST_BYTES = 8 << 20 };
+enum { BUFFERS = OFFLOAD_QUEUE, PAGE = 4096, MAX_BYTES = 8 << 20 };
 
 /* The part of a request that is in a buffer. */
 struct transfer {
 	enum { FREE, READING, COPYING_IN, COPYING_OUT, WRITING } state;
-	uint64_t number, request; /* counted from 1 */
-	uint64_t ticket;	  /* of the file, or of the copy */
-	char *memory;		  /* of the device */
+	uint64_t number;  /* counts transfers, from 1 */
+	uint64_t request; /* ticket of the request */
+	uint64_t ticket; /* ticket of the half in progress, from the file or the device */
+	char *memory;	 /* device memory */
 	int64_t at, n_bytes;
 	bool after; /* copied in after all copies out so far */
 };
@@ -26,7 +27,7 @@ struct staged {
 	char *memory; /* [BUFFERS][buffer_bytes] */
 	int64_t buffer_bytes;
 	struct transfer transfer[BUFFERS]; /* number i at i % BUFFERS */
-	uint64_t n, n_requests;		   /* so far */
+	uint64_t n, n_requests;		   /* transfers and requests so far */
 	uint64_t copied_in, copied_out;	   /* the tickets of the last copies */
 };
 
@@ -45,8 +46,8 @@ static void wait_for_half(struct staged *x, const struct transfer *t)
 		device_host_wait(x->d, t->ticket);
 }
 
-/* Completes the half that is in progress, and begins the next one, if any. A wait for the file polls
- * messages, and what is called then may use this backend, and have done the same. */
+/* Completes the half in progress, and begins the next one, if any. Waiting for the file polls
+ * messages; that may call this backend, which may have advanced the same transfer. */
 static void advance(struct staged *x, struct transfer *t)
 {
 	const struct transfer was = *t;
@@ -67,8 +68,8 @@ static void advance(struct staged *x, struct transfer *t)
 	}
 }
 
-/* Gives the file the writes of these bytes, so that it executes requests for them in their order. */
-static void pass_on_writes(struct staged *x, int64_t at, int64_t n_bytes)
+/* Submits pending writes of these bytes to the file, which executes requests in order. */
+static void submit_writes(struct staged *x, int64_t at, int64_t n_bytes)
 {
 	for (uint64_t i = x->n + 1; i <= x->n + BUFFERS; i++) { /* the oldest one first */
 		struct transfer *t = &x->transfer[i % BUFFERS];
@@ -90,13 +91,13 @@ static struct transfer *take_transfer(struct staged *x)
 
 /* ---- requests ---------------------------------------------------------------------- */
 
-/* A ticket is 2 number + write. */
+/* Enqueues a request. A ticket is 2 x number + write. */
 static uint64_t enqueue_staged(struct offload_backend *backend, bool write, void *memory,
 	int64_t n_bytes, int64_t at, uint64_t after)
 {
 	struct staged *x = (struct staged *)backend;
 	uint64_t ticket = 2 * ++x->n_requests + write;
-	pass_on_writes(x, at, n_bytes);
+	submit_writes(x, at, n_bytes);
 	for (int64_t i = 0; i < n_bytes; i += x->buffer_bytes) {
 		struct transfer *t = take_transfer(x);
 		t->request = ticket;
@@ -131,7 +132,7 @@ static void copy_staged(struct offload_backend *backend, bool write, void *memor
 	int64_t n_bytes, int64_t at)
 {
 	struct staged *x = (struct staged *)backend;
-	pass_on_writes(x, at, n_bytes);
+	submit_writes(x, at, n_bytes);
 	x->file->copy(x->file, write, memory, n_bytes, at);
 }
 
@@ -151,7 +152,7 @@ static void close_staged(struct offload_backend *backend)
 static int64_t buffer_bytes(int64_t n_bytes)
 {
 	int64_t part = round_up(ceil_div(n_bytes, BUFFERS), PAGE);
-	return max64(PAGE, min64(part, MOST_BYTES));
+	return max64(PAGE, min64(part, MAX_BYTES));
 }
 
 int64_t offload_staging_bytes(int64_t n_bytes)

@@ -1,5 +1,5 @@
 /*
- * parallel: what a layout gives to each rank, and how ranks put the parts together.
+ * parallel: how a layout splits a model and a step over ranks, and how the parts are combined.
  *   tensor.h      the tensor table: shapes, initialization, slices
  *   slices.h      virtual slices: tensor and sequence parallelism
  *   context.h     virtual chunks: context parallelism

@@ -1,24 +1,25 @@
 /*
- * Executes the plans of reductions (reduction.h). A row begins when the row before it is complete.
- * The host waits for that before the next turn, before other leaves or sums get the memory, and at
- * the end of the step. A chained row is begun at once and follows by itself.
+ * Executes the plans of reductions (reduction.h). A row begins when the previous row is complete.
+ * The host waits for it before the next turn, before the memory is reused for other leaves or
+ * sums, and at the end of the step. A chained row is enqueued at once and starts after the
+ * previous row by itself.
  */
 #include "parallel/store_internal.h"
 
 /* ---- rows ------------------------------------------------------------------------ */
 
-/* What each rank has of the current turn's leaves. */
+/* Returns each rank's contribution to the current turn. */
 static const enum sum_form *forms_now(const struct bucket *b)
 {
 	return b->sums.form[b->turns.last_round];
 }
 
-/* The leaves that were written must be those that all ranks expect. */
+/* Aborts unless this rank wrote as many leaves as all ranks expect. */
 static void check_leaves(const struct bucket *b)
 {
 	enum sum_form form = forms_now(b)[b->sums.first->c->rank];
 	for (int i = 0; i < b->n_entries && !b->all.c->planned; i++)
-		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.most : 0));
+		BUG_ON(b->entry[i].n_leaves != (form ? b->leaves.per_turn : 0));
 }
 
 static const struct sum_plan *plan_over(
@@ -29,7 +30,7 @@ static const struct sum_plan *plan_over(
 					: &b->sums.across.plan;
 }
 
-/* Begins a sum of a group, after the sum in progress, if any. It writes the row's place. */
+/* Begins a row's sum, after the sum in progress, if any. */
 static void begin_sum(struct store *s, struct bucket *b, const struct reduction_row *r,
 	struct sum_call call)
 {
@@ -48,33 +49,33 @@ static void begin_sum(struct store *s, struct bucket *b, const struct reduction_
 
 static void row_sum(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
-	bool of_leaves = r->from == AT_LEAF || r->from == AT_LEAVES;
-	if (of_leaves)
+	bool sums_leaves = r->from == AT_LEAF || r->from == AT_LEAVES;
+	if (sums_leaves)
 		check_leaves(b);
 	begin_sum(s, b, r,
 		(struct sum_call){.own = bucket_place(b, r->from),
-			.form = of_leaves ? forms_now(b) : NULL});
+			.form = sums_leaves ? forms_now(b) : NULL});
 }
 
-/* Rounds a sum in its own memory. The floats need its first half, so each block is read after the
- * place that it is written to. The first block goes through other memory. */
+/* Rounds a sum in its own memory. The floats take its first half, so each block is written before
+ * the place that it is read from, except the first block, which goes through other memory. */
 static void round_in_place(struct store *s, const struct bucket *b, int64_t *sum)
 {
 	enum { FIRST = 1 << 16 };
 	struct device *d = s->c.device;
-	float *to = (float *)(void *)sum, *room = grads_free_leaves(s, b);
+	float *to = (float *)(void *)sum, *first_block = grads_free_leaves(s, b);
 	int64_t n_all = b->sums.piece;
 	for (int64_t at = 0, n; at < n_all; at += n) {
 		n = min64(at ? at : FIRST, n_all - at);
 		d->k->grid_sum(d,
-			&(struct grid_sum){.rounded = at ? to + at : room,
+			&(struct grid_sum){.rounded = at ? to + at : first_block,
 				.parts = &(struct grid_part){.sum = sum + at},
 				.n_parts = 1,
 				.n = n,
 				.levels = b->levels},
 			s->impl->grid);
 		if (!at)
-			d->k->copy(d, mat(to, 1, n), mat(room, 1, n));
+			d->k->copy(d, mat(to, 1, n), mat(first_block, 1, n));
 	}
 }
 
@@ -94,7 +95,7 @@ static void row_gather(struct store *s, struct bucket *b, const struct reduction
 	begin_sum(s, b, r, (struct sum_call){.own = NULL});
 }
 
-/* Adds what the rank at the other end of the pipeline has of the piece of a tied weight. */
+/* Adds the sum of a tied weight's piece from the rank at the other end of the pipeline. */
 static void row_swap(struct store *s, struct bucket *b, const struct reduction_row *r)
 {
 	int64_t *sum = bucket_place(b, r->to);
@@ -143,7 +144,7 @@ static const struct reduction *plan_now(const struct store *s, const struct buck
 	return &b->plan[s->add_workers != NULL];
 }
 
-/* The next row that is due; NULL: none is left. */
+/* Returns the next row that is due, or NULL. */
 static const struct reduction_row *next_row(const struct store *s, struct bucket *b)
 {
 	const struct reduction_row *row = plan_now(s, b)->row;
@@ -159,8 +160,8 @@ static void end_sum(struct bucket *b)
 	b->sums.now = NULL;
 }
 
-/* Executes the rows that are due, with `wait` all of them, else until a sum is in progress. Returns
- * whether one is. */
+/* Executes the rows that are due: with `wait` all of them, else until a sum is in progress.
+ * Returns true if a sum is in progress. */
 static bool advance(struct store *s, struct bucket *b, bool wait)
 {
 	for (;;) {
@@ -183,10 +184,10 @@ void reduce_end(struct bucket *b)
 	advance(b->store, b, true);
 }
 
-/* Counts a call of store_reduce(). Returns whether it completes a turn. */
+/* Counts a call of store_reduce(). Returns true if it completes a turn. */
 static bool completes_turn(struct bucket *b, int use)
 {
-	if (use == 1 && !b->by_use && !b->tied) /* with use 0 */
+	if (use == 1 && !b->by_use && !b->tied) /* reduced together with use 0 */
 		return false;
 	return ++b->turns.done[use] % b->turns.calls == 0;
 }
@@ -208,19 +209,20 @@ static void reduce_bucket(struct store *s, struct bucket *b, int use)
 void store_reduce(struct store *s, int unit, int use)
 {
 	struct store_impl *o = s->impl;
-	if (s->c.microbatches.round_robin) /* also a rank without leaves in this round */
+	if (s->c.microbatches
+			.round_robin) /* even for a rank without leaves in this round */
 		grads_take_lease(s, unit);
 	if (is_offloaded(s, STORE_GRAD))
 		grads_take_sums(s, unit);
 	for (struct bucket *b = o->bucket; b < o->bucket + o->n_trained; b++)
-		if (b->first_unit == unit) /* the last one of the backward */
+		if (b->first_unit == unit) /* the last unit in the backward */
 			reduce_bucket(s, b, use);
 	for (int i = 0; i < N_PLACES; i++)
 		if (o->lease[i].unit == unit)
 			o->lease[i].open = false;
 }
 
-/* Executes the rows of all buckets, with the sums of one row of each in progress at once. */
+/* Executes the rows of all buckets, with one sum per bucket in progress at once. */
 static void finish_together(struct bucket *first, struct bucket *end)
 {
 	for (bool more = true; more;) {
@@ -245,7 +247,7 @@ void store_step_end(struct store *s)
 		}
 		b->row = plan_now(s, b)->n_turn_rows;
 		b->end = plan_now(s, b)->n_rows;
-		if (offloaded) /* the next bucket has the same memory */
+		if (offloaded) /* the next bucket uses the same memory */
 			reduce_end(b);
 	}
 	finish_together(first, end);

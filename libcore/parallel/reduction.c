@@ -13,7 +13,7 @@ static struct reduction_row *add_row(struct reduction *r, enum reduction_when wh
 	return &r->row[r->n_rows++];
 }
 
-/* Adds the leaves of a turn. Returns where their sum is. */
+/* Appends the rows that sum the leaves of a turn. Returns the place of the sum. */
 static enum reduction_place plan_turn(
 	struct reduction *r, const struct reduction_facts *f, bool complete)
 {
@@ -38,7 +38,7 @@ static enum reduction_place plan_turn(
 	return to;
 }
 
-/* Completes the sum that is kept when the last turn is done. */
+/* Appends the rows that complete the kept sum after the last turn. */
 static void plan_end(struct reduction *r, const struct reduction_facts *f)
 {
 	bool late = f->tied || f->warm_up || f->file, hosts = f->scheme == SCHEME_HOSTS;

@@ -3,18 +3,18 @@
 
 #include "base/base.h"
 
-/* When a row is executed: when the leaves of a turn are complete, in each turn or in the last one,
- * or at the end of the step. */
+/* When a row is executed: once the leaves of a turn are complete (in each turn, or in the last one
+ * only), or at the end of the step. */
 enum reduction_when { EVERY_TURN, LAST_TURN, STEP_END };
 
 /*
- * SUM: the owners of the group add what its ranks have. An int64 sum stays with its owner. A
+ * SUM: each owner adds all ranks' contributions to its piece. An int64 sum stays with its owner. A
  *   gradient is rounded once and sent to all ranks that receive it.
  * ROUND: each owner rounds its int64 sum and sends it to all ranks that receive it. SELF: in place.
  * GATHER: ranks exchange parts that are rounded already.
  * SWAP: the two stages of a tied weight exchange their sums and add them.
  * ADD_WORKERS: adds the sums of the other workers of local SGD.
- * FILE_ADD: reads one block after another, adds to it and writes it.
+ * FILE_ADD: reads the sum block by block, adds to each block and writes it back.
  */
 enum reduction_what {
 	REDUCE_SUM,
@@ -41,7 +41,7 @@ enum reduction_over {
 
 /*
  * Memory of a bucket. n: elements of its vector, see bucket.h.
- * LEAF: fp32 [n], one leaf. LEAVES: int64 [n], the sum of this rank's leaves of a turn.
+ * LEAF: fp32 [n], one leaf. LEAVES: int64 [n], the sum of this rank's leaves in a turn.
  * HOST: int64 [piece of WITHIN]. KEPT: int64 [piece]. GRADIENT: fp32 [shard].
  * FILE_SUM: int64 [piece], FILE_GRADIENT: fp32 [shard], in the offload backend.
  */
@@ -56,7 +56,7 @@ enum reduction_place {
 	N_AT
 };
 
-/* SET: replaces what is there. ADD: adds to it. LATER: the first turn sets, later turns add. */
+/* SET: overwrites. ADD: adds. LATER: the first turn overwrites, later turns add. */
 enum reduction_add { REDUCE_SET, REDUCE_LATER, REDUCE_ADD };
 
 struct reduction_row {
@@ -65,8 +65,8 @@ struct reduction_row {
 	enum reduction_over over;
 	enum reduction_place from, to;
 	enum reduction_add add;
-	bool chained;  /* begins by itself when the row before is complete */
-	bool finishes; /* FILE_ADD: in the last turn it rounds, to FILE_GRADIENT */
+	bool chained;  /* begins automatically when the row before is complete */
+	bool finishes; /* FILE_ADD: the last turn rounds the sum, to FILE_GRADIENT */
 	int64_t at;    /* the first element of `to` that it writes */
 };
 
@@ -76,32 +76,33 @@ struct reduction {
 	int n_turn_rows, n_rows; /* rows of turns come first */
 };
 
-/* What a plan depends on. */
+/* Everything that a plan depends on. */
 struct reduction_facts {
 	/* Leaves are summed at once, or within hosts and then across, or within replicas and then
 	 * across (HSDP). */
 	enum { SCHEME_ONE, SCHEME_HOSTS, SCHEME_REPLICAS } scheme;
-	int64_t turns; /* of a step */
-	bool one_leaf; /* an element has one leaf in all */
-	bool several;  /* this rank has several leaves in a turn */
-	bool one_rank,
-		sole;	/* no other rank shares the bucket; none receives this shard */
-	bool one_shard; /* nothing is sharded */
-	bool rounds;	/* micro-batches are assigned round-robin */
-	bool tied;	/* the two uses are on two pipeline stages */
-	bool workers, warm_up; /* of local SGD; their gradients are summed in this step */
-	bool file;	       /* gradients are offloaded */
-	bool many_owners;      /* more than a kernel adds at once */
-	int64_t part_at;       /* this rank's first element in the result of WITHIN */
-	int64_t piece_at;      /* the first element of its piece in its shard */
+	int64_t turns;	  /* per step */
+	bool one_leaf;	  /* an element has one leaf, over all ranks */
+	bool several;	  /* this rank has several leaves in a turn */
+	bool one_rank;	  /* no other rank shares the bucket */
+	bool sole;	  /* no other rank receives this shard */
+	bool one_shard;	  /* nothing is sharded */
+	bool rounds;	  /* micro-batches are assigned round-robin */
+	bool tied;	  /* the two uses are on two pipeline stages */
+	bool workers;	  /* local SGD has several workers */
+	bool warm_up;	  /* the workers' gradients are summed in this step */
+	bool file;	  /* gradients are offloaded */
+	bool many_owners; /* more owners than a kernel adds at once */
+	int64_t part_at;  /* this rank's first element in the result of WITHIN */
+	int64_t piece_at; /* the first element of this rank's piece in its shard */
 };
 
 /* Makes the plan. Not collective: it depends on the facts only. */
 void reduction_plan(struct reduction *r, const struct reduction_facts *f);
-/* The first row that does this; NULL: there is none. */
+/* Returns the first row with this operation, or NULL. */
 const struct reduction_row *reduction_find(
 	const struct reduction *r, enum reduction_what what);
-/* Does a row read or write this place? */
+/* Returns true if a row reads or writes this place. */
 bool reduction_uses(const struct reduction *r, enum reduction_place place);
-/* Appends one line per row, "turn  sum all leaves -> kept, later". */
+/* Appends one line per row, such as "turn  sum all leaves -> kept, later". */
 void reduction_print(const struct reduction *r, struct str *out);

@@ -18,16 +18,16 @@ static bool allows(const struct schedule_row *row, int per_rank)
 	       (!row->max_stages || per_rank <= row->max_stages);
 }
 
-static int refuse(const struct schedule_row *row, int per_rank, struct err *e)
+static int reject_stages(const struct schedule_row *row, int per_rank, struct err *e)
 {
-	scoped_str others = {0};
+	scoped_str allowed = {0};
 	for (int i = 0; i < SCHEDULE_KINDS; i++)
 		if (allows(&schedule_kinds[i], per_rank))
-			str_printf(&others, "%s%s", others.len ? ", " : "",
+			str_printf(&allowed, "%s%s", allowed.len ? ", " : "",
 				schedule_kinds[i].name);
 	err_set(e, EX_USAGE,
-		"the pipeline schedule %s cannot have %d stage%s a rank; others can: %s",
-		row->name, per_rank, plural(per_rank), others.s);
+		"the pipeline schedule %s cannot have %d stage%s per rank; use one of: %s",
+		row->name, per_rank, plural(per_rank), allowed.s);
 	return -1;
 }
 
@@ -50,7 +50,7 @@ enum action_kind schedule_backward(const struct schedule *s)
 						       : ACTION_BACKWARD;
 }
 
-/* A single rank has no bubble to fill, and keeps one micro-batch at a time. */
+/* Makes the schedule of a single rank, which has no bubble to fill: one micro-batch at a time. */
 static void make_single_rank(struct schedule *s)
 {
 	bool splits = schedule_kinds[s->kind].splits_backward;
@@ -73,7 +73,7 @@ int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int pe
 	*s = (struct schedule){
 		.kind = kind, .ranks = ranks, .per_rank = per_rank, .n_micro = n_micro};
 	if (ranks > 1 && !allows(row, per_rank))
-		return refuse(row, per_rank, e);
+		return reject_stages(row, per_rank, e);
 	s->rank = xcalloc((size_t)ranks, sizeof(*s->rank));
 	s->n = xcalloc((size_t)ranks, sizeof(*s->n));
 	for (int r = 0; r < ranks; r++) {
@@ -97,19 +97,19 @@ void schedule_free(struct schedule *s)
 
 struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage)
 {
-	struct schedule_peak now = {0}, most = {0};
+	struct schedule_peak now = {0}, peak = {0};
 	for (int64_t i = 0; i < s->n[rank]; i++) {
 		const struct action *a = &s->rank[rank][i];
 		if (stage >= 0 && a->stage != stage)
 			continue;
 		now.kept += a->kind == ACTION_FORWARD;
 		now.waiting += a->kind == ACTION_BACKWARD_X;
-		most.kept = max64(most.kept, now.kept);
-		most.waiting = max64(most.waiting, now.waiting);
+		peak.kept = max64(peak.kept, now.kept);
+		peak.waiting = max64(peak.waiting, now.waiting);
 		now.kept -= a->kind == ACTION_BACKWARD || a->kind == ACTION_BACKWARD_W;
 		now.waiting -= a->kind == ACTION_BACKWARD_W;
 	}
-	return most;
+	return peak;
 }
 
 /* ---- an order of execution over all ranks ---------------------------------------- */
@@ -129,24 +129,25 @@ void schedule_iter_end(struct schedule_iter *w)
 	*w = (struct schedule_iter){0};
 }
 
-static int64_t *done(const struct schedule_iter *w, enum action_kind kind, int stage)
+static int64_t *n_done(const struct schedule_iter *w, enum action_kind kind, int stage)
 {
 	return w->done + (int)kind * schedule_stages(w->s) + stage;
 }
 
-/* Are the actions done that compute this action's inputs, on any rank? */
-static bool ready(const struct schedule_iter *w, const struct action *a)
+/* Returns true if the actions that compute this action's inputs, on any rank, are done. */
+static bool is_ready(const struct schedule_iter *w, const struct action *a)
 {
 	switch (a->kind) {
 	case ACTION_FORWARD:
-		return a->stage == 0 || *done(w, ACTION_FORWARD, a->stage - 1) > a->micro;
+		return a->stage == 0 ||
+		       *n_done(w, ACTION_FORWARD, a->stage - 1) > a->micro;
 	case ACTION_BACKWARD:
 	case ACTION_BACKWARD_X:
-		return *done(w, ACTION_FORWARD, a->stage) > a->micro &&
+		return *n_done(w, ACTION_FORWARD, a->stage) > a->micro &&
 		       (a->stage == schedule_stages(w->s) - 1 ||
-			       *done(w, a->kind, a->stage + 1) > a->micro);
+			       *n_done(w, a->kind, a->stage + 1) > a->micro);
 	default:
-		return *done(w, ACTION_BACKWARD_X, a->stage) > a->micro;
+		return *n_done(w, ACTION_BACKWARD_X, a->stage) > a->micro;
 	}
 }
 
@@ -154,9 +155,9 @@ bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i)
 {
 	for (int r = 0; r < w->s->ranks; r++) {
 		const struct action *a = &w->s->rank[r][w->at[r]];
-		if (w->at[r] == w->s->n[r] || !ready(w, a))
+		if (w->at[r] == w->s->n[r] || !is_ready(w, a))
 			continue;
-		++*done(w, a->kind, a->stage);
+		++*n_done(w, a->kind, a->stage);
 		*rank = r;
 		*i = w->at[r]++;
 		return true;

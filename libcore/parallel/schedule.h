@@ -7,19 +7,19 @@
 #include "base/base.h"
 
 /*
- * Where the ranks x per_rank virtual stages of a pipeline are. Each rank has one stage of every turn:
- * stages 0 to ranks - 1, then the next ones. In a loop, rank r has stages r, r + ranks, r + 2 ranks, ...
- * In a V, every second turn goes back: rank r has stages r and 2 ranks - 1 - r, so that the last rank
- * has two neighbouring stages, and rank 0 the first and the last one.
+ * The placement of the ranks x per_rank virtual stages of a pipeline. A turn is `ranks`
+ * consecutive stages, one per rank. In a loop, rank r has stages r, r + ranks, r + 2 ranks, ...
+ * In a V, every second turn runs backward: rank r has stages r and 2 ranks - 1 - r, so that the
+ * last rank has two adjacent stages, and rank 0 has the first and the last stage.
  */
 enum stage_placement { STAGES_LOOP, STAGES_V };
 
 /*
- * A schedule changes no bit of a run (law 1 of pt(7)), since each stage adds to its gradients in the
- * order of the micro-batches.
+ * The schedule does not change the bits of a run (law 1 of pt(7)), since each stage adds to its
+ * gradients in the order of the micro-batches.
  *
- * A kind of schedule is a row of this list and a file. The columns are those of struct schedule_row,
- * with the help text last.
+ * A kind of schedule is a row of this list and a file. The columns are the fields of struct
+ * schedule_row, with the help text last.
  */
 /* clang-format off */
 #define SCHEDULE_LIST(X) \
@@ -28,11 +28,11 @@ enum stage_placement { STAGES_LOOP, STAGES_V };
 	X(1F1B, "1f1b", schedule_make_1f1b, false, STAGES_LOOP, 1, 1, \
 		"one forward, one backward in turn; keeps as many micro-batches as there are stages") \
 	X(INTERLEAVED, "interleaved", schedule_make_interleaved, false, STAGES_LOOP, 2, 0, \
-		"1f1b with several stages a rank: a smaller bubble, more transfers, keeps more") \
+		"1f1b with several stages per rank: a smaller bubble, more transfers, keeps more") \
 	X(ZB_H1, "zb-h1", schedule_make_zb_h1, true, STAGES_LOOP, 1, 1, \
-		"1f1b, and the gradients of weights later, in what was bubble; keeps as many") \
+		"1f1b with weight gradients delayed into the bubble; keeps as many as 1f1b") \
 	X(INTERLEAVED_ZB, "interleaved-zb", schedule_make_interleaved_zb, true, STAGES_LOOP, 2, 0, \
-		"interleaved, and the gradients of weights later, as in zb-h1; keeps as many as interleaved") \
+		"interleaved with weight gradients delayed as in zb-h1; keeps as many as interleaved") \
 	X(ZBV, "zbv", schedule_make_zbv, true, STAGES_V, 2, 2, \
 		"two stages per rank, in a V: the smallest bubble; keeps as many as 1f1b, on every rank")
 /* clang-format on */
@@ -51,8 +51,8 @@ enum action_kind {
 
 struct action {
 	enum action_kind kind;
-	int64_t micro; /* 0, 1, ...: the micro-batches of this pipeline */
-	int stage;     /* virtual, of the whole pipeline */
+	int64_t micro; /* index among the micro-batches of this pipeline */
+	int stage;     /* virtual stage of the whole pipeline */
 };
 
 struct schedule {
@@ -68,14 +68,14 @@ struct schedule_row {
 	void (*make)(struct schedule *s, int rank);
 	bool splits_backward;
 	enum stage_placement placement;
-	int min_stages, max_stages; /* a rank, with several ranks; max 0: no limit */
+	int min_stages, max_stages; /* per rank, with several ranks; max 0: no limit */
 };
 
 extern const struct schedule_row schedule_kinds[SCHEDULE_KINDS];
 extern const char *const schedule_kind_names[]; /* in that order, then NULL */
 
 /* Makes the schedules of all ranks, to be freed by schedule_free(). A single rank computes one
- * micro-batch after the other, whatever the kind. -1: the kind does not allow so many stages a rank. */
+ * micro-batch after the other, whatever the kind. -1: the kind does not allow per_rank stages. */
 int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
 	int64_t n_micro, struct err *e);
 void schedule_free(struct schedule *s);
@@ -109,21 +109,21 @@ static inline int schedule_stage_of(const struct schedule *s, int rank, int turn
 	return schedule_rank_stage(s->kind, s->ranks, rank, turn);
 }
 
-/* The largest numbers of (micro-batch, stage) pairs that a rank keeps at a time. Those of one stage
- * are neighbouring micro-batches, so micro % kept is a free slot. */
+/* The maximum numbers of (micro-batch, stage) pairs that a rank keeps at a time. The pairs of one
+ * stage have consecutive micro-batches, so micro % kept is a free slot. */
 struct schedule_peak {
 	int64_t kept; /* activations: from the forward to the (weights') backward */
 	int64_t waiting; /* gradients of outputs: from the input's backward to the weights' */
 };
 
-/* For one stage of a rank, or with stage -1 for all of its stages together. */
+/* Returns the peak of one stage of a rank, or with stage -1 of all its stages together. */
 struct schedule_peak schedule_peak(const struct schedule *s, int rank, int stage);
 
 /* ---- schedule_time.c ------------------------------------------------------------- */
 
-/* In seconds, or any other unit. */
+/* Times, in seconds or any other unit. */
 struct schedule_costs {
-	const double *forward, *backward_x, *backward_w; /* of each stage */
+	const double *forward, *backward_x, *backward_w; /* [stage] */
 	double transfer; /* to another rank; overlaps with computation at both ends */
 };
 
@@ -133,25 +133,25 @@ struct schedule_span {
 
 struct timeline {
 	int ranks;
-	struct schedule_span **rank; /* of each action of the schedule */
+	struct schedule_span **rank; /* [ranks][action of the schedule] */
 	double total;
 	double bubble; /* 1 - busy / (ranks x total) */
 };
 
-/* When each action runs if all start as early as possible. To be freed by timeline_free(). */
+/* Computes when each action runs if all start as early as possible. Free with timeline_free(). */
 void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t);
 void timeline_free(struct timeline *t);
-/* Appends a Gantt chart as text: a line a rank, a column for the duration of the shortest action (or
- * more, where lines would be longer than `width`), a legend, and the bubble. */
+/* Appends a Gantt chart as text: one line per rank, a legend, and the bubble. A column is the
+ * duration of the shortest action, or longer if lines would exceed `width`. */
 void schedule_draw(
 	const struct schedule *s, const struct timeline *t, int width, struct str *out);
 
 /* ---- schedule_split.c ------------------------------------------------------------ */
 
-/* Assigns layers to stages, in order: first[i] is the first layer of stage i, and first[n_stages] is
- * n_layers. The most expensive stage is as cheap as possible; among such splits the cheapest stage
- * costs most, then the first stages have the fewest layers. `embedding` is a cost of the first stage,
- * `head` of the last. -1: fewer layers than stages. */
+/* Assigns layers to stages, in order: first[i] is the first layer of stage i, and first[n_stages]
+ * is n_layers. Minimizes the cost of the most expensive stage; then maximizes the cost of the
+ * cheapest stage; then gives the first stages the fewest layers. `embedding` is added to the
+ * first stage's cost, `head` to the last. -1: fewer layers than stages. */
 int schedule_split(const double *layer, int n_layers, double embedding, double head,
 	int n_stages, int *first, struct err *e);

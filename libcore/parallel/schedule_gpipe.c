@@ -1,6 +1,6 @@
 /*
- * GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages a rank, a rank
- * computes all micro-batches of one stage before those of the next (Lamy-Poirier 2023).
+ * GPipe (Huang et al. 2019): all forwards, then all backwards. With several stages per rank, a rank
+ * computes all micro-batches on one stage before it computes the next stage (Lamy-Poirier 2023).
  */
 #include "parallel/schedule_internal.h"
 

@@ -1,10 +1,10 @@
 /*
- * Interleaved zero bubble: the interleaved schedule, but a backward computes only the gradient of the
- * input, and rank r computes the weight gradients r places later, as in ZB-H1 (Qi et al. 2023). So every
- * rank keeps at most as many activations as the first rank of the interleaved schedule.
+ * Interleaved zero bubble: the interleaved schedule, but a backward computes only the gradient of
+ * the input, and rank r computes the weight gradients r places later, as in ZB-H1 (Qi et al.
+ * 2023). So no rank keeps more activations than the first rank of the interleaved schedule.
  *
- * With F, X and W the times of a stage and full groups, the bubble is (P - 1)(F + X - W): with V stages per
- * rank, V times less than that of ZB-H1.
+ * With full groups, and F, X and W the times of a stage, the bubble is (P - 1)(F + X - W): V
+ * times smaller than in ZB-H1, with V stages per rank.
  */
 #include "parallel/schedule_internal.h"
 

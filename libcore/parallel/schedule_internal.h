@@ -1,4 +1,4 @@
-/* For schedule*.c only: making schedules, and visiting their actions. */
+/* For schedule*.c only: makes schedules and visits their actions. */
 #pragma once
 
 #include "parallel/schedule.h"
@@ -10,22 +10,22 @@ SCHEDULE_LIST(SCHEDULE_MAKER)
 /* Appends an action of the rank. */
 void schedule_add(
 	struct schedule *s, int rank, enum action_kind kind, int64_t micro, int stage);
-/* ACTION_BACKWARD, or ACTION_BACKWARD_X if the kind of schedule splits the backward. */
+/* Returns ACTION_BACKWARD, or ACTION_BACKWARD_X if the kind of schedule splits the backward. */
 enum action_kind schedule_backward(const struct schedule *s);
-/* Appends the actions of a rank of an interleaved schedule; if the backward is split, the weight gradients
- * `behind` places later. */
-void schedule_interleave(struct schedule *s, int rank, int64_t behind);
+/* Appends the actions of a rank of an interleaved schedule. If the backward is split, the weight
+ * gradients follow `delay` places later. */
+void schedule_interleave(struct schedule *s, int rank, int64_t delay);
 
 /* Iterates over the actions of all ranks in an order in which they can be executed. */
 struct schedule_iter {
 	const struct schedule *s;
-	int64_t *at;   /* the next action of each rank */
-	int64_t *done; /* micro-batches of [kind][stage] */
+	int64_t *at;   /* [ranks]: the next action */
+	int64_t *done; /* [kind][stage]: micro-batches done */
 };
 
-/* The schedule must have the micro-batches of each kind of action and stage in ascending order. */
+/* Begins an iteration. Each kind of action of a stage must have ascending micro-batches. */
 void schedule_iter_begin(struct schedule_iter *w, const struct schedule *s);
-/* Returns the next action whose inputs are complete, and counts it as done; false: none is left, or
- * there is a deadlock. */
+/* Finds the next action whose inputs are complete, and counts it as done. Returns false if there is
+ * none: all are done, or the schedule deadlocks. */
 bool schedule_iter_next(struct schedule_iter *w, int *rank, int64_t *i);
 void schedule_iter_end(struct schedule_iter *w);

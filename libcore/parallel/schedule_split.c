@@ -10,9 +10,9 @@
  */
 struct split {
 	int n, stages;
-	const double *cost; /* [n][n + 1]: of a stage of layers [i, j) */
+	const double *cost; /* [n][n + 1]: cost of a stage of layers [i, j) */
 	double *best;	    /* [stages + 1][n + 1] */
-	int *cut;	    /* end of the stage that begins at i */
+	int *cut;	    /* [stages + 1][n + 1]: end of the stage that begins at i */
 };
 
 static double stage_cost(const struct split *x, int i, int j)
@@ -37,7 +37,7 @@ static double *stage_costs(const double *layer, int n, double embedding, double 
 
 /* Solves for the last k stages and layers [i, n): minimizes the largest stage or, with a `limit` on
  * it, maximizes the smallest one (-1: impossible). Takes the first of equal splits. */
-static void choose(struct split *x, int k, int i, const double *limit)
+static void choose_cut(struct split *x, int k, int i, const double *limit)
 {
 	double *best = &x->best[k * (x->n + 1) + i];
 	int *cut = &x->cut[k * (x->n + 1) + i];
@@ -61,7 +61,7 @@ static double solve(struct split *x, const double *limit)
 	x->best[x->n] = limit ? (double)INFINITY : 0; /* no layers on no stages */
 	for (int k = 1; k <= x->stages; k++)
 		for (int i = 0; i <= x->n - k; i++)
-			choose(x, k, i, limit);
+			choose_cut(x, k, i, limit);
 	return x->best[x->stages * (x->n + 1)];
 }
 

@@ -5,7 +5,7 @@
 
 /* ---- times ----------------------------------------------------------------------- */
 
-static double cost(const struct schedule_costs *c, const struct action *a)
+static double action_cost(const struct schedule_costs *c, const struct action *a)
 {
 	switch (a->kind) {
 	case ACTION_FORWARD:
@@ -19,7 +19,7 @@ static double cost(const struct schedule_costs *c, const struct action *a)
 	}
 }
 
-/* The time at which the output of a forward or a backward is complete: [2][stage][micro-batch]. */
+/* Returns when an action's output is complete, in times [2][stage][micro-batch]. */
 static double *output_time(
 	const struct schedule *s, double *times, const struct action *a, int stage)
 {
@@ -27,7 +27,7 @@ static double *output_time(
 	return times + row * s->n_micro + a->micro;
 }
 
-/* The time at which an action's input arrives from the previous or the next stage. */
+/* Returns the time at which an action's input arrives from the previous or the next stage. */
 static double arrival(const struct schedule *s, const struct schedule_costs *c,
 	double *times, const struct action *a)
 {
@@ -58,10 +58,10 @@ void schedule_time(
 		const struct action *a = &s->rank[rank][i];
 		struct schedule_span *x = &t->rank[rank][i];
 		x->begin = fmax(i ? x[-1].end : 0, arrival(s, c, times, a));
-		x->end = x->begin + cost(c, a);
+		x->end = x->begin + action_cost(c, a);
 		if (a->kind != ACTION_BACKWARD_W)
 			*output_time(s, times, a, a->stage) = x->end;
-		busy += cost(c, a);
+		busy += action_cost(c, a);
 		t->total = fmax(t->total, x->end);
 	}
 	BUG_ON(n != all); /* a deadlock */
@@ -79,7 +79,7 @@ void timeline_free(struct timeline *t)
 
 /* ---- the chart ------------------------------------------------------------------- */
 
-static char mark(const struct action *a)
+static char action_letter(const struct action *a)
 {
 	static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 	char c = letters[a->micro % 26];
@@ -88,7 +88,7 @@ static char mark(const struct action *a)
 	return (char)(a->kind == ACTION_FORWARD ? c : c - 'A' + 'a');
 }
 
-/* One letter a column: the action in the middle of its time. */
+/* Draws one letter per column: the action at the middle of the column's time. */
 static void draw_rank(const struct schedule *s, const struct timeline *t, int rank,
 	double column, struct str *out)
 {
@@ -98,11 +98,11 @@ static void draw_rank(const struct schedule *s, const struct timeline *t, int ra
 		while (i < s->n[rank] && t->rank[rank][i].end <= now)
 			i++;
 		bool idle = i == s->n[rank] || t->rank[rank][i].begin > now;
-		str_putc(out, idle ? '.' : mark(&s->rank[rank][i]));
+		str_putc(out, idle ? '.' : action_letter(&s->rank[rank][i]));
 	}
 }
 
-static double shortest(const struct schedule *s, const struct timeline *t)
+static double shortest_action(const struct schedule *s, const struct timeline *t)
 {
 	double least = t->total;
 	for (int r = 0; r < s->ranks; r++)
@@ -120,7 +120,8 @@ void schedule_draw(
 	char label[32];
 	int digits = snprintf(label, sizeof(label), "%d", s->ranks - 1);
 	int columns = width - snprintf(label, sizeof(label), "rank %*d  ", digits, 0);
-	double least = shortest(s, t), column = fmax(least, t->total / fmax(columns, 1));
+	double least = shortest_action(s, t),
+	       column = fmax(least, t->total / fmax(columns, 1));
 	for (int r = 0; r < s->ranks && t->total > 0; r++) {
 		str_printf(out, "rank %*d  ", digits, r);
 		draw_rank(s, t, r, column, out);
@@ -128,10 +129,10 @@ void schedule_draw(
 	}
 	str_puts(out, "A, B, ... forward of a micro-batch; a, b, ... its backward; ");
 	if (schedule_kinds[s->kind].splits_backward)
-		str_puts(out, "+ a weights' gradient; ");
+		str_puts(out, "+ its weight gradients; ");
 	str_puts(out, ". idle\n");
 	if (column > least)
-		str_printf(out, "a column is %.3g of the shortest actions\n",
+		str_printf(out, "a column is %.3g times the shortest action\n",
 			column / least);
 	str_printf(out, "bubble %.1f %% of the time\n", 100 * t->bubble);
 }

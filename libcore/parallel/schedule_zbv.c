@@ -1,27 +1,27 @@
 /*
- * ZB-V (Qi et al. 2024): each rank has two stages in a V, and the weight gradients are computed apart. Micro-
- * batches turn around on the last rank without a transfer, and end on the first rank, which begins their
- * backwards. In the middle of a step every rank repeats the same six actions, and neither stage waits.
+ * ZB-V (Qi et al. 2024): each rank has two stages in a V, and computes weight gradients
+ * separately. Micro- batches turn around on the last rank without a transfer, and end on the
+ * first rank, which begins their backwards. In the middle of a step every rank repeats the same
+ * six actions, and neither stage waits.
  *
- * With P ranks and F = X = W (the times of a stage), and at least 2 P micro-batches, ranks are idle only while
- * the first forward reaches them: P - 1 times F. No rank keeps more than 2 P activations, each of a stage: half
- * of a rank's layers. So it is the bound of the first rank of 1F1B.
+ * With P ranks and F = X = W (the times of a stage), and at least 2 P micro-batches, ranks are
+ * idle only while the first forward reaches them: P - 1 times F. No rank keeps more than 2 P
+ * activations of a stage. A stage has half of a rank's layers, so this is as much as the first
+ * rank keeps in 1F1B.
  *
- * A step with fewer than 2 P micro-batches is one with 2 P of which some are empty, and left out.
- * That causes no deadlock: other actions depend on their own micro-batch only, and keep their order.
+ * A step with fewer than 2 P micro-batches is scheduled as one with 2 P micro-batches, and the
+ * missing ones are skipped. That causes no deadlock: other actions depend on their own
+ * micro-batch only, and keep order.
  */
 #include "parallel/schedule_internal.h"
 
-enum {
-	DOWN,
-	UP,
-	TURNS
-}; /* the two stages of a rank: the first is on the way to the last rank */
+/* The two stages of a rank: DOWN is on the way to the last rank, UP on the way back. */
+enum { DOWN, UP, TURNS };
 
 struct vee {
 	struct schedule *s;
 	int rank;
-	int64_t next[ACTION_KINDS][TURNS]; /* micro-batch */
+	int64_t next[ACTION_KINDS][TURNS]; /* the next micro-batch */
 };
 
 static void add_next(struct vee *v, enum action_kind kind, int turn)
@@ -38,7 +38,7 @@ static void add_backward(struct vee *v, int turn)
 	add_next(v, ACTION_BACKWARD_W, turn);
 }
 
-/* Until the first backward comes back to this rank's stage on the way down. */
+/* Adds the actions before the first backward reaches this rank's DOWN stage. */
 static void fill(struct vee *v)
 {
 	int after = v->s->ranks - v->rank; /* ranks from this one on */
@@ -54,7 +54,7 @@ static void fill(struct vee *v)
 	}
 }
 
-/* First what other ranks wait for. */
+/* Adds the remaining backwards; gradients that other ranks wait for come first. */
 static void drain(struct vee *v)
 {
 	for (int i = 0; i < v->rank; i++) {

@@ -1,9 +1,9 @@
 /*
  * Tensor and sequence parallelism: sums over virtual slices, and gathers of rows.
  *
- * Each rank sums its slices, for all rows, to nodes of the canonical tree. It sends each other rank
- * that rank's rows of its nodes, and finishes the tree for its own rows. This moves the bytes of a
- * ring reduce-scatter.
+ * Each rank sums its slices, for all rows, to nodes of the canonical tree. It sends to each other
+ * rank that rank's rows of these nodes, and finishes the tree for its own rows. This moves as
+ * many bytes as a ring reduce-scatter.
  */
 #include "parallel/slices.h"
 
@@ -13,7 +13,7 @@ int64_t slice_piece(const struct slices *s, int64_t rows, int i, int64_t *first)
 	return part_begin(rows, s->n, i + 1) - *first;
 }
 
-/* The rows of the pieces of a rank's slices, which are neighbours. */
+/* Returns the number of rows in the adjacent pieces of a rank's slices; *first is the first row. */
 static int64_t rank_rows(const struct slices *s, int64_t rows, int rank, int64_t *first)
 {
 	*first = part_begin(rows, s->n, rank * s->local);
@@ -35,12 +35,12 @@ int slice_turn(const struct slices *s, int i)
 
 /* ---- messages -------------------------------------------------------------------- */
 
-/* The messages in flight. Set i has those to rank + i and from rank - i, which all ranks send at the same
- * point of their program. */
+/* The messages in flight. Set i has the messages to rank + i and from rank - i, which all ranks
+ * send at the same point of the program. */
 struct slice_messages {
 	struct comm *c;
 	struct comm_requests *set; /* [size] */
-	bool *unpacked;		   /* [size]: rows that came in 16 bits */
+	bool *unpacked;		   /* [size]: rows received in 16 bits are widened */
 };
 
 static void poll_messages(void *with)
@@ -50,7 +50,7 @@ static void poll_messages(void *with)
 		comm_test(&m->set[i]);
 }
 
-/* The number of ranks from one to another, in the order of ranks. */
+/* Returns the number of steps from one rank to another, in the order of ranks. */
 static int distance(const struct comm *c, int from, int to)
 {
 	return (to - from + c->size) % c->size;
@@ -68,7 +68,7 @@ static struct slice_messages *messages_begin(struct comm *c)
 	return m;
 }
 
-/* What is added for a peer is started together, with the receives of its set. */
+/* Adds a message; start_sends() starts all messages for a peer together. */
 static void add_send(struct slice_messages *m, struct mat x, int peer)
 {
 	comm_send(&m->set[distance(m->c, m->c->rank, peer)], x.p, mat_bytes(x), peer,
@@ -101,7 +101,7 @@ static void messages_end(struct slice_messages *m)
 
 /* ---- gathers --------------------------------------------------------------------- */
 
-/* Every rank sends its rows of x and receives those of the others. */
+/* Sends this rank's rows of x to the other ranks, and receives their rows. */
 static struct slice_messages *gather_rows(const struct slices *s, struct mat x)
 {
 	struct comm *c = s->axis;
@@ -121,7 +121,7 @@ static struct slice_messages *gather_rows(const struct slices *s, struct mat x)
 	return m;
 }
 
-/* This rank's rows as they are sent. */
+/* Narrows this rank's rows for sending, if the wire has another type. */
 static void pack_own(
 	struct slice_gather *g, struct mat mine, int64_t first, enum dtype wire)
 {
@@ -134,7 +134,7 @@ static void pack_own(
 			g->d, mat_rows(g->packed, first, mine.rows).p, mine, wire);
 }
 
-/* The rows of another rank have come. */
+/* Widens the rows that were received from another rank, once. */
 static void unpack_rows(struct slice_gather *g, int rank)
 {
 	bool *done = &g->messages->unpacked[rank];
@@ -146,19 +146,19 @@ static void unpack_rows(struct slice_gather *g, int rank)
 }
 
 void slice_gather_begin(struct slice_gather *g, const struct slices *s, struct device *d,
-	struct mat local, struct mat room, enum dtype wire)
+	struct mat local, struct mat buffer, enum dtype wire)
 {
-	int64_t first, n = slice_rows(s, room.rows, &first);
-	BUG_ON(local.rows != n || local.cols != room.cols);
+	int64_t first, n = slice_rows(s, buffer.rows, &first);
+	BUG_ON(local.rows != n || local.cols != buffer.cols);
 	*g = (struct slice_gather){.s = s, .d = d, .all = local};
 	if (s->axis->size == 1 || !s->sp)
 		return;
-	struct mat mine = mat_rows(room, first, n);
+	struct mat mine = mat_rows(buffer, first, n);
 	if (mine.p != local.p && n)
 		d->k->copy(d, mine, local);
-	g->all = room;
+	g->all = buffer;
 	pack_own(g, mine, first, wire);
-	g->messages = gather_rows(s, g->packed.p ? g->packed : room);
+	g->messages = gather_rows(s, g->packed.p ? g->packed : buffer);
 	if (!s->async)
 		slice_gather_end(g);
 }
@@ -184,23 +184,23 @@ void slice_gather_end(struct slice_gather *g)
 }
 
 struct mat slice_gather(
-	const struct slices *s, struct device *d, struct mat local, struct mat room)
+	const struct slices *s, struct device *d, struct mat local, struct mat buffer)
 {
 	struct slice_gather g;
-	slice_gather_begin(&g, s, d, local, room, room.type);
+	slice_gather_begin(&g, s, d, local, buffer, buffer.type);
 	slice_gather_end(&g);
 	return g.all;
 }
 
 /* ---- sums ------------------------------------------------------------------------ */
 
-/* The nodes of the tree that a rank's slices form. */
+/* Sets the nodes of the tree that a rank's slices form. Returns their number. */
 static int nodes_of(const struct slices *s, int rank, struct tree_node *nodes)
 {
 	return tree_nodes(rank * s->local, (rank + 1) * s->local, nodes);
 }
 
-/* Receive buffer for this rank's rows of the other ranks' nodes. */
+/* Allocates the receive buffer for this rank's rows of the other ranks' nodes. */
 static float *receive_buffer(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
@@ -212,7 +212,8 @@ static float *receive_buffer(struct slice_sum *x)
 	return n ? arena_floats(x->d->scratch, n * mine * x->out.cols) : NULL;
 }
 
-/* A node of several slices is a sum, which is not rounded. */
+/* Allocates buffers for rows in 16 bits, if ranks have one slice: a node of several slices is a
+ * sum, which is not rounded. */
 static void place_packed(struct slice_sum *x, enum dtype wire)
 {
 	const struct slices *s = x->s;
@@ -221,8 +222,8 @@ static void place_packed(struct slice_sum *x, enum dtype wire)
 	x->wire = s->local == 1 && s->axis->size > 1 ? wire : x->out.type;
 	if (x->wire == x->out.type)
 		return;
-	x->sent = mat_take(a, x->rows, x->out.cols, wire).p;
-	x->received = mat_take(a, (s->axis->size - 1) * mine, x->out.cols, wire).p;
+	x->sent_packed = mat_take(a, x->rows, x->out.cols, wire).p;
+	x->received_packed = mat_take(a, (s->axis->size - 1) * mine, x->out.cols, wire).p;
 }
 
 void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device *d,
@@ -242,7 +243,7 @@ void slice_sum_begin(struct slice_sum *x, const struct slices *s, struct device 
 	for (int i = 0; i < depth; i++)
 		x->part[i] = i == 0 && whole ? out.p
 					     : arena_floats(d->scratch, rows * out.cols);
-	x->others = receive_buffer(x);
+	x->received = receive_buffer(x);
 	place_packed(x, wire);
 }
 
@@ -275,7 +276,7 @@ static bool is_last_local(const struct slice_sum *x)
 	return x->next == x->s->first + x->s->local - 1;
 }
 
-/* Adds the rows of the slot to the nodes that they complete. Returns how many buffers have nodes then. */
+/* Adds the rows of the slot to the nodes that they complete. Returns the number of nodes left. */
 static int add_up(const struct slice_sum *x)
 {
 	int n = x->n_nodes + 1, left = n - tree_merges(x->s->first, x->next);
@@ -287,22 +288,22 @@ static int add_up(const struct slice_sum *x)
 	return left;
 }
 
-/* Received rows as they are sent. */
-static struct mat packed_others(const struct slice_sum *x, struct mat rows)
+/* Returns the buffer that receives the rows: packed in 16 bits, or the rows themselves. */
+static struct mat received_message(const struct slice_sum *x, struct mat rows)
 {
-	if (!x->received)
+	if (!x->received_packed)
 		return rows;
-	int64_t at = (float *)rows.p - x->others;
-	return mat_typed(x->received + at, rows.rows, rows.cols, x->wire);
+	int64_t at = (float *)rows.p - x->received;
+	return mat_typed(x->received_packed + at, rows.rows, rows.cols, x->wire);
 }
 
-/* Rows as they are sent to the rank that they belong to. */
+/* Returns the rows as they are sent: packed in 16 bits, or the rows themselves. */
 static struct mat pack_rows(struct slice_sum *x, struct mat rows, int64_t first)
 {
-	if (!x->sent || !rows.rows)
+	if (!x->sent_packed || !rows.rows)
 		return rows;
-	struct mat packed =
-		mat_typed(x->sent + first * rows.cols, rows.rows, rows.cols, x->wire);
+	struct mat packed = mat_typed(
+		x->sent_packed + first * rows.cols, rows.rows, rows.cols, x->wire);
 	x->d->k->narrow(x->d, packed.p, rows, x->wire);
 	return packed;
 }
@@ -316,24 +317,24 @@ static void begin_exchange(struct slice_sum *x)
 	int64_t at, mine = rank_rows(s, x->rows, c->rank, &at);
 	x->messages = messages_begin(c);
 	x->known = xcalloc((size_t)s->n, sizeof(*x->known));
-	float *room = x->others;
+	float *next = x->received;
 	for (int from = 0; from < c->size; from++) {
 		int n = nodes_of(s, from, nodes);
 		for (int k = 0; k < n; k++) {
-			struct mat rows = mat(room, mine, x->out.cols);
+			struct mat rows = mat(next, mine, x->out.cols);
 			if (from == c->rank) {
 				rows = mat(x->part[k], x->rows, x->out.cols);
 				rows = mat_rows(rows, at, mine);
 			} else {
-				recv_from(x->messages, packed_others(x, rows), from);
-				room += mine * x->out.cols;
+				recv_from(x->messages, received_message(x, rows), from);
+				next += mine * x->out.cols;
 			}
 			x->known[x->n_known++] = (struct tree_part){nodes[k], rows};
 		}
 	}
 }
 
-/* Sends a rank its rows of this rank's nodes. */
+/* Sends rank `to` its rows of this rank's nodes. */
 static void send_rows(struct slice_sum *x, int to)
 {
 	struct tree_node nodes[TREE_MAX_NODES];
@@ -356,8 +357,7 @@ static void send_all(struct slice_sum *x)
 		send_rows(x, (c->rank + i) % c->size);
 }
 
-/* The last local slice completes the rows of a piece; with the last piece of another rank, all of
- * that rank's rows can be sent. */
+/* Sends a rank its rows (with async) once the last local slice has completed its last piece. */
 static void send_piece(struct slice_sum *x)
 {
 	const struct slices *s = x->s;
@@ -393,15 +393,15 @@ void slice_sum_send(struct slice_sum *x)
 		send_all(x);
 }
 
-/* This rank's rows of the sum, into `to`. */
+/* Computes this rank's rows of the sum, into `to`. */
 static void sum_rows(struct slice_sum *x, struct mat to)
 {
 	struct tree_node root = {tree_levels(x->s->n), 0};
-	int at = 0, others = x->n_known - 1;
+	int at = 0, n_received = x->n_known - 1;
 	messages_end(x->messages);
-	if (x->received && to.rows)
-		x->d->k->widen(x->d, mat(x->others, others * to.rows, to.cols),
-			x->received, x->wire);
+	if (x->received_packed && to.rows)
+		x->d->k->widen(x->d, mat(x->received, n_received * to.rows, to.cols),
+			x->received_packed, x->wire);
 	struct mat sum = tree_add(x->d, x->known, x->n_known, &at, root, to);
 	BUG_ON(at != x->n_known);
 	if (sum.p != to.p)

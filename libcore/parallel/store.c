@@ -1,5 +1,5 @@
 /*
- * The parameter store: opening it, the parts that this rank updates and counts, norms and hashes,
+ * The parameter store: opening, the parts that this rank updates and counts, norms and hashes,
  * and rows of whole tensors for checkpoints. Ranks with the same shard are replicas (HSDP).
  */
 #include "parallel/store_internal.h"
@@ -15,7 +15,7 @@ static void add_part(struct part **list, int64_t *n, int64_t *n_held, struct par
 	*n += !part.t->frozen;
 }
 
-/* This rank's shard of an entry. */
+/* Returns this rank's shard of an entry. */
 static struct part shard_part(
 	const struct store *s, const struct bucket *b, const struct entry *e)
 {
@@ -51,8 +51,8 @@ struct part part_rows(struct part x, int64_t first, int64_t end)
 	return x;
 }
 
-/* Every rank updates its shard; the replicas of a shard count equal numbers of its rows each. A
- * tied weight is counted on the first stage. */
+/* Lists the parts that this rank updates (its shards) and counts: the replicas of a shard count
+ * equal numbers of its rows each. A tied weight is counted on the first stage. */
 static void list_parts(struct store *s)
 {
 	const struct bucket *end = s->impl->bucket + s->impl->n_buckets;
@@ -95,14 +95,14 @@ int store_groups_find(const struct store_groups *g, const char *name)
 	return -1;
 }
 
-static int64_t *bytes_of(struct store_bytes *b, enum store_owner owner)
+static int64_t *owner_bytes(struct store_bytes *b, enum store_owner owner)
 {
 	return owner == STORE_MODEL	  ? &b->params
 	       : owner == STORE_OPTIMIZER ? &b->optimizer
 					  : &b->outer;
 }
 
-/* Each group is one vector: the concatenated shards of all buckets. */
+/* Allocates the groups. Each group is one vector: the concatenated shards of all buckets. */
 static void place_state(struct store *s, struct arena *run)
 {
 	struct store_impl *o = s->impl;
@@ -120,7 +120,7 @@ static void place_state(struct store *s, struct arena *run)
 		int64_t n = group_floats(s, g);
 		int last = g == STORE_PARAM ? o->n_buckets : o->n_trained;
 		o->state[g] = arena_floats(run, n);
-		*bytes_of(&s->bytes, s->c.groups.of[g].owner) += n * size;
+		*owner_bytes(&s->bytes, s->c.groups.of[g].owner) += n * size;
 		for (struct bucket *b = o->bucket; b < o->bucket + last; b++)
 			b->state[g] = o->state[g] + b->at;
 	}
@@ -145,12 +145,12 @@ int64_t store_floats(const struct store *s)
 	return s->impl->n_state;
 }
 
-float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *room)
+float *store_begin(struct store *s, int group, int64_t at, int64_t n, float *buffer)
 {
 	if (!is_offloaded(s, group))
 		return s->impl->state[group] + at;
-	offload_wait(s, offload_enqueue(s, group, false, room, at, n, 0));
-	return room;
+	offload_wait(s, offload_enqueue(s, group, false, buffer, at, n, 0));
+	return buffer;
 }
 
 void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x)
@@ -159,25 +159,24 @@ void store_end(struct store *s, int group, int64_t at, int64_t n, const float *x
 		offload_wait(s, offload_enqueue(s, group, true, (float *)x, at, n, 0));
 }
 
-/* This rank's rows of a slice. */
-static struct part rows_of(const struct store *s, const struct tensor *t, int slice)
+static struct part local_rows(const struct store *s, const struct tensor *t, int slice)
 {
 	return shard_part(s, bucket_of(s, t, slice), entry_of(s, t, slice));
 }
 
 float *store_gradient_begin(
-	struct store *s, const struct tensor *t, int slice, float *room)
+	struct store *s, const struct tensor *t, int slice, float *buffer)
 {
-	struct part x = rows_of(s, t, slice);
+	struct part x = local_rows(s, t, slice);
 	return is_offloaded(s, STORE_GRAD)
-		       ? store_begin(s, STORE_GRAD, x.at, x.rows * x.cols, room)
+		       ? store_begin(s, STORE_GRAD, x.at, x.rows * x.cols, buffer)
 		       : x.g;
 }
 
 void store_gradient_end(
 	struct store *s, const struct tensor *t, int slice, const float *x)
 {
-	struct part p = rows_of(s, t, slice);
+	struct part p = local_rows(s, t, slice);
 	store_end(s, STORE_GRAD, p.at, p.rows * p.cols, x);
 }
 
@@ -192,7 +191,7 @@ struct store *store_open(const struct store_config *c, struct arena *run)
 	s->impl->sharding.c = mesh_group(c->mesh,
 		(struct mesh_part){.axes = AXIS_BIT(AXIS_FSDP) | AXIS_BIT(AXIS_CP)});
 	if (c->mesh->degree[AXIS_PP] > 1 &&
-		!c->ends_meet) /* collective; the two ends use it */
+		!c->ends_meet) /* collective, although only the two ends use it */
 		mesh_group(c->mesh,
 			(struct mesh_part){.axes = AXIS_BIT(AXIS_PP), .pp_ends = true});
 	buckets_make(s);
@@ -351,7 +350,7 @@ struct exact *store_norm_squares(const struct store *s)
 
 struct hashing {
 	const struct store *s;
-	bool by_bucket; /* a sum for each bucket, else one */
+	bool by_bucket; /* one sum per bucket, else one sum */
 };
 
 static void hash_part(void *with, const struct part *x)
@@ -364,7 +363,7 @@ static void hash_part(void *with, const struct part *x)
 		tensor_index(x->t, x->slice, x->row), tensor_width(x->t));
 }
 
-/* Hashes the parts that this rank updates, or counts, into n sums, with one wait for the device. */
+/* Hashes the parts that this rank updates (or counts) into n sums, with one wait for the device. */
 static void hash_local(
 	struct store *s, bool counted, bool by_bucket, uint64_t *sums, int64_t n)
 {
@@ -386,7 +385,7 @@ uint64_t store_hash(struct store *s)
 	return sum;
 }
 
-/* Marks the ranks whose hash of a bucket differs from that of the first rank with the same shard. */
+/* Marks the ranks that hash a bucket to another value than the first rank with the same shard. */
 static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *differs)
 {
 	scoped_ptr uint64_t *all = xcalloc((size_t)b->all.c->size, sizeof(*all));
@@ -399,7 +398,7 @@ static void compare_replicas(const struct bucket *b, uint64_t mine, uint8_t *dif
 	}
 }
 
-/* A tied weight is on the first stage and on the last. */
+/* Compares a tied weight's hash on the first pipeline stage and on the last one. */
 static void compare_uses(const struct store *s, uint64_t mine, uint8_t *differs)
 {
 	struct mesh *m = s->c.mesh;
@@ -448,15 +447,15 @@ struct range {
 	int64_t row, n;
 };
 
-/* The rows of a range in a part: rows [first, first + rows) of the part, and the offset of the first
- * one in an array of the range's rows. */
+/* The rows that a range and a part have in common. */
 struct overlap {
 	const struct part *part;
-	int64_t first, rows, at;
-	int64_t next; /* the index of the part after this one */
+	int64_t first, rows; /* rows [first, first + rows) of the part */
+	int64_t at;	     /* offset of the first row in an array of the range's rows */
+	int64_t next;	     /* the index of the part after this one */
 };
 
-/* Finds the next part with rows of the range, of a list of n parts; *o is initially 0. */
+/* Finds the next of n parts that has rows of the range; *o is initially 0. */
 static bool next_overlap(
 	const struct part *list, int64_t n, const struct range *r, struct overlap *o)
 {
@@ -512,7 +511,7 @@ bool store_is_whole(const struct store *s)
 	       degree[AXIS_PP] == 1 && degree[AXIS_TP] == 1;
 }
 
-/* store_collect() from this rank's parts. */
+/* Copies the rows of a range from this rank's parts to `out`. */
 static void collect_local(struct store *s, int group, const struct range *r, float *out)
 {
 	struct overlap o = {.next = 0};
@@ -524,14 +523,15 @@ static void collect_local(struct store *s, int group, const struct range *r, flo
 	}
 }
 
-/* The header of a message: where the floats that follow it belong. */
-struct rows {
+/* Header of a message: the place in the output of the floats that follow. */
+struct rows_header {
 	int64_t at, rows, cols, width;
 };
 
-static int64_t take_rows(const void *message, float *out)
+/* Copies the rows of a message to the output. Returns the number of floats. */
+static int64_t copy_message(const void *message, float *out)
 {
-	struct rows h;
+	struct rows_header h;
 	memcpy(&h, message, sizeof(h));
 	const float *from = (const void *)((const char *)message + sizeof(h));
 	copy_rows(out + h.at, h.width, from, h.cols, h.rows, h.cols);
@@ -556,22 +556,23 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 		return;
 	}
 	int64_t width = tensor_width(range.t), missing = n * width;
-	int64_t most = (int64_t)sizeof(struct rows) + missing * (int64_t)sizeof(float);
+	int64_t max_bytes =
+		(int64_t)sizeof(struct rows_header) + missing * (int64_t)sizeof(float);
 	int64_t turn = s->impl->n_collected++ % COMM_TAG_COUNT(COLLECT);
 	int tag = COMM_TAG(COLLECT, turn);
 	if (!turn) /* earlier messages with these tags have been received */
 		comm_barrier(w);
-	scoped_ptr char *message = xmalloc((size_t)most);
+	scoped_ptr char *message = xmalloc((size_t)max_bytes);
 	struct comm_requests r = {.c = w};
 	struct overlap o = {.next = 0};
 	while (next_overlap(s->counted, s->n_counted_held, &range, &o)) {
-		const struct rows h = {o.at, o.rows, o.part->cols, width};
+		const struct rows_header h = {o.at, o.rows, o.part->cols, width};
 		size_t floats = (size_t)(h.rows * h.cols) * sizeof(float);
 		memcpy(message, &h, sizeof(h));
 		part_get(s, o.part, group, o.first, o.rows,
 			(float *)(void *)(message + sizeof(h)));
 		if (w->rank == to) {
-			missing -= take_rows(message, out);
+			missing -= copy_message(message, out);
 			continue;
 		}
 		comm_send(&r, message, (int64_t)(sizeof(h) + floats), to, tag);
@@ -579,8 +580,8 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 		comm_wait(&r);
 	}
 	while (w->rank == to && missing > 0) {
-		comm_take(w, message, most, tag);
-		missing -= take_rows(message, out);
+		comm_take(w, message, max_bytes, tag);
+		missing -= copy_message(message, out);
 	}
 	comm_requests_free(&r);
 }

@@ -1,10 +1,10 @@
-/* For the files of the store only: its buffers, and what they do for each other. */
+/* For the files of the store only: its buffers and internal functions. */
 #pragma once
 
 #include "parallel/bucket.h"
 #include "parallel/offload.h"
 
-/* Round-robin: memory for the leaves of a unit, until they are reduced. */
+/* With round-robin micro-batches: memory for the leaves of a unit, until they are reduced. */
 struct lease {
 	int unit;  /* the unit that uses it, or -1 */
 	bool open; /* more leaves will be written */
@@ -19,7 +19,7 @@ struct gathered {
 	uint64_t ticket; /* of the last read from the offload backend */
 	float *memory;
 	int64_t n;
-	struct comm_requests requests; /* of its buckets */
+	struct comm_requests requests; /* messages of its buckets */
 };
 
 /* The bucket and the entry of a slice of a tensor. */
@@ -27,8 +27,8 @@ struct location {
 	int bucket, entry;
 };
 
-/* Memory for units: blocks alternate between two places (double buffering), and so do tiles; the
- * first and the last unit have one each, since the embedding is in use while others are. */
+/* Memory for units. Blocks alternate between two places (double buffering), and so do tiles. The
+ * first and the last unit have own places, since the embedding is in use while other units are. */
 enum {
 	PLACE_FIRST,
 	PLACE_LAST,
@@ -39,41 +39,39 @@ enum {
 
 struct store_impl {
 	struct bucket *
-		bucket; /* those of frozen tensors, which have no gradient and no state, are last */
+		bucket; /* [n_buckets]: n_trained, then frozen ones (no gradient, no state) */
 	int n_buckets, n_trained;
 	struct location *location; /* [n_tensors][local slices] */
 	void (*before_use)(void *with, int unit);
 	void *before_use_with;
-	/* [n_floats] of parameters, [n_state] of the others; NULL: offloaded, or no such group. */
+	/* Parameters [n_floats], other groups [n_state]; NULL: offloaded, or no such group. */
 	float *state[STORE_MAX_GROUPS];
 	int64_t n_floats, n_state;
 	int64_t n_collected;   /* calls of store_collect(), the same on all ranks */
-	struct exact *squares; /* the device's */
-	struct grid *grid;     /* the device's */
-	int64_t shared_bytes;  /* of gradients, in memory that this rank shares */
-	int64_t placed_bytes; /* of the gradients' memory: what each bucket has of its own */
-	/* In runs: room for leaves that are added to sums. */
-	float *leaves;
+	struct exact *squares; /* device memory */
+	struct grid *grid;     /* device memory */
+	int64_t shared_bytes; /* gradient memory that this rank shares with other ranks */
+	int64_t placed_bytes; /* gradient memory that belongs to single buckets */
+	float *leaves; /* [n_leaves], contiguous micro-batches: leaves until they are added */
 	int64_t n_leaves;
-	uint64_t *hashes;	  /* the device's: [n_buckets + 1] */
-	struct sharding sharding; /* of all buckets: over fsdp x cp */
+	uint64_t *hashes;	  /* [n_buckets + 1], device memory */
+	struct sharding sharding; /* over fsdp x cp, for all buckets */
 	struct arena grad_memory, gather_memory;
 	struct group_queue *queue; /* [n_queues] */
 	int n_queues;
 	struct lease lease[N_PLACES];
-	struct lease sums; /* for those of offloaded gradients */
-	/* float8, see amax.c: the amax of each tensor, in the device's memory, and of which units they
-	 * are known; NULL: no float8. */
-	float *amax;
-	bool *amax_known;
+	struct lease sums; /* for the sums of offloaded gradients */
+	/* float8 (amax.c): NULL: no float8. */
+	float *amax;	  /* [n_tensors], device memory */
+	bool *amax_known; /* [n_units] */
 	struct comm *amax_ranks;
 	int turn, tile_turn;	   /* the place of the next lease, 0 or 1 */
-	struct gathered *gathered; /* [N_PLACES], or one for each unit with RESHARD_NO */
+	struct gathered *gathered; /* [N_PLACES]; with RESHARD_NO one per unit */
 	int n_gathered;
 	struct offload_pieces offload;
 };
 
-/* `turn`: which of two places, 0 or 1. */
+/* Returns the place of a unit. `turn`: which of two alternating places, 0 or 1. */
 static inline int unit_place(const struct store *s, int unit, int turn)
 {
 	return unit >= s->c.n_units	  ? PLACE_TILES + turn
@@ -82,7 +80,7 @@ static inline int unit_place(const struct store *s, int unit, int turn)
 					  : PLACE_BLOCKS + turn;
 }
 
-/* With the tiles' slices that are units by themselves. */
+/* Returns the number of units, including tile slices that are units of their own. */
 static inline int n_units(const struct store *s)
 {
 	return s->c.n_units * (s->c.tile ? 1 + N_TILES * s->c.part.local : 1);
@@ -118,7 +116,7 @@ static inline struct entry *entry_of(
 	return &bucket_of(s, t, slice)->entry[location_of(s, t, slice)->entry];
 }
 
-/* The floats that this rank has of a group. */
+/* Returns how many floats of a group this rank has. */
 static inline int64_t group_floats(const struct store *s, int group)
 {
 	return group == STORE_PARAM || group == STORE_COPY ? s->impl->n_floats
@@ -131,27 +129,27 @@ struct part part_rows(struct part x, int64_t first, int64_t end);
 /* grads.c */
 void grads_open(struct store *s, bool measuring);
 void grads_close(struct store *s);
-/* Round-robin: takes memory for the unit's leaves, after the sums of the unit that used it before. */
+/* Round-robin: assigns memory to the unit's leaves, after the sums of the unit that used it. */
 void grads_take_lease(struct store *s, int unit);
-/* Offloaded: gives a unit the memory for sums, after the sums of the unit that used it before. */
+/* Offloaded gradients: assigns the memory for sums to a unit, after the previous unit's sums. */
 void grads_take_sums(struct store *s, int unit);
-/* Memory for leaves of a bucket's unit, which is free when all of them are added. */
+/* Returns the leaves' memory of a bucket's unit. It is free once all leaves are added. */
 float *grads_free_leaves(const struct store *s, const struct bucket *b);
 
 /* reduce.c */
-/* Completes the sum of a bucket that is in progress, if any. */
+/* Completes a bucket's sum in progress, if any. */
 void reduce_end(struct bucket *b);
 
 /* gather.c */
 void gather_open(struct store *s, bool measuring);
 void gather_close(struct store *s);
-/* All units (ZeRO 1 and 2); of frozen tensors only if `frozen`. */
+/* Gathers all units (ZeRO 1 and 2); frozen tensors only if `frozen`. */
 void gather_whole(struct store *s, bool frozen);
-void gather_forget(struct store *s); /* frees parameters that are out of date */
+void gather_forget(struct store *s); /* frees gathered parameters that are out of date */
 
 /* amax.c */
 void amax_open(struct store *s, struct arena *run);
-/* Makes the amax of a unit's weights known. Collective over the ranks that use the unit. */
+/* Computes the amax of a unit's weights if needed. Collective over the ranks that use the unit. */
 void amax_compute(struct store *s, int unit);
-/* The parameters of these units have changed. */
+/* Marks the amax of these units as unknown, after their parameters have changed. */
 void amax_forget(struct store *s, int first_unit, int last_unit);

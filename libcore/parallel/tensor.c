@@ -1,7 +1,7 @@
-/* The tensor table: slices, and where their elements are in the whole tensor. */
+/* The tensor table: slices, and the places of their elements in the whole tensor. */
 #include "parallel/tensor.h"
 
-/* The slices that this rank's virtual slices use. */
+/* Sets the slices that this rank's virtual slices use. */
 static void place_slices(struct tensor *t, const struct tensor_part *part)
 {
 	int max = t->max_slices ? t->max_slices : part->n;

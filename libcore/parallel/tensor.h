@@ -1,9 +1,9 @@
 /*
- * The tensor table: every parameter tensor of a model, with its shape, its initialisation, and
+ * The tensor table: every parameter tensor of a model, with its shape, its initialization, and
  * how tensor parallelism splits it. Shards, initial values, weight decay, checkpoint layout, memory
  * plans and parameter counts are derived from these rows.
  *
- * Slices are *virtual* (--virtual tp=N); a rank holds one or more neighbouring ones (law 1 of pt(7)).
+ * Slices are *virtual* (--virtual tp=N); a rank holds one or more adjacent ones (law 1 of pt(7)).
  * No call is collective.
  */
 #pragma once
@@ -19,30 +19,30 @@ enum init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_TRUNCATED };
 
 struct tensor {
 	char name[64];
-	/* Tensors of one unit are gathered and reduced together (an FSDP unit): 0 is the
-	 * embedding, then one unit for each block, the last is the head. */
+	/* FSDP unit: the tensors of a unit are gathered and reduced together. Unit 0 is the
+	 * embedding, then one unit per block, the last unit is the head. */
 	int unit;
 	int ndim;
-	int64_t dims[2]; /* of the whole tensor */
+	int64_t dims[2]; /* shape of the whole tensor */
 	enum tp_split tp_split;
 	bool decay; /* weight decay applies */
 	/* Not trained (--freeze): it has no gradient and no state of the optimizer. */
 	bool frozen;
-	float lr_scale; /* a factor of its learning rate (--lr-scale-of) */
+	float lr_scale; /* factor of the learning rate (--lr-scale-of) */
 	enum init init;
 	float std;
 	/* How often a forward uses it: 2 for a tied weight (use 0 is the embedding, use 1 the
 	 * output layer), else 1. */
 	int uses;
-	/* The largest number of slices, 0: one for each virtual slice. Key and value weights
-	 * have one for each key/value head, which several virtual slices may share. */
+	/* The maximum number of slices; 0: one per virtual slice. Key and value weights have one
+	 * slice per key/value head, which several virtual slices may share. */
 	int max_slices;
-	/* With --tile, the tile of its unit that its slices belong to, 1 to N_TILES - 1; 0: it is
-	 * used with the unit as a whole. */
+	/* With --tile, the tile of the unit that its slices belong to, 1 to N_TILES - 1; 0: it is
+	 * used with the whole unit. */
 	int tile;
 	/* Used as a matmul operand only, so it may be gathered in the matmul's precision. */
 	bool operand;
-	/* Such an operand that matmuls cast to float8 with one scale for the whole tensor. */
+	/* An operand that matmuls cast to float8 with one scale for the whole tensor. */
 	bool float8;
 
 	/* Set by tensors_place(): */
@@ -53,29 +53,31 @@ struct tensor {
 };
 
 /* The part of the model on a rank: virtual slices [first, first + local) of n, and the tensors
- * of its pipeline stages (`used`, one flag a tensor; NULL: all). */
+ * of its pipeline stages (`used`, one flag per tensor; NULL: all). */
 struct tensor_part {
 	int n, first, local;
 	const bool *used;
 };
 
-/* Fills in the shapes of slices, and which of them are on this rank, for n tensors. */
+/* Sets the shapes of slices, and which slices are on this rank, for n tensors. */
 void tensors_place(struct tensor *t, int n, const struct tensor_part *part);
 
-/* The slice of the tensor that virtual slice v uses, and v's number among its users. */
+/* Returns the slice of the tensor that virtual slice v uses. */
 static inline int tensor_slice(const struct tensor *t, int v)
 {
 	return v / t->users_per_slice;
 }
 
+/* Returns the index of virtual slice v among those that use the same slice. */
 static inline int tensor_slice_user(const struct tensor *t, int v)
 {
 	return v % t->users_per_slice;
 }
 
-/* Elements of the whole tensor, and of one of its dims[0] rows in a file (a vector has rows of one). */
+/* Return the number of elements of the whole tensor, and of one of its dims[0] rows in a file (1
+ * for a vector). */
 int64_t tensor_size(const struct tensor *t);
 int64_t tensor_width(const struct tensor *t);
-/* The index, in the whole tensor, of the first element of a row of a slice (for a vector: of
- * element `row` of the slice). */
+/* Returns the index, in the whole tensor, of the first element of a row of a slice (for a vector:
+ * of element `row` of the slice). */
 int64_t tensor_index(const struct tensor *t, int slice, int64_t row);

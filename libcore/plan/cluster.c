@@ -1,4 +1,4 @@
-/* Clusters by name, and the text that describes one. */
+/* The clusters by name, and the text of a cluster. */
 #include "plan/cluster.h"
 #include "kernels/kernels.h"
 #include "options/options.h"
@@ -8,17 +8,17 @@
 #define GIB ((int64_t)1 << 30)
 
 /*
- * Bandwidths are those of NVIDIA's data sheets, in each direction, and of one network adapter per
- * GPU: of 400 Gbit/s, beside A100 of 200. NCCL reaches about 370 GB/s of the 450 of an H100's NVLink
+ * Bandwidths are per direction, from NVIDIA's data sheets, with one network adapter per GPU: 400
+ * Gbit/s, or 200 for A100. NCCL reaches about 370 GB/s of the 450 of an H100's NVLink
  * (github.com/NVIDIA/nccl-tests/issues/212).
  *
- * Latencies are those of NCCL's own model (src/graph/tuning.cc, protocol "simple"): 8.4 us for a
- * launch, and 3.4 us for a message by NVLink, or 14 us by the network.
+ * Latencies are from NCCL's own model (src/graph/tuning.cc, protocol "simple"): 8.4 us for a launch,
+ * and 3.4 us for a message over NVLink, or 14 us over the network.
  *
  * The capacities leave 3 or 4 GiB of the memory to CUDA, cuBLASLt and NCCL.
  *
- * The efficiency is that with which the prediction for one H100 equals what was measured on one, see
- * tests/bench/results; of the others it is assumed.
+ * With this efficiency, the prediction for one H100 equals the measurement in tests/bench/results; for
+ * the other GPUs it is assumed.
  */
 #define NVLINK_US (8.4 + 3.4)
 #define NETWORK_US (8.4 + 14)
@@ -33,7 +33,7 @@ static const struct cluster clusters[] = {
 		{{{900 * GB, NVLINK_US * US}, {50 * GB, NETWORK_US * US}}, 8, false}, 8000 * GB, 64 * GB, 0.47, 0, 0, 0, 175 * GIB},
 	{"a100", "NVIDIA A100-SXM4-80GB",
 		{{{300 * GB, NVLINK_US * US}, {25 * GB, NETWORK_US * US}}, 8, false}, 2039 * GB, 32 * GB, 0.47, 0, 0, 0, 76 * GIB},
-	/* a host of two cores: the flops are to be measured (pt-train --peak-flops measure) */
+	/* a host of two cores; measure its flops by pt-train --peak-flops measure */
 	{"cpu", "",
 		{{{5 * GB, 5 * US}, {1 * GB, 50 * US}}, 2, false}, 5 * GB, 0, 0.7, 0, 50e9, 2, 0},
 };
@@ -43,56 +43,54 @@ static const struct cluster clusters[] = {
 
 enum { N_KEYS = 10 };
 
-/* The value of a key: a number in `unit`, with a latency after a colon if it is a link. */
+/* The value of a key: a number in `unit`; for a link, a latency follows after a colon. */
 struct value {
 	const char *key;
-	double *number, unit, most;
+	double *number, unit, max;
 	double *latency;
 	int *whole;
 	int64_t *bytes;
 	bool unset; /* not printed */
 };
 
-static void values_of(struct cluster *c, struct value v[static N_KEYS])
+/* Lists the keys of a cluster, and where their values are. */
+static void list_values(struct cluster *c, struct value v[static N_KEYS])
 {
 	struct link *host = &c->links.link[LINK_HOST];
 	struct link *network = &c->links.link[LINK_NETWORK];
 	const struct value all[N_KEYS] = {
-		{.key = "gpus",
-			.whole = &c->links.host_ranks,
-			.unit = 1,
-			.most = 1 << 20},
+		{.key = "gpus", .whole = &c->links.host_ranks, .unit = 1, .max = 1 << 20},
 		{.key = "nvlink",
 			.number = &host->bytes_per_second,
 			.unit = GB,
-			.most = 1e9,
+			.max = 1e9,
 			.latency = &host->latency},
 		{.key = "net",
 			.number = &network->bytes_per_second,
 			.unit = GB,
-			.most = 1e9,
+			.max = 1e9,
 			.latency = &network->latency},
-		{.key = "memory", .number = &c->memory, .unit = GB, .most = 1e9},
+		{.key = "memory", .number = &c->memory, .unit = GB, .max = 1e9},
 		{.key = "pcie",
 			.number = &c->pcie,
 			.unit = GB,
-			.most = 1e9,
+			.max = 1e9,
 			.unset = !c->pcie},
-		{.key = "efficiency", .number = &c->efficiency, .unit = 1, .most = 1},
+		{.key = "efficiency", .number = &c->efficiency, .unit = 1, .max = 1},
 		{.key = "attention",
 			.number = &c->attention,
 			.unit = 1,
-			.most = 1,
+			.max = 1,
 			.unset = !c->attention},
 		{.key = "flops",
 			.number = &c->flops,
 			.unit = GB,
-			.most = 1e9,
+			.max = 1e9,
 			.unset = !c->flops},
 		{.key = "cores",
 			.whole = &c->cores,
 			.unit = 1,
-			.most = 1 << 20,
+			.max = 1 << 20,
 			.unset = !c->cores},
 		{.key = "capacity", .bytes = &c->capacity, .unset = true},
 	};
@@ -103,11 +101,11 @@ static int set_number(const char *text, const struct value *v, struct err *e)
 {
 	int64_t n;
 	double x;
-	if (v->whole ? parse_int(text, &n) || n < 1 || (double)n > v->most
-		     : parse_double(text, &x) || !(x > 0 && x <= v->most))
-		return err_set(e, EX_USAGE, "cluster: %s is '%s': give %s up to %g",
+	if (v->whole ? parse_int(text, &n) || n < 1 || (double)n > v->max
+		     : parse_double(text, &x) || !(x > 0 && x <= v->max))
+		return err_set(e, EX_USAGE, "cluster: %s is '%s'; give %s up to %g",
 			v->key, text, v->whole ? "a whole number" : "a positive number",
-			v->most);
+			v->max);
 	if (v->whole)
 		*v->whole = (int)n;
 	else
@@ -121,14 +119,14 @@ static int set_value(char *text, const struct value *v, struct err *e)
 	double us;
 	if (v->bytes)
 		return parse_size(text, v->bytes) || *v->bytes < 0
-			       ? err_set(e, EX_USAGE, "cluster: %s is '%s': give bytes",
+			       ? err_set(e, EX_USAGE, "cluster: %s is '%s'; give bytes",
 					 v->key, text)
 			       : 0;
 	if (colon)
 		*colon++ = '\0';
 	if (colon && (parse_double(colon, &us) || us < 0 || us > 1e9))
 		return err_set(e, EX_USAGE,
-			"cluster: the latency of %s is '%s': give microseconds", v->key,
+			"cluster: the latency of %s is '%s'; give microseconds", v->key,
 			colon);
 	if (colon)
 		*v->latency = us * US;
@@ -142,7 +140,7 @@ static int set_item(struct cluster *c, char *item, struct err *e)
 	struct value v[N_KEYS];
 	const char *names[N_KEYS];
 	char *value = strchr(item, '=');
-	values_of(c, v);
+	list_values(c, v);
 	if (value)
 		*value++ = '\0';
 	for (int i = 0; i < N_KEYS; i++) {
@@ -153,8 +151,9 @@ static int set_item(struct cluster *c, char *item, struct err *e)
 	return err_none_of(e, "cluster", item, names, N_KEYS);
 }
 
-/* The row of the table that the first item names, or the first one if it names a value. */
-static int find(const char *name, struct cluster *c, struct err *e)
+/* Sets *c to the row of the table that the first item names, or to the first row if it is a
+ * value. */
+static int find_cluster(const char *name, struct cluster *c, struct err *e)
 {
 	scoped_str names = {0};
 	*c = clusters[0];
@@ -166,9 +165,9 @@ static int find(const char *name, struct cluster *c, struct err *e)
 			return 0;
 		str_printf(&names, "%s%s", i ? ", " : "", clusters[i].name);
 	}
-	/* (the name that is nearest in letters would be another GPU) */
+	/* no suggestion: the nearest name is a different GPU */
 	return err_set(e, EX_USAGE,
-		"cluster: '%s' is none of %s; of another device give its values, as in "
+		"cluster: '%s' is none of %s; for another device give its values, as in "
 		"h100,flops=165000,memory=1008,capacity=22G: see Clusters in pt-plan(1)",
 		name, names.s);
 }
@@ -182,17 +181,16 @@ double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int he
 {
 	struct device gpu = {.model = c->model, .exact = exact};
 	double peak = c->flops ? c->flops : device_peak(&gpu, type);
-	if (c->cores &&
-		here < c->cores) /* a rank's threads: all the cores that it can have */
+	if (c->cores && here < c->cores) /* a rank's threads use all cores of its share */
 		peak *= (double)c->cores / here;
-	/* without units for fp8, in 16 bits */
+	/* devices without fp8 units compute in 16 bits */
 	return peak > 0 || type == DT_BF16 ? peak : cluster_peak(c, DT_BF16, exact, here);
 }
 
 int cluster_parse(const char *text, struct cluster *c, struct err *e)
 {
 	char *copy = xstrdup(text), *rest = copy, *item = strsep(&rest, ",");
-	int rc = find(item, c, e);
+	int rc = find_cluster(item, c, e);
 	if (!rc && strchr(item, '='))
 		rc = set_item(c, item, e);
 	while (!rc && (item = strsep(&rest, ",")))
@@ -200,8 +198,7 @@ int cluster_parse(const char *text, struct cluster *c, struct err *e)
 	free(copy);
 	if (!rc && *c->model && c->cores)
 		return err_set(e, EX_USAGE,
-			"cluster: cores are those that ranks share as their devices, and ranks of "
-			"%s have GPUs",
+			"cluster: cores is for clusters of CPUs, and ranks of %s have GPUs",
 			c->name);
 	return rc;
 }
@@ -210,7 +207,7 @@ void cluster_print(const struct cluster *c, struct str *out)
 {
 	struct cluster copy = *c;
 	struct value v[N_KEYS];
-	values_of(&copy, v);
+	list_values(&copy, v);
 	str_puts(out, c->name);
 	for (int i = 0; i < N_KEYS; i++) {
 		if (v[i].unset)
@@ -225,12 +222,12 @@ void cluster_print(const struct cluster *c, struct str *out)
 	}
 }
 
-bool cluster_is_of_table(const struct cluster *c)
+bool cluster_is_unmodified(const struct cluster *c)
 {
 	struct cluster own;
 	struct err e;
 	scoped_str text = {0}, given = {0};
-	if (find(c->name, &own, &e))
+	if (find_cluster(c->name, &own, &e))
 		return false;
 	own.links.host_ranks = c->links.host_ranks;
 	own.attention = c->attention;

@@ -1,39 +1,40 @@
-/* Does a trainer fit into memory? Plan, decide, and what it then may allocate. */
+/* Checks whether a trainer fits into memory, and decides what it may allocate. */
 #include "plan/fit.h"
 
-/* Collective. The bytes that `sharers` ranks need together, which share a GPU or a host, their `key`.
- * With several hosts, or sharers of other workers, each counts as the rank that needs most. */
+/* Returns the bytes that all `sharers` of a GPU or a host need together; `key` identifies the
+ * device. With several hosts, or sharers from other workers, each counts as the largest rank.
+ * Collective. */
 static double shared_bytes(
 	const struct trainer *t, int64_t key, int sharers, int64_t mine)
 {
 	struct need {
 		int64_t key, n_bytes;
 	} own = {key, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
-	int64_t sum = 0, most = 0;
+	int64_t sum = 0, largest = 0;
 	int n = 0;
 	comm_allgather(t->world, &own, all, sizeof(own));
 	for (int r = 0; r < t->world->size; r++) {
 		sum += all[r].key == key ? all[r].n_bytes : 0;
 		n += all[r].key == key;
-		most = max64(most, all[r].n_bytes);
+		largest = max64(largest, all[r].n_bytes);
 	}
 	free(all);
 	return comm_place()->n_hosts == 1 && n == sharers ? (double)sum
-							  : (double)most * sharers;
+							  : (double)largest * sharers;
 }
 
-/* Collective. */
+/* Rejects a trainer that does not fit into the memory of its GPU. Collective. */
 static int check_gpu_memory(const struct trainer *t, const struct plan *p, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
 	int64_t planned = plan_on_device(p);
-	double bytes = (double)planned, room = (double)t->o.memory;
+	double bytes = (double)planned, available = (double)t->o.memory;
 	if (!t->o.memory) { /* the kernels' workspace is allocated already */
 		bytes = shared_bytes(
 			t, t->d.number, t->d.sharers, planned - DEVICE_WORK_BYTES);
-		room = (double)t->memory.gpu_free;
+		available = (double)t->memory.gpu_free;
 	}
-	if (bytes <= room)
+	if (bytes <= available)
 		return 0;
 	return err_set(e, EX_FAILED,
 		"out of memory: the GPU needs %s%s, and has %s; --dry-run shows "
@@ -41,11 +42,12 @@ static int check_gpu_memory(const struct trainer *t, const struct plan *p, struc
 		"--dtype bf16 need less",
 		text_bytes(need, bytes),
 		t->d.sharers > 1 && !t->o.memory ? " for the ranks that share it" : "",
-		text_bytes(has, room));
+		text_bytes(has, available));
 }
 
-/* Collective. The first step touches all planned memory: a run that does not fit is refused now, and
- * not killed then. The copy of a checkpoint is optional. */
+/* Rejects a trainer that does not fit: otherwise the first step, which touches all planned
+ * memory, would be killed. Sets *copies if the copy of a checkpoint, which is optional, fits too.
+ * Collective. */
 static int check_memory(
 	const struct trainer *t, const struct plan *p, bool *copies, struct err *e)
 {
@@ -54,20 +56,21 @@ static int check_memory(
 	bool discrete = t->d.discrete;
 	int64_t available = memory_available(), limit = discrete ? 0 : t->o.memory;
 	int64_t mine = plan_total(p) - p->copy_bytes - (discrete ? plan_on_device(p) : 0);
-	int64_t most = comm_max_i64(t->world, mine);
+	int64_t largest = comm_max_i64(t->world, mine);
 	double bytes = shared_bytes(t, 0, place->local_size, mine);
 	double copy = shared_bytes(t, 0, place->local_size, p->copy_bytes);
 	if (discrete && check_gpu_memory(t, p, e))
 		return -1;
-	if (limit && most > limit)
+	if (limit && largest > limit)
 		return err_set(e, EX_FAILED,
-			"out of memory: a rank needs %s, and --memory gives it %s; "
+			"out of memory: a rank needs %s, and --memory is %s; "
 			"--dry-run shows the plan",
-			text_bytes(need, (double)most), text_bytes(has, (double)limit));
-	bool room = !available || bytes + copy < (double)available;
+			text_bytes(need, (double)largest),
+			text_bytes(has, (double)limit));
+	bool copy_fits = !available || bytes + copy < (double)available;
 	if (limit && comm_max_i64(t->world, plan_total(p)) > limit)
-		room = false;
-	if (room && t->o.ckpt && !t->o.ckpt_wait && !options_offload(&t->o))
+		copy_fits = false;
+	if (copy_fits && t->o.ckpt && !t->o.ckpt_wait && !options_offload(&t->o))
 		*copies = true;
 	if (!available || bytes < (double)available)
 		return 0;
@@ -79,7 +82,7 @@ static int check_memory(
 		text_bytes(has, (double)available));
 }
 
-/* Collective. Memory may be short on one host alone. */
+/* Returns true if a copy fits on all ranks: memory may be short on a single host. Collective. */
 static bool agree_on_copies(const struct trainer *t, bool mine, int64_t n_bytes)
 {
 	bool all = comm_min_i64(t->world, mine);
@@ -88,7 +91,8 @@ static bool agree_on_copies(const struct trainer *t, bool mine, int64_t n_bytes)
 	return all;
 }
 
-/* The bytes that this rank may use; on a GPU, with the workspace that its kernels already have. */
+/* Returns the bytes that this rank may use, including the workspace that a GPU's kernels already
+ * have. */
 static int64_t memory_limit(const struct trainer *t)
 {
 	if (t->d.discrete && !t->o.memory)
@@ -96,8 +100,8 @@ static int64_t memory_limit(const struct trainer *t)
 	return plan_limit(&t->o, comm_place()->local_size);
 }
 
-/* Collective. Plans this rank. --recompute auto: the least recomputation with which every rank fits
- * into its limit. */
+/* Plans this rank. With --recompute auto, finds the least recomputation with which all ranks fit.
+ * Collective. */
 static void make_plan(struct trainer *t, struct plan *p)
 {
 	bool search = t->o.recompute == RECOMPUTE_AUTO;
@@ -121,7 +125,7 @@ int fit_trainer(
 {
 	bool copies = false;
 	make_plan(t, p);
-	if (!t->o.eval_only) { /* an evaluation touches little of it */
+	if (!t->o.eval_only) { /* an evaluation touches little memory */
 		check_memory(t, p, &copies, e);
 		start_times_add(&t->start, START_PLAN);
 		if (comm_agree(t->world, e)) {

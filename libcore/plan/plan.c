@@ -1,5 +1,4 @@
-/* The plan: the training code itself, run on the planning device with arenas that only
- * measure. */
+/* The plan: runs the training code on the planning device, with arenas that only measure. */
 #include "plan/plan.h"
 
 #include "edit/edit.h"
@@ -24,7 +23,7 @@ void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, i
 	t->d.threads = o->device == DEVICE_CUDA ? 0 : (int)o->threads;
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
 	trainer_build_state(t);
-	*m = t->model; /* with this rank's part of it */
+	*m = t->model; /* this rank's part */
 }
 
 void plan_close(struct trainer *t)
@@ -44,8 +43,8 @@ void plan_run_step(struct trainer *t)
 	step_update(t);
 }
 
-/* Groups of the same name are added up. */
-static struct plan_group *group_named(struct plan *p, const char *name)
+/* Returns the group with this name, or adds it; groups of the same name are summed. */
+static struct plan_group *find_group(struct plan *p, const char *name)
 {
 	for (int i = 0; i < p->n_groups; i++)
 		if (!strcmp(p->group[i].name, name))
@@ -63,10 +62,10 @@ static void count_sent(const struct trainer *t, struct plan *p)
 	p->sent = (double)mesh_sent(&t->mesh);
 	for (int i = 0; (c = mesh_group_number(&t->mesh, i)); i++)
 		if (c->sent)
-			group_named(p, c->name)->sent += (double)c->sent;
+			find_group(p, c->name)->sent += (double)c->sent;
 }
 
-/* A sharded model is gathered to draw a sample. */
+/* Counts the memory of a sample, for which a sharded model is gathered. */
 static void count_sample(struct trainer *t, struct plan *p)
 {
 	p->sample_bytes = decoder_bytes(&t->model, &t->d);
@@ -75,7 +74,7 @@ static void count_sample(struct trainer *t, struct plan *p)
 			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
 
-/* Memory that a rank keeps for the whole step. */
+/* Counts the memory that a rank keeps for the whole step. */
 static void count_kept(struct trainer *t, struct plan *p)
 {
 	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
@@ -94,7 +93,7 @@ static void count_kept(struct trainer *t, struct plan *p)
 		count_sample(t, p);
 }
 
-/* Memory and messages of a synchronisation; after those of a step. */
+/* Counts memory and messages of a synchronization; call it after counting a step. */
 static void count_edit(const struct trainer *t, struct plan *p)
 {
 	struct edit_result r;
@@ -124,7 +123,7 @@ static void count_shared(const struct trainer *t, struct plan *p)
 			.gradients_at = p->gradients_at});
 }
 
-/* A step of n_micro micro-batches. */
+/* Plans a step of n_micro micro-batches. */
 static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	int64_t n_micro, struct plan *p)
 {
@@ -145,7 +144,7 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	plan_close(&t);
 }
 
-/* A step with too many micro-batches to run them all: each further one is assumed to cost the
+/* Plans a step with too many micro-batches to run all: each further one is assumed to cost the
  * same. */
 static void plan_long(const struct train_opts *o, struct model *m, int rank, int64_t few,
 	struct plan *p)
@@ -168,11 +167,11 @@ static void plan_long(const struct train_opts *o, struct model *m, int rank, int
 	plan_close(&t);
 }
 
-int64_t plan_few_micro_batches(const struct train_opts *o, int64_t of_rank)
+int64_t plan_few_micro_batches(const struct train_opts *o, int64_t per_rank)
 {
 	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
 	int64_t stages = o->resolved.degree[AXIS_PP] * o->pp_stages;
-	return min64(n, max64(of_rank, 2 * stages) * ranks + n % ranks);
+	return min64(n, max64(per_rank, 2 * stages) * ranks + n % ranks);
 }
 
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p)
@@ -199,7 +198,7 @@ void plan_make_memory(
 	*p = all;
 }
 
-/* A prompt and one token, as in a sample. */
+/* Runs a prompt and one token, as a sample does. */
 static void run_sample(struct trainer *t)
 {
 	const uint32_t ids[] = {0, 0, 0};
@@ -209,7 +208,7 @@ static void run_sample(struct trainer *t)
 	decoder_close(g);
 }
 
-/* Few micro-batches suffice: only the first, the second and the last differ. */
+/* Few micro-batches are enough: only the first, the second and the last differ. */
 void plan_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
@@ -242,7 +241,8 @@ int64_t plan_needed(const struct train_opts *o, const struct plan *p)
 					: plan_total(p) - p->copy_bytes;
 }
 
-static void line(struct str *out, const char *name, int64_t n_bytes, const char *help)
+static void print_bytes(
+	struct str *out, const char *name, int64_t n_bytes, const char *help)
 {
 	char text[NUM_TEXT];
 	str_printf(out, "%-14s %16lld  %9s  %s\n", name, (long long)n_bytes,
@@ -254,8 +254,8 @@ int64_t plan_limit(const struct train_opts *o, int ranks)
 	return o->memory ? o->memory : memory_available() / max64(1, ranks);
 }
 
-/* The rank whose plan equals this one's. With many ranks, those in the middle of an axis equal its
- * second; stages of the pipeline all differ. */
+/* Returns a rank with an equal plan. With many ranks, the ranks in the middle of an axis equal
+ * the second one; pipeline stages all differ. */
 static int like_rank(const int degree[N_AXES], int rank)
 {
 	enum { ALL = 64 };
@@ -267,15 +267,16 @@ static int like_rank(const int degree[N_AXES], int rank)
 	return mesh_ranks(degree) <= ALL ? rank : mesh_rank(degree, at);
 }
 
-/* The bytes by which ranks are compared: on GPUs, those of the GPU. */
+/* Returns the bytes by which ranks are compared: on GPUs, the memory of the GPU. */
 static int64_t total_of(const struct train_opts *o, const struct plan *p)
 {
 	return o->device == DEVICE_CUDA ? plan_on_device(p) : plan_total(p);
 }
 
-/* The plan of the rank that needs most memory, and the totals of all. Returns its number. */
+/* Plans the totals of all ranks. Sets *peak to the plan of the rank that needs most, and returns
+ * it. */
 static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
-	struct plan *most, int64_t *totals)
+	struct plan *peak, int64_t *totals)
 {
 	int largest = 0;
 	for (int r = 0; r < ranks; r++) {
@@ -288,14 +289,14 @@ static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
 		plan_make(o, m, r, &p);
 		totals[r] = total_of(o, &p);
 		if (r == 0 || totals[r] > totals[largest]) {
-			*most = p;
+			*peak = p;
 			largest = r;
 		}
 	}
 	return largest;
 }
 
-/* Neighbours with equal totals share a line. */
+/* Prints the totals; neighbors with equal totals share a line. */
 static void print_totals(
 	const struct train_opts *o, const int64_t *totals, int ranks, struct str *out)
 {
@@ -315,14 +316,14 @@ static void print_totals(
 static const char *pinned_help(const struct train_opts *o)
 {
 	if (o->offload_to)
-		return "of the host: buffers to and from the file";
+		return "on the host: buffers to and from the file";
 	static const char *const help[] = {
-		[OFFLOAD_NONE] = "of the host: anchor, outer optimizer, residual",
-		[OFFLOAD_OPTIMIZER] = "of the host: moments, fp32",
-		[OFFLOAD_GRADS] = "of the host: moments and gradients, fp32",
-		[OFFLOAD_PARAMS] = "of the host: parameters, moments, 16-bit copies",
+		[OFFLOAD_NONE] = "on the host: anchor, outer optimizer, residual",
+		[OFFLOAD_OPTIMIZER] = "on the host: moments, fp32",
+		[OFFLOAD_GRADS] = "on the host: moments and gradients, fp32",
+		[OFFLOAD_PARAMS] = "on the host: parameters, moments, 16-bit copies",
 		[OFFLOAD_ALL] =
-			"of the host: parameters, moments, gradients, 16-bit copies"};
+			"on the host: parameters, moments, gradients, 16-bit copies"};
 	return help[o->offload];
 }
 
@@ -337,26 +338,26 @@ static const char *file_help(const struct train_opts *o)
 	return help[o->offload];
 }
 
-/* Does the run end because of --memory? An evaluation does not check it. */
+/* Returns true if the run will fail because of --memory. An evaluation does not check it. */
 static bool exceeds_memory(const struct train_opts *o, const struct plan *p)
 {
 	return o->memory && !o->eval_only && plan_needed(o, p) > o->memory;
 }
 
-/* Sets the error of job/fit.c. */
+/* Sets the error that fit_trainer() will set. */
 static int check_memory(const struct train_opts *o, const struct plan *p, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
 	if (!exceeds_memory(o, p))
 		return 0;
 	return err_set(e, EX_FAILED,
-		"out of memory: a rank needs %s%s, and --memory gives it %s",
+		"out of memory: a rank needs %s%s, and --memory is %s",
 		text_bytes(need, (double)plan_needed(o, p)),
 		o->device == DEVICE_CUDA ? " on its GPU" : "",
 		text_bytes(has, (double)o->memory));
 }
 
-/* Has each data-parallel rank the sums of several micro-batches for all parameters? */
+/* Returns true if each data-parallel rank sums several micro-batches for all parameters. */
 static bool sums_whole(const struct train_opts *o)
 {
 	int ranks = layout_data_ranks(o);
@@ -382,15 +383,16 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			: p->store.copies ? "fp32, and a copy of 16 bits"
 					  : "fp32"},
 		{true, "gradients", p->store.grads - p->shared_bytes,
-			grads ? "fp32, of units whose backward is computed"
+			grads ? "fp32, only of units in the backward"
 			: p->shared_bytes
-				? "fp32; others replace activations in the backward"
+				? "fp32; the rest replaces activations in the backward"
 			: sums_whole(o)
-				? "fp32, and int64 sums of micro-batches; --fsdp with --zero 2 shards them"
-				: "fp32, and int64 sums of several micro-batches"},
+				? "fp32, and int64 sums of micro-batches; --fsdp with --zero 2 "
+				  "shards them"
+				: "fp32, and int64 sums of micro-batches"},
 		{p->store.gathered, "gathered", p->store.gathered,
 			params ? "parameters, while they are used"
-			       : "parameters of others, while they are used"},
+			       : "parameters of other ranks, while they are used"},
 		{true, "optimizer", p->store.optimizer,
 			!o->offload ? optimizers[o->optimizer]->help
 			: host	    ? "buffers to and from the host's memory"
@@ -403,7 +405,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		{o->edit.workers, "agreeing", p->edit_bytes, "pieces of other workers"},
 		{true, "activations", p->micro_bytes, "of the micro-batches in flight"},
 		{true, "scratch", p->scratch_bytes,
-			"temporary: in forward, backward and update"},
+			"temporary, in forward, backward and update"},
 		{true, "exchange", p->store.buffers,
 			p->store.buffers > max64(p->store.params, p->store.grads)
 				? "for sums over ranks; a smaller --bucket needs less"
@@ -416,11 +418,11 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		{true, "checkpoint", p->copy_bytes,
 			options_offload(o) ? "no copy: training waits until it is written"
 			: p->copy_bytes || !o->ckpt || o->ckpt_wait
-				? "copy that is written while training continues"
+				? "copy, written while training continues"
 				: "rank 0 writes for all"},
-		{p->work_bytes, "kernels", p->work_bytes, "of the GPU, for partial sums"},
+		{p->work_bytes, "kernels", p->work_bytes, "on the GPU, for partial sums"},
 		{p->sample_bytes, "sample", p->sample_bytes,
-			"of rank 0 while it draws one"},
+			"on rank 0, while it draws a sample"},
 		{p->pinned_bytes, "pinned", p->pinned_bytes, pinned_help(o)},
 		{!gpu, "total", plan_total(p), "without the program and its libraries"},
 		{gpu, "on the GPU", plan_on_device(p),
@@ -432,9 +434,9 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 		ranks > 1 ? ", which needs most" : "");
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++)
 		if (rows[i].shown)
-			line(out, rows[i].name, rows[i].n_bytes, rows[i].help);
+			print_bytes(out, rows[i].name, rows[i].n_bytes, rows[i].help);
 	if (exceeds_memory(o, p))
-		str_puts(out, "# more than --memory: the run will be refused\n");
+		str_puts(out, "# more than --memory: the run will be rejected\n");
 	else if (o->memory && !gpu && !o->eval_only && plan_total(p) > o->memory)
 		str_puts(out,
 			"# fits into --memory without the copy of a checkpoint: training waits "
@@ -452,26 +454,26 @@ static void print_work(const struct train_opts *o, const struct model *m,
 			"# T is 2 W - W^2/T in a layer with a window W, and %.6g as a mean\n",
 			model_attended(m));
 	if (o->freeze.n)
-		str_puts(out, "# less the backward of tensors that are frozen\n");
+		str_puts(out, "# without the backward of frozen tensors\n");
 	str_printf(out, "%-14s %16.6g  %9s  6 N + 12 L C T, attention not halved\n",
 		"flops/token", model_flops_per_token(m, false),
 		text_count(text, model_flops_per_token(m, false)));
 	str_printf(out, "%-14s %16.6g  %9s  6 N + 6 L C T, causal\n", "flops/token",
 		model_flops_per_token(m, true),
 		text_count(text, model_flops_per_token(m, true)));
-	str_printf(out, "%-14s %16.6g  %9s  of the GEMMs of this rank\n", "flops/step",
+	str_printf(out, "%-14s %16.6g  %9s  GEMMs of this rank\n", "flops/step",
 		p->step_flops, text_count(text, p->step_flops));
 	str_printf(out, "%-14s %16lld\n", "tokens/step",
 		(long long)(o->batch * m->c.context));
 	const struct microbatches mb = layout_assign_micro_batches(o);
 	int64_t rounds = ceil_div(mb.n_micro, mb.ranks);
 	str_printf(out,
-		"%-14s %16lld             of a data-parallel rank; gradients are reduced %s\n",
+		"%-14s %16lld             per data-parallel rank; gradients are reduced %s\n",
 		"micro-batches", (long long)rounds,
 		mb.round_robin ? "after each" : "once per step");
 	if (o->device == DEVICE_CUDA && m->padded_vocab / m->tp % 8)
 		str_printf(out,
-			"# logits of %lld columns do not suit tensor cores: --vocab-multiple 128 "
+			"# logits with %lld columns do not suit tensor cores; --vocab-multiple 128 "
 			"pads them, which changes the arithmetic\n",
 			(long long)(m->padded_vocab / m->tp));
 }
@@ -482,77 +484,77 @@ static void print_offload(
 	if (!options_offload(o))
 		return;
 	if (!o->offload_to) {
-		str_puts(out, "# between that rank's GPU and pinned memory\n");
+		str_puts(out, "# between this rank's GPU and pinned memory\n");
 	} else {
-		str_printf(out, "# file of that rank in %s\n", o->offload_to);
-		line(out, "file", p->store.offloaded, file_help(o));
+		str_printf(out, "# file of this rank in %s\n", o->offload_to);
+		print_bytes(out, "file", p->store.offloaded, file_help(o));
 	}
-	line(out, "read/step", (int64_t)p->read, "");
-	line(out, "written/step", (int64_t)p->written, "");
+	print_bytes(out, "read/step", (int64_t)p->read, "");
+	print_bytes(out, "written/step", (int64_t)p->written, "");
 	if (!o->edit.workers)
 		return;
-	line(out, "read/sync", (int64_t)p->edit_read, "in addition");
-	line(out, "written/sync", (int64_t)p->edit_written, "in addition");
+	print_bytes(out, "read/sync", (int64_t)p->edit_read, "in addition");
+	print_bytes(out, "written/sync", (int64_t)p->edit_written, "in addition");
 }
 
 static void print_sent(const struct plan *p, int ranks, struct str *out)
 {
 	str_puts(out, "# communication\n");
 	str_printf(out, "%-14s %16d\n", "ranks", ranks);
-	line(out, "sent/step", (int64_t)p->sent, "by this rank, in all");
+	print_bytes(out, "sent/step", (int64_t)p->sent, "by this rank, in total");
 	if (p->edit_sent > 0)
-		line(out, "sent/sync", (int64_t)p->edit_sent,
+		print_bytes(out, "sent/sync", (int64_t)p->edit_sent,
 			"by this rank, to other workers; fp32 in a step of the warm-up");
 	for (int i = 0; i < p->n_groups; i++) {
 		char name[32];
 		snprintf(name, sizeof(name), "  %s", p->group[i].name);
-		line(out, name, (int64_t)p->group[i].sent,
+		print_bytes(out, name, (int64_t)p->group[i].sent,
 			strcmp(p->group[i].name, "world")
 				? "to ranks that differ along it"
 				: "to all ranks");
 	}
 }
 
-/* A plan for a GPU may be made without one, and then its memory is unknown. */
-static bool knows_limit(const struct train_opts *o)
+/* Returns false for a plan for GPUs without --memory: it may be made without a GPU. */
+static bool has_limit(const struct train_opts *o)
 {
 	return o->memory || o->device != DEVICE_CUDA;
 }
 
-/* make_plan() of job/fit.c, for ranks that all are on this host. */
+/* Chooses --recompute as make_plan() in fit.c does, with all ranks on this host. */
 static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
-	struct plan *most, int64_t *totals)
+	struct plan *peak, int64_t *totals)
 {
 	bool search = o->recompute == RECOMPUTE_AUTO;
-	int64_t limit = knows_limit(o) ? plan_limit(o, ranks) : 0;
+	int64_t limit = has_limit(o) ? plan_limit(o, ranks) : 0;
 	if (search)
 		o->recompute = RECOMPUTE_NONE;
 	for (;; o->recompute++) {
-		int largest = plan_largest(o, m, ranks, most, totals);
+		int largest = plan_largest(o, m, ranks, peak, totals);
 		if (!search || o->recompute == RECOMPUTE_FULL || !limit ||
-			plan_needed(o, most) <= limit)
+			plan_needed(o, peak) <= limit)
 			return largest;
 	}
 }
 
-/* Costs are multiply-adds; a backward's are twice a forward's. */
+/* Draws the pipeline. Costs are multiply-adds; a backward costs twice a forward. */
 static void print_pipeline(const struct train_opts *o, struct model *m, struct str *out)
 {
-	enum { WIDTH = 100, MOST = 64 }; /* micro-batches of a rank */
+	enum { WIDTH = 100, MAX_MICRO = 64 }; /* micro-batches per rank */
 	struct trainer t = {.world = NULL};
 	struct timeline line;
 	int n = o->resolved.degree[AXIS_PP] * (int)o->pp_stages;
 	int64_t all = layout_micro_batches(o);
-	int64_t n_micro = min64(all, MOST * layout_data_ranks(o));
+	int64_t n_micro = min64(all, MAX_MICRO * layout_data_ranks(o));
 	double *cost = xcalloc((size_t)n * 2, sizeof(*cost)), *backward = cost + n;
 	str_printf(out,
 		"# pipeline: %s, by the work of a stage; transfers take no time\n",
 		schedule_kind_names[o->pp_schedule]);
 	if (n_micro < all)
 		str_printf(out,
-			"# drawn as a step of %d micro-batches a pipeline, and not of "
-			"%lld: its bubble is larger\n",
-			MOST, (long long)ceil_div(all, layout_data_ranks(o)));
+			"# drawn with %d micro-batches per pipeline instead of %lld, which "
+			"enlarges the bubble\n",
+			MAX_MICRO, (long long)ceil_div(all, layout_data_ranks(o)));
 	for (int i = 0; i < n; i++) {
 		int at[N_AXES] = {0};
 		at[AXIS_PP] = schedule_stage_rank((enum schedule_kind)o->pp_schedule,
@@ -578,7 +580,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	free(cost);
 }
 
-/* Sums of gradients depend on how many ranks a host has. */
+/* Sets the ranks per host, on which sums of gradients depend. */
 static int plan_hosts(const struct train_opts *o, int ranks, struct err *e)
 {
 	struct cluster c;
@@ -592,13 +594,13 @@ static int plan_hosts(const struct train_opts *o, int ranks, struct err *e)
 int plan_print(
 	const struct train_opts *given, struct model *m, struct str *out, struct err *e)
 {
-	struct train_opts with = *given, *o = &with;
-	struct plan most = {0};
+	struct train_opts own = *given, *o = &own;
+	struct plan peak = {0};
 	int ranks = mesh_ranks(o->resolved.degree);
 	if (o->cluster && plan_hosts(o, ranks, e))
 		return -1;
 	scoped_ptr int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
-	int largest = choose_recompute(o, m, ranks, &most, totals);
+	int largest = choose_recompute(o, m, ranks, &peak, totals);
 	if (o->edit.workers)
 		str_printf(out, "# workers: %lld, of %d rank%s each\n",
 			(long long)o->edit.workers, ranks, plural(ranks));
@@ -611,19 +613,19 @@ int plan_print(
 	}
 	if (o->resolved.degree[AXIS_PP] > 1)
 		print_pipeline(o, m, out);
-	if (given->recompute == RECOMPUTE_AUTO && !knows_limit(o))
+	if (given->recompute == RECOMPUTE_AUTO && !has_limit(o))
 		str_puts(out,
-			"# recompute: auto, by the memory of the GPU, which is not known: planned "
-			"with none; --memory BYTES sets it\n");
+			"# recompute: none, since auto depends on the memory of the GPU; "
+			"--memory BYTES sets it\n");
 	else if (o->recompute)
 		str_printf(out, "# recompute: %s\n", recompute_names[o->recompute]);
-	print_memory(o, &most, largest, ranks, out);
+	print_memory(o, &peak, largest, ranks, out);
 	if (ranks > 1)
 		print_totals(o, totals, ranks, out);
-	print_offload(o, &most, out);
-	print_work(o, m, &most, out);
-	print_sent(&most, ranks, out);
-	return (o->cluster && predict_print(o, m, out, e)) || check_memory(o, &most, e)
+	print_offload(o, &peak, out);
+	print_work(o, m, &peak, out);
+	print_sent(&peak, ranks, out);
+	return (o->cluster && predict_print(o, m, out, e)) || check_memory(o, &peak, e)
 		       ? -1
 		       : 0;
 }

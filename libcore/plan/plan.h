@@ -1,9 +1,8 @@
 /*
- * plan: what a run will need and how long it takes. This header has the memory, work and communication of a
- * rank, before anything is allocated, and the predicted time of a step; the others:
- *   cluster.h        devices and links, for which times are predicted
- *   fit.h            plans a trainer, and decides what depends on its memory
- *   plan_internal.h  a step on the planning device, for the files of this floor only
+ * plan: the memory, work and communication of a rank, before anything is allocated, and the
+ * predicted time of a step. Other headers: cluster.h        devices and links, for which times
+ * are predicted fit.h            plans a trainer, and decides the settings that depend on its
+ * memory plan_internal.h  a step on the planning device, for this directory only
  */
 #pragma once
 
@@ -16,48 +15,48 @@ enum { PLAN_GROUPS = 16 };
 
 struct plan {
 	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
-	struct store_bytes store;		       /* parts of the first */
-	/* Of the gradients that no ranks share: bytes, where they lie, and what they save: see engine.h. */
+	struct store_bytes store;		       /* parts of run_bytes */
+	/* unsharded gradients: bytes, offset, and bytes saved by the overlap, see engine.h */
 	int64_t gradients_bytes, gradients_at, shared_bytes;
 	int64_t data_bytes; /* windows of two steps */
-	int64_t copy_bytes; /* the copy of a checkpoint that is written in the background */
-	int64_t sample_bytes; /* rank 0, while it draws a sample */
+	int64_t copy_bytes; /* the copy of a checkpoint, for writing in the background */
+	int64_t sample_bytes; /* on rank 0 while it draws a sample */
 	int64_t work_bytes;   /* workspace of the device's kernels */
-	int64_t pinned_bytes; /* of a GPU's host: offloaded state, or buffers for a file */
+	int64_t pinned_bytes; /* on a GPU's host: offloaded state, or buffers for a file */
 	double step_flops;    /* of this rank's GEMMs */
-	/* Bytes that this rank sends in a step: in all, and in each group of ranks. */
-	double sent;
-	double read, written; /* bytes that --offload moves in a step */
+	double sent;	      /* bytes that this rank sends per step */
+	double read, written; /* bytes that --offload moves per step */
 	int64_t edit_bytes;   /* buffers for pseudo-gradients of other workers */
-	/* In a synchronisation: bytes sent to them, and moved by --edit-offload or --offload. */
+	/* bytes per synchronization: sent, and moved by --edit-offload or --offload */
 	double edit_sent, edit_read, edit_written;
-	struct plan_group {
+	struct plan_group { /* bytes sent per step in each group of ranks */
 		char name[24];
 		double sent;
 	} group[PLAN_GROUPS];
 	int n_groups;
 };
 
-/* A pure function of its arguments: the code that trains, run on the planning device. The
- * options are resolved; the model's tensors become this rank's parts. */
+/* Runs the code that trains on the planning device; a pure function of its arguments. The options
+ * are resolved; the model's tensors become this rank's parts. */
 void plan_make(const struct train_opts *o, struct model *m, int rank, struct plan *p);
-/* Plans the memory, by a step that has only as many micro-batches as fill the pipeline: for a
- * search that looks at many layouts. Without sent, read and written, and flops. */
+/* Plans the memory by a step with only as many micro-batches as fill the pipeline, for a search
+ * over many layouts. The values of sent, read, written and step_flops are not valid. */
 void plan_make_memory(
 	const struct train_opts *o, struct model *m, int rank, struct plan *p);
-/* The kernel calls of this rank in a step, an evaluation and a sample. */
+/* Records the kernel calls of this rank in a step, an evaluation and a sample. */
 void plan_calls(const struct train_opts *o, struct model *m, int rank,
 	struct kernel_calls *calls);
 int64_t plan_total(const struct plan *p);
-/* The bytes in the memory of the device; of a CPU, without copies and input data. */
+/* Returns the bytes in the memory of the device; on a CPU, without copies and input data. */
 int64_t plan_on_device(const struct plan *p);
-/* The bytes that must fit: on a GPU its own, on a CPU all but the copy of a checkpoint. */
+/* Returns the bytes that must fit: on a GPU its own, on a CPU all except the copy of a
+ * checkpoint. */
 int64_t plan_needed(const struct train_opts *o, const struct plan *p);
-/* The bytes that a rank may use: --memory, or its share of the host's free memory. */
+/* Returns the bytes that a rank may use: --memory, or its share of the host's free memory. */
 int64_t plan_limit(const struct train_opts *o, int ranks);
 /* Prints the plan of the rank that needs most, the total of every rank, and with --cluster the
- * predicted time of a step. -1 with *e set if the file of --trace cannot be written, or if the
- * plan, which is printed, needs more than --memory. */
+ * predicted time of a step. Returns -1 with *e set if the file of --trace cannot be written, or if
+ * the printed plan needs more than --memory. */
 int plan_print(
 	const struct train_opts *o, struct model *m, struct str *out, struct err *e);
 
@@ -69,8 +68,8 @@ enum { STEP_TIME_ROWS = 64 };
 /* The predicted time of a step, in seconds. */
 struct step_time {
 	double computation, exposed, bubble, step;
-	double rest; /* of the step, after the last action of the pipeline */
-	double copies; /* of offloaded state, which the step hides if it takes longer; not in `step` */
+	double rest;   /* after the last action of the pipeline */
+	double copies; /* of offloaded state, not in `step`, which may hide them */
 	struct step_time_row {
 		char group[24]; /* axes: "fsdp", "fsdp*cp", "world" */
 		double alone, exposed;

@@ -1,19 +1,19 @@
-/* Shared by the files of the plan only: a step on the planning device. */
+/* A step on the planning device, for libcore/plan only. */
 #pragma once
 
 #include "engine/engine.h"
 
-/* A trainer that only plans: of rank `rank`, whose step has n_micro micro-batches. *m becomes this
+/* Opens a trainer that only plans, for a rank and a step of n_micro micro-batches. *m becomes the
  * rank's part of the model. */
 void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, int rank,
 	int64_t n_micro);
 void plan_close(struct trainer *t);
-/* A step of a trainer whose pipeline is built. */
+/* Runs a step of a trainer with a pipeline. */
 void plan_run_step(struct trainer *t);
-/* The micro-batches of a step, but at most about `of_rank` of each data-parallel rank. */
-int64_t plan_few_micro_batches(const struct train_opts *o, int64_t of_rank);
+/* Returns the micro-batches of a step, but at most about `per_rank` per data-parallel rank. */
+int64_t plan_few_micro_batches(const struct train_opts *o, int64_t per_rank);
 
-/* predict.c: prints the time of a step on the cluster of the options, and what of its communication
- * is exposed. Writes the timeline of --trace, if it is given; -1 with *e set if it cannot. */
+/* Prints the time and the exposed communication of a step on the cluster of the options, and writes
+ * the timeline of --trace (predict.c). */
 int predict_print(
 	const struct train_opts *o, struct model *m, struct str *out, struct err *e);

@@ -1,7 +1,8 @@
 /*
- * The predicted time of a step (--dry-run --cluster): the step on the planning device, whose kernels take
- * the time of their work, with the communication of one rank simulated (comm/simulate.h). With
- * a pipeline, one rank of each stage is simulated, and the schedule with the times of their actions.
+ * The predicted time of a step (--dry-run --cluster). The step runs on the planning device, where
+ * kernels take the time of their work, and the communication of one rank is simulated
+ * (comm/simulate.h). With a pipeline, one rank per stage is simulated, and then the schedule with
+ * the mean times of the actions.
  */
 #include "plan/plan_internal.h"
 
@@ -14,52 +15,51 @@
 #include "plan/cluster.h"
 #include "plan/plan.h"
 
-enum { MOST_ROWS = 64 };
+enum { MAX_ROWS = 64 };
 
-/* What a rank does in a step, in seconds. */
+/* The predicted step of a rank, in seconds. */
 struct prediction {
 	double computation, exposed;
-	double pipeline;      /* of the actions of all stages, with waiting */
-	double rest;	      /* after them: the last sums, the norm, the update */
+	double pipeline; /* actions of all stages, with waiting */
+	double rest;	 /* after the pipeline: the last sums, the norm, the update */
 	double read, written; /* bytes of offloaded state */
-	struct simulated_row row[MOST_ROWS];
+	struct simulated_row row[MAX_ROWS];
 	int n_rows;
 };
 
-/* What is predicted. */
+/* The run that is predicted. */
 struct subject {
 	const struct train_opts *o;
 	struct model *m;
 	const struct cluster *c;
-	struct str *trace; /* NULL, or receives the events of its timeline */
+	struct str *trace; /* NULL, or receives the events of the timeline */
 };
 
 /* The actions of a step, by kind and stage. */
 struct actions {
-	double last; /* when the last one ended */
-	/* [stages]: of all micro-batches */
-	double *seconds[ACTION_KINDS];
-	int64_t *n[ACTION_KINDS];
+	double last;		       /* when the last action ended */
+	double *seconds[ACTION_KINDS]; /* [stages], sums over micro-batches */
+	int64_t *n[ACTION_KINDS];      /* [stages] */
 };
 
 /* ---- one rank -------------------------------------------------------------------- */
 
-static void note_action(void *with, const struct action *a)
+static void note_action(void *ctx, const struct action *a)
 {
-	struct actions *x = with;
+	struct actions *x = ctx;
 	double now = simulate_now();
 	x->seconds[a->kind][a->stage] += now - x->last;
 	x->n[a->kind][a->stage]++;
 	x->last = now;
 }
 
-/* The ranks of a host: as many as there are, if these fit. */
+/* Returns the ranks per host. */
 static int host_ranks(const struct train_opts *o, const struct cluster *c)
 {
 	return (int)min64(mesh_ranks(o->resolved.degree), c->links.host_ranks);
 }
 
-/* By --peak-flops, or the cluster's. */
+/* Returns the peak FLOP/s by --peak-flops, or of the cluster. */
 static double peak_of(
 	const struct train_opts *o, const struct cluster *c, enum dtype type)
 {
@@ -84,12 +84,12 @@ static struct device_speed speed_of(const struct train_opts *o, const struct clu
 
 static void add_row(struct prediction *p, const struct simulated_row *row)
 {
-	BUG_ON(p->n_rows == MOST_ROWS);
+	BUG_ON(p->n_rows == MAX_ROWS);
 	p->row[p->n_rows++] = *row;
 	p->exposed += row->exposed;
 }
 
-/* The timeline of a rank. Without its pipeline: it does not wait for other stages. */
+/* Begins the timeline of a rank, which does not wait for other stages. */
 static void begin_trace(const struct subject *s)
 {
 	if (!s->trace)
@@ -110,7 +110,7 @@ static void end_trace(const struct subject *s, int rank)
 	trace_clock = clock_seconds;
 }
 
-/* A step of n_micro micro-batches, on a rank. */
+/* Simulates a step of n_micro micro-batches on a rank. */
 static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	struct actions *a, struct prediction *p)
 {
@@ -145,7 +145,7 @@ static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 
 /* ---- the pipeline ---------------------------------------------------------------- */
 
-/* What a transfer between two stages takes. */
+/* Returns the seconds of a transfer between two stages. */
 static double transfer_seconds(const struct prediction *p)
 {
 	for (int i = 0; i < p->n_rows; i++) {
@@ -158,14 +158,14 @@ static double transfer_seconds(const struct prediction *p)
 	return 0;
 }
 
-/* The mean time of an action. */
-static double mean_of(const struct actions *a, enum action_kind kind, int stage)
+/* Returns the mean time of an action. */
+static double mean_seconds(const struct actions *a, enum action_kind kind, int stage)
 {
 	return a->n[kind][stage] ? a->seconds[kind][stage] / (double)a->n[kind][stage]
 				 : 0;
 }
 
-/* The time of all stages, if their actions take their mean times and wait for each other. */
+/* Returns the time of all stages, if actions take their mean times and wait for each other. */
 static double pipeline_seconds(const struct train_opts *o, const struct actions *a,
 	double transfer, int64_t n_micro)
 {
@@ -176,9 +176,10 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 	struct timeline line;
 	struct err e = {0};
 	for (int i = 0; i < stages; i++) {
-		cost[i] = mean_of(a, ACTION_FORWARD, i);
-		x[i] = mean_of(a, ACTION_BACKWARD, i) + mean_of(a, ACTION_BACKWARD_X, i);
-		w[i] = mean_of(a, ACTION_BACKWARD_W, i);
+		cost[i] = mean_seconds(a, ACTION_FORWARD, i);
+		x[i] = mean_seconds(a, ACTION_BACKWARD, i) +
+		       mean_seconds(a, ACTION_BACKWARD_X, i);
+		w[i] = mean_seconds(a, ACTION_BACKWARD_W, i);
 	}
 	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule,
 		    o->resolved.degree[AXIS_PP], (int)o->pp_stages,
@@ -192,8 +193,7 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 	return total;
 }
 
-/* A step of n_micro micro-batches: of the rank that is busy longest, among the first ones of all
- * pipeline stages. */
+/* Predicts a step of n_micro micro-batches, for the busiest of the first ranks of all stages. */
 static void predict(const struct subject *s, int64_t n_micro, struct prediction *p)
 {
 	const struct train_opts *o = s->o;
@@ -224,8 +224,8 @@ static void predict(const struct subject *s, int64_t n_micro, struct prediction 
 
 /* ---- a whole step ---------------------------------------------------------------- */
 
-/* The row with the same name, since rows come in the order in which they first occurred; NULL: none. */
-static const struct simulated_row *row_like(
+/* Returns the row with the same group and name, or NULL. The order of rows may differ. */
+static const struct simulated_row *find_row(
 	const struct prediction *p, const struct simulated_row *row)
 {
 	for (int i = 0; i < p->n_rows; i++)
@@ -240,21 +240,22 @@ static void extrapolate(double *few, double more, double times)
 	*few += times * (more - *few);
 }
 
-/* With several stages per rank in a loop, a schedule repeats itself after as many micro-batches as the pipeline has
- * ranks, others after each. */
-static int64_t period_of(const struct train_opts *o)
+/* Returns the micro-batches after which a schedule repeats: the ranks of the pipeline if a rank has
+ * several stages in a loop, else 1. */
+static int64_t schedule_period(const struct train_opts *o)
 {
 	bool loop = schedule_kinds[o->pp_schedule].placement == STAGES_LOOP;
 	return loop && o->pp_stages > 1 ? o->resolved.degree[AXIS_PP] : 1;
 }
 
-/* If micro-batches are many, each further period is assumed to take the same time. */
+/* Predicts a step. With many micro-batches, each further period is assumed to take the same
+ * time. */
 static void predict_step(const struct subject *s, bool overlaps, struct prediction *p)
 {
 	enum { FEW = 4 };
 	struct prediction more;
 	int64_t n = layout_micro_batches(s->o), ranks = layout_data_ranks(s->o);
-	int64_t few = plan_few_micro_batches(s->o, FEW), period = period_of(s->o);
+	int64_t few = plan_few_micro_batches(s->o, FEW), period = schedule_period(s->o);
 	few += (n - few) / ranks % period * ranks;
 	double times = (double)((n - few) / ranks / period);
 	bool before = comm_overlaps();
@@ -269,7 +270,7 @@ static void predict_step(const struct subject *s, bool overlaps, struct predicti
 		extrapolate(&p->read, more.read, times);
 		extrapolate(&p->written, more.written, times);
 		for (int i = 0; i < p->n_rows; i++) {
-			const struct simulated_row *row = row_like(&more, &p->row[i]);
+			const struct simulated_row *row = find_row(&more, &p->row[i]);
 			if (!row)
 				continue;
 			extrapolate(&p->row[i].exposed, row->exposed, times);
@@ -283,19 +284,21 @@ static void predict_step(const struct subject *s, bool overlaps, struct predicti
 
 /* ---- text ------------------------------------------------------------------------ */
 
-static double seconds_of(const struct simulated_row *row)
+/* Returns the seconds of the slower direction. */
+static double row_seconds(const struct simulated_row *row)
 {
 	double out = row->seconds[TRANSFER_OUT], in = row->seconds[TRANSFER_IN];
 	return out > in ? out : in;
 }
 
-/* Both directions at a time. 0: the bandwidth is not known. */
+/* Returns the seconds of copying offloaded state, in both directions at once; 0: unknown
+ * bandwidth. */
 static double copy_seconds(const struct cluster *c, const struct prediction *p)
 {
 	return c->pcie > 0 ? fmax(p->read, p->written) / c->pcie : 0;
 }
 
-/* For the copies of offloaded state, if all the rest of the step can hide them. */
+/* Returns the seconds of copies that the rest of the step cannot hide. */
 static double wait_seconds(const struct cluster *c, const struct prediction *p)
 {
 	return fmax(0, copy_seconds(c, p) - p->pipeline - p->rest);
@@ -306,7 +309,7 @@ static double step_seconds(const struct cluster *c, const struct prediction *p)
 	return p->pipeline + p->rest + wait_seconds(c, p);
 }
 
-/* With overlap, and without. */
+/* Prints the communication with overlap, p[0], and without, p[1]. */
 static void print_rows(const struct prediction p[2], struct str *out)
 {
 	double all = 0;
@@ -315,11 +318,11 @@ static void print_rows(const struct prediction p[2], struct str *out)
 			"exposed", "no overlap");
 	for (int i = 0; i < p->n_rows; i++) {
 		const struct simulated_row *row = &p->row[i],
-					   *without = row_like(&p[1], row);
+					   *without = find_row(&p[1], row);
 		char name[40];
 		snprintf(name, sizeof(name), "%s %s", row->group, row->name);
-		all += seconds_of(row);
-		str_printf(out, "  %-22s %12.6f", name, seconds_of(row));
+		all += row_seconds(row);
+		str_printf(out, "  %-22s %12.6f", name, row_seconds(row));
 		if (strcmp(row->name, "pipeline"))
 			str_printf(out, " %12.6f %12.6f\n", row->exposed,
 				without ? without->exposed : 0);
@@ -362,6 +365,7 @@ static void print_rates(
 	print_pair(out, "mfu_causal", "%.4f", causal, "6 N + 6 L C T");
 }
 
+/* Prints the parts of a step, and its rates, with and without overlap. */
 static void print_step(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
@@ -384,19 +388,19 @@ static void print_step(
 		print_pair(out, "bubble", "%.6f", bubble, "waiting for other stages");
 	if (options_offload(s->o) && s->c->pcie > 0)
 		print_pair(out, "copies", "%.6f", waits,
-			"of offloaded state, if all else hides them");
+			"of offloaded state, beyond what the step hides");
 	print_pair(out, "step", "%.6f", step, "");
 	print_rates(s, p, out);
 }
 
-/* What the prediction leaves out. */
+/* Prints what the prediction leaves out. */
 static void print_limits(
 	const struct train_opts *o, const struct cluster *c, struct str *out)
 {
 	if (options_offload(o) && c->pcie <= 0)
 		str_puts(out, "# without the copies of offloaded state\n");
 	if (o->edit.workers)
-		str_puts(out, "# of a step between synchronisations\n");
+		str_puts(out, "# for a step between synchronizations\n");
 }
 
 /* ---- the timeline ---------------------------------------------------------------- */
@@ -409,14 +413,14 @@ static int write_trace(const char *path, const struct str *events, struct err *e
 		str_printf(&text,
 			"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n%.*s\n]}\n",
 			(int)events->len -
-				(int)strlen(",\n"), /* JSON wants no comma at the end */
+				(int)strlen(",\n"), /* JSON allows no last comma */
 			events->s);
 		rc = file_end(fd, path, write_all(fd, text.s, text.len), e);
 	}
 	return rc;
 }
 
-/* The step has only a few micro-batches. */
+/* Writes the timeline of a step with only a few micro-batches. */
 static int trace_step(const struct subject *given, struct err *e)
 {
 	struct subject s = *given;
@@ -442,7 +446,7 @@ void predict_step_time(const struct train_opts *o, struct model *m,
 	for (int i = 0; i < p.n_rows && i < STEP_TIME_ROWS; i++) {
 		struct step_time_row *row = &t->row[t->n_rows++];
 		snprintf(row->group, sizeof(row->group), "%s", p.row[i].group);
-		row->alone = seconds_of(&p.row[i]);
+		row->alone = row_seconds(&p.row[i]);
 		row->exposed = p.row[i].exposed;
 	}
 }
@@ -456,8 +460,8 @@ int predict_print(
 		return -1;
 	const struct subject s = {.o = o, .m = m, .c = &c};
 	if (o->resolved.degree[AXIS_TP] > c.links.host_ranks)
-		warn("--tp %d is more than the %d ranks of a host of --cluster, so the sums of "
-		     "every layer cross the network: give a --tp that divides a host, and more of "
+		warn("--tp %d is more than the %d ranks per host of --cluster, so the sums of "
+		     "every layer cross the network; give a --tp that divides a host, and more "
 		     "--fsdp or --pp",
 			o->resolved.degree[AXIS_TP], c.links.host_ranks);
 	for (int i = 0; i < 2; i++)

@@ -1,4 +1,4 @@
-/* What a log has in the place of numbers: how many, and one of them as an example. */
+/* The count of a log's unreadable values, and the first as an example. */
 #include "run/absent.h"
 
 bool begins_as_number(const char *p, const char *end)

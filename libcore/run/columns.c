@@ -1,4 +1,4 @@
-/* The columns of a log: the table for printing, parsing and HDF5. */
+/* The table of columns of a log, and printing and parsing of rows. */
 #include "options/options.h"
 #include "run/run.h"
 
@@ -175,8 +175,8 @@ static bool is_name(const char *name, const char *p, size_t len)
 	return !name[len];
 }
 
-/* The column of a name; that after `last` is tried first, because rows are in the order of the
- * table. */
+/* Returns the column of a name, or -1. Tries the column after `last` first: rows are in the order
+ * of the table. */
 static int find_after(int last, const char *name, size_t len)
 {
 	for (int i = 1; i <= N_COLUMNS; i++) {
@@ -188,7 +188,7 @@ static int find_after(int last, const char *name, size_t len)
 	return -1;
 }
 
-/* "name=value" */
+/* Parses "name=value" into the row. Returns the column, or `last` if there is none. */
 static int parse_value(
 	const char *p, const char *end, int last, struct row *r, struct unread *u)
 {
@@ -234,7 +234,7 @@ int row_parse(const char *line, size_t len, struct row *r, struct unread *u)
 
 /* ---- the sense of a column ------------------------------------------------------- */
 
-/* Words of names of columns: lower is better; higher; and what is no result, such as loss_scale. */
+/* Words in column names: lower is better; higher is better; not a result, such as loss_scale. */
 static const char lower_words[] =
 	" loss nll ce ppl perplexity bpb bpc bpt mse rmse mae wer cer error errors dt ";
 static const char higher_words[] =
@@ -244,6 +244,7 @@ static const char other_words[] =
 	" scale weight coef coefficient lr norm grad kl std var count tokens rejected ";
 enum { NO_RESULT = 2 };
 
+/* Returns -1, 1, NO_RESULT, or 0 for an unknown word. */
 static int sense_of_word(const char *word, size_t n)
 {
 	char text[32];
@@ -265,7 +266,7 @@ static bool is_rate(const char *name)
 
 int column_sense(const char *name)
 {
-	int sense = is_rate(name); /* the last word that is known decides */
+	int sense = is_rate(name); /* the last known word determines it */
 	for (const char *p = name; *p && !is_rate(name);) {
 		size_t n = 0;
 		while (isalnum((unsigned char)p[n]))

@@ -1,5 +1,5 @@
-/* The journal: one write() per line, so that a killed run loses at most the line that it was
- * writing. run.h5 is made from it. */
+/* The journal: one write() per line, so that a killed run loses at most one line. run.h5 is written
+ * from it. */
 #include "base/file.h"
 #include "run/run.h"
 
@@ -10,8 +10,8 @@
 
 /* ---- one writer ------------------------------------------------------------------ */
 
-/* Reports the process that holds the lock, which its journal names once its head is written. */
-static int refuse(const char *folder, const char *path, struct err *e)
+/* Sets the error about a lock, with the process that holds it if the head of the journal has it. */
+static int report_writer(const char *dir, const char *path, struct err *e)
 {
 	scoped_str text = {0};
 	struct run_log l = {0};
@@ -25,8 +25,8 @@ static int refuse(const char *folder, const char *path, struct err *e)
 	char who[256] = "";
 	char here[64] = "";
 	gethostname(here, sizeof(here) - 1);
-	/* A resumed run takes the lock before it writes its head, so the last head may be of a process
-	 * that has ended. */
+	/* A resumed run takes the lock before it writes its head, so the last head may be from a
+	 * process that has ended. */
 	bool gone = i->host && !strcmp(i->host, here) && kill((pid_t)i->pid, 0) &&
 		    errno == ESRCH;
 	if (!rc && i->started && i->host && i->pid && !gone)
@@ -34,52 +34,51 @@ static int refuse(const char *folder, const char *path, struct err *e)
 			(long long)i->pid, i->host, i->job ? ", job " : "",
 			i->job ? i->job : "", i->started);
 	err_set(e, EX_USAGE,
-		"%s: another pt-train is writing to this directory%s; wait for its end, "
+		"%s: another pt-train is writing to this directory%s; wait until it ends, "
 		"or stop it%s",
-		folder, who, advice_on(ADVICE_RUN_IN_USE));
+		dir, who, advice_on(ADVICE_RUN_IN_USE));
 	run_log_free(&l);
 	return -1;
 }
 
-static bool no_locks_here(int why)
+static bool lacks_locks(int why)
 {
 	return why == ENOLCK || why == ENOSYS || why == EOPNOTSUPP || why == EINVAL;
 }
 
-int journal_lock(const char *folder, bool make, double patience, int *fd, struct err *e)
+int journal_lock(const char *dir, bool make, double patience, int *fd, struct err *e)
 {
 	double begin = clock_seconds();
 	static int warned;
-	bool told = false;
+	bool informed = false;
 	int why, rc = 0;
-	scoped_ptr char *path = text_printf("%s/journal.txt", folder);
+	scoped_ptr char *path = text_printf("%s/journal.txt", dir);
 	while ((why = file_lock(path, make, fd)) == EAGAIN &&
 		clock_seconds() - begin < patience) {
-		if (!told)
+		if (!informed)
 			info("%s: another pt-train is writing to this directory; waiting "
-			     "%g s for its end",
-				folder, patience);
-		told = true;
+			     "up to %g s until it ends",
+				dir, patience);
+		informed = true;
 		clock_sleep(0.05);
 	}
 	if (why == EAGAIN)
-		rc = refuse(folder, path, e);
+		rc = report_writer(dir, path, e);
 	else if ((why == ELOOP || why == EISDIR || why == EMLINK) &&
 		 file_check_plain(path, e))
 		rc = -1;
-	else if (no_locks_here(why) && !warned++)
-		warn("%s: this file system has no locks (%s): make sure that no other "
+	else if (lacks_locks(why) && !warned++)
+		warn("%s: the file system has no locks (%s); make sure that no other "
 		     "run writes to this directory",
-			folder, strerror(why));
-	else if (why && !no_locks_here(why) &&
-		 (make || (why != ENOENT && why != ENOTDIR)))
+			dir, strerror(why));
+	else if (why && !lacks_locks(why) && (make || (why != ENOENT && why != ENOTDIR)))
 		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(why));
 	return rc;
 }
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-/* After a failed write: complete lines stay in the file. */
+/* Keeps the complete lines in the file after a failed write. */
 static void keep_rest(struct journal *j, off_t begin)
 {
 	off_t end = lseek(j->fd, 0, SEEK_END);
@@ -92,13 +91,13 @@ static void keep_rest(struct journal *j, off_t begin)
 		j->written += n;
 }
 
-/* Syncs the file. A disk or a file server may report late that it is full; then the lost lines are
- * written again. */
+/* Syncs the file. If a disk or a file server reports only now that it is full, the lost lines
+ * will be written again. */
 static int sync_lines(struct journal *j, struct err *e)
 {
 	struct str *l = &j->lines;
 	if (fdatasync(j->fd)) {
-		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
+		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->dir, strerror(errno));
 		if (j->written && !ftruncate(j->fd, (off_t)j->synced))
 			j->written = 0;
 		return -1;
@@ -117,10 +116,10 @@ int journal_flush(struct journal *j, struct err *e)
 	if (!n_bytes)
 		return 0;
 	off_t begin = lseek(j->fd, 0, SEEK_END);
-	/* An incomplete line gets its line break. */
+	/* complete a partial line first */
 	if ((j->half && write_all(j->fd, "\n", 1)) ||
 		write_all(j->fd, j->lines.s + j->written, n_bytes)) {
-		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->folder, strerror(errno));
+		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->dir, strerror(errno));
 		if (!j->half)
 			keep_rest(j, begin);
 		return -1;
@@ -138,7 +137,7 @@ int64_t journal_kept(const struct journal *j)
 	return n;
 }
 
-/* Adds a line to those of the next flush. */
+/* Adds a line to the log, and to the next flush. */
 static int add_line(struct journal *j, const struct str *line, struct err *e)
 {
 	if (run_log_line(&j->log, line->s, line->len, e))
@@ -185,49 +184,49 @@ static int add_event(struct journal *j, int64_t step, const char *text, struct e
 
 /* ---- the log of an earlier run ------------------------------------------------------ */
 
-/* The first names that are free: FOLDER/journal.txt.N, FOLDER/run.h5.N. */
-static void find_names(const char *folder, struct str *text, struct str *h5)
+/* Finds the first free names DIR/journal.txt.N and DIR/run.h5.N. */
+static void find_names(const char *dir, struct str *text, struct str *h5)
 {
 	int n = 1;
 	do {
 		str_clear(text);
 		str_clear(h5);
-		str_printf(text, "%s/journal.txt.%d", folder, n);
-		str_printf(h5, "%s/run.h5.%d", folder, n++);
+		str_printf(text, "%s/journal.txt.%d", dir, n);
+		str_printf(h5, "%s/run.h5.%d", dir, n++);
 	} while (file_exists(text->s) || file_exists(h5->s));
 }
 
-int journal_keep(const char *folder, struct err *e)
+int journal_keep(const char *dir, struct err *e)
 {
 	scoped_str path = {0}, text = {0}, h5 = {0}, lines = {0};
-	find_names(folder, &text, &h5);
-	str_printf(&path, "%s/journal.txt", folder);
+	find_names(dir, &text, &h5);
+	str_printf(&path, "%s/journal.txt", dir);
 	int fd = file_open_plain(path.s, O_RDONLY);
 	int rc = fd < 0 ? 0 : file_read_rest(fd, path.s, SIZE_MAX, &lines, e);
 	if (fd >= 0)
 		close(fd);
-	/* (a copy: the file itself has the lock) */
+	/* a copy, since the file itself has the lock */
 	if (rc || (lines.len && file_replace(text.s, &lines, e)))
 		return -1;
 	str_clear(&path);
-	str_printf(&path, "%s/run.h5", folder);
+	str_printf(&path, "%s/run.h5", dir);
 	bool has_h5 = !rename(path.s, h5.s);
 	if (!has_h5 && errno != ENOENT)
 		return err_errno(e, path.s);
-	warn("%s: there is no checkpoint, and the run begins again; the log of the steps so far is "
-	     "kept in %s%s%s",
-		folder, lines.len ? text.s : "", lines.len && has_h5 ? " and " : "",
+	warn("%s: no checkpoint, so the run starts from the beginning; the log of the steps so far "
+	     "is kept in %s%s%s",
+		dir, lines.len ? text.s : "", lines.len && has_h5 ? " and " : "",
 		has_h5 ? h5.s : "");
 	return 0;
 }
 
-/* How many rows up to `step` has the one log, and the other one not? */
+/* Returns the number of rows up to `step` that `from` has, but `in` lacks. */
 static int64_t count_missing(
-	const struct run_log *of, const struct run_log *in, int64_t step)
+	const struct run_log *from, const struct run_log *in, int64_t step)
 {
 	int64_t n = 0;
-	for (int64_t i = 0, k = 0; i < of->n_rows; i++) {
-		double s = run_log_value(of, i, COL_STEP);
+	for (int64_t i = 0, k = 0; i < from->n_rows; i++) {
+		double s = run_log_value(from, i, COL_STEP);
 		while (k < in->n_rows && run_log_value(in, k, COL_STEP) < s)
 			k++;
 		n += s <= (double)step &&
@@ -236,13 +235,14 @@ static int64_t count_missing(
 	return n;
 }
 
-/* run.h5 is made from the journal. If that was lost or cut, run.h5 alone has the rows. */
+/* Keeps run.h5, which is rewritten from the journal, if it has rows that a lost or cut journal
+ * lacks. */
 static int keep_rows(const struct journal *j, int64_t resume, struct err *e)
 {
 	scoped_str text = {0}, h5 = {0};
 	struct run_log old;
 	struct err why = {0};
-	scoped_ptr char *path = text_printf("%s/run.h5", j->folder);
+	scoped_ptr char *path = text_printf("%s/run.h5", j->dir);
 	int fd = file_open_plain(path, O_RDONLY);
 	if (fd < 0)
 		return 0;
@@ -254,12 +254,12 @@ static int keep_rows(const struct journal *j, int64_t resume, struct err *e)
 	}
 	if (!missing)
 		return 0;
-	find_names(j->folder, &text, &h5);
+	find_names(j->dir, &text, &h5);
 	if (rename(path, h5.s))
 		return err_errno(e, path);
 	if (missing > 0)
 		warn("%s/journal.txt lacks %lld row%s that run.h5 has, which is kept as %s",
-			j->folder, (long long)missing, plural(missing), h5.s);
+			j->dir, (long long)missing, plural(missing), h5.s);
 	else
 		warn("%s; it is kept as %s", why.msg, h5.s);
 	return 0;
@@ -267,9 +267,10 @@ static int keep_rows(const struct journal *j, int64_t resume, struct err *e)
 
 /* ---- a run's journal ------------------------------------------------------------- */
 
-/* Reads the complete lines of an existing journal, and truncates an incomplete last line, or, if
- * nothing is resumed, all. */
-static int take_up(struct journal *j, const char *path, int64_t resume, struct err *e)
+/* Reads the complete lines of an existing journal, and truncates an incomplete last line; or
+ * truncates the whole file, if no run is resumed. */
+static int read_journal(
+	struct journal *j, const char *path, int64_t resume, struct err *e)
 {
 	scoped_str text = {0};
 	size_t whole = 0;
@@ -298,16 +299,16 @@ static int put_head(struct journal *j, int64_t resume, const struct run_info *in
 	return -1;
 }
 
-int journal_open(struct journal *j, const char *folder, int64_t resume, bool idle,
+int journal_open(struct journal *j, const char *dir, int64_t resume, bool idle,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e)
 {
 	scoped_str path = {0};
 	*j = (struct journal){.fd = -1};
-	str_printf(&path, "%s/journal.txt", folder);
-	j->folder = xstrdup(folder);
+	str_printf(&path, "%s/journal.txt", dir);
+	j->dir = xstrdup(dir);
 	j->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_APPEND);
-	int rc = j->fd < 0 ? err_errno(e, path.s) : take_up(j, path.s, resume, e);
+	int rc = j->fd < 0 ? err_errno(e, path.s) : read_journal(j, path.s, resume, e);
 	int64_t n_rows = j->log.n_rows;
 	if (resume >= 0)
 		run_log_rewind(&j->log, resume);
@@ -316,7 +317,7 @@ int journal_open(struct journal *j, const char *folder, int64_t resume, bool idl
 	if (!rc && !(idle && j->log.n_rows == n_rows && j->log.info.started))
 		rc = put_head(j, resume, info, config, arithmetic, e);
 	str_clear(&path);
-	str_printf(&path, "%s/run.h5", folder);
+	str_printf(&path, "%s/run.h5", dir);
 	if (!rc)
 		durable_clear(path.s);
 	return rc ? -1 : 0;
@@ -345,8 +346,8 @@ int journal_publish(struct journal *j, struct err *e)
 {
 	struct durable d = {0};
 	double begin = clock_seconds();
-	scoped_ptr char *path = text_printf("%s/run.h5", j->folder);
-	/* The journal first, because a resumed run reads the journal and not run.h5. */
+	scoped_ptr char *path = text_printf("%s/run.h5", j->dir);
+	/* the journal first, because a resumed run reads it, not run.h5 */
 	int rc = journal_flush(j, e) || sync_lines(j, e);
 	rc = rc || durable_begin_own(&d, path, e) || run_log_write(&j->log, d.tmp, e) ||
 	     durable_commit(&d, e);
@@ -360,7 +361,7 @@ void journal_close(struct journal *j)
 {
 	if (j->fd >= 0)
 		close(j->fd);
-	free(j->folder);
+	free(j->dir);
 	str_free(&j->lines);
 	run_log_free(&j->log);
 	*j = (struct journal){.fd = -1};

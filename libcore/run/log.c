@@ -44,7 +44,7 @@ void run_log_rewind(struct run_log *l, int64_t step)
 		l->n_rows--;
 }
 
-/* The columns of the table. */
+/* Adds the columns of the table. */
 static void make_columns(struct run_log *l)
 {
 	if (l->column)
@@ -57,20 +57,20 @@ static void make_columns(struct run_log *l)
 
 static void make_values(struct run_log *l, int c)
 {
-	double *v = l->column[c].v = xmalloc((size_t)l->room * sizeof(*v));
+	double *v = l->column[c].v = xmalloc((size_t)l->capacity * sizeof(*v));
 	for (int64_t i = 0; i < l->n_rows; i++)
 		v[i] = absent_value();
 }
 
-static void make_room(struct run_log *l)
+static void grow_columns(struct run_log *l)
 {
-	if (l->n_rows < l->room)
+	if (l->n_rows < l->capacity)
 		return;
-	l->room = l->room ? 2 * l->room : 256;
+	l->capacity = l->capacity ? 2 * l->capacity : 256;
 	for (int c = 0; c < l->n_columns; c++)
 		if (l->column[c].v)
 			l->column[c].v = xrealloc(
-				l->column[c].v, (size_t)l->room * sizeof(double));
+				l->column[c].v, (size_t)l->capacity * sizeof(double));
 }
 
 void run_log_set(struct run_log *l, int64_t i, int c, double v)
@@ -91,7 +91,7 @@ void run_log_set_unread(struct run_log *l, int64_t i, int c)
 static void append_row(struct run_log *l)
 {
 	make_columns(l);
-	make_room(l);
+	grow_columns(l);
 	for (int c = 0; c < l->n_columns; c++)
 		if (l->column[c].v)
 			l->column[c].v[l->n_rows] = absent_value();
@@ -104,7 +104,7 @@ int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n)
 	if (n > MAX_ROWS || (n && !column_fits(COL_STEP, (double)steps[n - 1])))
 		return -1;
 	make_columns(l);
-	l->room = n > l->room ? n : l->room;
+	l->capacity = n > l->capacity ? n : l->capacity;
 	for (int c = 0; c < l->n_columns; c++) {
 		free(l->column[c].v);
 		l->column[c].v = NULL;
@@ -197,7 +197,7 @@ static int set_meta(void *to, const char *key, const char *value, struct err *e)
 	return 0;
 }
 
-static bool begins(const char *line, size_t len, const char *with)
+static bool line_begins(const char *line, size_t len, const char *with)
 {
 	size_t n = strlen(with);
 	return len >= n && !memcmp(line, with, n);
@@ -209,24 +209,25 @@ int run_log_line(void *log, const char *line, size_t len, struct err *e)
 	static const char meta[] = "# meta ", conf[] = "# config ", arith[] = "# arith ";
 	static const char event[] = "# event ", start[] = "# meta started";
 	struct row r;
-	if (begins(line, len, "step=")) {
+	if (line_begins(line, len, "step=")) {
 		if (!row_parse(line, len, &r, &l->unread) && l->n_rows < MAX_ROWS)
 			run_log_add(l, &r);
 		return 0;
 	}
-	if (begins(line, len, start)) { /* the head of a resumed run is complete */
+	if (line_begins(line, len, start)) { /* a resumed run writes a whole head */
 		str_clear(&l->config);
 		str_clear(&l->arithmetic);
 	}
-	if (begins(line, len, meta))
+	if (line_begins(line, len, meta))
 		return conf_parse(line + strlen(meta), len - strlen(meta), "meta",
 			set_meta, &l->info, e);
-	if (begins(line, len, conf) || begins(line, len, arith)) {
-		size_t skip = begins(line, len, conf) ? strlen(conf) : strlen(arith);
-		struct str *to = begins(line, len, conf) ? &l->config : &l->arithmetic;
+	if (line_begins(line, len, conf) || line_begins(line, len, arith)) {
+		bool is_conf = line_begins(line, len, conf);
+		size_t skip = is_conf ? strlen(conf) : strlen(arith);
+		struct str *to = is_conf ? &l->config : &l->arithmetic;
 		str_add(to, line + skip, len - skip);
 		str_putc(to, '\n');
-	} else if (begins(line, len, event)) {
+	} else if (line_begins(line, len, event)) {
 		int64_t step;
 		int n = 0;
 		long long s;
@@ -265,8 +266,8 @@ static enum h5_type column_type(int c)
 						 : H5_F64;
 }
 
-/* In the file an absent value is the NaN of C's NAN, or INT64_MIN in columns of integers. A NaN that
- * was logged has another payload. */
+/* The file has C's NAN for a missing value, or INT64_MIN in integer columns. A logged NaN has
+ * another payload. */
 #define ABSENT_F32 UINT32_C(0x7fc00000)
 #define ABSENT_F64 UINT64_C(0x7ff8000000000000)
 
@@ -292,7 +293,7 @@ static union cell to_cell(enum h5_type type, double v)
 	return x;
 }
 
-static double of_cell(enum h5_type type, union cell x)
+static double from_cell(enum h5_type type, union cell x)
 {
 	if (type == H5_I64)
 		return x.i64 == INT64_MIN ? absent_value() : (double)x.i64;
@@ -301,7 +302,7 @@ static double of_cell(enum h5_type type, union cell x)
 	return x.bits64 == ABSENT_F64 ? absent_value() : x.f64;
 }
 
-static void to_column(const struct run_log *l, int c, void *out)
+static void column_to_cells(const struct run_log *l, int c, void *out)
 {
 	size_t n_bytes = h5_type_bytes(column_type(c));
 	for (int64_t i = 0; i < l->n_rows; i++) {
@@ -310,13 +311,14 @@ static void to_column(const struct run_log *l, int c, void *out)
 	}
 }
 
-static int from_column(struct run_log *l, int c, const void *in)
+/* Sets a column from the values of a file. Returns -1 if a value is invalid. */
+static int column_from_cells(struct run_log *l, int c, const void *in)
 {
 	size_t n_bytes = h5_type_bytes(column_type(c));
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		union cell x;
 		memcpy(&x, (const char *)in + (size_t)i * n_bytes, n_bytes);
-		double v = of_cell(column_type(c), x);
+		double v = from_cell(column_type(c), x);
 		bool absent = is_absent(v);
 		if (!absent && !column_fits(c, v))
 			return -1;
@@ -339,7 +341,7 @@ static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 		if (c != COL_STEP && l->column && !l->column[c].v)
 			continue; /* no row has a value */
 		snprintf(path, sizeof(path), "/columns/%s", columns[c].name);
-		to_column(l, c, data);
+		column_to_cells(l, c, data);
 		rc = h5_put(h, path, column_type(c), 1, &l->n_rows, data, e);
 	}
 	return rc;
@@ -361,8 +363,8 @@ static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 			    MAX_ROWS, &data, &n, e))
 			return -1;
 		if (c == COL_STEP)
-			l->n_rows = l->room = n;
-		int rc = from_column(l, c, data);
+			l->n_rows = l->capacity = n;
+		int rc = column_from_cells(l, c, data);
 		free(data);
 		if (rc)
 			return err_set(e, EX_DATAERR, "%s: %s has an invalid value",
@@ -402,7 +404,7 @@ static int read_h5(struct run_log *l, const char *path, const char *name, struct
 	return h5_end(h, rc, e);
 }
 
-/* ---- any kind of log ------------------------------------------------------------- */
+/* ---- logs of any kind ------------------------------------------------------------ */
 
 enum { MAX_TEXT = 1 << 30 };
 
@@ -432,25 +434,26 @@ int run_log_read_file(void *log, int fd, const char *path, struct err *e)
 	return h5 < 0 ? -1 : h5 ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
-static int look(void *to, const struct stream *s, int64_t *most, struct err *e)
+/* Sets the maximum size of a log by its first bytes. */
+static int check_start(void *to, const struct stream *s, int64_t *max, struct err *e)
 {
 	bool h5 = h5_begins(s->first, s->n);
-	*most = h5 ? INT64_MAX : MAX_TEXT;
+	*max = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && memchr(s->first, '\0', s->n) ? not_a_log(to, e) : 0;
 }
 
 int run_log_read(struct run_log *l, const char *path, struct err *e)
 {
-	scoped_str in_folder = {0};
+	scoped_str in_dir = {0};
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
 	if (!is_stdin && file_is_folder(path)) {
-		str_printf(&in_folder, "%s/run.h5", path);
-		path = in_folder.s;
+		str_printf(&in_dir, "%s/run.h5", path);
+		path = in_dir.s;
 	}
-	const struct seekable how = {look, run_log_read_file, l};
-	int rc = in_folder.len && !stat(path, &st) && !S_ISREG(st.st_mode)
+	const struct seekable how = {check_start, run_log_read_file, l};
+	int rc = in_dir.len && !stat(path, &st) && !S_ISREG(st.st_mode)
 			 ? err_set(e, EX_DATAERR, "%s is not a plain file", path)
 			 : file_read_seekable(path, l->name, &how, e);
 	if (rc)

@@ -89,19 +89,20 @@ static int parse_max(const char *text, float *to)
 	return isfinite(*to) ? 0 : -1;
 }
 
-static int parse_name(const char *text, char *to, size_t room)
+static int parse_name(const char *text, char *to, size_t capacity)
 {
 	size_t n = strlen(text);
 	for (size_t i = 0; i < n; i++)
-		if (text[i] < '!' || text[i] > '~') /* it is printed to terminals */
+		if (text[i] < '!' || text[i] > '~') /* names are printed to terminals */
 			return -1;
-	if (!n || n >= room)
+	if (!n || n >= capacity)
 		return -1;
 	memcpy(to, text, n + 1);
 	return 0;
 }
 
-/* One word NAME=VALUE; sets a bit of *has. Others are ignored: a later version may have more. */
+/* Parses a word NAME=VALUE, and sets its bit of *has. Ignores unknown names: a later version may
+ * have more. */
 static int parse_word(
 	const char *key, const char *value, struct tensor_hash *h, unsigned *has)
 {
@@ -152,16 +153,17 @@ int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h)
 	return rc || (has & ((1u << NEEDED) - 1)) != (1u << NEEDED) - 1 ? -1 : 0;
 }
 
-static int add_line(struct tensor_hashes *l, const char *line, size_t len, struct err *e)
+/* Parses a line, and adds its hash. */
+static int add_hash(struct tensor_hashes *l, const char *line, size_t len, struct err *e)
 {
-	enum { MOST = 1 << 22 };
+	enum { MAX_HASHES = 1 << 22 };
 	struct tensor_hash h;
 	if (!len || *line == '#')
 		return 0;
-	if (l->n == MOST)
-		return err_set(e, EX_DATAERR, "more than %d tensors", MOST);
+	if (l->n == MAX_HASHES)
+		return err_set(e, EX_DATAERR, "more than %d tensors", MAX_HASHES);
 	if (tensor_hash_parse(line, len, &h))
-		return err_set(e, EX_DATAERR, "line %lld is no hash of a tensor",
+		return err_set(e, EX_DATAERR, "line %lld is not a hash of a tensor",
 			(long long)l->n + 1);
 	l->of = xgrow(l->of, l->n, sizeof(*l->of));
 	l->of[l->n++] = h;
@@ -170,15 +172,15 @@ static int add_line(struct tensor_hashes *l, const char *line, size_t len, struc
 
 int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e)
 {
-	const size_t most = (size_t)1 << 30;
+	const size_t max_bytes = (size_t)1 << 30;
 	scoped_str text = {0};
 	*l = (struct tensor_hashes){0};
-	int rc = file_read(path, most, &text, e);
+	int rc = file_read(path, max_bytes, &text, e);
 	const char *at = text.s, *end = text.s + text.len;
 	while (!rc && at < end) {
 		const char *line_end = memchr(at, '\n', (size_t)(end - at));
 		size_t len = (size_t)((line_end ? line_end : end) - at);
-		rc = add_line(l, at, len, e);
+		rc = add_hash(l, at, len, e);
 		at += len + 1;
 	}
 	if (!rc)

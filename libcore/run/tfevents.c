@@ -1,4 +1,4 @@
-/* TensorBoard's event files, both ways. */
+/* Reading and writing TensorBoard's event files. */
 #include "run/tfevents.h"
 
 #include <endian.h>
@@ -23,10 +23,10 @@ static void make_crc_table(void)
 	}
 }
 
-/* The masked checksum of TFRecord. */
+/* Returns the masked checksum of TFRecord. */
 static uint32_t masked_crc(const char *p, size_t n)
 {
-	/* (several logs are read at a time) */
+	/* several threads may read logs */
 	static pthread_once_t made = PTHREAD_ONCE_INIT;
 	uint32_t c = UINT32_MAX;
 	pthread_once(&made, make_crc_table);
@@ -74,7 +74,7 @@ struct field {
 	uint64_t number;
 	enum wire wire;
 	uint64_t varint;
-	struct span bytes; /* of the other kinds */
+	struct span bytes; /* the value, if it is not a varint */
 };
 
 static int get_varint(struct span *s, uint64_t *v)
@@ -92,7 +92,7 @@ static int get_varint(struct span *s, uint64_t *v)
 	return -1;
 }
 
-/* 1: a field; 0: the end; -1: damaged. */
+/* Reads the next field. Returns 1, 0 at the end, or -1 if it is damaged. */
 static int next_pb(struct span *s, struct field *f)
 {
 	uint64_t key, n;
@@ -129,8 +129,8 @@ static int next_pb(struct span *s, struct field *f)
 enum { TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_INT64 = 9 };
 enum { MAX_TAG = 1024, SESSION_START = 1 };
 
-/* The bytes of one value of a type. */
-static bool scalar_of(uint64_t type, struct span s, double *v)
+/* Converts the bytes of one value of a type. */
+static bool read_scalar(uint64_t type, struct span s, double *v)
 {
 	if (type == TF_FLOAT && s.n == 4)
 		*v = (double)get_float(s.p);
@@ -145,8 +145,8 @@ static bool scalar_of(uint64_t type, struct span s, double *v)
 	return true;
 }
 
-/* A tensor with one value: dtype 1, tensor_content 4, float_val 5, double_val 6, int_val 7,
- * int64_val 10. */
+/* Reads a tensor with one value. Fields: dtype 1, tensor_content 4, float_val 5, double_val 6,
+ * int_val 7, int64_val 10. */
 static bool take_tensor(struct span tensor, double *v)
 {
 	struct field f;
@@ -157,11 +157,11 @@ static bool take_tensor(struct span tensor, double *v)
 		if (f.number == 1 && f.wire == WIRE_VARINT)
 			type = f.varint;
 		else if (f.number == 4 && f.wire == WIRE_BYTES)
-			found |= scalar_of(type, f.bytes, v);
+			found |= read_scalar(type, f.bytes, v);
 		else if (f.number == 5 && f.bytes.p)
-			found |= scalar_of(TF_FLOAT, f.bytes, v);
+			found |= read_scalar(TF_FLOAT, f.bytes, v);
 		else if (f.number == 6 && f.bytes.p)
-			found |= scalar_of(TF_DOUBLE, f.bytes, v);
+			found |= read_scalar(TF_DOUBLE, f.bytes, v);
 		else if ((f.number == 7 || f.number == 10) && f.wire == WIRE_VARINT) {
 			*v = (double)(int64_t)f.varint;
 			found = true;
@@ -170,7 +170,7 @@ static bool take_tensor(struct span tensor, double *v)
 	return !rc && found;
 }
 
-/* Summary.Value: tag 1, simple_value 2, tensor 8. */
+/* Reads a Summary.Value. Fields: tag 1, simple_value 2, tensor 8. */
 static int take_value(
 	const struct tfevents_take *t, int64_t step, double wall, struct span value)
 {
@@ -205,7 +205,7 @@ static int take_summary(
 	return rc;
 }
 
-/* SessionLog: status 1. */
+/* Reads a SessionLog. Field: status 1. */
 static int take_session(const struct tfevents_take *t, int64_t step, struct span session)
 {
 	struct field f;
@@ -216,7 +216,7 @@ static int take_session(const struct tfevents_take *t, int64_t step, struct span
 	return rc;
 }
 
-/* Event: wall_time 1, step 2, summary 5, session_log 7. */
+/* Reads an Event. Fields: wall_time 1, step 2, summary 5, session_log 7. */
 static int take_event(const struct tfevents_take *t, struct span event)
 {
 	struct field f;
@@ -244,8 +244,8 @@ static int take_event(const struct tfevents_take *t, struct span event)
 
 enum { HEAD = 12, TAIL = 4 };
 
-/* The data of the first record: a length and its checksum, data and their checksum. 1: a record; 0:
- * the file ends within it; -1: damaged. */
+/* Reads the next record: length, checksum, data, checksum. Returns 1, 0 if the file ends within
+ * it, or -1 if it is damaged. */
 static int next_record(struct span *rest, struct span *data)
 {
 	if (rest->n < HEAD)
@@ -316,7 +316,7 @@ static void put_bytes(struct str *out, unsigned field, const void *p, size_t n)
 	str_add(out, p, n);
 }
 
-/* Of a message in a message; frees it. */
+/* Appends a message as a field of a message, and frees it. */
 static void put_message(struct str *out, unsigned field, struct str *message)
 {
 	put_bytes(out, field, message->s, message->len);
@@ -344,7 +344,7 @@ static struct str begin_event(double wall, int64_t step)
 {
 	struct str event = {0};
 	put_double(&event, 1, wall);
-	if (step) { /* (0 is what it is without one) */
+	if (step) { /* 0 is the default of the field */
 		put_key(&event, 2, WIRE_VARINT);
 		put_varint(&event, (uint64_t)step);
 	}
@@ -370,7 +370,7 @@ void tfevents_put_begin(struct str *out, double wall, int64_t step)
 	end_event(out, &start);
 }
 
-/* DT_DOUBLE, no dimension, double_val. */
+/* Appends a tensor: DT_DOUBLE, no dimension, double_val. */
 static void put_tensor(struct str *value, double v)
 {
 	struct str tensor = {0};
@@ -384,7 +384,7 @@ static void put_tensor(struct str *value, double v)
 	put_message(value, 8, &tensor);
 }
 
-/* SummaryMetadata: plugin_data 1: plugin_name 1. Without it a tensor is no scalar. */
+/* Appends SummaryMetadata (plugin_data 1: plugin_name 1), which makes a tensor a scalar. */
 static void put_metadata(struct str *value)
 {
 	struct str plugin = {0}, metadata = {0};

@@ -1,4 +1,4 @@
-/* The tables to encode with: pairs that merge, tokens by their bytes, tokens that are found in text. */
+/* The tables to encode with: pairs that merge, tokens by bytes, tokens to be found in text. */
 #include "token/bpe_internal.h"
 
 static uint64_t table_size(int64_t n)
@@ -24,7 +24,7 @@ uint32_t bpe_find(const struct bpe *b, const char *bytes, int64_t n)
 	}
 }
 
-static void put_bytes(struct bpe *b, uint32_t id)
+static void insert_token(struct bpe *b, uint32_t id)
 {
 	int64_t len;
 	const char *p = token_bytes(b->vocab, id, &len);
@@ -34,8 +34,8 @@ static void put_bytes(struct bpe *b, uint32_t id)
 	b->by_bytes[i & b->bytes_mask] = id;
 }
 
-/* Tokens that words are made of. An added token may be the result of merges, too, unless it is special; if it
- * has the bytes of another one, that is the result. */
+/* Indexes the tokens that words consist of. Merges may also make added tokens that are not special.
+ * If an added token has the bytes of another token, merges make the other. */
 static int index_bytes(struct bpe *b, struct err *e)
 {
 	enum { WORDS, ADDED, SPECIAL };
@@ -57,7 +57,7 @@ static int index_bytes(struct bpe *b, struct err *e)
 				continue;
 			uint32_t first = bpe_find(b, p, len);
 			if (first == BPE_NONE)
-				put_bytes(b, id);
+				insert_token(b, id);
 			else if (k == WORDS)
 				rc = err_set(e, EX_DATAERR,
 					"tokens %u and %u have the same bytes", first,
@@ -81,8 +81,8 @@ static void make_pairs(struct bpe *b, int64_t n)
 	memset(b->pairs, 0xff, size * sizeof(*b->pairs));
 }
 
-/* Returns -1 if it is there already. */
-static int put_pair(
+/* Returns -1 if the pair exists. */
+static int insert_pair(
 	struct bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t product)
 {
 	struct bpe_pair *p = bpe_pair(b, left, right);
@@ -104,7 +104,7 @@ static int index_merges(struct bpe *b, struct err *e)
 		int64_t n_left, n_right;
 		if (left >= v->n || right >= v->n) {
 			rc = err_set(e, EX_DATAERR,
-				"merge %lld is of a token outside the vocabulary",
+				"merge %lld has a token outside the vocabulary",
 				(long long)i + 1);
 			break;
 		}
@@ -120,28 +120,28 @@ static int index_merges(struct bpe *b, struct err *e)
 			rc = err_set(e, EX_DATAERR,
 				"merge %lld makes no token of the vocabulary",
 				(long long)i + 1);
-		else if (put_pair(b, left, right, (uint32_t)i, product))
+		else if (insert_pair(b, left, right, (uint32_t)i, product))
 			rc = err_set(e, EX_DATAERR, "merge %lld occurs twice",
 				(long long)i + 1);
 	}
 	return rc;
 }
 
-/* Calls put() with each pair of tokens whose bytes together are those of token `id`. */
+/* Counts the pairs of tokens that make token `id`, and with `put` adds them. */
 static int64_t split_ranked(struct bpe *b, uint32_t id, bool put)
 {
-	int64_t len, n = 0, most = b->rules->n_ranked;
+	int64_t len, n = 0, n_ranked = b->rules->n_ranked;
 	const char *p = token_bytes(b->vocab, id, &len);
 	if (bpe_find(b, p, len) != id) /* (a special token among them) */
 		return 0;
 	for (int64_t k = 1; k < len; k++) {
 		uint32_t left = bpe_find(b, p, k);
-		uint32_t right = left < most ? bpe_find(b, p + k, len - k) : BPE_NONE;
-		if (right >= most)
+		uint32_t right = left < n_ranked ? bpe_find(b, p + k, len - k) : BPE_NONE;
+		if (right >= n_ranked)
 			continue;
 		n++;
 		if (put)
-			put_pair(b, left, right, id, id);
+			insert_pair(b, left, right, id, id);
 	}
 	return n;
 }
@@ -165,7 +165,7 @@ static int index_ranks(struct bpe *b, struct err *e)
 	return 0;
 }
 
-/* Words begin as bytes, so their merges are looked up most. */
+/* Words begin as bytes, so merges of two bytes are looked up most often. */
 static void index_byte_pairs(struct bpe *b)
 {
 	b->byte_pairs = xmalloc((size_t)(1 << 16) * sizeof(*b->byte_pairs));
@@ -223,6 +223,7 @@ static void index_added(struct bpe *b, bool special, bool normalized)
 			a->lengths[a->n_lengths++] = a->lengths[i];
 }
 
+/* Returns the token of a set with exactly these bytes; BPE_NONE: none. */
 static uint32_t added_exact(
 	const struct bpe *b, const struct added_set *a, const char *p, int64_t n)
 {
@@ -268,7 +269,7 @@ int64_t added_find(const struct bpe *b, const struct added_set *a, const char *t
 
 /* ---- all ------------------------------------------------------------------------- */
 
-/* A token that is found in normalized text. */
+/* Checks that the text of a token that is found in normalized text is itself normalized. */
 static int check_normal(
 	const struct vocab *v, const struct bpe_rules *r, uint32_t id, struct err *e)
 {
@@ -287,8 +288,8 @@ static int check_normal(
 static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct err *e)
 {
 	if (r->end_of_text != BPE_NONE && r->end_of_text >= v->n)
-		return err_set(e, EX_DATAERR,
-			"the end of a text is a token outside the vocabulary");
+		return err_set(
+			e, EX_DATAERR, "the end-of-text token is outside the vocabulary");
 	BUG_ON(r->normalizer >= N_NORMAL_FORMS);
 	for (int64_t i = 0; i < r->n_added; i++) {
 		unsigned flags = r->added[i].flags;
@@ -299,8 +300,7 @@ static int check_rules(const struct vocab *v, const struct bpe_rules *r, struct 
 			return -1;
 		if (flags > 7 || (flags & BPE_STRIPS && !(flags & BPE_SPECIAL)))
 			return err_set(e, EX_DATAERR,
-				"token %u is found in text in an unknown way",
-				r->added[i].id);
+				"the added token %u has invalid flags", r->added[i].id);
 	}
 	return 0;
 }
@@ -329,7 +329,7 @@ struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r, struct er
 	b->whole_words = r->whole_words || !r->n_merges;
 	struct encoder *s = NULL;
 	if (index_bytes(b, e) || (r->n_merges ? index_merges(b, e) : index_ranks(b, e)) ||
-		!(s = encoder_open(b, e))) { /* (its patterns are checked) */
+		!(s = encoder_open(b, e))) { /* (only to check the patterns) */
 		bpe_close(b);
 		return NULL;
 	}

@@ -3,7 +3,7 @@
 
 #include "token/token.h"
 
-/* The place of a merge in their order, and the token that it makes; BPE_NONE: no merge. */
+/* The rank of a merge, lowest first, and the token that it makes; BPE_NONE: no merge. */
 struct bpe_merge {
 	uint32_t rank, product;
 };
@@ -18,24 +18,24 @@ struct bpe_pair {
 struct added_set {
 	uint32_t *ids; /* [n], in order of their bytes */
 	int64_t n;
-	int64_t *lengths; /* [n_lengths], which occur, the longest first */
+	int64_t *lengths; /* [n_lengths], distinct, the longest first */
 	int64_t n_lengths;
-	bool first[256]; /* bytes with which one begins */
-	int only_first;	 /* if it is one, that byte; else -1 */
+	bool first[256]; /* bytes with which a token begins */
+	int only_first;	 /* the byte with which all begin; -1: several */
 };
 
 struct bpe {
 	const struct vocab *vocab;
 	const struct bpe_rules *rules;
-	uint32_t byte_id[256]; /* BPE_NONE: it has no token */
+	uint32_t byte_id[256]; /* BPE_NONE: the byte has no token */
 	bool lacks_bytes;
-	struct bpe_merge *byte_pairs; /* [256][256]: what two bytes merge to */
+	struct bpe_merge *byte_pairs; /* [256][256]: merges of two bytes */
 	struct bpe_pair *pairs;	      /* a hash table */
 	uint64_t pair_mask;
-	uint32_t *by_bytes; /* a hash table of the tokens that words have */
+	uint32_t *by_bytes; /* a hash table of the tokens that words consist of */
 	uint64_t bytes_mask;
 	bool whole_words;
-	/* [special tokens too][those that are found in what the others leave] */
+	/* [include special tokens][tokens with BPE_NORMALIZED] */
 	struct added_set added[2][2];
 };
 
@@ -45,7 +45,7 @@ static inline const char *token_bytes(const struct vocab *v, uint32_t id, int64_
 	return (const char *)v->bytes + v->offset[id];
 }
 
-/* The entry of a pair, or the empty one where it would be. */
+/* Returns the entry of a pair, or the empty entry for it. */
 static inline struct bpe_pair *bpe_pair(
 	const struct bpe *b, uint32_t left, uint32_t right)
 {
@@ -72,51 +72,51 @@ static inline struct bpe_merge bpe_merge_bytes(
 
 /* ---- normalize.c ----------------------------------------------------------------- */
 
-/* What each character does in a form. */
+/* Returns how each character behaves in a form, [CODE_POINTS]; see normalize.c. */
 const uint8_t *normal_table(enum normal_form form);
-/* The last place where text[0..n), the beginning of a longer text, may be cut, so that what is before it and behind it
- * can be normalized apart; 0: nowhere; -1: it has no end. */
+/* Returns the last place where text[0..n), the beginning of a longer text, may be cut so that both
+ * parts can be normalized separately; 0: nowhere; -1: a segment is too long. */
 int64_t normal_cut(const uint8_t *table, const char *text, int64_t n, struct err *e);
-/* Surely? */
+/* Returns true if the text is certainly normalized. */
 bool normal_is(const uint8_t *table, const char *text, int64_t n);
 
 struct normalized {
 	struct str text;
 	struct text_changes changes;
-	struct str codes; /* of a segment */
+	struct str codes; /* scratch: the code points of a segment */
 };
-/* Appends the normal form of a text that is not cut within a segment. */
+/* Appends the normal form of a text that was not cut within a segment. */
 int normalize(enum normal_form form, const char *text, int64_t n, struct normalized *out,
 	struct err *e);
 void changes_add(struct text_changes *c, struct text_change x);
 void normalized_clear(struct normalized *x);
 void normalized_free(struct normalized *x);
-/* Where byte `at` of the changed text was; -1: within a change. */
+/* Returns the original place of byte `at` of the changed text; -1: it is within a change. */
 int64_t normalized_origin(const struct text_changes *c, int64_t at);
 
 /* ---- bpe.c ----------------------------------------------------------------------- */
 
-/* The token of a word or of a part of one, with these bytes; BPE_NONE. */
+/* Returns the token with these bytes that words may consist of; BPE_NONE: none. */
 uint32_t bpe_find(const struct bpe *b, const char *bytes, int64_t n);
-/* The first token of a set in text[0..n): sets its id, and returns its offset. Unless `final`, more
- * text follows. Without one: BPE_NONE, and the offset at which one may begin, or n. */
+/* Finds the first token of a set in text[0..n): sets *id and returns its offset. If there is none,
+ * *id is BPE_NONE, and the result is n or, unless `final`, where a token may begin. */
 int64_t added_find(const struct bpe *b, const struct added_set *a, const char *text,
 	int64_t n, bool final, uint32_t *id);
 
 /* ---- merge.c --------------------------------------------------------------------- */
 
-/* Merges the bytes of a word, each of which has a token; returns the number of tokens. */
+/* Merges the bytes of a word, which must all have tokens. Returns the number of tokens. */
 int64_t merge_word(const struct bpe *b, const uint8_t *word, int64_t n, uint32_t *out);
 
 /* ---- known_words.c --------------------------------------------------------------- */
 
-/* The words that an encoder has met. */
+/* A cache of the tokens of words. */
 struct known_words;
 struct known_words *known_words_open(const struct bpe *b);
 void known_words_close(struct known_words *k);
-/* The tokens of a word; out has room for n. */
+/* Sets out[n] to the tokens of a word. Returns their number. */
 int64_t known_word(struct known_words *k, const char *word, int64_t n, uint32_t *out);
-/* The tokens of the words text[0, ends[0]), text[ends[0], ends[1]), ...; text[0..n) can be read, and n
- * tokens written. out NULL: counts only. */
+/* Sets out[n], unless NULL, to the tokens of the words text[0, ends[0]), text[ends[0], ends[1]),
+ * ... in text[0..n). Returns their number. */
 int64_t known_words_put(struct known_words *k, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, uint32_t *out);

@@ -1,4 +1,4 @@
-/* Files of a vocabulary: those of GPT-2's form, of Hugging Face's tokenizers and of tiktoken. */
+/* Writes vocabulary files in the formats of GPT-2, of Hugging Face's tokenizers and of tiktoken. */
 #include "token/bpe_internal.h"
 #include "token/tokenizer.h"
 #include "token/vocab_internal.h"
@@ -21,12 +21,12 @@ static int add_token_json(
 	const char *p = token_bytes(v, (uint32_t)id, &n);
 	return add_json(out, p, (size_t)n)
 		       ? err_set(e, EX_DATAERR,
-				 "the added token %lld is not UTF-8, which JSON needs",
+				 "the added token %lld is not UTF-8, which JSON requires",
 				 (long long)id)
 		       : 0;
 }
 
-/* A token as GPT-2 writes it. */
+/* Appends a token in GPT-2's form. */
 static void add_text(
 	struct str *out, const struct vocab *v, int64_t id, const uint32_t code[N_BYTES])
 {
@@ -46,7 +46,7 @@ static bool is_added(const struct bpe_rules *r, int64_t id)
 	return false;
 }
 
-/* Ids without bytes stand for no token. */
+/* Appends the tokens as members of a JSON object. Ids without bytes are not tokens. */
 static int add_vocab(struct str *out, const struct vocab *v, const struct bpe_rules *r,
 	const char *separator, struct err *e)
 {
@@ -129,8 +129,8 @@ int bpe_write_ranks(
 
 /* ---- tokenizer.json: how text is split ---------------------------------------------- */
 
-/* Replaces what both libraries mean, but write differently, as the reader of tokenizer.json does. (PCRE2's \s
- * has U+180E, too.) `scripts`: also names of scripts, which PCRE2 must be told are none of extensions. */
+/* Rewrites what the two libraries spell differently, as the reader of tokenizer.json does. (PCRE2's
+ * \s includes U+180E.) `scripts`: also removes sc:, which only PCRE2 needs to name a script. */
 static void spell_out(const char *regex, bool scripts, struct str *out)
 {
 	static const struct {
@@ -161,9 +161,8 @@ static void spell_out(const char *regex, bool scripts, struct str *out)
 	}
 }
 
-/* The regular expression of a pattern for Hugging Face's library (Oniguruma): one of which the reader makes
- * this one. */
-static int regex_of(const char *pattern, struct str *out, struct err *e)
+/* Appends the regular expression that Hugging Face's library needs, and the reader converts back. */
+static int append_regex(const char *pattern, struct str *out, struct err *e)
 {
 	const struct split_pattern *p = split_find(pattern);
 	scoped_str same = {0}, back = {0};
@@ -176,7 +175,7 @@ static int regex_of(const char *pattern, struct str *out, struct err *e)
 	int rc = regex_of_oniguruma(out->s, &back, e);
 	if (!rc && strcmp(same.s, back.s) != 0)
 		rc = err_set(e, EX_DATAERR,
-			"the pattern '%.200s' means something else to Hugging Face's library",
+			"the pattern '%.200s' has another meaning in Hugging Face's library",
 			pattern);
 	return rc;
 }
@@ -188,7 +187,7 @@ static int add_splits(struct str *out, const char *patterns, struct err *e)
 		size_t n = strcspn(p, "\n");
 		scoped_str line = {0}, regex = {0};
 		str_add(&line, p, n);
-		rc = regex_of(line.s, &regex, e);
+		rc = append_regex(line.s, &regex, e);
 		if (!rc) {
 			str_puts(out,
 				"      {\"type\": \"Split\", \"pattern\": {\"Regex\": ");
@@ -203,7 +202,7 @@ static int add_splits(struct str *out, const char *patterns, struct err *e)
 
 /* ---- tokenizer.json: tokens and merges ---------------------------------------------- */
 
-/* An added token is written as it is, the others in GPT-2's form: two of the same text would be one token. */
+/* Checks that an added token, written literally, is not the text of another in GPT-2's form. */
 static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
 	const uint32_t code[N_BYTES], struct err *e)
 {
@@ -224,7 +223,7 @@ static int check_added(const struct bpe *b, const struct vocab *v, uint32_t id,
 		used == n && n ? bpe_find(b, bytes.s, (int64_t)bytes.len) : BPE_NONE;
 	if (memchr(p, '\0', (size_t)n))
 		return err_set(
-			e, EX_DATAERR, "the added token %u has the character 0", id);
+			e, EX_DATAERR, "the added token %u contains the character 0", id);
 	return other == BPE_NONE || other == id
 		       ? 0
 		       : err_set(e, EX_DATAERR,
@@ -264,7 +263,7 @@ static int by_pair(const void *a, const void *b)
 			    : (x[1] > y[1]) - (x[1] < y[1]);
 }
 
-/* The merges of tiktoken's order: for each token, all pairs that make it. */
+/* Lists merges that are equivalent to tiktoken's order: for each token, all pairs that make it. */
 static void merges_of_ranks(const struct bpe *b, const struct vocab *v,
 	const struct bpe_rules *r, struct bpe_rules *out)
 {
@@ -348,8 +347,8 @@ int bpe_write_json(
 	return rc ? -1 : 0;
 }
 
-/* A token is a character: a model without merges, and each text is a word. */
-static int write_char(struct str *out, const struct vocab *v, struct err *e)
+/* Writes a vocabulary of characters: a model without merges, in which each text is one word. */
+static int write_characters(struct str *out, const struct vocab *v, struct err *e)
 {
 	str_printf(out,
 		"%s],\n  \"normalizer\": null,\n  \"pre_tokenizer\": null,\n"
@@ -361,7 +360,7 @@ static int write_char(struct str *out, const struct vocab *v, struct err *e)
 		str_puts(out, id ? ",\n      " : "\n      ");
 		rc = v->bytes[v->offset[id]]
 			     ? add_token_json(out, v, id, e)
-			     : err_set(e, EX_DATAERR, "it has the character 0");
+			     : err_set(e, EX_DATAERR, "a token is the character 0");
 		str_printf(out, ": %lld", (long long)id);
 	}
 	str_puts(out, "\n    },\n    \"merges\": []\n  }\n}\n");
@@ -374,8 +373,8 @@ int tokenizer_write_json(const struct tokenizer *t, struct str *out, struct err 
 	if (r)
 		return bpe_write_json(out, &t->vocab, r, e);
 	if (t->kind == &tokenizer_char)
-		return write_char(out, &t->vocab, e);
-	char pattern[] = "gpt2"; /* (bytes are the same, however text is split) */
+		return write_characters(out, &t->vocab, e);
+	char pattern[] = "gpt2"; /* (any: without merges, the pattern has no effect) */
 	const struct bpe_rules bytes = {.pattern = pattern, .end_of_text = BPE_NONE};
 	return t->kind == &tokenizer_byte
 		       ? bpe_write_json(out, &t->vocab, &bytes, e)

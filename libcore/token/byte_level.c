@@ -1,11 +1,11 @@
-/* The files of GPT-2: tokens as text with a printable character for each byte, and merges. */
+/* Reads the files of GPT-2: tokens written with a printable character for each byte, and merges. */
 #include "base/file.h"
 #include "base/json.h"
 #include "token/vocab_internal.h"
 
-/* The byte of a character: the printable ones of Latin-1 are themselves, the others follow from U+0100
- * on. -1: none. */
-static int byte_of(uint32_t code)
+/* Returns the byte that a character stands for; -1: none. The printable characters of Latin-1 stand
+ * for themselves, and those from U+0100 on for the other bytes. */
+static int byte_of_code(uint32_t code)
 {
 	static const struct {
 		uint8_t first, last;
@@ -26,17 +26,17 @@ static int byte_of(uint32_t code)
 void byte_level_codes(uint32_t code[N_BYTES])
 {
 	for (uint32_t c = 0; c < 2 * N_BYTES; c++)
-		if (byte_of(c) >= 0)
-			code[byte_of(c)] = c;
+		if (byte_of_code(c) >= 0)
+			code[byte_of_code(c)] = c;
 }
 
-static int decode(const char *text, struct str *out)
+static int decode_text(const char *text, struct str *out)
 {
 	int64_t n = (int64_t)strlen(text);
 	for (int64_t i = 0; i < n;) {
 		uint32_t code;
 		int len = utf8_decode(text + i, n - i, &code);
-		int byte = len > 0 ? byte_of(code) : -1;
+		int byte = len > 0 ? byte_of_code(code) : -1;
 		if (byte < 0)
 			return -1;
 		str_putc(out, (char)byte);
@@ -84,7 +84,7 @@ int byte_level_vocab(
 		if (skip && json_object_get(skip, text))
 			continue;
 		str_clear(&bytes);
-		if (!*text || decode(text, &bytes)) {
+		if (!*text || decode_text(text, &bytes)) {
 			rc = err_set(e, EX_DATAERR,
 				"token '%.60s' (%u) is not in GPT-2's form of bytes",
 				text, id);
@@ -136,8 +136,8 @@ static int read_lines(const json_t *vocab, const struct str *merges, const char 
 		char *space = strchr(line, ' ');
 		if (!space || space == line || !space[1] || strchr(space + 1, ' '))
 			return err_set(e, EX_DATAERR,
-				"%s: line %lld: is not two tokens and a space", path,
-				number);
+				"%s: line %lld: not two tokens separated by a space",
+				path, number);
 		*space = '\0';
 		if (byte_level_merge(vocab, line, space + 1, r, e))
 			return err_prefix(e, "%s: line %lld: ", path, number);
@@ -145,12 +145,12 @@ static int read_lines(const json_t *vocab, const struct str *merges, const char 
 	return r->n_merges ? 0 : err_set(e, EX_DATAERR, "%s: has no merges", path);
 }
 
-/* Tokens that are neither a byte nor made by a merge are special: no text becomes them. */
+/* Marks tokens that are neither a byte nor made by a merge as special: no text becomes them. */
 static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t *vocab)
 {
 	scoped_ptr bool *made = xcalloc((size_t)v->n, sizeof(*made));
 	scoped_str both = {0};
-	/* (by their bytes: those of two merges are those of one token) */
+	/* (by their texts: two merges may make the same token) */
 	scoped_ptr const char **text = xcalloc((size_t)v->n, sizeof(*text));
 	const char *key;
 	json_t *number;
@@ -169,7 +169,7 @@ static void add_special(const struct vocab *v, struct bpe_rules *r, const json_t
 			rules_add_token(r, id, BPE_SPECIAL);
 }
 
-/* With the special tokens of a model, which may be in none of the files. */
+/* Makes the vocabulary, with special tokens of the model that the files lack. */
 static int end_vocab(struct vocab_builder *b, const struct bpe_model *m,
 	const json_t *vocab, struct vocab *v, struct err *e)
 {

@@ -1,46 +1,46 @@
 /*
- * Text to tokens. Tokens that are found in text divide it first; what is between them is normalized, and split
- * into words, perhaps by several patterns, and each word is encoded.
+ * Text to tokens. First, the text is divided at added tokens. The text between them is normalized
+ * and split into words by one or more patterns, and each word is encoded.
  */
 #include "token/bpe_internal.h"
 
 enum {
 	BATCH = 512,
 	MAX_WINDOW = 1 << 30,
-	MAX_PATTERNS = 8, /* each takes as long as the first one */
-	/* Bytes that are normalized at once; more only if no word ends where the text can be cut. */
-	NORMAL_WINDOW = 1 << 16,
+	MAX_PATTERNS = 8, /* each takes as long as the first */
+	NORMAL_WINDOW =
+		1
+		<< 16, /* bytes normalized at once; more if no word ends where they can be cut */
 	MAX_NORMAL_WINDOW = 1 << 26,
 };
 
 struct pattern {
 	struct splitter *splitter;
-	uint32_t ends[BATCH]; /* of the words that it has found */
+	uint32_t ends[BATCH]; /* of the words found */
 };
 
 struct encoder {
 	const struct bpe *bpe;
 	struct known_words *known;
-	struct pattern *patterns; /* each splits the words of the one before */
+	struct pattern *patterns; /* each splits the words of the previous one */
 	int n_patterns;
-	bool special;	      /* encoder_special() */
-	const uint8_t *table; /* of the normalizer; NULL: there is none */
+	bool special;	      /* set by encoder_special() */
+	const uint8_t *table; /* of the normalizer; NULL: none */
 	struct normalized normal;
-	const char *whole; /* of encoder_changes() */
-	bool in_normal;	   /* the text that is encoded is normal.text */
-	/* The last word's end there that is a place in the original text, too. */
+	const char *whole; /* the text passed to encoder_changes() */
+	bool in_normal;	   /* normal.text is being encoded */
+	/* The last end of a word in normal.text that is also a place in the original text. */
 	struct {
 		int64_t origin, n_tokens;
 	} safe;
 };
 
-/* Where tokens go. */
 struct output {
-	uint32_t *ids; /* NULL: they are only counted */
+	uint32_t *ids; /* NULL: tokens are only counted */
 	int64_t n;
 };
 
-static uint32_t *room_of(const struct output *o)
+static uint32_t *next_output(const struct output *o)
 {
 	return o->ids ? o->ids + o->n : NULL;
 }
@@ -103,8 +103,8 @@ void encoder_special(struct encoder *s, bool allowed)
 static int put_words(struct encoder *s, int depth, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, struct output *o, struct err *e);
 
-/* How many of the words are to be encoded at once: up to the last whose end is a place in the original text, which is
- * set; if there is none, all of them, and it is -1. */
+/* Returns how many of the words to encode at once: up to the last word that ends at a place in the
+ * original text, to which *origin is set; if there is none, all words, and *origin is -1. */
 static int words_to_origin(const struct encoder *s, const char *text,
 	const uint32_t *ends, int n_words, int64_t *origin)
 {
@@ -117,7 +117,7 @@ static int words_to_origin(const struct encoder *s, const char *text,
 	return n_words;
 }
 
-/* Splits text by a pattern, and what it finds by the next ones. Returns the bytes used, or -1. */
+/* Splits text by a pattern, and its words by the next patterns. Returns the bytes used, or -1. */
 static int64_t put_split(struct encoder *s, int depth, const char *text, int64_t n,
 	bool final, struct output *o, struct err *e)
 {
@@ -146,12 +146,12 @@ static int64_t put_split(struct encoder *s, int depth, const char *text, int64_t
 	return at;
 }
 
-/* The words of one pattern, of which text[0..n) consists. */
+/* Splits the words of text[0..n) by the next pattern or, after the last one, encodes them. */
 static int put_words(struct encoder *s, int depth, const char *text, int64_t n,
 	const uint32_t *ends, int n_words, struct output *o, struct err *e)
 {
 	if (depth + 1 == s->n_patterns) {
-		o->n += known_words_put(s->known, text, n, ends, n_words, room_of(o));
+		o->n += known_words_put(s->known, text, n, ends, n_words, next_output(o));
 		return 0;
 	}
 	for (uint32_t i = 0, at = 0; i < (uint32_t)n_words; at = ends[i++])
@@ -170,7 +170,7 @@ static int check_bytes(const struct bpe *b, const char *text, int64_t n, struct 
 	return 0;
 }
 
-/* Text without tokens that are found in text. */
+/* Encodes text between added tokens. Returns the bytes used, or -1. */
 static int64_t put_text(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e)
 {
@@ -184,7 +184,7 @@ static int64_t put_text(struct encoder *s, const char *text, int64_t n, bool fin
 typedef int64_t put_fn(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e);
 
-/* The tokens of a set in text, and by put() what is between them. Returns the bytes used, or -1. */
+/* Adds the tokens of a set in text; put() encodes the text between. Returns bytes used, or -1. */
 static int64_t put_added(struct encoder *s, const struct added_set *set, put_fn *put,
 	const char *text, int64_t n, bool final, struct output *o, struct err *e)
 {
@@ -192,7 +192,7 @@ static int64_t put_added(struct encoder *s, const struct added_set *set, put_fn 
 	while (at < n) {
 		uint32_t id;
 		int64_t len = added_find(s->bpe, set, text + at, n - at, final, &id);
-		/* Words before such a token end there; an open end may be the beginning of one. */
+		/* Words end before an added token; an open end of the text may begin one. */
 		bool ends = id != BPE_NONE || (final && at + len == n);
 		int64_t used = put(s, text + at, len, ends, o, e);
 		if (used < 0)
@@ -218,7 +218,7 @@ static int64_t put_rest(struct encoder *s, const char *text, int64_t n, bool fin
 
 /* ---- normalization ----------------------------------------------------------------- */
 
-/* The beginning of a text, or all of it. */
+/* Normalizes and encodes text up to a place where it can be cut. Returns the bytes used, or -1. */
 static int64_t put_window(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e)
 {
@@ -265,7 +265,7 @@ static int64_t put_normal(struct encoder *s, const char *text, int64_t n, bool f
 	return at;
 }
 
-/* Puts no tokens. */
+/* Adds the changes of a text to s->normal; a put_fn that makes no tokens. */
 static int64_t add_changes(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e)
 {
@@ -305,12 +305,12 @@ int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
 }
 
 int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	struct output o = {.ids = out};
-	room = out ? room / normal_growth(s->bpe->rules->normalizer) : room;
-	if (n > room) /* a token has a byte at least */
-		n = room, final = false;
+	capacity = out ? capacity / normal_growth(s->bpe->rules->normalizer) : capacity;
+	if (n > capacity) /* each token has at least one byte */
+		n = capacity, final = false;
 	const struct added_set *set = &s->bpe->added[s->special][0];
 	int64_t used = put_added(s, set, put_normal, text, n, final, &o, e);
 	*n_out = o.n;

@@ -1,7 +1,7 @@
 /*
- * The same words come again and again, so an encoder keeps those that it met: short ones with few tokens
- * in a table whose entries fit a cache line by twos, longer ones in another. Both forget a word when
- * another takes its place.
+ * A cache of words, because the same words occur again and again. Short words with few tokens are
+ * in a table of buckets of two entries, which fill a cache line. Longer words are in another table.
+ * In both tables, a new word replaces an old word in its place.
  */
 #include "token/bpe_internal.h"
 
@@ -16,23 +16,24 @@ enum {
 };
 
 struct short_word {
-	uint64_t low, high; /* its bytes, and its length in the highest byte; 0: none */
+	uint64_t low,
+		high; /* its bytes, and its length in the highest byte; 0: empty entry */
 	uint32_t ids[SHORT_IDS];
 	uint32_t n;
 };
 
 struct long_word {
-	uint32_t n_bytes, n; /* 0: none */
+	uint32_t n_bytes, n; /* bytes and tokens; 0: empty entry */
 	uint32_t ids[LONG_IDS];
 	char bytes[LONG_BYTES];
 };
 
 struct known_words {
 	const struct bpe *bpe;
-	void *memory;		       /* of the next: zero until it is used */
-	struct short_word (*known)[2]; /* [1 << SHORT_BITS], at cache lines */
-	struct long_word *known_long;
-	uint32_t *scratch; /* for a word whose tokens are only counted */
+	void *memory;		       /* allocation that contains `known` */
+	struct short_word (*known)[2]; /* [1 << SHORT_BITS], aligned to cache lines */
+	struct long_word *known_long;  /* [1 << LONG_BITS] */
+	uint32_t *scratch;	       /* for a word whose tokens are only counted */
 	int64_t n_scratch;
 };
 
@@ -60,6 +61,7 @@ void known_words_close(struct known_words *k)
 
 /* ---- one word -------------------------------------------------------------------- */
 
+/* Encodes a word without the cache. */
 static int64_t merge_whole(
 	const struct bpe *b, const char *word, int64_t n, uint32_t *out)
 {
@@ -99,7 +101,7 @@ struct key {
 };
 
 /* word[0..16) can be read; n <= SHORT_BYTES. */
-static inline struct key key_of(const char *word, uint32_t n)
+static inline struct key word_key(const char *word, uint32_t n)
 {
 #define ONES(n) (~UINT64_C(0) >> (64 - 8 * (n)))
 #define LOW(n)                                  \
@@ -138,7 +140,7 @@ static __attribute__((noinline)) int64_t put_other(struct known_words *k,
 	uint32_t *out)
 {
 	struct short_word first = bucket[0];
-	if (is_word(&bucket[1], key)) { /* the word that was met last is the first */
+	if (is_word(&bucket[1], key)) { /* the most recent word moves to the front */
 		bucket[0] = bucket[1];
 		bucket[1] = first;
 		memcpy(out, bucket[0].ids, sizeof(bucket[0].ids));
@@ -154,7 +156,7 @@ static __attribute__((noinline)) int64_t put_other(struct known_words *k,
 	return n_out;
 }
 
-/* A word at the end of the text, or a long one. out: NULL, or room for n tokens. */
+/* Encodes a long word, or a word at the end of the text. out[n] may be NULL. */
 static int64_t put_slowly(
 	struct known_words *k, const char *word, int64_t n, uint32_t *out)
 {
@@ -167,7 +169,7 @@ static int64_t put_slowly(
 
 /* ---- many words ------------------------------------------------------------------ */
 
-/* Words behind each beginning of which 16 bytes can be read, and 16 tokens written. */
+/* Encodes words. At each beginning, 16 bytes must be readable and 16 tokens writable. */
 static inline __attribute__((always_inline)) int64_t put_inner(struct known_words *k,
 	const char *text, const uint32_t *ends, int n_words, uint32_t *out, bool keeps)
 {
@@ -183,7 +185,7 @@ static inline __attribute__((always_inline)) int64_t put_inner(struct known_word
 			n_out += put_slowly(k, word, len, keeps ? to : NULL);
 			continue;
 		}
-		struct key key = key_of(word, len);
+		struct key key = word_key(word, len);
 		struct short_word *bucket = k->known[bucket_of(key)];
 		if (__builtin_expect(is_word(bucket, key), 1)) {
 			memcpy(to, bucket->ids, sizeof(bucket->ids));

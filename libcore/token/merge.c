@@ -1,7 +1,6 @@
 /*
- * The merges of a word: always the pair of neighbours that is first in the order of merges, and of
- * equal ones the leftmost. A short word looks at all pairs each time; a long one has a heap, so that
- * n bytes take O(n log n).
+ * Merging of a word: each step merges the adjacent pair of lowest rank, and the leftmost of equal
+ * pairs. For a short word a step scans all pairs; a heap makes long words O(n log n).
  */
 #include "token/bpe_internal.h"
 
@@ -40,8 +39,8 @@ static int64_t merge_short(
 
 /* ---- long words ------------------------------------------------------------------ */
 
-/* Tokens are a list in place of their first bytes. The heap has a candidate for each pair, and some
- * whose pair is no more: rank << 32 | place. */
+/* Tokens are a linked list, indexed by their first bytes. The heap has a candidate for each pair,
+ * and stale ones for pairs that no longer exist: rank << 32 | index of the left token. */
 struct list {
 	uint32_t *id, *next, *prev; /* [n]; id BPE_NONE: no token begins here */
 	int64_t n;

@@ -1,7 +1,7 @@
 /*
- * Normalization of Unicode (UAX #15) by utf8proc, in segments: from a character that no character before it changes
- * up to the next such one. utf8proc has the decompositions and compositions; the order of marks is done here, because
- * utf8proc's takes the square of their number.
+ * Normalization of Unicode (UAX #15) by utf8proc, in segments. A segment begins with a character
+ * that no earlier character changes, and ends before the next such character. utf8proc decomposes
+ * and composes; marks are sorted here, because utf8proc takes quadratic time to sort them.
  */
 #include "token/bpe_internal.h"
 #include "token/unicode_internal.h"
@@ -11,15 +11,14 @@
 
 const char *const normal_forms[] = {"none", "NFC", "NFD", "NFKC", "NFKD", NULL};
 
-/* What a character may do in a text, for one form. From 1 up to 254 is the combining class of a mark that
- * stays as it is, if no mark of a higher class is before it. */
+/* How a character behaves in one form. Values from 1 to 253 are the combining class of a mark that
+ * stays unchanged unless a mark of a higher class precedes it. */
 enum {
-	INERT = 0,    /* it stays, whatever is before it; a segment begins here */
+	INERT = 0,    /* a segment begins here, and the character stays unchanged */
 	BEGINS = 254, /* a segment begins here, but the character may change */
 	CHANGES = 255,
 	MAX_DECOMPOSED = 32,
-	/* Bytes of a segment that may change: more are refused, and no memory is needed for them. */
-	MAX_SEGMENT = 1 << 22
+	MAX_SEGMENT = 1 << 22 /* maximum bytes of a segment that may change */
 };
 
 static uint8_t tables[N_NORMAL_FORMS][CODE_POINTS];
@@ -53,15 +52,16 @@ static int class_of(int32_t code)
 /* ---- tables ----------------------------------------------------------------------- */
 
 /* Calls row() for each character that normalization knows. */
-static void for_known(void (*row)(enum normal_form, uint32_t code), enum normal_form form)
+static void each_known(
+	void (*row)(enum normal_form, uint32_t code), enum normal_form form)
 {
 	for (int i = 0; i < normalize_n_runs; i += 2)
 		for (uint32_t c = normalize_runs[i]; c < normalize_runs[i + 1]; c++)
 			row(form, c);
 }
 
-/* The last character of a decomposition may become one with what is before it. */
-static void mark_second(enum normal_form form, uint32_t code)
+/* Marks the last character of a decomposition, which may compose with an earlier character. */
+static void set_second(enum normal_form form, uint32_t code)
 {
 	int32_t d[MAX_DECOMPOSED];
 	int64_t n = decompose(false, code, d);
@@ -70,7 +70,8 @@ static void mark_second(enum normal_form form, uint32_t code)
 		tables[form][second] = CHANGES;
 }
 
-static void mark(enum normal_form form, uint32_t code)
+/* Sets how a character behaves. */
+static void set_behavior(enum normal_form form, uint32_t code)
 {
 	uint8_t *table = tables[form];
 	int32_t d[MAX_DECOMPOSED];
@@ -91,8 +92,8 @@ const uint8_t *normal_table(enum normal_form form)
 	pthread_mutex_lock(&lock);
 	if (form && !done[form]) {
 		if (composes(form))
-			for_known(mark_second, form);
-		for_known(mark, form);
+			each_known(set_second, form);
+		each_known(set_behavior, form);
 		done[form] = true;
 	}
 	pthread_mutex_unlock(&lock);
@@ -106,7 +107,8 @@ int64_t normal_growth(enum normal_form form)
 
 /* ---- segments --------------------------------------------------------------------- */
 
-/* The character at text[0..n), n > 0: its length, and what it does. A byte that is not UTF-8 is one. */
+/* Returns the length of the first character of text[0..n), n > 0, and sets *kind to its behavior. A
+ * byte that is not UTF-8 is a character. */
 static int kind_at(const uint8_t *table, const char *text, int64_t n, uint8_t *kind)
 {
 	uint32_t code;
@@ -133,7 +135,7 @@ static int64_t ascii_end(const char *text, int64_t at, int64_t n)
 	return at;
 }
 
-/* Where the first segment of text[at..n) begins that may not be normal; n: all are. */
+/* Returns the beginning of the first segment of text[at..n) that may not be normalized; n: none. */
 static int64_t normal_end(const uint8_t *table, const char *text, int64_t at, int64_t n)
 {
 	int64_t begin = at;
@@ -156,7 +158,7 @@ static int64_t normal_end(const uint8_t *table, const char *text, int64_t at, in
 	return n;
 }
 
-/* The end of the segment that begins at text[at], at < n. */
+/* Returns the end of the segment that begins at text[at], at < n. */
 static int64_t segment_end(const uint8_t *table, const char *text, int64_t at, int64_t n)
 {
 	uint8_t kind;
@@ -181,10 +183,10 @@ int64_t normal_cut(const uint8_t *table, const char *text, int64_t n, struct err
 {
 	uint8_t kind;
 	uint32_t code;
-	for (int64_t i = n - 1, behind = 0; i > 0; i--) {
+	for (int64_t i = n - 1, n_continues = 0; i > 0; i--) {
 		bool continues = ((uint8_t)text[i] & 0xc0) == 0x80;
-		behind = continues ? behind + 1 : 0;
-		if (behind == 4) /* (of bytes that are not UTF-8) */
+		n_continues = continues ? n_continues + 1 : 0;
+		if (n_continues == 4) /* (of bytes that are not UTF-8) */
 			return i + 3;
 		if (continues || !utf8_decode(text + i, n - i, &code))
 			continue;
@@ -204,7 +206,7 @@ bool normal_is(const uint8_t *table, const char *text, int64_t n)
 
 /* ---- a segment -------------------------------------------------------------------- */
 
-/* Sorts marks by their combining class; those of one class keep their order. */
+/* Sorts marks by their combining class; the sort is stable. */
 static void sort_marks(int32_t *codes, int64_t n)
 {
 	int64_t at[256] = {0}, sum = 0;
@@ -226,7 +228,8 @@ static void sort_marks(int32_t *codes, int64_t n)
 		codes[at[class_of(copy[i])]++] = copy[i];
 }
 
-static void order(int32_t *codes, int64_t n)
+/* Sorts each sequence of marks. */
+static void sort_all_marks(int32_t *codes, int64_t n)
 {
 	for (int64_t i = 0, end; i < n; i = end + 1) {
 		for (end = i; end < n && class_of(codes[end]); end++)
@@ -246,7 +249,7 @@ static bool is_known(uint32_t code)
 	return low & 1;
 }
 
-/* Appends the normal form of a segment. Its first character may be one that a later Unicode knows, or no UTF-8. */
+/* Appends the normal form of a segment, which may begin with an unknown character or byte. */
 static void add_segment(enum normal_form form, const char *text, int64_t n,
 	struct str *codes, struct str *out)
 {
@@ -268,7 +271,7 @@ static void add_segment(enum normal_form form, const char *text, int64_t n,
 	int32_t *all = (int32_t *)(void *)codes->s;
 	if (!n_codes)
 		return;
-	order(all, n_codes);
+	sort_all_marks(all, n_codes);
 	if (composes(form))
 		n_codes = compose(all, n_codes);
 	for (int64_t i = 0; i < n_codes; i++)

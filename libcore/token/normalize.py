@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes normalize_runs.c: which characters normalization knows, as runs of code points.
 
-    ./normalize.py FOLDER >normalize_runs.c
+    ./normalize.py DIRECTORY >normalize_runs.c
 
-FOLDER: UnicodeData.txt and DerivedAge.txt of any Unicode from 9.0 on; /usr/share/unicode of Debian's package
-unicode-data has them. Characters that no normalization changes may be in the runs or not, whichever makes fewer.
+DIRECTORY has UnicodeData.txt and DerivedAge.txt of any Unicode from 9.0 on, as /usr/share/unicode of Debian's package
+unicode-data. A character that no normalization changes may be in a run or not, whichever makes fewer runs.
 """
 import sys
 

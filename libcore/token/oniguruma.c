@@ -1,7 +1,7 @@
 /*
- * Regular expressions of tokenizer.json: Hugging Face's library reads them with Oniguruma, in the syntax of
- * Ruby, this one with PCRE2. Where the same characters mean something else, they are rewritten, or refused.
- * Refusing all would lose models: \s is in DeepSeek's patterns, and a class in a class in BLOOM's.
+ * Regular expressions of tokenizer.json. Hugging Face's library reads them with Oniguruma, in the
+ * syntax of Ruby; we read them with PCRE2. Syntax with another meaning in PCRE2 is rewritten if
+ * models use it (DeepSeek's patterns have \s, BLOOM's a class in a class), and else rejected.
  */
 #include "token/vocab_internal.h"
 
@@ -26,23 +26,23 @@ static int unsupported(const struct rewriting *w, const char *what, struct err *
 static void put_letter(struct str *out, char c)
 {
 	if (c == '\n' || c == '\r')
-		str_puts(out, c == '\n' ? "\\n" : "\\r"); /* (patterns are lines) */
+		str_puts(out, c == '\n' ? "\\n" : "\\r"); /* (a pattern is one line) */
 	else
 		str_putc(out, c);
 }
 
-/* ---- behind a backslash ------------------------------------------------------------ */
+/* ---- escape sequences -------------------------------------------------------------- */
 
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-/* Outside of classes, also superscripts and fractions of Latin-1. */
+/* Outside classes, \w also has superscripts and fractions of Latin-1. */
 #define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
-/* What PCRE2 needs for a letter. */
+/* The PCRE2 equivalents of escape sequences. */
 static const struct {
 	char letter;
-	const char *alone, *in_class; /* NULL: cannot be written */
+	const char *alone, *in_class; /* NULL: not supported */
 } escapes[] = {
-	/* The two disagree on characters such as U+180E. */
+	/* (the libraries disagree on characters such as U+180E) */
 	{'s', "[\\t-\\r\\x{85}\\p{Z}]", "\\t-\\r\\x{85}\\p{Z}"},
 	{'S', "[^\\t-\\r\\x{85}\\p{Z}]", NULL},
 	{'w', "[" WORD_ALONE "]", WORD},
@@ -64,7 +64,7 @@ static bool is_derived(const char *name)
 	return false;
 }
 
-/* \p{...}, at its p: PCRE2 takes the name of a script for its extensions, unless it is told. */
+/* Rewrites \p{...}, at its p. Without sc:, PCRE2 takes a script's name for its extensions. */
 static int put_property(struct rewriting *w, struct err *e)
 {
 	const char *end = w->p[1] == '{' ? strchr(w->p, '}') : NULL;
@@ -83,7 +83,7 @@ static int put_property(struct rewriting *w, struct err *e)
 	return 0;
 }
 
-/* w->p is behind the backslash. */
+/* Rewrites the escape sequence at w->p, after its backslash. */
 static int put_escape(struct rewriting *w, bool in_class, struct err *e)
 {
 	char c = *w->p;
@@ -99,11 +99,11 @@ static int put_escape(struct rewriting *w, bool in_class, struct err *e)
 		w->p++;
 		return 0;
 	}
-	char said[] = {'\\', c, '\0'};
+	char sequence[] = {'\\', c, '\0'};
 	bool letter = isalpha((unsigned char)c);
 	if (!c || isdigit((unsigned char)c) || (letter && !strchr("nrtfxzbBAGZ", c)) ||
 		(in_class && letter && !strchr("nrtfx", c)))
-		return unsupported(w, said, e);
+		return unsupported(w, sequence, e);
 	if (c != '\n' && c != '\r')
 		str_putc(w->out, '\\');
 	put_letter(w->out, c);
@@ -113,7 +113,7 @@ static int put_escape(struct rewriting *w, bool in_class, struct err *e)
 
 /* ---- classes ----------------------------------------------------------------------- */
 
-/* [:alpha:] within a class, at its bracket. */
+/* Rewrites [:alpha:] and the like within a class, at its bracket. */
 static int put_named(struct rewriting *w, struct err *e)
 {
 	static const struct {
@@ -134,11 +134,11 @@ static int put_named(struct rewriting *w, struct err *e)
 	return unsupported(w, "this [: in a class", e);
 }
 
-/* [...], at its bracket. A class within a class adds its characters. */
+/* Rewrites [...], at its bracket. A class within a class adds its characters. */
 static int put_class(struct rewriting *w, struct err *e)
 {
 	int depth = 1;
-	bool edge = false; /* behind a class within this one: a - is no range */
+	bool edge = false; /* after an inner class, where a - is literal */
 	str_putc(w->out, *w->p++);
 	if (*w->p == '^')
 		str_putc(w->out, *w->p++);
@@ -182,11 +182,11 @@ static int put_class(struct rewriting *w, struct err *e)
 
 /* ---- groups and repetition --------------------------------------------------------- */
 
-/* (, perhaps with ? and what it says. */
+/* Copies (, and if ? follows, what it specifies. */
 static int open_group(struct rewriting *w, struct err *e)
 {
 	if (w->n_groups == MAX_GROUPS)
-		return unsupported(w, "so many groups in groups", e);
+		return unsupported(w, "this depth of groups", e);
 	w->group[w->n_groups++] = w->out->len;
 	str_putc(w->out, *w->p++);
 	if (*w->p != '?')
@@ -203,7 +203,7 @@ static int open_group(struct rewriting *w, struct err *e)
 	return 0;
 }
 
-static void insert(struct str *out, size_t at, const char *text)
+static void insert_text(struct str *out, size_t at, const char *text)
 {
 	scoped_str rest = {0};
 	str_puts(&rest, out->s + at);
@@ -212,7 +212,7 @@ static void insert(struct str *out, size_t at, const char *text)
 	str_puts(out, rest.s);
 }
 
-/* {n,m}, at its brace. Behind it, + repeats it again, which PCRE2 takes for possessive. */
+/* Rewrites {n,m}, at its brace. A + after it repeats it; PCRE2 would make it possessive. */
 static int put_interval(struct rewriting *w, struct err *e)
 {
 	const char *p = w->p + 1;
@@ -220,13 +220,13 @@ static int put_interval(struct rewriting *w, struct err *e)
 	size_t high = comma ? strspn(p + low + 1, "0123456789") : 0;
 	const char *end = p + low + comma + high;
 	if (*end != '}' || low + high == 0)
-		return unsupported(w, "{ that is no interval", e);
+		return unsupported(w, "{ that is not an interval", e);
 	str_puts(w->out, low ? "{" : "{0");
 	str_add(w->out, p, (size_t)(end + 1 - p));
 	w->p = end + 1;
 	if (*w->p != '+' && (*w->p != '?' || comma))
 		return 0;
-	insert(w->out, w->atom, "(?:");
+	insert_text(w->out, w->atom, "(?:");
 	str_putc(w->out, ')');
 	return 0;
 }
@@ -249,7 +249,7 @@ static int put_next(struct rewriting *w, struct err *e)
 	w->p++;
 	if (c == ')' && w->n_groups)
 		w->atom = w->group[--w->n_groups];
-	if (c == '$') { /* at the end of each line */
+	if (c == '$') { /* matches at the end of each line */
 		str_puts(w->out, "(?![^\\n])");
 		return 0;
 	}

@@ -1,4 +1,4 @@
-/* Rank files of tiktoken: lines of a token's bytes in base64, a space and its rank. */
+/* Reads rank files of tiktoken: each line has a token's bytes in base64, a space and its rank. */
 #include "token/vocab_internal.h"
 
 static int base64_value(char c)
@@ -23,7 +23,7 @@ int base64_decode(const char *text, size_t n, struct str *out)
 				return -1;
 			bits = bits << 6 | (uint32_t)digit;
 		}
-		if (bits & ((1u << 8 * pad) - 1)) /* not the only form of these bytes */
+		if (bits & ((1u << 8 * pad) - 1)) /* not the canonical form */
 			return -1;
 		for (int k = 0; k < 3 - pad; k++)
 			str_putc(out, (char)(bits >> (16 - 8 * k)));
@@ -39,12 +39,12 @@ static int read_line(struct vocab_builder *b, struct str *bytes, const char *lin
 	char number[16];
 	int64_t rank;
 	if (!space || n - n_text - 1 >= sizeof(number))
-		return err_set(e, EX_DATAERR, "is not a token in base64 and its rank");
+		return err_set(e, EX_DATAERR, "not a token in base64 and its rank");
 	memcpy(number, space + 1, n - n_text - 1);
 	number[n - n_text - 1] = '\0';
 	str_clear(bytes);
 	if (base64_decode(line, n_text, bytes))
-		return err_set(e, EX_DATAERR, "is not base64");
+		return err_set(e, EX_DATAERR, "not base64");
 	if (parse_int(number, &rank) || rank < 0 || rank >= MAX_VOCAB_IDS)
 		return err_set(e, EX_DATAERR, "'%s' is not a rank", number);
 	if (rank != b->n)
@@ -70,12 +70,12 @@ static int read_lines(struct vocab_builder *b, const struct str *text, struct er
 	return rc;
 }
 
-/* The special tokens of a model, and ids that it reserves. */
+/* Adds the special tokens of a model, and ids that it reserves. */
 static int add_special(struct vocab_builder *b, const struct bpe_model *m,
 	struct bpe_rules *r, struct err *e)
 {
 	if (m->n_ranked && m->n_ranked != r->n_ranked)
-		return err_set(e, EX_DATAERR, "has %lld tokens, those of %s are %lld",
+		return err_set(e, EX_DATAERR, "has %lld tokens, but %s has %lld",
 			(long long)r->n_ranked, m->name, (long long)m->n_ranked);
 	builder_add_model(b, m, NULL);
 	for (int i = 0; m->special[i].text; i++)

@@ -1,4 +1,4 @@
-/* Splitting text into words: the table of patterns, and the choice of how each is done. */
+/* Splitting of text into words: the table of patterns, and the choice of an implementation. */
 #include "token/split_internal.h"
 
 #include <ctype.h>
@@ -54,7 +54,7 @@ static const struct split_rule rules[] = {
 	{LETTERS_CASED, SUFFIX_JOINED, 3, "\r\n/", true, false},
 	{LETTERS_CASED, SUFFIX_NONE, 1, "\r\n/", true, false},
 };
-_Static_assert(ARRAY_LEN(rules) + 1 == ARRAY_LEN(split_patterns), "a rule a pattern");
+_Static_assert(ARRAY_LEN(rules) + 1 == ARRAY_LEN(split_patterns), "one rule per pattern");
 
 const struct split_pattern *split_find(const char *what)
 {
@@ -69,14 +69,14 @@ const struct split_pattern *split_find(const char *what)
 }
 
 struct splitter {
-	const struct split_rule *rule; /* or: */
-	struct split_regex *regex;
+	const struct split_rule *rule; /* of a named pattern; else NULL */
+	struct split_regex *regex;     /* of a regular expression; else NULL */
 };
 
 struct splitter *splitter_open(const char *pattern, struct err *e)
 {
 	if (strchr(pattern, '\n')) {
-		err_set(e, EX_DATAERR, "the pattern has a line break, write it as \\n");
+		err_set(e, EX_DATAERR, "the pattern has a line break; write it as \\n");
 		return NULL;
 	}
 	struct splitter *s = xcalloc(1, sizeof(*s));
@@ -112,7 +112,7 @@ int split_words(struct splitter *s, const char *text, int64_t n, bool final,
 		at = k ? ends[k - 1] : 0;
 		if (k == max || at == n)
 			break;
-		if (k && k + SPLIT_BLOCK > max) /* the next call goes on quickly */
+		if (k && k + SPLIT_BLOCK > max) /* the next call can use split_ascii() */
 			break;
 		at = split_word(s->rule, &t, at);
 		if (t.at_end && !final)

@@ -1,10 +1,10 @@
 /*
- * The words of ASCII text, those of 64 bytes at a time. Each class of characters is a number with a bit for
- * each byte; the places at which words begin follow from the classes of a byte and its neighbours, by
- * operations on these numbers. A block begins where a word begins, so nothing is carried from one to the
- * next. What the block does not decide (other characters, runs of white space with a line break inside) is
- * left to split_word(), with which alone encoding takes 1.5 to 3.7 times as long. (With AVX-512 it is no quicker, and
- * without vectors as slow as that function, so that other processors have it alone.)
+ * Splitting of ASCII text, 64 bytes at a time. Each class of characters is a bit mask with one bit
+ * per byte. Bit operations on the masks find where words begin, from the classes of each byte and
+ * its neighbors. A block begins where a word begins, so there is no carry between blocks. What a
+ * block cannot decide (other characters, runs of white space with a line break inside) is left to
+ * split_word(); with split_word() alone, encoding takes 1.5 to 3.7 times as long. (AVX-512 is not
+ * faster. Without vectors this is as slow as split_word(), which other processors use alone.)
  */
 #include "token/split_internal.h"
 
@@ -13,12 +13,12 @@
 
 enum { BLOCK = SPLIT_BLOCK };
 
-/* Bit i: text byte i is of this class. */
+/* Bit i: text byte i belongs to this class. */
 struct masks {
 	uint64_t letter, upper, number, white, space, newline, quote, slash, wide;
 };
 
-/* Bytes of x from `first` on, n of them in order. */
+/* Selects the bytes of x with values [first, first + n). */
 static inline __m128i in_range(__m128i x, int first, int n)
 {
 	__m128i from_0 = _mm_sub_epi8(x, _mm_set1_epi8((char)first));
@@ -55,7 +55,7 @@ static inline void classify(const char *text, struct masks *m)
 	}
 }
 
-/* The places below i. */
+/* Returns a mask of the places below i. */
 static inline uint64_t below(int i)
 {
 	return i >= 64 ? ~UINT64_C(0) : (UINT64_C(1) << i) - 1;
@@ -66,7 +66,7 @@ static inline int first_of(uint64_t bits)
 	return bits ? __builtin_ctzll(bits) : 64;
 }
 
-/* The places of runs of `of` that begin at `begins`, which are first places of runs. */
+/* Selects the runs of bits in `of` whose first bits are in `begins`. */
 static inline uint64_t runs_from(uint64_t begins, uint64_t of)
 {
 	return (of ^ (of + begins)) & of;
@@ -74,18 +74,17 @@ static inline uint64_t runs_from(uint64_t begins, uint64_t of)
 
 /* ---- 's and the like ------------------------------------------------------------- */
 
-/* The length of a suffix, 0 if there is none; p[0] is the quote. */
+/* Returns the length of the suffix at the quote p[0]; 0: none. */
 static inline int suffix_length(const char *p, bool folded)
 {
-	char fold = folded ? 0x20 : 0; /* (letters only: the caller has looked) */
+	char fold = folded ? 0x20 : 0; /* (the caller ensures that p[1] is a letter) */
 	char c = p[1] | fold, d = p[2] | fold;
 	if (c == 's' || c == 't' || c == 'm' || c == 'd')
 		return 2;
 	return (c == 'l' && d == 'l') || ((c == 'v' || c == 'r') && d == 'e') ? 3 : 0;
 }
 
-/* Ends words behind suffixes at `quotes`, which letters follow. Places from *known on are not known
- * to be the beginning of a word or not. */
+/* Ends words after suffixes at `quotes`, which letters follow. Below *known, bits are right. */
 static inline uint64_t cut_suffixes(const char *text, uint64_t begins, uint64_t quotes,
 	const struct split_rule *r, int *known)
 {
@@ -112,7 +111,7 @@ static inline uint64_t cut_suffixes(const char *text, uint64_t begins, uint64_t 
 
 /* ---- where words begin ----------------------------------------------------------- */
 
-/* Words of the pattern gpt2. Sets the place below which the result is known. */
+/* Returns where words of the pattern gpt2 begin. The result is right below *known. */
 static inline uint64_t begins_gpt2(
 	const struct split_rule *r, const char *text, const struct masks *m, int *known)
 {
@@ -120,14 +119,14 @@ static inline uint64_t begins_gpt2(
 	uint64_t same = (m->letter & m->letter << 1) | (m->number & m->number << 1) |
 			(other & other << 1);
 	uint64_t words = ~m->white & ~same & ~(m->space << 1);
-	/* white space: the first, and the last, which belongs to the next word if it is a space */
+	/* white space: the first byte, and the last, which joins the next word if it is a space */
 	uint64_t white = m->white & (~(m->white << 1) | ~(m->white >> 1));
-	*known = first_of(m->wide) - 1; /* (the last could be followed by white space) */
+	*known = first_of(m->wide) - 1; /* (white space could follow the last byte) */
 	uint64_t quotes = m->quote & (words | 1) & m->letter >> 1;
 	return cut_suffixes(text, words | white, quotes, r, known);
 }
 
-/* The places where a new group of digits begins in a long number. */
+/* Returns where new groups of digits begin in long numbers. */
 static inline uint64_t digit_groups(uint64_t begins, uint64_t number, int digits)
 {
 	uint64_t all = 0;
@@ -141,29 +140,29 @@ static inline uint64_t digit_groups(uint64_t begins, uint64_t number, int digits
 	return all;
 }
 
-/* Words of the other patterns. */
+/* Returns where words of the other patterns begin. The result is right below *known. */
 static inline uint64_t begins_any(
 	const struct split_rule *r, const char *text, const struct masks *m, int *known)
 {
 	uint64_t other = ~(m->letter | m->number | m->white);
 	uint64_t marks = other & ~(other << 1) & ~(m->space << 1);
-	/* line breaks behind other characters belong to them */
-	uint64_t behind = runs_from(other << 1 & m->newline, m->newline);
-	uint64_t white = m->white & ~behind, blank = white & ~m->newline;
+	/* line breaks after other characters belong to them */
+	uint64_t trailing = runs_from(other << 1 & m->newline, m->newline);
+	uint64_t white = m->white & ~trailing, blank = white & ~m->newline;
 	*known = first_of(m->wide) - 1;
-	/* left out: white space before a line break, or of unknown length */
+	/* not decided: white space before a line break, or of unknown length */
 	uint64_t open = blank & (m->newline >> 1 | UINT64_C(1) << 63);
 	if (m->wide)
 		open |= blank & m->wide >> 1;
 	if (open) {
-		/* (the white space that ends there begins behind the last that is not white) */
+		/* (it begins after the last byte before it that is not white space) */
 		int at = first_of(open);
 		uint64_t before = ~white & below(at);
 		int run = before ? 64 - __builtin_clzll(before) : 0;
 		*known = run + 1 < *known ? run + 1 : *known;
 	}
-	if (r->behind[2] == '/') {
-		int slash = first_of(behind << 1 & m->slash);
+	if (r->trailing[2] == '/') {
+		int slash = first_of(trailing << 1 & m->slash);
 		*known = slash < *known ? slash : *known;
 	}
 	uint64_t letters = m->letter & ~(m->letter << 1) & ~(blank << 1) & ~(marks << 1);

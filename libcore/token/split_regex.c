@@ -1,12 +1,12 @@
 /*
- * Patterns without a name: regular expressions, by PCRE2. A match that has looked at the end of the
- * text is not certain while more text may follow (a partial match of PCRE2). What is before the text
- * is not known, so a pattern cannot look behind.
+ * Unnamed patterns: regular expressions, by PCRE2. A match that has examined the end of the text is
+ * uncertain while more text may follow (a partial match of PCRE2). Lookbehind is rejected.
  *
- * A pattern or text that is not trusted must end. PCRE2's limit of a match counts anew at each byte where one may begin,
- * and not the bytes that a step looks at. So a match is first searched for in a short piece of the text, with a low
- * limit. Where that is not enough, one is tried at a single place by an expression whose steps are callouts, which are
- * counted: for all words, and by the bytes of words that were found. What the searches take is estimated by such tries.
+ * An untrusted pattern must terminate on any text. PCRE2's match limit restarts at each byte where
+ * a match may begin, and ignores how many bytes a step examines. So a match is first searched for
+ * in a short piece of the text, with a low limit. If the limit is exceeded, a match is tried at a
+ * single place with automatic callouts, which count the steps. The limit on counted steps grows
+ * with the bytes of words found. The steps of the searches are estimated by such tries.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/split_internal.h"
@@ -15,19 +15,21 @@
 #include <pcre2.h>
 
 enum { HEAP_LIMIT_KIB = 1 << 16, JIT_STACK = 1 << 20, MAX_PATTERN = 1 << 13 };
-/* Of a search: bytes of a piece, and steps at each byte; words for each that is tried again to estimate steps. */
+/* Searches: bytes of a piece, maximum steps at each byte, words per try that estimates steps. */
 enum { PIECE = 512, STEPS = 64, WORDS_PER_TRY = 64 };
-/* Counted steps: of all words, for each byte of words that were found, for each of the one that is tried. */
+/* Allowed steps: constant, per byte of words found, and per byte of the text that is tried. */
 enum { ALL_STEPS = 20000000, STEPS_PER_BYTE = 300, STEPS_PER_OPEN_BYTE = 16 };
-enum { BYTES_PER_STEP = 16 }; /* that are passed at once */
+enum {
+	BYTES_PER_STEP = 16
+}; /* a callout that passes so many bytes counts as one more step */
 
 struct split_regex {
-	pcre2_code *search, *counted; /* `counted`: at one place */
+	pcre2_code *search, *counted; /* `counted`: anchored, with callouts */
 	pcre2_match_data *match;
 	pcre2_match_context *limits;
 	pcre2_jit_stack *stack;
-	int64_t steps, allowed, n_bytes; /* of words that were found */
-	size_t at;			 /* of the last callout */
+	int64_t steps, allowed, n_bytes; /* n_bytes: of words found */
+	size_t at;			 /* position at the last callout */
 	int64_t n_words, n_tries;
 	char *regex; /* in messages */
 };
@@ -49,12 +51,12 @@ static pcre2_code *compile(const char *regex, uint32_t options, struct err *e)
 	return NULL;
 }
 
-/* ^, \A, \G, \K, \b and lookbehind depend on what is before the match. */
-static int check_behind(const pcre2_code *code, const char *regex, struct err *e)
+/* Rejects ^, \A, \G, \K, \b and lookbehind, which depend on the text before the match. */
+static int check_lookbehind(const pcre2_code *code, const char *regex, struct err *e)
 {
-	uint32_t behind = 0;
+	uint32_t lookbehind = 0;
 	bool class = false, anchor = false;
-	pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &behind);
+	pcre2_pattern_info(code, PCRE2_INFO_MAXLOOKBEHIND, &lookbehind);
 	for (const char *p = regex; *p; p++) {
 		if (*p == '\\' && p[1]) {
 			p++;
@@ -68,7 +70,7 @@ static int check_behind(const pcre2_code *code, const char *regex, struct err *e
 		else
 			anchor |= *p == '^';
 	}
-	if (behind || anchor)
+	if (lookbehind || anchor)
 		return err_set(e, EX_DATAERR,
 			"the pattern '%.200s' looks at the text before a word, which is not "
 			"supported",
@@ -102,10 +104,10 @@ struct split_regex *split_regex_open(const char *regex, struct err *e)
 	x->counted = x->search ? compile(ours.s, PCRE2_ANCHORED | PCRE2_AUTO_CALLOUT, e)
 			       : NULL;
 	pcre2_code *same = x->search ? NULL : compile(regex, 0, &at);
-	if (at.code) /* (says the place in what was given) */
+	if (at.code) /* (its place refers to the original pattern) */
 		*e = at;
 	pcre2_code_free(same);
-	if (!x->search || check_behind(x->search, regex, e)) {
+	if (!x->search || check_lookbehind(x->search, regex, e)) {
 		split_regex_close(x);
 		return NULL;
 	}
@@ -133,7 +135,7 @@ void split_regex_close(struct split_regex *x)
 	free(x);
 }
 
-/* Text up to a character of which only the beginning is there. */
+/* Returns the length of the text without an incomplete last character. */
 static int64_t whole_characters(const char *text, int64_t n)
 {
 	uint32_t code;
@@ -143,17 +145,17 @@ static int64_t whole_characters(const char *text, int64_t n)
 	return n;
 }
 
-/* A text, and whether it ends there. */
 struct subject {
 	const char *p;
 	int64_t n;
-	bool final;
+	bool final; /* no text follows */
 };
 
-/* Runs the pattern on the next *size bytes, or less, from `from` on. Sets *size to how many, and the match, *begin and
- * *end; of a partial one its begin. */
-static int run(struct split_regex *x, const pcre2_code *code, const struct subject *t,
-	int64_t from, int64_t *size, uint32_t options, int64_t *begin, int64_t *end)
+/* Runs the pattern on up to *size bytes from `from` on. Sets *size to the number of bytes, and
+ * *begin and *end to the match; of a partial match only *begin. */
+static int run_pattern(struct split_regex *x, const pcre2_code *code,
+	const struct subject *t, int64_t from, int64_t *size, uint32_t options,
+	int64_t *begin, int64_t *end)
 {
 	bool all = *size >= t->n - from;
 	*size = all ? t->n - from : whole_characters(t->p + from, *size);
@@ -171,12 +173,12 @@ static int too_hard(const struct split_regex *x, struct err *e)
 {
 	err_set(e, EX_DATAERR,
 		"the pattern '%.60s' takes too many steps on this text: it tries the same characters "
-		"again and again, as (a|aa)+ and \\p{L}+\\p{L}+\\d do",
+		"repeatedly, as (a|aa)+ and \\p{L}+\\p{L}+\\d do",
 		x->regex);
 	return PCRE2_ERROR_CALLOUT;
 }
 
-/* Tries a match that begins at `from`, and counts its steps. Returns what PCRE2 does; PCRE2_ERROR_CALLOUT: *e is set. */
+/* Tries a match at `from`, and counts its steps. Sets *e if it returns PCRE2_ERROR_CALLOUT. */
 static int match_counted(struct split_regex *x, const struct subject *t, int64_t from,
 	int64_t *end, struct err *e)
 {
@@ -187,7 +189,7 @@ static int match_counted(struct split_regex *x, const struct subject *t, int64_t
 		x->allowed = ALL_STEPS + x->n_bytes * STEPS_PER_BYTE +
 			     min64(size, t->n - from) * STEPS_PER_OPEN_BYTE;
 		pcre2_set_match_limit(x->limits, UINT32_MAX);
-		int rc = run(x, x->counted, t, from, &size, options, &begin, end);
+		int rc = run_pattern(x, x->counted, t, from, &size, options, &begin, end);
 		x->steps += 1 + size / BYTES_PER_STEP;
 		if (rc == PCRE2_ERROR_CALLOUT)
 			return too_hard(x, e);
@@ -200,7 +202,8 @@ static int match_counted(struct split_regex *x, const struct subject *t, int64_t
 	}
 }
 
-/* Estimates the steps of a search that has passed bytes [from, from + n), or was at one place as n others before. */
+/* Estimates the steps of a search that has `passed` bytes [from, from + n), or else of the last n
+ * searches, which each matched where they began. */
 static int estimate(struct split_regex *x, const struct subject *t, int64_t from,
 	int64_t n, bool passed, struct err *e)
 {
@@ -215,14 +218,14 @@ static int estimate(struct split_regex *x, const struct subject *t, int64_t from
 	return 0;
 }
 
-/* The next match from `from` on, by pieces: where none begins in one, it is passed. */
+/* Finds the next match from `from` on, by pieces. Sets *e if it returns PCRE2_ERROR_CALLOUT. */
 static int find_match(struct split_regex *x, const struct subject *t, int64_t from,
 	int64_t *begin, int64_t *end, struct err *e)
 {
 	while (from < t->n) {
 		int64_t size = PIECE;
 		pcre2_set_match_limit(x->limits, STEPS);
-		int rc = run(x, x->search, t, from, &size, 0, begin, end);
+		int rc = run_pattern(x, x->search, t, from, &size, 0, begin, end);
 		int64_t passed = rc == PCRE2_ERROR_NOMATCH ? size : *begin - from;
 		if (passed ? estimate(x, t, from, passed, true, e)
 			   : !(++x->n_words % WORDS_PER_TRY) &&
@@ -264,7 +267,7 @@ int split_regex_words(struct split_regex *x, const char *text, int64_t n, bool f
 			return err_set(e, EX_DATAERR,
 				"the pattern '%.60s' fails on this text: %s", x->regex,
 				(const char *)why);
-		} else if (end <= begin) { /* an empty match is none */
+		} else if (end <= begin) { /* an empty match is ignored */
 			from = begin + 1;
 			while (from < t.n && ((uint8_t)text[from] & 0xc0) == 0x80)
 				from++;

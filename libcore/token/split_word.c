@@ -1,9 +1,9 @@
-/* The patterns with a name, a word at a time. */
+/* Named patterns, one word at a time. */
 #include "token/split_internal.h"
 
-enum { CLASS_END = N_CHAR_CLASSES }; /* behind the text */
+enum { CLASS_END = N_CHAR_CLASSES }; /* past the end of the text */
 
-/* The class of the character at text byte i, and its length. */
+/* Returns the class of the character at text byte i, and sets *len to its length. */
 static int class_at(struct split_text *t, int64_t i, int *len)
 {
 	uint32_t code;
@@ -49,7 +49,7 @@ static bool is_newline(const struct split_text *t, int64_t i)
 
 /* ---- 's, 't, 'm, 'd, 'll, 've, 're ----------------------------------------------- */
 
-/* A letter of a suffix in small; the long s (U+017F) is an s without regard to case. */
+/* Returns a letter of a suffix; if `folded`, in lower case, where U+017F (long s) is an s. */
 static int small(struct split_text *t, int64_t i, bool folded, int *len)
 {
 	*len = 1;
@@ -66,7 +66,7 @@ static int small(struct split_text *t, int64_t i, bool folded, int *len)
 	return folded && c >= 'A' && c <= 'Z' ? c + 'a' - 'A' : c;
 }
 
-/* The end of a suffix at i; i if there is none. */
+/* Returns the end of the suffix at i; i: none. */
 static int64_t suffix_end(struct split_text *t, int64_t i, bool folded)
 {
 	static const char first[] = "stmdlvr";
@@ -87,8 +87,8 @@ static int64_t suffix_end(struct split_text *t, int64_t i, bool folded)
 
 /* ---- letters --------------------------------------------------------------------- */
 
-/* `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at i, and its end; -1: no match. The
- * first part gives back characters, if the second finds none behind it. */
+/* Matches `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` at i. Returns its end; -1:
+ * no match. The first part backtracks if the second matches nothing after it. */
 static int64_t small_end(struct split_text *t, int64_t i)
 {
 	int64_t both = -1; /* the end of the last character that is in both sets */
@@ -100,27 +100,26 @@ static int64_t small_end(struct split_text *t, int64_t i)
 	return end > i ? end : both;
 }
 
-/* `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+`: what follows it is no small letter, or small_end() would have
- * matched. */
+/* Matches `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+`. (After small_end(), no small letter follows.) */
 static int64_t large_end(struct split_text *t, int64_t i)
 {
 	int64_t end = run_end(t, i, UPPERS);
 	return end > i ? end : -1;
 }
 
-static int64_t cased_end(struct split_text *t, int64_t at, int64_t behind_prefix)
+static int64_t cased_end(struct split_text *t, int64_t at, int64_t after_prefix)
 {
 	int64_t end = -1;
-	if (behind_prefix > at)
-		end = small_end(t, behind_prefix);
+	if (after_prefix > at)
+		end = small_end(t, after_prefix);
 	if (end < 0)
 		end = small_end(t, at);
-	if (end < 0 && behind_prefix > at)
-		end = large_end(t, behind_prefix);
+	if (end < 0 && after_prefix > at)
+		end = large_end(t, after_prefix);
 	return end < 0 ? large_end(t, at) : end;
 }
 
-/* A word of letters, with one character before them that is no letter; -1: no match. */
+/* Returns the end of a word of letters, perhaps after one other character; -1: no match. */
 static int64_t letters_end(
 	const struct split_rule *r, struct split_text *t, int64_t at, int class, int len)
 {
@@ -137,7 +136,7 @@ static int64_t letters_end(
 
 /* ---- white space ----------------------------------------------------------------- */
 
-/* `\s*[\r\n]+` where the rule has it, `\s+(?!\S)`, `\s+` */
+/* Matches `\s*[\r\n]+` if the rule has it, `\s+(?!\S)`, or `\s+`. */
 static int64_t space_end(const struct split_rule *r, struct split_text *t, int64_t at)
 {
 	int64_t i = at, last = at, newline = -1;
@@ -151,7 +150,7 @@ static int64_t space_end(const struct split_rule *r, struct split_text *t, int64
 		return i;
 	if (r->newlines && newline >= 0)
 		return newline;
-	return last > at ? last : i; /* the last one may begin the next word */
+	return last > at ? last : i; /* the last character may begin the next word */
 }
 
 /* ---- words ----------------------------------------------------------------------- */
@@ -169,7 +168,7 @@ static int64_t digits_end(const struct split_rule *r, struct split_text *t, int6
 static int64_t others_end(const struct split_rule *r, struct split_text *t, int64_t i)
 {
 	i = run_end(t, i, OTHERS);
-	while (*r->behind && i < t->n && t->p[i] && strchr(r->behind, t->p[i]))
+	while (*r->trailing && i < t->n && t->p[i] && strchr(r->trailing, t->p[i]))
 		i++;
 	t->at_end |= i == t->n;
 	return i;

@@ -1,14 +1,14 @@
-/* tekken.json of Mistral: special tokens with the first ids, and behind them tokens that merge in their order, as those
- * of tiktoken. The file has more of these than the model: the first of them are its vocabulary. */
+/* tekken.json of Mistral: special tokens, then tokens that merge in the order of their ids, as in
+ * tiktoken. The file has more of the latter than the model, which uses only the first ones. */
 #include "token/vocab_internal.h"
 
-/* Where the file does not say the special tokens (up to version 7). */
-static const char *const usual[] = {"<unk>", "<s>", "</s>", "[INST]", "[/INST]",
+/* The special tokens of files that do not list them (up to version 7). */
+static const char *const usual_special[] = {"<unk>", "<s>", "</s>", "[INST]", "[/INST]",
 	"[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]",
 	"[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]",
 	"[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CONTENT]"};
 
-static int64_t number_of(const json_t *object, const char *key)
+static int64_t integer_field(const json_t *object, const char *key)
 {
 	const json_t *x = json_object_get(object, key);
 	return json_is_integer(x) ? json_integer_value(x) : -1;
@@ -17,10 +17,11 @@ static int64_t number_of(const json_t *object, const char *key)
 static int read_special(const json_t *list, int64_t n, struct vocab_builder *b,
 	struct bpe_rules *r, struct err *e)
 {
-	int64_t n_listed =
-		list ? (int64_t)json_array_size(list) : min64(n, ARRAY_LEN(usual));
+	int64_t n_listed = list ? (int64_t)json_array_size(list)
+				: min64(n, ARRAY_LEN(usual_special));
 	if (n_listed > n)
-		return err_set(e, EX_DATAERR, "has %lld special tokens of %lld",
+		return err_set(e, EX_DATAERR,
+			"lists %lld special tokens, the maximum is %lld",
 			(long long)n_listed, (long long)n);
 	for (int64_t i = 0; i < n; i++) {
 		char filler[32];
@@ -29,10 +30,10 @@ static int read_special(const json_t *list, int64_t n, struct vocab_builder *b,
 		snprintf(filler, sizeof(filler), "<SPECIAL_%lld>", (long long)i);
 		if (i < n_listed)
 			text = list ? json_string_value(json_object_get(x, "token_str"))
-				    : usual[i];
-		if (!text || !*text || (x && number_of(x, "rank") != i))
+				    : usual_special[i];
+		if (!text || !*text || (x && integer_field(x, "rank") != i))
 			return err_set(e, EX_DATAERR,
-				"special token %lld has no token_str, or another rank",
+				"special token %lld has no token_str or a wrong rank",
 				(long long)i);
 		builder_add(b, (uint32_t)i, text, strlen(text));
 		rules_add_token(r, (uint32_t)i, BPE_SPECIAL);
@@ -46,24 +47,24 @@ int read_tekken(
 	const json_t *config = json_object_get(j, "config"),
 		     *list = json_object_get(j, "vocab");
 	const char *pattern = json_string_value(json_object_get(config, "pattern"));
-	int64_t n = number_of(config, "default_vocab_size"),
-		n_special = number_of(config, "default_num_special_tokens");
+	int64_t n = integer_field(config, "default_vocab_size"),
+		n_special = integer_field(config, "default_num_special_tokens");
 	scoped_str bytes = {0};
 	if (!pattern || n_special < 0 || n <= n_special || n > MAX_VOCAB_IDS ||
 		(size_t)(n - n_special) > json_array_size(list))
 		return err_set(e, EX_DATAERR,
-			"is no tekken.json: the config has no pattern, default_vocab_size "
-			"and default_num_special_tokens, or the vocab is shorter");
+			"not a tekken.json: the config has no pattern, default_vocab_size "
+			"and default_num_special_tokens, or the vocab is too short");
 	int rc = read_special(json_object_get(j, "special_tokens"), n_special, b, r, e);
 	for (int64_t i = 0; i < n - n_special && !rc; i++) {
 		const json_t *x = json_array_get(list, (size_t)i);
 		const char *text = json_string_value(json_object_get(x, "token_bytes"));
 		str_clear(&bytes);
-		if (!text || number_of(x, "rank") != i ||
+		if (!text || integer_field(x, "rank") != i ||
 			base64_decode(text, strlen(text), &bytes))
 			rc = err_set(e, EX_DATAERR,
-				"token %lld of vocab has no token_bytes in base64, or "
-				"another rank",
+				"token %lld of vocab has no token_bytes in base64 or a "
+				"wrong rank",
 				(long long)i);
 		else
 			builder_add(b, (uint32_t)(n_special + i), bytes.s, bytes.len);

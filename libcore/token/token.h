@@ -1,9 +1,9 @@
 /*
  * token: byte-pair encoding: vocabulary files, the patterns that split text into words, and the
- * encoder. tokenizer.h: tokenizers of all kinds, in files and on their way to other ranks.
+ * encoder. tokenizer.h: tokenizers of all kinds, stored in files and sent to other ranks.
  *
  * Files are not trusted. Functions that return int return 0, or -1 with *e set. No call is
- * collective. What is const may be used by many threads at once.
+ * collective. Threads may share const objects.
  */
 #pragma once
 
@@ -24,14 +24,15 @@ enum char_class {
 	N_CHAR_CLASSES
 };
 
-/* The class of each code point, [0x110000]. */
+/* Returns the class of each code point, [0x110000]. */
 const uint8_t *char_classes(void);
 
 /* ---- normalize.c: equal texts in one form ------------------------------------------ */
 
 /*
- * The forms of UAX #15, with the characters of Unicode 9.0, which Hugging Face's tokenizers knows: later ones, and bytes
- * that are not UTF-8, stay as they are. So the result does not depend on the version of utf8proc.
+ * The normalization forms of UAX #15, with the characters of Unicode 9.0, as in Hugging Face's
+ * tokenizers. Later characters, and bytes that are not UTF-8, stay unchanged. So the result does
+ * not depend on the version of utf8proc.
  */
 enum normal_form {
 	NORMAL_NONE,
@@ -41,8 +42,8 @@ enum normal_form {
 	NORMAL_NFKD,
 	N_NORMAL_FORMS
 };
-extern const char *const normal_forms[]; /* their names; closed by NULL */
-/* A text becomes so many times longer, in bytes, at most. */
+extern const char *const normal_forms[]; /* their names; terminated by NULL */
+/* Returns the maximum factor by which a text grows, in bytes. */
 int64_t normal_growth(enum normal_form form);
 
 /* Bytes [begin, end) of a text became bytes [to, to_end). */
@@ -59,41 +60,39 @@ struct text_changes {
 
 /*
  * A pattern is the name of one of split_patterns[], or a regular expression of PCRE2 (in UTF mode).
- * A word is a match of the pattern, or the text between two matches, so that the words are always
- * the whole text. A byte that is not UTF-8 is a character that is neither letter, number nor space
- * for the patterns with a name, and belongs to no match of a regular expression.
+ * A word is a match of the pattern, or the text between two matches, so that the words always cover
+ * the whole text. For named patterns, a byte that is not UTF-8 is a character that is neither
+ * letter, number nor space. No match of a regular expression contains such a byte.
  */
 struct split_pattern {
 	const char *name;
-	const char
-		*regex; /* what it does, in the words of tiktoken and of tokenizer.json */
-	/* Other regular expressions that mean the same; NULL-terminated. */
+	const char *regex; /* as tiktoken and tokenizer.json write it */
+	/* Other regular expressions that mean the same; terminated by NULL. */
 	const char *same[4];
 };
 extern const struct split_pattern split_patterns[]; /* ends with a NULL name */
-/* The row of a name, or of a regular expression that means the same; NULL: none. */
+/* Finds a pattern by its name, or by a regular expression that means the same; NULL: none. */
 const struct split_pattern *split_find(const char *name_or_regex);
 
 /* One thread uses a splitter at a time. */
 struct splitter;
-struct splitter *splitter_open(const char *pattern, struct err *e); /* NULL: an error */
+struct splitter *splitter_open(const char *pattern, struct err *e); /* NULL on error */
 void splitter_close(struct splitter *s);
 /*
- * Finds words from the beginning of text[0..n) on, n < 2^31: sets at most `max` of ends[], the
- * offsets behind each word, and returns their number. Unless `final`, more text follows, and words
- * that it could change are left out: 0 means that none is certain without more text. Returns -1 on an
- * error (a limit of PCRE2).
+ * Finds the first words of text[0..n), n < 2^31. Sets at most `max` elements of ends[], the offsets
+ * of the words' ends, and returns their number. Unless `final`, more text follows, and words that
+ * it could change are omitted; 0: more text is needed. Returns -1 on an error (a limit of PCRE2).
  */
 int split_words(struct splitter *s, const char *text, int64_t n, bool final,
 	uint32_t *ends, int max, struct err *e);
 /*
- * Where text[0..n), the beginning of a longer text, may be cut: as late as possible between a letter of ASCII and
- * a space, or between the only line feed behind something visible and a letter, where no pattern with a name
- * has a word across. 0: nowhere.
+ * Returns the last place where text[0..n), the beginning of a longer text, may be cut: between an
+ * ASCII letter and a space, or between a single line feed after a visible character and a letter.
+ * No word of a named pattern crosses such a place. 0: nowhere.
  */
 int64_t split_cut(const char *text, int64_t n);
 
-/* ---- vocab.c: vocabularies; read_*.c: their files --------------------------------- */
+/* ---- vocab.c: vocabularies and their files ---------------------------------------- */
 
 /* The bytes of all tokens: token i is bytes [offset[i], offset[i + 1]). */
 struct vocab {
@@ -102,21 +101,21 @@ struct vocab {
 	int64_t *offset; /* [n + 1] */
 };
 
-/* What a vocabulary needs to encode; all allocated. */
+/* The rules to encode with a vocabulary; all pointers are owned. */
 struct bpe_rules {
-	/* How text is split into words: a name or a regular expression, or several lines of them, of
-	 * which each splits the words of the one before. */
+	/* Splits text into words: a name or a regular expression, or several of them, one per line.
+	 * Each splits the words of the previous one. */
 	char *pattern;
-	enum normal_form normalizer; /* of text between the tokens that are found in it */
+	enum normal_form normalizer; /* for the text between added tokens */
 	/*
-	 * Merges in order: pairs of tokens, of which the earlier is merged first. Without them
-	 * (n_merges = 0), the order is that of tiktoken: any two tokens merge whose bytes together
-	 * are one of the tokens [0, n_ranked), the lowest first.
+	 * Pairs of tokens in merge order: the earliest is merged first. Without them (n_merges =
+	 * 0), the order is tiktoken's: two tokens merge if their bytes together are one of the
+	 * tokens [0, n_ranked); the lowest such token is made first.
 	 */
 	uint32_t *merges; /* [n_merges][2] */
 	int64_t n_merges, n_ranked;
-	bool whole_words; /* a word that is a token is that token, whatever the merges */
-	/* Tokens beside the words, that no merge makes. */
+	bool whole_words; /* a word that is a token becomes that token, whatever the merges */
+	/* Tokens that are found as literal text, not made by merges. */
 	struct bpe_added *added; /* [n_added] */
 	int64_t n_added;
 	uint32_t end_of_text; /* its id; BPE_NONE */
@@ -126,15 +125,15 @@ struct bpe_rules {
 
 #define BPE_NONE UINT32_MAX
 
-/* Bytes of a token of a rank file: longer ones would make too many pairs. */
+/* Maximum bytes of a token of a rank file: longer tokens would make too many pairs. */
 enum { BPE_MAX_RANKED = 4096 };
 
 enum {
-	BPE_SPECIAL = 1, /* it is only found in text if that is asked for; else always */
-	BPE_NORMALIZED = 2, /* it is found in what the others leave of the text */
+	BPE_SPECIAL = 1, /* found in text only on request; without this flag, always */
+	BPE_NORMALIZED =
+		2, /* found in normalized text, after the tokens without this flag */
 	BPE_STRIPS =
-		4, /* (special) it takes white space beside it, or is no part of a word: it
-			     * cannot be found in text */
+		4, /* (special) has lstrip, rstrip or single_word: not supported in text */
 };
 
 struct bpe_added {
@@ -145,68 +144,67 @@ struct bpe_added {
 void vocab_free(struct vocab *v);
 void bpe_rules_free(struct bpe_rules *r);
 
-/* Known models: the pattern of each and the special tokens beside its rank file. */
+/* A known model: its pattern, and the special tokens that its rank file lacks. */
 struct bpe_model {
 	const char *name, *help, *pattern;
 	int64_t n_ranked; /* tokens in its files; 0: any */
 	struct {
 		const char *text;
 		uint32_t id;
-	} special[8];	    /* closed by NULL */
-	int64_t n_reserved; /* ids in all, of which some have no text; 0: as many as have */
-	enum normal_form normalizer; /* unless its file says one */
+	} special[8];	    /* terminated by NULL */
+	int64_t n_reserved; /* number of ids, including ids without text; 0: no such ids */
+	enum normal_form normalizer; /* unless its file specifies one */
 };
-/* (a name here is a row of the table) */
+/* (each name is a row of bpe_models[]) */
 #define BPE_MODELS(X) X(gpt2) X(cl100k) X(o200k) X(llama3) X(qwen2)
 extern const struct bpe_model bpe_models[]; /* ends with a NULL name */
 const struct bpe_model *bpe_model_find(const char *name);
 
 enum { N_BYTES = 256 };
-/* byte_level.c: the code of the character that GPT-2's files have for a byte: itself, or from N_BYTES on if it is not
- * printable in Latin-1. */
+/* byte_level.c: sets the code of the character that GPT-2's files have for each byte: the byte
+ * itself, or a code from N_BYTES on if the byte is not printable in Latin-1. */
 void byte_level_codes(uint32_t code[N_BYTES]);
 
 /*
- * Reads a vocabulary from a folder, or from a file: GPT-2's vocab.bpe with encoder.json beside it
- * or merges.txt with vocab.json, a rank file of tiktoken, tokenizer.json, tekken.json. model: NULL for any.
- * pattern: NULL for that of the model or the file.
+ * Reads a vocabulary from a directory or a file: GPT-2's vocab.bpe with encoder.json or merges.txt
+ * with vocab.json, tiktoken's rank file, tokenizer.json, tekken.json. model, pattern: may be NULL.
  */
 int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 	const struct bpe_model *model, const char *pattern, struct err *e);
 
 /* ---- bpe_write.c: their files ------------------------------------------------------ */
 
-/* They append vocab.json, merges.txt, a rank file of tiktoken, and tokenizer.json, which says all. An error: it
- * cannot say that. */
+/* Append vocab.json, merges.txt, a rank file of tiktoken, and tokenizer.json, which holds all
+ * rules. Fail if the format cannot represent the vocabulary. */
 typedef int bpe_write_fn(
 	struct str *out, const struct vocab *v, const struct bpe_rules *r, struct err *e);
 bpe_write_fn bpe_write_vocab, bpe_write_merges, bpe_write_ranks, bpe_write_json;
 
 /* ---- bpe.c: tables; merge.c: a word; encode.c: text ------------------------------- */
 
-/* The tables to encode with. It borrows the vocabulary and the rules. */
+/* The tables to encode with. They borrow the vocabulary and the rules. */
 struct bpe;
 struct bpe *bpe_open(const struct vocab *v, const struct bpe_rules *r,
-	struct err *e); /* NULL: error */
+	struct err *e); /* NULL on error */
 void bpe_close(struct bpe *b);
 
-/* The state of one thread: known words, and memory. */
+/* The state of one thread: a cache of words, and scratch memory. */
 struct encoder;
-struct encoder *encoder_open(const struct bpe *b, struct err *e); /* NULL: an error */
+struct encoder *encoder_open(const struct bpe *b, struct err *e); /* NULL on error */
 void encoder_close(struct encoder *s);
 /*
- * Encodes text[0..n) to at most `room` tokens, and sets their number. Returns the number of bytes that
- * it used: the rest, which more text could change, is to be passed again with the text that follows;
- * 0 means that more text is needed. All is used if it is `final` and room >= n * normal_growth() of the
- * rules. Returns -1 on an error.
+ * Encodes text[0..n) to at most `capacity` tokens, and sets *n_out to their number. Returns the
+ * number of bytes used. The caller passes the rest, which more text could change, again with the
+ * text that follows; 0 means that more text is needed. All bytes are used if the text is `final`
+ * and capacity >= n * normal_growth() of the normalizer. Returns -1 on an error.
  */
 int64_t encoder_put(struct encoder *s, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t room, int64_t *n_out, struct err *e);
-/* The text of a special token becomes this token from now on; if not, as at first, tokens of its bytes. */
+	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e);
+/* Sets whether the text of a special token becomes that token; initially it does not. */
 void encoder_special(struct encoder *s, bool allowed);
-/* Appends what the encoder changes in a whole text before it splits it: the bytes of its tokens are those of the changed
- * text. `at`: where the text is in a longer one, of which *out has the changes before it. */
+/* Appends the changes of normalization to a whole text; the tokens have the bytes of the changed
+ * text. `at`: offset of the text in a longer text, whose earlier changes are in *out. */
 int encoder_changes(struct encoder *s, const char *text, int64_t n, int64_t at,
 	struct text_changes *out, struct err *e);
-/* Can the special tokens of these rules be found in text? */
+/* Fails if the special tokens of these rules cannot be found in text. */
 int bpe_check_special(const struct vocab *v, const struct bpe_rules *r, struct err *e);

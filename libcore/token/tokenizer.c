@@ -38,8 +38,8 @@ int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct
 			s->name, advice_on(ADVICE_VOCAB_FILES));
 	if (!bpe && (s->vocab_files || s->pattern || s->special))
 		return err_set(e, EX_USAGE,
-			"tokenizer %s has no vocabulary files, pattern or special tokens; "
-			"bpe has",
+			"tokenizer %s takes no vocabulary files, pattern or special tokens; "
+			"bpe does",
 			s->name);
 	return bpe ? bpe_make(t, s, model, e) : 0;
 }
@@ -54,9 +54,9 @@ void tokenizer_free(struct tokenizer *t)
 	*t = (struct tokenizer){0};
 }
 
-/* ---- kinds that this program does not know -------------------------------------------- */
+/* ---- unknown kinds -------------------------------------------------------------------- */
 
-/* Files of other programs have them: with the vocabulary one can train and decode, but not encode. */
+/* Shards of other programs may have other kinds, to train and decode with, but not to encode. */
 enum { MAX_NAME = 64 };
 
 struct foreign {
@@ -71,9 +71,9 @@ static int foreign_ready(struct tokenizer *t, struct err *e)
 }
 
 static int64_t foreign_encode(const struct tokenizer *t, const char *text, int64_t n,
-	bool final, uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
-	(void)text, (void)n, (void) final, (void)out, (void)room;
+	(void)text, (void)n, (void) final, (void)out, (void)capacity;
 	*n_out = 0;
 	err_set(e, EX_DATAERR, "this program cannot encode with tokenizer '%s'",
 		t->kind->name);
@@ -85,11 +85,11 @@ static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 	size_t n = strlen(kind);
 	*t = (struct tokenizer){0};
 	bool good = n && n <= MAX_NAME;
-	for (size_t i = 0; i < n && good; i++) /* because messages print it */
+	for (size_t i = 0; i < n && good; i++) /* (messages print the name) */
 		good = isalnum((unsigned char)kind[i]) || strchr("-_.+", kind[i]);
 	if (!good)
 		return err_set(
-			e, EX_DATAERR, "the kind of tokenizer is not a valid name");
+			e, EX_DATAERR, "the name of the kind of tokenizer is invalid");
 	struct foreign *f = xcalloc(1, sizeof(*f));
 	memcpy(f->name, kind, n);
 	f->kind = (struct tokenizer_kind){
@@ -102,7 +102,8 @@ static int init_foreign(struct tokenizer *t, const char *kind, struct err *e)
 int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e)
 {
 	if (n < 1 || n > MAX_VOCAB)
-		return err_set(e, EX_USAGE, "a vocabulary of %lld tokens", (long long)n);
+		return err_set(e, EX_USAGE,
+			"a vocabulary of %lld tokens is not supported", (long long)n);
 	if (init_foreign(t, "ids", e))
 		return -1;
 	t->vocab.n = n;
@@ -111,7 +112,7 @@ int tokenizer_of_ids(struct tokenizer *t, int64_t n, struct err *e)
 	return 0;
 }
 
-/* A tokenizer that is read with its vocabulary may be of any kind. */
+/* Initializes a tokenizer of any kind, also an unknown one, whose vocabulary is read. */
 static int init_any(struct tokenizer *t, const char *kind, struct err *e)
 {
 	return find_kind(kind) ? tokenizer_init(t, kind, e) : init_foreign(t, kind, e);
@@ -178,8 +179,8 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 		return -1;
 	if (a.n < 1 || a.n > MAX_VOCAB) {
 		tokenizer_free(t);
-		return err_set(
-			e, EX_DATAERR, "a vocabulary of %lld tokens", (long long)a.n);
+		return err_set(e, EX_DATAERR,
+			"a vocabulary of %lld tokens is not supported", (long long)a.n);
 	}
 	t->vocab.n = a.n;
 	if (h5_get(f, "/tokenizer/offsets", H5_I64, a.n + 1, MAX_VOCAB + 1,
@@ -228,9 +229,9 @@ int tokenizer_unpack(struct tokenizer *t, const struct str *packed, struct err *
 int64_t tokenizer_encode_all(const struct tokenizer *t, const char *text, int64_t n,
 	uint32_t **ids, struct err *e)
 {
-	int64_t n_ids, room = tokenizer_room(t, n);
-	*ids = xcalloc((size_t)room + 1, sizeof(**ids));
-	if (t->kind->encode(t, text, n, true, *ids, room, &n_ids, e) < 0) {
+	int64_t n_ids, capacity = tokenizer_room(t, n);
+	*ids = xcalloc((size_t)capacity + 1, sizeof(**ids));
+	if (t->kind->encode(t, text, n, true, *ids, capacity, &n_ids, e) < 0) {
 		free(*ids);
 		*ids = NULL;
 		return -1;
@@ -243,7 +244,7 @@ int64_t tokenizer_cut(
 {
 	enum { MAX_UTF8 = 4 };
 	int64_t n_tokens, first = n;
-	if (t) { /* words are certain up to their end, wherever the encoding begins */
+	if (t) { /* words end at the same places wherever the encoding begins */
 		int64_t from = t->kind->cut ? t->kind->cut(t, text, n) : 0,
 			rest = n - from;
 		int64_t used = t->kind->encode(
@@ -267,8 +268,7 @@ void tokenizer_decode(const struct tokenizer *t, int64_t id, struct str *out)
 			(size_t)(v->offset[id + 1] - v->offset[id]));
 }
 
-/* Returns true if each byte is the token of its number, as also in a tokenizer.json of kind
- * byte. */
+/* Returns true if token i is byte i, for kind byte and for the bpe of its tokenizer.json. */
 static bool is_bytes(const struct tokenizer *t)
 {
 	const struct bpe_rules *r = bpe_rules_of(t);

@@ -1,4 +1,4 @@
-/* The tokenizer of byte-pair encoding: the floor `token` encodes, this file keeps its rules in shards. */
+/* The tokenizer of byte-pair encoding: its encoders, and its rules in files. */
 #include "token/bpe_internal.h"
 #include "token/tokenizer.h"
 
@@ -6,20 +6,19 @@
 
 enum { MAX_MERGES = 1 << 24, MAX_ADDED = 1 << 20 };
 
-struct own {
+struct bpe_state {
 	struct bpe_rules rules;
 	struct bpe *bpe;
 	bool special;
-	/* Encoders that no thread uses. */
 	pthread_mutex_t lock;
-	struct encoder **idle;
+	struct encoder **idle; /* encoders that no thread uses */
 	int n_idle;
 };
 
-static struct own *own_of(struct tokenizer *t)
+static struct bpe_state *state_of(struct tokenizer *t)
 {
 	if (!t->own) {
-		struct own *o = t->own = xcalloc(1, sizeof(*o));
+		struct bpe_state *o = t->own = xcalloc(1, sizeof(*o));
 		o->rules.end_of_text = BPE_NONE;
 		pthread_mutex_init(&o->lock, NULL);
 	}
@@ -28,13 +27,13 @@ static struct own *own_of(struct tokenizer *t)
 
 const struct bpe_rules *bpe_rules_of(const struct tokenizer *t)
 {
-	return t->kind == &tokenizer_bpe && t->own ? &((struct own *)t->own)->rules
+	return t->kind == &tokenizer_bpe && t->own ? &((struct bpe_state *)t->own)->rules
 						   : NULL;
 }
 
 static void release(struct tokenizer *t)
 {
-	struct own *o = t->own;
+	struct bpe_state *o = t->own;
 	if (!o)
 		return;
 	for (int i = 0; i < o->n_idle; i++)
@@ -47,7 +46,7 @@ static void release(struct tokenizer *t)
 
 static int ready(struct tokenizer *t, struct err *e)
 {
-	struct own *o = own_of(t);
+	struct bpe_state *o = state_of(t);
 	o->bpe = bpe_open(&t->vocab, &o->rules, e);
 	return o->bpe ? 0 : -1;
 }
@@ -55,7 +54,7 @@ static int ready(struct tokenizer *t, struct err *e)
 int bpe_make(struct tokenizer *t, const struct tokenizer_source *s,
 	const struct bpe_model *model, struct err *e)
 {
-	struct own *o = own_of(t);
+	struct bpe_state *o = state_of(t);
 	if (bpe_read(&t->vocab, &o->rules, s->vocab_files, model, s->pattern, e))
 		return -1;
 	if (o->rules.characters) {
@@ -75,13 +74,13 @@ int tokenizer_allow_special(struct tokenizer *t, struct err *e)
 	if (!r)
 		return err_set(
 			e, EX_USAGE, "tokenizer %s has no special tokens", t->kind->name);
-	((struct own *)t->own)->special = true;
+	((struct bpe_state *)t->own)->special = true;
 	return bpe_check_special(&t->vocab, r, e);
 }
 
 /* ---- encoding -------------------------------------------------------------------- */
 
-static struct encoder *borrow(struct own *o, struct err *e)
+static struct encoder *borrow_encoder(struct bpe_state *o, struct err *e)
 {
 	struct encoder *s = NULL;
 	pthread_mutex_lock(&o->lock);
@@ -95,7 +94,7 @@ static struct encoder *borrow(struct own *o, struct err *e)
 	return s;
 }
 
-static void give_back(struct own *o, struct encoder *s)
+static void return_encoder(struct bpe_state *o, struct encoder *s)
 {
 	pthread_mutex_lock(&o->lock);
 	o->idle = xrealloc(o->idle, (size_t)(o->n_idle + 1) * sizeof(struct encoder *));
@@ -104,15 +103,15 @@ static void give_back(struct own *o, struct encoder *s)
 }
 
 static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
-	struct own *o = t->own;
-	struct encoder *s = borrow(o, e);
+	struct bpe_state *o = t->own;
+	struct encoder *s = borrow_encoder(o, e);
 	*n_out = 0;
 	if (!s)
 		return TEXT_BAD(0);
-	int64_t used = encoder_put(s, text, n, final, out, room, n_out, e);
-	give_back(o, s);
+	int64_t used = encoder_put(s, text, n, final, out, capacity, n_out, e);
+	return_encoder(o, s);
 	return used < 0 ? TEXT_BAD(0) : used;
 }
 
@@ -134,22 +133,22 @@ int tokenizer_changes(const struct tokenizer *t, const char *text, int64_t n, in
 	const struct bpe_rules *r = bpe_rules_of(t);
 	if (!r || !r->normalizer)
 		return 0;
-	struct encoder *s = borrow(t->own, e);
+	struct encoder *s = borrow_encoder(t->own, e);
 	int rc = s ? encoder_changes(s, text, n, at, out, e) : -1;
 	if (s)
-		give_back(t->own, s);
+		return_encoder(t->own, s);
 	return rc;
 }
 
-/* A token that is found in text may have a word's end within it. */
+/* Cuts by split_cut(), unless there are tokens to find in text, which may contain word ends. */
 static int64_t cut(const struct tokenizer *t, const char *text, int64_t n)
 {
-	const struct own *o = t->own;
+	const struct bpe_state *o = t->own;
 	for (int64_t i = 0; i < o->rules.n_added; i++)
 		if (o->special || !(o->rules.added[i].flags & BPE_SPECIAL))
 			return 0;
 	struct err e = {0};
-	if (o->rules.normalizer) /* (the encoder looks no further) */
+	if (o->rules.normalizer) /* (the encoder, too, stops there) */
 		n = normal_cut(normal_table(o->rules.normalizer), text, n, &e);
 	return split_find(o->rules.pattern) ? split_cut(text, n) : 0;
 }
@@ -165,14 +164,14 @@ struct attrs {
 
 const struct h5_field bpe_fields[] = {
 	{"pattern", H5_TEXT, offsetof(struct attrs, pattern), false,
-		"how text is split into words: gpt2, cl100k, o200k, llama3, qwen2, tekken or "
-		"a regular expression; of several lines, each splits the words of the one before"},
+		"how text is split into words: gpt2, cl100k, o200k, llama3, qwen2, tekken or a regular "
+		"expression; with several lines, each splits the words of the previous line"},
 	{"normalizer", H5_TEXT, offsetof(struct attrs, normalizer), true,
-		"the form of Unicode that text gets before: NFC, NFD, NFKC or NFKD"},
+		"the Unicode normalization form of text before it is split: NFC, NFD, NFKC or NFKD"},
 	{"ranked", H5_I64, offsetof(struct attrs, ranked), false,
-		"number of tokens that merge in the order of their ids; 0: merges says the order"},
+		"number of tokens that merge in the order of their ids; 0: merges has the order"},
 	{"whole_words", H5_I64, offsetof(struct attrs, whole_words), false,
-		"1: a word that is a token is that token, whatever the merges"},
+		"1: a word that is a token becomes that token, whatever the merges"},
 	{"end_of_text", H5_I64, offsetof(struct attrs, end_of_text), false,
 		"the token at the end of a document; -1: none"},
 	{0},
@@ -206,7 +205,7 @@ static int find_normalizer(const char *name, enum normal_form *form, struct err 
 
 static int read_rules(struct tokenizer *t, struct h5 *f, struct err *e)
 {
-	struct bpe_rules *r = &own_of(t)->rules;
+	struct bpe_rules *r = &state_of(t)->rules;
 	struct attrs a = {0};
 	int64_t n_merges = 0, n_added = 0;
 	int rc = h5_fields_read(f, "/tokenizer", bpe_fields, &a, e);
@@ -245,7 +244,7 @@ static void pack(const struct tokenizer *t, struct str *out)
 	str_add(out, r->added, (size_t)r->n_added * sizeof(*r->added));
 }
 
-static void *copy_of(const char *p, size_t n_bytes)
+static void *copy_bytes(const char *p, size_t n_bytes)
 {
 	void *copy = xmalloc(n_bytes + 1);
 	memcpy(copy, p, n_bytes);
@@ -254,7 +253,7 @@ static void *copy_of(const char *p, size_t n_bytes)
 
 static void unpack(struct tokenizer *t, const char *p)
 {
-	struct bpe_rules *r = &own_of(t)->rules;
+	struct bpe_rules *r = &state_of(t)->rules;
 	int64_t numbers[5];
 	r->pattern = xstrdup(p);
 	p += strlen(p) + 1;
@@ -265,8 +264,8 @@ static void unpack(struct tokenizer *t, const char *p)
 	r->normalizer = (enum normal_form)(numbers[2] >> 1);
 	r->n_added = numbers[3], r->end_of_text = (uint32_t)numbers[4];
 	size_t merges_bytes = (size_t)r->n_merges * 2 * sizeof(*r->merges);
-	r->merges = copy_of(p, merges_bytes);
-	r->added = copy_of(p + merges_bytes, (size_t)r->n_added * sizeof(*r->added));
+	r->merges = copy_bytes(p, merges_bytes);
+	r->added = copy_bytes(p + merges_bytes, (size_t)r->n_added * sizeof(*r->added));
 }
 
 const struct tokenizer_kind tokenizer_bpe = {

@@ -18,7 +18,7 @@ static int ready(struct tokenizer *t, struct err *e)
 {
 	const struct vocab *v = &t->vocab;
 	if (v->n != 256)
-		return err_set(e, EX_DATAERR, "a byte vocabulary of %lld tokens",
+		return err_set(e, EX_DATAERR, "a byte vocabulary of %lld tokens, not 256",
 			(long long)v->n);
 	for (int i = 0; i < 256; i++)
 		if (v->offset[i] != i || v->offset[i + 1] != i + 1 || v->bytes[i] != i)
@@ -28,10 +28,10 @@ static int ready(struct tokenizer *t, struct err *e)
 }
 
 static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	(void)t, (void) final, (void)e;
-	n = min64(n, room);
+	n = min64(n, capacity);
 	for (int64_t i = 0; out && i < n; i++)
 		out[i] = (uint8_t)text[i];
 	*n_out = n;

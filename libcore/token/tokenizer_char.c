@@ -1,5 +1,5 @@
-/* The character tokenizer: one token for each Unicode character that occurs in the text, in order of
- * code points (as nanoGPT's shakespeare_char). The text is UTF-8. */
+/* The character tokenizer: one token for each Unicode character that occurs in the text, in order
+ * of code points (as in nanoGPT's shakespeare_char). The text is UTF-8. */
 #include "base/utf8.h"
 #include "token/tokenizer.h"
 
@@ -11,8 +11,8 @@ static int64_t not_utf8(int64_t at, struct err *e)
 	return TEXT_BAD(at);
 }
 
-/* The complement of each character's token, so that memory that nobody has written says ABSENT: few of
- * the pages are ever touched. While learning, 1 for characters that occurred. */
+/* Returns a table with the complement of each character's token, so that zero means ABSENT and few
+ * pages of it are ever touched. While learning, it has 1 for characters that occurred. */
 static uint32_t *table_of(struct tokenizer *t)
 {
 	if (!t->own)
@@ -25,7 +25,7 @@ static inline uint32_t id_of(const uint32_t *table, uint32_t c)
 	return ~table[c];
 }
 
-/* The next character of text[0..n); returns its length, 0 if the text ends within it, -1: it is not UTF-8. */
+/* Reads a character of text[0..n). Returns its length; 0: it is incomplete; -1: not UTF-8. */
 static inline int next_char(const char *text, int64_t n, uint32_t *c)
 {
 	*c = (uint8_t)*text;
@@ -87,11 +87,11 @@ static int ready(struct tokenizer *t, struct err *e)
 }
 
 static int64_t encode(const struct tokenizer *t, const char *text, int64_t n, bool final,
-	uint32_t *out, int64_t room, int64_t *n_out, struct err *e)
+	uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	const uint32_t *table = t->own;
 	int64_t i = 0, k = 0;
-	for (int len; i < n && k < room; i += len, k++) {
+	for (int len; i < n && k < capacity; i += len, k++) {
 		uint32_t c;
 		len = next_char(text + i, n - i, &c);
 		if (len < 0 || (len == 0 && final))

@@ -1,7 +1,7 @@
 /*
- * tokenizer.json of Hugging Face's tokenizers: byte-level BPE. What changes the tokens of a text and is
- * not supported is refused by its name. Padding, truncation and the post-processor, which may add
- * tokens at the beginning of a text, are left out.
+ * tokenizer.json of Hugging Face's tokenizers: byte-level BPE. Unsupported features that change the
+ * tokens of a text are rejected by name. Padding, truncation and the post-processor, which may add
+ * tokens at the beginning of a text, are ignored.
  */
 #include "token/bpe_internal.h"
 #include "token/vocab_internal.h"
@@ -19,8 +19,8 @@ static int unsupported(const char *what, const char *which, struct err *e)
 	return err_set(e, EX_DATAERR, "%s '%.60s' is not supported", what, which);
 }
 
-/* A kind of tokenizer. */
-static int other_kind(const char *what, const char *which, struct err *e)
+/* Rejects another kind of tokenizer. */
+static int reject_kind(const char *what, const char *which, struct err *e)
 {
 	return err_set(e, EX_DATAERR, "%s '%.60s' is not supported%s", what, which,
 		advice_on(ADVICE_TOKENIZER));
@@ -41,19 +41,19 @@ static int check_model(const json_t *model, struct err *e)
 		"end_of_word_suffix", "byte_fallback", NULL};
 	if (!json_is_object(model))
 		return err_set(e, EX_DATAERR,
-			"has no model: is neither a tokenizer.json nor a tekken.json");
+			"neither a tokenizer.json nor a tekken.json: it has no model");
 	if (json_object_get(model, "type") && strcmp(type_of(model), "BPE") != 0)
-		return other_kind("the model", type_of(model), e);
+		return reject_kind("the model", type_of(model), e);
 	for (int i = 0; no[i]; i++)
 		if (!is_empty(json_object_get(model, no[i])))
-			return other_kind("the model's", no[i], e);
+			return reject_kind("the model's", no[i], e);
 	if (!json_is_object(json_object_get(model, "vocab")) ||
 		!json_is_array(json_object_get(model, "merges")))
 		return err_set(e, EX_DATAERR, "the model has no vocab or no merges");
 	return 0;
 }
 
-/* "a b" or ["a", "b"] */
+/* Reads a merge, "a b" or ["a", "b"]. */
 static int read_merge(
 	const json_t *vocab, const json_t *merge, struct bpe_rules *r, struct err *e)
 {
@@ -70,7 +70,7 @@ static int read_merge(
 	}
 	return left && right && *left && *right && json_array_size(merge) % 2 == 0
 		       ? byte_level_merge(vocab, left, right, r, e)
-		       : err_set(e, EX_DATAERR, "is not two tokens");
+		       : err_set(e, EX_DATAERR, "not two tokens");
 }
 
 static int read_model(const json_t *model, const json_t *skip, struct vocab_builder *b,
@@ -84,7 +84,7 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 	for (size_t i = 0; i < json_array_size(merges); i++)
 		if (read_merge(vocab, json_array_get(merges, i), r, e))
 			return err_prefix(e, "merge %zu: ", i + 1);
-	/* (a vocabulary of bytes has none) */
+	/* (a vocabulary of bytes has no merges) */
 	bool bytes = true;
 	for (int64_t i = r->n_added; i < b->n; i++)
 		bytes &= b->items[i].len == 1;
@@ -93,7 +93,7 @@ static int read_model(const json_t *model, const json_t *skip, struct vocab_buil
 
 /* ---- added tokens ---------------------------------------------------------------- */
 
-/* An added token may be in the model's vocabulary, too, with the same id. */
+/* Checks an added token. It may also be in the model's vocabulary, with the same id. */
 static int check_added(
 	const json_t *vocab, const char *text, json_int_t id, bool strips, struct err *e)
 {
@@ -110,7 +110,7 @@ static int check_added(
 	return 0;
 }
 
-static int same_text(const char *text, struct err *e)
+static int reject_same_text(const char *text, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
 		"the added token '%.60s' has the normalized text of another token, which is not "
@@ -118,7 +118,7 @@ static int same_text(const char *text, struct err *e)
 		text);
 }
 
-/* A token that is found in normalized text has its own text normalized, as in Hugging Face's tokenizers. */
+/* Normalizes the text of a token to be found in normalized text, as Hugging Face's library does. */
 static int normalize_added(enum normal_form form, const json_t *vocab, json_t *skip,
 	const char *text, struct str *bytes, struct err *e)
 {
@@ -129,14 +129,14 @@ static int normalize_added(enum normal_form form, const json_t *vocab, json_t *s
 		str_add(bytes, x.text.s, x.text.len);
 		if (json_object_get(vocab, text) || json_object_get(vocab, bytes->s) ||
 			json_object_get(skip, bytes->s))
-			rc = same_text(text, e);
+			rc = reject_same_text(text, e);
 		json_object_set_new(skip, bytes->s, json_false());
 	}
 	normalized_free(&x);
 	return rc;
 }
 
-/* skip: gets its text. */
+/* Adds an added token, and its text to `skip`. */
 static int read_added(const json_t *token, const json_t *vocab, struct vocab_builder *b,
 	struct bpe_rules *r, json_t *skip, struct err *e)
 {
@@ -159,7 +159,7 @@ static int read_added(const json_t *token, const json_t *vocab, struct vocab_bui
 	if (check_added(vocab, text, id, strips, e))
 		return -1;
 	if (json_is_false(json_object_get(skip, text)))
-		return same_text(text, e);
+		return reject_same_text(text, e);
 	scoped_str bytes = {0};
 	const char *rest = text;
 	for (const char *nul; (nul = strstr(rest, VOCAB_NUL)); rest = nul + 3) {
@@ -178,7 +178,7 @@ static int read_added(const json_t *token, const json_t *vocab, struct vocab_bui
 
 /* ---- how text is split ----------------------------------------------------------- */
 
-/* Of a Sequence, the last form counts, with the compatible characters of any. */
+/* Reads the normalizer. In a Sequence, the last form applies, compatible if any form is. */
 static int read_normalizer(const json_t *n, struct bpe_rules *r, struct err *e)
 {
 	const json_t *all = json_object_get(n, "normalizers");
@@ -211,7 +211,7 @@ static void add_pattern(struct bpe_rules *r, const char *pattern)
 	r->pattern = all.s;
 }
 
-/* The regular expression of a Split, for PCRE2. */
+/* Appends the regular expression of a Split, for PCRE2. */
 static int split_regex(const json_t *pattern, struct str *out, struct err *e)
 {
 	const char *regex = json_string_value(json_object_get(pattern, "Regex"));
@@ -234,7 +234,7 @@ static int split_regex(const json_t *pattern, struct str *out, struct err *e)
 	return 0;
 }
 
-/* Matches, and what is between them, are words. */
+/* Reads a Split whose words are the matches and the text between them. */
 static int read_split(const json_t *s, struct bpe_rules *r, struct err *e)
 {
 	const char *behavior = json_string_value(json_object_get(s, "behavior"));
@@ -242,7 +242,7 @@ static int read_split(const json_t *s, struct bpe_rules *r, struct err *e)
 	int rc = 0;
 	if (!behavior || split_regex(json_object_get(s, "pattern"), &regex, e))
 		return e->code ? -1 : unsupported("the pre-tokenizer", "Split", e);
-	/* (the words of a known pattern are all of the text: there is nothing to remove) */
+	/* (the words of a known pattern cover the text: nothing is removed) */
 	bool all = split_find(regex.s) && json_is_true(json_object_get(s, "invert")) &&
 		   !strcmp(behavior, "Removed");
 	if (all || !strcmp(behavior, "Isolated"))
@@ -266,7 +266,7 @@ static int read_punctuation(const json_t *p, struct bpe_rules *r, struct err *e)
 	bool run = behavior && !strcmp(behavior, "Contiguous");
 	if (behavior && !run && strcmp(behavior, "Isolated") != 0)
 		return unsupported("the behavior of Punctuation", behavior, e);
-	/* (with the characters of ASCII that are symbols to Unicode) */
+	/* (including the ASCII characters that are symbols in Unicode) */
 	add_pattern(r, run ? "[\\p{P}$+<=>^`|~]+" : "[\\p{P}$+<=>^`|~]");
 	return 0;
 }
@@ -292,7 +292,7 @@ static const struct {
 	{"ByteLevel", read_byte_level},
 };
 
-static int read_one(const json_t *x, struct bpe_rules *r, struct err *e)
+static int read_pre_tokenizer_part(const json_t *x, struct bpe_rules *r, struct err *e)
 {
 	for (size_t i = 0; i < ARRAY_LEN(pre_tokenizers); i++)
 		if (!strcmp(type_of(x), pre_tokenizers[i].type))
@@ -300,7 +300,7 @@ static int read_one(const json_t *x, struct bpe_rules *r, struct err *e)
 	return unsupported("the pre-tokenizer", type_of(x), e);
 }
 
-/* ByteLevel is the last, because a pattern behind it would see its characters for bytes. */
+/* Reads the pre-tokenizers. ByteLevel must be the last: it replaces bytes by other characters. */
 static int read_pre_tokenizer(const json_t *p, struct bpe_rules *r, struct err *e)
 {
 	bool is_list = !strcmp(type_of(p), "Sequence"), bytes = false;
@@ -311,19 +311,18 @@ static int read_pre_tokenizer(const json_t *p, struct bpe_rules *r, struct err *
 		if (bytes)
 			return unsupported(
 				"after ByteLevel, the pre-tokenizer", type_of(x), e);
-		if (read_one(x, r, e))
+		if (read_pre_tokenizer_part(x, r, e))
 			return -1;
 		bytes = !strcmp(type_of(x), "ByteLevel");
 	}
 	return bytes ? 0
 		     : err_set(e, EX_DATAERR,
-			       "the pre-tokenizer is not ByteLevel: not supported");
+			       "a pre-tokenizer without ByteLevel is not supported");
 }
 
 /* ---- the file -------------------------------------------------------------------- */
 
-/* Returns true for a vocabulary of characters, as bpe_write.c writes it: nothing splits a
- * text, and nothing merges. */
+/* Returns true for a vocabulary of characters, as bpe_write.c writes it: no splits, no merges. */
 static bool is_characters(const json_t *j)
 {
 	const json_t *model = json_object_get(j, "model");

@@ -1,4 +1,4 @@
-/* Characters: UTF-8, and the classes of Unicode. */
+/* Classes and properties of Unicode characters. */
 #include "token/unicode_internal.h"
 
 #include <pthread.h>
@@ -37,7 +37,7 @@ static void expand(void)
 			classes[c] = (uint8_t) class;
 		}
 	}
-	/* White_Space, of which no category has all */
+	/* White_Space, which is more than the categories Z */
 	memset(&classes['\t'], CHAR_SPACE, '\r' - '\t' + 1);
 	classes[0x85] = CHAR_SPACE;
 }

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes unicode_runs.c: categories, scripts and some properties of characters as runs of code points.
 
-    ./unicode.py FOLDER >unicode_runs.c
+    ./unicode.py DIRECTORY >unicode_runs.c
 
-FOLDER: UnicodeData.txt, Scripts.txt and PropList.txt of https://www.unicode.org/Public/16.0.0/ucd/
+DIRECTORY has UnicodeData.txt, Scripts.txt and PropList.txt of https://www.unicode.org/Public/16.0.0/ucd/
 """
 import re
 import sys

@@ -1,4 +1,4 @@
-/* The tables that unicode.py and normalize.py make; and the sets of characters that it tells. */
+/* The tables made by unicode.py and normalize.py, and sets of characters. */
 #pragma once
 
 #include "token/token.h"
@@ -7,18 +7,18 @@ extern const uint32_t unicode_runs[];
 extern const uint16_t unicode_kinds[];
 extern const char *const unicode_categories[], *const unicode_scripts[];
 extern const int unicode_n_runs, unicode_n_categories, unicode_n_scripts;
-/* By normalize.py: characters that normalization knows are in [runs[0], runs[1]), [runs[2], runs[3]), ... */
+/* By normalize.py: the characters that normalization knows, [runs[0], runs[1]), [runs[2], ... */
 extern const uint32_t normalize_runs[];
 extern const int normalize_n_runs;
 
 /* ---- unicode.c ------------------------------------------------------------------- */
 
-/* Sets has[code] for all characters of a property by its name in \p{}: a category or the first letter of some, a
- * script, Alphabetic, Lowercase, Uppercase, Any. false: the table does not know it. */
+/* Sets has[code] for all characters with a property of \p{}: a category or its first letter, a
+ * script, Alphabetic, Lowercase, Uppercase, Any. Returns false if the table lacks the property. */
 bool unicode_property(const char *name, bool has[CODE_POINTS]);
 
 /* ---- unicode_regex.c ------------------------------------------------------------- */
 
-/* Appends a regular expression of PCRE2 in which properties, \d and \w are those of our table, whatever version of
- * Unicode PCRE2 knows. */
+/* Appends a regular expression of PCRE2 in which properties, \d and \w have the characters of our
+ * table, independent of the version of Unicode in PCRE2. */
 void unicode_regex(const char *regex, struct str *out);

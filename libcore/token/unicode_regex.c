@@ -1,6 +1,7 @@
 /*
- * PCRE2 has the Unicode of its version. Where our table knows a property, what PCRE2 lacks of it is added to the
- * class as ranges; if PCRE2 has characters that are not in it, all of it is ranges, which is slow.
+ * The version of Unicode depends on the version of PCRE2. If our table has a property, the
+ * characters that PCRE2 lacks are added to the class as ranges. If PCRE2 has characters that our
+ * table lacks, the whole property is written as ranges, which is slow.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/unicode_internal.h"
@@ -8,12 +9,12 @@
 #include <pcre2.h>
 #include <pthread.h>
 
-static bool is_surrogate(uint32_t c) /* (is in no text) */
+static bool is_surrogate(uint32_t c) /* (valid text has none) */
 {
 	return c >= 0xd800 && c < 0xe000;
 }
 
-/* The characters of \p{...} for this PCRE2: none if it does not know it. */
+/* Sets has[code] for the characters of \p{...} in this PCRE2, which may not know it. */
 static void members_of(const char *item, bool has[CODE_POINTS])
 {
 	scoped_str text = {0};
@@ -42,7 +43,7 @@ static void members_of(const char *item, bool has[CODE_POINTS])
 	pcre2_code_free(x);
 }
 
-/* Appends the characters that are in one set and not in the other. */
+/* Appends the characters that are in `in` and not in `out_of`, as ranges of a class. */
 static void put_ranges(const bool *in, const bool *out_of, struct str *out)
 {
 	for (uint32_t c = 0, n; c < CODE_POINTS; c += n + 1) {
@@ -54,7 +55,7 @@ static void put_ranges(const bool *in, const bool *out_of, struct str *out)
 	}
 }
 
-/* Appends \p{text}, or \P{text} if opposite, as a part of a class. */
+/* Appends \p{text}, or \P{text} if `opposite`, as part of a class. */
 static void make_property(const char *text, bool opposite, struct str *out)
 {
 	enum { OURS, THEIRS, NONE, N_SETS };
@@ -65,7 +66,7 @@ static void make_property(const char *text, bool opposite, struct str *out)
 	if (known)
 		members_of(item, has[THEIRS]);
 	for (uint32_t c = 0; known && c < CODE_POINTS; c++) {
-		/* (without sc: PCRE2 has also characters that scripts share) */
+		/* (without sc: PCRE2 includes characters that scripts share) */
 		has[OURS][c] |= !script && text[1] && text[2] && has[THEIRS][c];
 		has[OURS][c] = has[OURS][c] != opposite && !is_surrogate(c);
 		has[THEIRS][c] = has[THEIRS][c] != opposite;
@@ -79,11 +80,11 @@ static void make_property(const char *text, bool opposite, struct str *out)
 	free(has);
 }
 
-/* The same, once for all patterns and threads. */
+/* As make_property(), with a cache for all patterns and threads. */
 static void put_property(const char *text, bool opposite, struct str *out)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct strs known; /* names, and by each what it is */
+	static struct strs known; /* names, each followed by its text */
 	scoped_str made = {0};
 	int64_t i = 0;
 	scoped_ptr char *key = text_printf("%d%s", opposite, text);
@@ -99,7 +100,7 @@ static void put_property(const char *text, bool opposite, struct str *out)
 	pthread_mutex_unlock(&lock);
 }
 
-/* What is behind a backslash at p. Returns what follows it. */
+/* Rewrites the escape sequence at p, after its backslash. Returns its end. */
 static const char *put_escape(const char *p, bool in_class, struct str *out)
 {
 	int brace = *p && p[1] == '{';

@@ -23,7 +23,7 @@ const struct bpe_model bpe_models[] = {
 };
 /* clang-format on */
 #define ONE(name) +1
-_Static_assert(ARRAY_LEN(bpe_models) == 1 BPE_MODELS(ONE), "a row a name");
+_Static_assert(ARRAY_LEN(bpe_models) == 1 BPE_MODELS(ONE), "one row per name");
 
 const struct bpe_model *bpe_model_find(const char *name)
 {
@@ -132,8 +132,8 @@ void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right)
 	r->merges[2 * r->n_merges++ + 1] = right;
 }
 
-/* Finds the token for the end of a text among the special tokens, by its usual names. */
-static void find_end(struct bpe_rules *r, const struct vocab *v)
+/* Finds the end-of-text token among the special tokens, by its usual names. */
+static void find_end_of_text(struct bpe_rules *r, const struct vocab *v)
 {
 	static const char *const names[] = {
 		"<|endoftext|>", "<|end_of_text|>", "</s>", NULL};
@@ -150,8 +150,8 @@ static void find_end(struct bpe_rules *r, const struct vocab *v)
 
 /* ---- finding the file ------------------------------------------------------------ */
 
-/* A file in the folder of `path`. Returns its name, which the caller frees; NULL if there is none. */
-static char *beside(const char *path, const char *name)
+/* Returns the path of a file in the directory of `path`, to be freed; NULL: it does not exist. */
+static char *file_beside(const char *path, const char *name)
 {
 	struct str s = {0};
 	const char *slash = strrchr(path, '/');
@@ -163,12 +163,12 @@ static char *beside(const char *path, const char *name)
 	return NULL;
 }
 
-/* The only file in a folder whose name ends so; NULL if there is none, or a second one. */
-static char *only_file(const char *folder, const char *end)
+/* Returns the only file in a directory with this end of its name; NULL: none or several. */
+static char *only_file(const char *directory, const char *end)
 {
 	char *found = NULL;
 	int n = 0;
-	scoped_dir *d = opendir(folder);
+	scoped_dir *d = opendir(directory);
 	for (struct dirent *f; d && (f = readdir(d));)
 		if (text_ends(f->d_name, end)) {
 			free(found);
@@ -181,7 +181,7 @@ static char *only_file(const char *folder, const char *end)
 	return NULL;
 }
 
-static char *find_file(const char *path, struct err *e)
+static char *find_vocab_file(const char *path, struct err *e)
 {
 	/* (tokenizer.model of Llama 3 is a rank file) */
 	static const char *const names[] = {"tokenizer.json", "vocab.bpe", "merges.txt",
@@ -193,13 +193,13 @@ static char *find_file(const char *path, struct err *e)
 	}
 	if (!S_ISDIR(st.st_mode))
 		return xstrdup(path);
-	scoped_ptr char *folder = text_printf("%s/", path);
+	scoped_ptr char *directory = text_printf("%s/", path);
 	char *found = NULL;
 	for (int i = 0; names[i] && !found; i++)
-		found = beside(folder, names[i]);
+		found = file_beside(directory, names[i]);
 	scoped_ptr char *ranks = found ? NULL : only_file(path, ".tiktoken");
 	if (ranks)
-		found = beside(folder, ranks);
+		found = file_beside(directory, ranks);
 	if (!found)
 		err_set(e, EX_DATAERR,
 			"%s: has no tokenizer.json, vocab.bpe, merges.txt, tekken.json, "
@@ -208,7 +208,7 @@ static char *find_file(const char *path, struct err *e)
 	return found;
 }
 
-/* Does the first line end with a space and a number, as those of a rank file? */
+/* Returns true if the first line ends with a space and a number, as lines of a rank file do. */
 static bool is_ranks(const struct str *text)
 {
 	size_t n = strcspn(text->s, "\r\n");
@@ -219,14 +219,14 @@ static bool is_ranks(const struct str *text)
 	       strncmp(text->s, "#version", 8) != 0;
 }
 
-/* Each token of a model that is no byte has a merge; converters may have written several of one. A file that
- * lacks some would give other tokens. */
+/* Checks that no merge is missing, which would give other tokens. Each token of a model that is not
+ * a byte has at least one merge; converters may have written several. */
 static int check_merges(const struct bpe_rules *r, const struct bpe_model *m,
 	const char *path, struct err *e)
 {
 	if (!m || r->n_merges >= m->n_ranked - 256)
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: has %lld merges, those of %s are %lld", path,
+	return err_set(e, EX_DATAERR, "%s: has %lld merges, but %s has %lld", path,
 		(long long)r->n_merges, m->name, (long long)m->n_ranked - 256);
 }
 
@@ -234,33 +234,33 @@ static int read_as_merges(const struct str *text, const char *path,
 	const struct bpe_model *model, struct vocab *v, struct bpe_rules *r,
 	struct err *e)
 {
-	scoped_ptr char *vocab = beside(path, "encoder.json");
+	scoped_ptr char *vocab = file_beside(path, "encoder.json");
 	if (!vocab)
-		vocab = beside(path, "vocab.json");
+		vocab = file_beside(path, "vocab.json");
 	return vocab ? read_merges(text, path, vocab, model, v, r, e) ||
 			       check_merges(r, model, path, e)
 		     : err_set(e, EX_DATAERR,
-			       "%s: neither encoder.json nor vocab.json is beside it",
+			       "%s: neither encoder.json nor vocab.json is next to it",
 			       path);
 }
 
-/* A protocol buffer that begins with the first piece of a vocabulary. */
-static int sentence_piece(const char *path, struct err *e)
+/* Rejects a protocol buffer that begins with the first piece of a vocabulary. */
+static int reject_sentence_piece(const char *path, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
 		"%s: a SentencePiece model, which pt does not read%s", path,
 		advice_on(ADVICE_TOKENIZER));
 }
 
-static int read_file(const char *path, const struct bpe_model *model, struct vocab *v,
-	struct bpe_rules *r, struct err *e)
+static int read_vocab_file(const char *path, const struct bpe_model *model,
+	struct vocab *v, struct bpe_rules *r, struct err *e)
 {
 	scoped_str text = {0};
 	int rc = file_read(path, MAX_VOCAB_FILE, &text, e);
 	if (!rc && text.len > 3 && text.s[0] == '\n' && text.s[2] == '\n')
-		rc = sentence_piece(path, e);
+		rc = reject_sentence_piece(path, e);
 	if (!rc && (!text.len || memchr(text.s, 0, text.len)))
-		rc = err_set(e, EX_DATAERR, "%s: is no vocabulary", path);
+		rc = err_set(e, EX_DATAERR, "%s: not a vocabulary", path);
 	bool says_all = !rc && text.s[0] == '{';
 	if (!rc)
 		rc = says_all	       ? read_tokenizer_json(&text, path, v, r, e)
@@ -271,26 +271,27 @@ static int read_file(const char *path, const struct bpe_model *model, struct voc
 	return rc;
 }
 
-/* The pattern that was asked for, that of the model, or that of the file. */
+/* Sets the pattern: the given one, or else the model's or the file's. */
 static int choose_pattern(struct bpe_rules *r, const struct bpe_model *model,
 	const char *pattern, const char *path, struct err *e)
 {
 	if (r->characters)
 		return model || pattern
 			       ? err_set(e, EX_DATAERR,
-					 "%s: a vocabulary of characters, which no "
-					 "pattern splits",
+					 "%s: a vocabulary of characters takes no "
+					 "pattern or model",
 					 path)
 			       : 0;
 	if (!pattern && model)
 		pattern = model->pattern;
 	if (!pattern && !r->pattern)
 		return err_set(e, EX_USAGE,
-			"%s: does not say how text is split into words%s", path,
+			"%s: does not specify how text is split into words%s", path,
 			advice_on(ADVICE_PATTERN));
 	if (model && r->pattern && strcmp(model->pattern, r->pattern) != 0)
-		return err_set(e, EX_DATAERR, "%s: is not of %s: its pattern is '%.200s'",
-			path, model->name, r->pattern);
+		return err_set(e, EX_DATAERR,
+			"%s: not a vocabulary of %s: its pattern is '%.200s'", path,
+			model->name, r->pattern);
 	if (pattern) {
 		const struct split_pattern *known = split_find(pattern);
 		free(r->pattern);
@@ -304,11 +305,11 @@ int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 {
 	*v = (struct vocab){0};
 	*r = (struct bpe_rules){.end_of_text = BPE_NONE};
-	scoped_ptr char *file = find_file(path, e);
-	int rc = !file || read_file(file, model, v, r, e) ||
+	scoped_ptr char *file = find_vocab_file(path, e);
+	int rc = !file || read_vocab_file(file, model, v, r, e) ||
 		 choose_pattern(r, model, pattern, file, e);
 	if (!rc) {
-		find_end(r, v);
+		find_end_of_text(r, v);
 		return 0;
 	}
 	vocab_free(v);

@@ -19,12 +19,12 @@ struct vocab_builder {
 };
 
 void builder_add(struct vocab_builder *b, uint32_t id, const char *bytes, size_t n);
-/* Adds the special tokens of a model that the object `vocab` has not (NULL: it has none), and the last id that it
- * reserves. There are tokens already. */
+/* Adds the special tokens of a model that are not in the object `vocab` (NULL: empty), and the last
+ * id that the model reserves. The builder must not be empty. */
 void builder_add_model(
 	struct vocab_builder *b, const struct bpe_model *m, const json_t *vocab);
-/* Makes the vocabulary, in which each id from 0 on occurs once; those from `gaps` on may be missing, and
- * then have no bytes. Frees the builder, also on an error. */
+/* Makes the vocabulary. Each id must occur once; ids from `gaps` on may be missing, and then have
+ * no bytes. Frees the builder, also on an error. */
 int builder_end(struct vocab_builder *b, int64_t gaps, struct vocab *v, struct err *e);
 void builder_free(struct vocab_builder *b);
 
@@ -33,7 +33,7 @@ void rules_add_merge(struct bpe_rules *r, uint32_t left, uint32_t right);
 
 /* ---- byte_level.c ---------------------------------------------------------------- */
 
-/* Adds all tokens of a JSON object {text: id}. skip, if not NULL, has those to leave out. */
+/* Adds all tokens of a JSON object {text: id}, except the texts in `skip`, which may be NULL. */
 int byte_level_vocab(
 	const json_t *vocab, const json_t *skip, struct vocab_builder *b, struct err *e);
 /* Adds a merge of two tokens of this object. */
@@ -42,23 +42,24 @@ int byte_level_merge(const json_t *vocab, const char *left, const char *right,
 
 /* ---- oniguruma.c ------------------------------------------------------------------ */
 
-/* Appends to *out what a regular expression of tokenizer.json is for PCRE2, in one line. */
+/* Appends the PCRE2 equivalent of a regular expression of tokenizer.json, in one line. */
 int regex_of_oniguruma(const char *regex, struct str *out, struct err *e);
 
 /* ---- the formats ----------------------------------------------------------------- */
 
-/* They take the contents of a file; `path` names it in messages. */
+/* Parse the contents of a file; `path` is its name in messages. */
 int read_merges(const struct str *merges, const char *path, const char *vocab_path,
 	const struct bpe_model *m, struct vocab *v, struct bpe_rules *r, struct err *e);
 int read_ranks(const struct str *text, const char *path, const struct bpe_model *m,
 	struct vocab *v, struct bpe_rules *r, struct err *e);
 int read_tokenizer_json(const struct str *text, const char *path, struct vocab *v,
 	struct bpe_rules *r, struct err *e);
-/* Of a tekken.json that is read. */
+/* Reads a parsed tekken.json. */
 int read_tekken(
 	const json_t *j, struct vocab_builder *b, struct bpe_rules *r, struct err *e);
-/* Appends the bytes of text[0..n). -1: it is no base64. */
+/* Appends the bytes of text[0..n). Returns -1 if it is not base64. */
 int base64_decode(const char *text, size_t n, struct str *out);
-/* Character 0, which jansson does not take in names, is U+FDD0, which no text has. */
+/* Stands for character 0, which jansson rejects in keys: U+FDD0, a noncharacter. */
 #define VOCAB_NUL "\xef\xb7\x90"
+/* Parses the JSON of a vocabulary, with VOCAB_NUL for \u0000. */
 json_t *vocab_json(const struct str *text, const char *path, struct err *e);

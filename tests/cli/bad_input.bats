@@ -39,7 +39,7 @@ refused() { # CODE TEXT COMMAND...
 	refused 65 'larger than' pt-prepare --config /dev/zero
 	refused 65 'equals:1: expected' pt-compare --config equals
 	refused 65 'quotes:3: ' pt-sample --config quotes
-	refused 65 'long:1: a key of 80 characters' pt-train --config long
+	refused 65 'long:1: the key has 80 characters' pt-train --config long
 	refused 74 'text.txt/c: Not a directory' pt-train --config text.txt/c
 	refused 74 'Is a directory' pt-train --config .
 	refused 64 'needs a value' pt-train --config
@@ -49,7 +49,7 @@ refused() { # CODE TEXT COMMAND...
 	make_text >text.txt
 	for p in 'pt-plan gpt2-124m' 'pt-compare a b' 'pt-ckpt list a'; do
 		read -ra p <<<"$p"
-		said="${p[0]}: ${p[0]} is a single process: start it without mpiexec or srun"
+		said="${p[0]}: ${p[0]} is a single process; start it without mpiexec or srun"
 		code_of 64 mpiexec -n 3 "${p[@]}"
 		[ "$output" = "$said" ]
 		for vars in 'PMI_SIZE=2 PMI_RANK=0' 'OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0' \
@@ -103,7 +103,7 @@ refused() { # CODE TEXT COMMAND...
 		unshare -m sh -c 'mount -t tmpfs -o size="$1" none /dev/shm && shift && exec "$@"' sh "$@"
 	}
 	run small 16k mpiexec -n 2 pt-sample run
-	says '/dev/shm: 16.0 KiB free, and MPI needs about 10.0 MiB to start 2 ranks on this host; '
+	says '/dev/shm: 16.0 KiB free, but MPI needs about 10.0 MiB to start 2 ranks on this host; '
 	[ "$(grep -c 'MPI needs' <<<"$output")" = 1 ]
 	run small 16k pt-sample run
 	not says 'MPI needs'
@@ -295,7 +295,7 @@ refused() { # CODE TEXT COMMAND...
 	mkdir tmp
 	(ulimit -f 100000; # 100 MB
 		refused 65 'standard input: not an HDF5 file' bash -c 'pt-train -d - -o run </dev/zero'
-		refused 2 '/dev/zero: neither a log of pt-train nor of another' pt-compare /dev/zero x
+		refused 2 '/dev/zero: neither a log of pt-train nor in another' pt-compare /dev/zero x
 		refused 74 'dev/zero, copied to a file in ' pt-prepare --spool-limit 1M /dev/zero -o x.h5
 		says 'larger than 1.00 MiB (1048576 bytes); --spool-limit allows more'
 		refused 74 'larger than' pt-train -d <(cat data.h5) --spool-limit 2000 -o run
@@ -586,15 +586,15 @@ full_disk() { # KIB COMMAND...
 		refused 65 "$f: not an HDF5 file, or damaged" pt-sample $f
 	done
 	refused 2 'cut-log.h5: not an HDF5 file, or damaged' pt-compare run cut-log.h5
-	refused 2 'empty: neither a log of pt-train nor of another' pt-compare run empty
+	refused 2 'empty: neither a log of pt-train nor in another' pt-compare run empty
 	reports 2 'cut-log.txt: neither a run.h5 nor a text with lines' pt-compare run cut-log.txt
 	for n in 1 2 3; do
 		on=(mpiexec -n "$n" pt-train "${TINY[@]}" -n 8 -o new)
 		for f in empty binary cut.h5; do
 			refused 65 "$f: not an HDF5 file, or damaged" "${on[@]}" -d $f
 		done
-		refused 65 'bytes.h5: its tokenizer differs from that of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
-		refused 65 'its vocabulary is not that of the data' env PT_DATA= "${on[@]}" -d bytes.h5 --resume run
+		refused 65 'bytes.h5: its tokenizer differs from the tokenizer of data.h5' "${on[@]}" -d data.h5 -d bytes.h5
+		refused 65 "differs from the data's" env PT_DATA= "${on[@]}" -d bytes.h5 --resume run
 		refused 65 'cut-ckpt.h5: not an HDF5 file, or damaged' "${on[@]}" --resume cut-ckpt.h5
 		refused 64 "did you mean '--layers'" "${on[@]}" --layerz 3
 		[ $n -eq 1 ] || refused 64 "$n ranks, but a step has only 1 micro-batch" "${on[@]}" -b 2

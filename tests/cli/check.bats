@@ -221,6 +221,20 @@ logged() { # COLUMN STEP RUN
 	[ "$output" = 'verdict: wrong: 1 finding' ]
 }
 
+@test "without --precision, a step in bf16 is not decided" {
+	make_window
+	steps run 2 --dtype bf16
+	reports 2 'verdict: not decided: right if the run computed in bf16' check --batch batch.u16
+	says 'note    the gradients are farther than rounding in fp32, and not than in bf16'
+	code_of 2 check --json --batch batch.u16 --report step.md
+	jq -e '.verdict == "not decided" and all(.findings[]; .note) and all(.tensors[]; .gradient.wrong | not)' <<<"$output"
+	grep -qF '**not decided**: right if the run computed in bf16, wrong if it computed in fp32' step.md
+	grep -qF 'unknown precision' step.md
+	reports 1 'verdict: wrong: ' check --batch batch.u16 --precision fp32
+	code_of 0 check --batch batch.u16 --precision autocast
+	code_of 1 check --batch batch.u16 --lr 5 # the update is wrong in any precision
+}
+
 @test "usage" {
 	make_window
 	steps run 2

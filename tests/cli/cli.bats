@@ -82,10 +82,10 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 	echo 'no-ckpt = yes' >c.conf
 	reports 65 "unknown key 'no-ckpt'; write 'ckpt = no'" pt-train --config c.conf
 	echo 'Layers = 3' >c.conf
-	reports 65 "c.conf:1: keys are in small letters: 'layers'" pt-train --config c.conf
+	reports 65 "c.conf:1: keys are lowercase: 'layers'" pt-train --config c.conf
 	for line in '[Model' '[Model] x'; do
 		echo "$line" >c.conf
-		reports 65 'c.conf:1: a heading is [words in brackets]' pt-train --config c.conf
+		reports 65 'c.conf:1: expected a heading, [words in brackets]' pt-train --config c.conf
 	done
 	printf '\357\273\277# from an editor\n[Model] # why\nlayers = 3\n' >c.conf
 	pt-train --config c.conf --print-config | grep -qx 'layers = 3'
@@ -365,9 +365,9 @@ offers() { # PROGRAM WORD...
 	for p in pt-compare pt-train; do
 		run env PT_BACTH=6 PT_BATCH_SIZE=3 PT_LAYERS=1 PT_SOMETHING_ELSE=1 "$p" --print-config
 		[ "$(grep -c warning <<<"$output")" -ge 1 ]
-		says "$p: warning: PT_BACTH is ignored: no program has it; did you mean 'PT_BATCH'?"
+		says "$p: warning: PT_BACTH is ignored: no program uses it; did you mean 'PT_BATCH'?"
 		not says PT_LAYERS
 		not says PT_SOMETHING_ELSE
 	done
-	says "PT_BATCH_SIZE is ignored: no program has it; did you mean 'PT_BATCH'?"
+	says "PT_BATCH_SIZE is ignored: no program uses it; did you mean 'PT_BATCH'?"
 }

@@ -161,7 +161,7 @@ lying() { # COMMAND...
 	make_shard
 	for errno in 37 38 95; do # ENOLCK ENOSYS EOPNOTSUPP
 		code_of 0 env LIAR_LOCK=$errno LIAR_SHIFT=0 LD_PRELOAD="$liar" pt-train "${TINY[@]}" -n 3 -o run$errno
-		says "run$errno: this file system has no locks"
+		says "run$errno: the file system has no locks"
 		[ "$(grep -c 'no locks' <<<"$output")" -eq 1 ]
 		code_of 0 env LIAR_LOCK=$errno LIAR_SHIFT=0 LD_PRELOAD="$liar" pt-train "${TINY[@]}" -n 6 --resume auto -o run$errno
 		[ "$(grep -c 'no locks' <<<"$output")" -eq 1 ]

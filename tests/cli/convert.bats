@@ -164,7 +164,7 @@ same_hash() { # FILE...
 	make_run run
 	pt-ckpt merge --weights 1e6 run -o large.h5
 	reports 65 'is too large for fp16' pt-ckpt cast --dtype fp16 large.h5 -o x.h5
-	says 'tok_embeddings.weight has the number'
+	says 'tok_embeddings.weight has the value'
 	[ ! -e x.h5 ]
 	reports 65 'is too large for fp16' pt-ckpt convert --dtype fp16 large.h5 -o x.hf
 	[ ! -e x.hf ]
@@ -181,13 +181,13 @@ same_hash() { # FILE...
 		[ ! -e st.bin ]
 		[ ! -e st.h5 ]
 	}
-	try 'strip takes no --to' strip --to llmc -o st.h5 run
-	try 'ends with .h5' strip -o st.bin run
-	try 'average takes no --dtype' average --dtype bf16 -o st.h5 run
-	try 'strip takes no --shard-size' strip --shard-size 4K -o st.h5 run
-	try 'ls takes no --keep-last' ls --keep-last 1 run
-	try 'ls takes no --out' ls -o st.h5 run
-	try 'verify takes no --optimizer' verify --no-optimizer run
+	try 'strip does not accept --to' strip --to llmc -o st.h5 run
+	try 'end with .h5' strip -o st.bin run
+	try 'average does not accept --dtype' average --dtype bf16 -o st.h5 run
+	try 'strip does not accept --shard-size' strip --shard-size 4K -o st.h5 run
+	try 'ls does not accept --keep-last' ls --keep-last 1 run
+	try 'ls does not accept --out' ls -o st.h5 run
+	try 'verify does not accept --optimizer' verify --no-optimizer run
 	try 'cast needs --dtype' cast -o st.h5 run
 	# what the environment has may be for another program
 	PT_DTYPE=bf16 pt-ckpt ls run
@@ -264,7 +264,7 @@ shapes() { # CHECKPOINT
 		says 'o DIRECTORY'
 		[ ! -e model.$name ]
 	done
-	pt-ckpt convert run -o model.gguf 2>&1 | grep -q "GGUF is not written; llama.cpp's convert_hf_to_gguf.py reads"
+	pt-ckpt convert run -o model.gguf 2>&1 | grep -q "GGUF cannot be written; llama.cpp's convert_hf_to_gguf.py reads"
 	pt-ckpt convert run --to huggingface -o meant.pt 2>err
 	grep -qx 'pt-ckpt: wrote meant.pt (huggingface)' err
 	pt-ckpt convert run -o a.h5 2>err
@@ -302,7 +302,7 @@ shapes() { # CHECKPOINT
 			"pt-train -q -d data.h5 --init-from $path -o x -n 1"; do
 			read -ra command <<<"$command"
 			code_of 69 "${command[@]}"
-			says "$path: an adapter of PEFT (LoRA), not a model; merge it into its base model first"
+			says "$path: a PEFT adapter (LoRA), not a model; merge it into its base model first"
 		done
 	done
 	reports 69 'adapter: not supported' pt-ckpt verify adapter
@@ -489,12 +489,12 @@ shapes() { # CHECKPOINT
 	not h5ls weights.h5/exp_avg
 	pt-ckpt verify weights.h5
 	[ $(($(stat -c %s weights.h5) * 2)) -lt "$(stat -c %s "$(step run 40)")" ]
-	reports 0 'has no exp_avg, which starts at zero' tiny --resume weights.h5 -n 42 -o resumed
+	reports 0 'exp_avg is missing, and starts at zero' tiny --resume weights.h5 -n 42 -o resumed
 	pt-ckpt extract run --tensor 'layers.0.attention.*' --tensor norm.weight -o some.h5
 	[ "$(pt-ckpt show some.h5 | grep -c '\[')" -eq 9 ]
 	pt-ckpt verify some.h5
-	reports 65 'has no tensor' pt-sample some.h5 the
-	reports 64 "no tensor matches 'layers.9.*'" pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
+	reports 65 'is missing: it is another model' pt-sample some.h5 the
+	reports 64 'no tensor matches "layers.9.*"' pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
 	pt-ckpt rename run --rename '^layers.0.=block.' --rename 'weight$=w' -o named.h5
 	pt-ckpt show named.h5 | grep -q '^block.attention.wq.w '
 	h5ls named.h5/exp_avg | grep -q '^block.attention.wq.w '

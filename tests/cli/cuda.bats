@@ -386,5 +386,5 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	cmp each/checkpoints/latest.h5 none/checkpoints/latest.h5
 	PT_LAB_OFF=bias,nothing run on_gpu -n 1 -o other
 	[ "$status" -eq 64 ]
-	[[ $output == *"PT_LAB_OFF has 'nothing'"* ]]
+	[[ $output == *"PT_LAB_OFF: 'nothing'"* ]]
 }

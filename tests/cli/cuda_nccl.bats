@@ -301,7 +301,7 @@ same_workers() { # A B: the state of both workers
 	grep -q 'GPUs exchange data by MPI: 2 ranks share a GPU' said
 	run "${one_gpu[@]}" "${each[@]}" --comm nccl </dev/null
 	[ "$status" -eq 64 ]
-	[[ $output == *'NCCL_HOSTID, different for each rank'* ]]
+	[[ $output == *'a different NCCL_HOSTID on each rank'* ]]
 	ranks 2 "${each[@]}" 2>said >/dev/null
 	not grep -q 'by MPI' said
 	[ $real = yes ] || {

@@ -295,5 +295,5 @@ same_workers() { # A B: the state of both workers
 	# Workers that train apart do not: what they bring would not be the same.
 	run together "$all" "$none" --edit-workers 2 -o apart
 	[ "$status" -eq 64 ]
-	[[ $output == *'some workers have found a GPU'* ]]
+	[[ $output == *'some workers have a GPU'* ]]
 }

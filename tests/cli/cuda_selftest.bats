@@ -15,7 +15,7 @@ on_gpu() { # OPTION...
 
 tested() { # OPTION...: the run is tested, and not only remembered
 	on_gpu -o run "$@" >/dev/null
-	grep -q '^# event .* self-test passed: [0-9]* calls of kernels, ' run/journal.txt || {
+	grep -q '^# event .* self-test passed: [0-9]* kernel calls, ' run/journal.txt || {
 		echo "not tested: $*"
 		return 1
 	}
@@ -116,7 +116,7 @@ finds_each() { # 'OPTION... | KERNEL[:NAME]...'...
 			# shellcheck disable=SC2086
 			PT_EMU_BREAK=${kernel%:*} code_of 1 on_gpu ${row%|*} -o run
 			says 'self-test: '
-			says "computes wrongly: ${kernel#*:} "
+			says "gives wrong results: ${kernel#*:} "
 			says ': element '
 			[ ! -e run ]
 			[ ! -e cache ]

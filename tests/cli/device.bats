@@ -34,7 +34,7 @@ says() { # text...: what was said has it
 	says 'sm_80, '
 	[[ $output != *PT_ATTENTION* ]]
 	PT_ATTENTION=some run "$try" name
-	says "PT_ATTENTION is 'some', not auto or mma"
+	says "PT_ATTENTION: 'some' is not auto or mma"
 }
 
 @test 'without the library: said when a GPU was asked for, and when PT_CUDA is wrong' {
@@ -53,17 +53,17 @@ says() { # text...: what was said has it
 	says 'emulated GPU'
 	PT_CUDA=/nowhere.so run "$try" name
 	[ "$status" -eq 1 ]
-	says 'there is no file /nowhere.so'
+	says "'/nowhere.so' does not exist"
 	PT_CUDA=/nowhere.so run "$try" auto
 	[ "$status" -eq 0 ]
-	says 'no GPU is used: ' 'there is no file /nowhere.so' 'cpu'
+	says 'no GPU is used: ' "'/nowhere.so' does not exist" 'cpu'
 }
 
 @test 'a library that is no library, another one, and that of another version' {
 	echo text >"$BATS_TEST_TMPDIR/text.so"
 	PT_CUDA=$BATS_TEST_TMPDIR/text.so run "$try" name
 	[ "$status" -eq 1 ]
-	says 'cannot be opened'
+	says 'cannot open the CUDA plugin'
 	echo 'int other;' | gcc -shared -fPIC -o "$BATS_TEST_TMPDIR/other.so" -xc -
 	PT_CUDA=$BATS_TEST_TMPDIR/other.so run "$try" name
 	[ "$status" -eq 1 ]
@@ -81,7 +81,7 @@ says() { # text...: what was said has it
 @test 'a GPU that breaks: the last launches, or the failing one' {
 	PT_EMU_FAIL=2 run "$try" work
 	[ "$status" -eq 1 ]
-	says 'cudaErrorIllegalAddress' 'PT_CUDA_SYNC=yes tells which' 'zero <' 'add <' '2145'
+	says 'cudaErrorIllegalAddress' 'PT_CUDA_SYNC=yes shows which' 'zero <' 'add <' '2145'
 	PT_CUDA_SYNC=yes PT_EMU_FAIL=2 run "$try" work
 	[ "$status" -eq 1 ]
 	says "the failing launch:" 'add <'
@@ -97,7 +97,7 @@ says() { # text...: what was said has it
 @test 'too little memory: before anything else, and for a product' {
 	PT_EMU_MEMORY=1000000 run "$try" name
 	[ "$status" -eq 1 ]
-	says 'device=cuda: emulated GPU has ' 'nvidia-smi tells'
+	says 'device=cuda: emulated GPU has ' 'nvidia-smi lists'
 	PT_EMU_MEMORY=300000000 run "$try" fill
 	[ "$status" -eq 1 ]
 	says ' bytes' "out of memory: 1.00 MiB for a matmul's operands" 'are in use'

@@ -51,12 +51,12 @@ make_jsonl() { # N
 	pt-prepare -t byte -f 0 bad.jsonl -o bad.h5 2>err
 	grep -q "bad.jsonl:2: field 'text' is a number, not a string" err
 	grep -q 'bad.jsonl:4: not JSON' err
-	grep -q "bad.jsonl:7: no field 'text' with a string; --field names another of: id, body" err
-	grep -q '3 broken lines passed over' err
+	grep -q "bad.jsonl:7: no field 'text' with a string; give --field with one of: id, body" err
+	grep -q '3 broken lines skipped' err
 	[ "$(value documents bad.h5)" -eq 3 ]
 	reports 65 'bad.jsonl:2:' pt-prepare --strict -t byte bad.jsonl -o no.h5
 	reports 65 "no field 'body'" pt-prepare --field body -t byte d.jsonl -o no.h5
-	says 'of 3 documents, none is left'
+	says 'documents read: 3; none is left'
 	not ls no.h5*
 }
 

@@ -37,13 +37,13 @@ column() { # NAME FOLDER: of all rows that have it
 	not grep -q 'syncs=' warm/journal.txt
 }
 
-@test "a warm-up that lasts to the end of the run: workers never synchronise, and it is said" {
+@test "a warm-up that lasts to the end of the run: a warning says that workers take no local steps" {
 	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 50 -o long >/dev/null 2>err
-	[ "$(grep -c 'edit-warmup-steps 50: the run has 4 steps, so its workers never synchronise' err)" -eq 1 ]
+	[ "$(grep -c 'edit-warmup-steps 50: the run has only 4 steps, so its workers never take local steps' err)" -eq 1 ]
 	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 4 -o all >/dev/null 2>err
-	grep -q 'never synchronise' err
+	grep -q 'never take local steps' err
 	tiny_on 2 -n 4 --edit-workers 2 --edit-warmup-steps 3 -o most >/dev/null 2>err
-	not grep 'never synchronise' err
+	not grep 'never take local steps' err
 }
 
 @test "the mean loss of all workers after the warm-up, in the rows that have it" {
@@ -189,7 +189,7 @@ same_runs() { # A B: in the rows that both have, and at their ends
 		rm -r further
 	done
 	code_of 64 mpiexec -n 2 pt-train -q --resume parts/checkpoints/step-00000005.h5 --edit-warmup-steps 9 -o other
-	says 'edit-warmup-steps 9: the run is at step 5, and it was 3'
+	says 'edit-warmup-steps 9: the run is at step 5, but was started with 3'
 	tiny --eval-only --resume whole | grep -q val_loss=
 }
 
@@ -284,7 +284,7 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	pt-prepare -q -t char part-1.txt -o char.h5
 	refuse 'the workers have different vocabularies' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
 		--edit-sync-interval 2 -o none
-	refuse 'prepare all texts with one' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
+	refuse 'prepare all texts with one vocabulary' tiny_on 2 -m 1 --data-per-rank -d 0.h5 -d char.h5 --edit-workers 2 \
 		--edit-sync-interval 2 -o none
 }
 
@@ -360,7 +360,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	grep -q 'ends with code 75 after step' more/journal.txt
 	diff <(ls more/checkpoints) <(ls more/worker-1/checkpoints)
 	code_of 64 tiny_on 1 --edit-workers 1 --edit-use-async --edit-replay run -o none
-	says 'run: is of more workers than 1'
+	says 'run: has more workers than 1'
 	code_of 74 tiny_on 2 --edit-workers 2 --edit-use-async --edit-replay run/worker-1 -o none
 	says 'run/worker-1/worker-1: No such file'
 }
@@ -423,7 +423,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		says 'a fragment is in flight: resume with --edit-sync-interval 8, --edit-fragments 3 and --edit-sync-delay 3'
 	done
 	tiny_on 4 -m 1 --layers 2 --resume parts/checkpoints/step-00000006.h5 --edit-workers 4 -o four >/dev/null
-	grep -q 'resuming with 4 workers instead of 2; each fragment is as at its last synchronisation' four/journal.txt
+	grep -q 'resuming with 4 workers instead of 2; each fragment is at its last synchronization' four/journal.txt
 	pt-ckpt diff --no-optimizer four four/worker-3
 	# another delay computes something else, and so does another part that is kept
 	apart 2 other "${STREAM[@]}" --edit-update-alpha 0
@@ -488,15 +488,15 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		--edit-outer sgd --edit-skip-anomaly --edit-ewma-warmup 4 --edit-ewma-threshold 1)
 	apart 2 run "${edit[@]}"
 	# no norm is like the first four, which grow with the moments; each worker has the line
-	grep -oE 'synchronisation [0-9]+: left out.*' run/journal.txt >names
-	diff names <(grep -oE 'synchronisation [0-9]+: left out.*' run/worker-1/journal.txt)
+	grep -oE 'synchronization [0-9]+: left out.*' run/journal.txt >names
+	diff names <(grep -oE 'synchronization [0-9]+: left out.*' run/worker-1/journal.txt)
 	[ "$(column anomalies run | sed -n 5p)" -eq 11 ]
 	[ "$(column anomalies run/worker-1 | sed -n 5p)" -eq 11 ]
 	list='tok_embeddings, layers.0, layers.1, layers.2, layers.3, layers.4 and 5 more units'
-	head -n 1 names | grep -qx "synchronisation 5: left out worker 0: $list; worker 1: $list"
+	head -n 1 names | grep -qx "synchronization 5: left out worker 0: $list; worker 1: $list"
 	# the factor is that of the row; without groups of units it is the model's
 	apart 2 clip -n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-outer sgd --edit-clip-pseudo-grad 0.001
-	grep -qE 'synchronisation 1: clipped tok_embeddings by 0\.[0-9e-]*, layers.0 by 0\.[0-9e-]*, output by' clip/journal.txt
+	grep -qE 'synchronization 1: clipped tok_embeddings by 0\.[0-9e-]*, layers.0 by 0\.[0-9e-]*, output by' clip/journal.txt
 	apart 2 model -n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-outer sgd --edit-clip-pseudo-grad 0.001 \
 		--no-edit-by-unit
 	[ "$(grep -c 'clipped the model by' model/journal.txt)" -eq 2 ]
@@ -506,7 +506,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	for v in '' -v; do
 		# shellcheck disable=SC2086 # none or one
 		mpiexec -n 2 pt-train "${TINY[@]:1}" "${edit[@]}" $v -o "said$v" >/dev/null 2>err
-		[ "$(grep -c 'step [0-9]*: synchronisation 5: left out worker 0: tok_embeddings, ' err)" -eq $((${#v} / 2)) ]
+		[ "$(grep -c 'step [0-9]*: synchronization 5: left out worker 0: tok_embeddings, ' err)" -eq $((${#v} / 2)) ]
 	done
 }
 
@@ -571,7 +571,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	refuse '--batch 8 is not divisible by --edit-workers 3' tiny_on 3 --no-ckpt --edit-workers 3
 	mkfifo pipe.h5
 	refuse 'pipe.h5 can be read only once' tiny_on 2 -d pipe.h5 --edit-workers 2
-	refuse 'data-per-rank: 2 ranks, but fewer files: 1' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
+	refuse 'data-per-rank: 2 ranks need as many files; 1 given' tiny_on 2 --no-ckpt --edit-workers 2 --data-per-rank
 	refuse 'edit-sync-interval needs --edit-workers' tiny --edit-sync-interval 4
 	refuse 'edit-skip-anomaly needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-skip-anomaly
 	refuse 'edit-consensus needs --edit-reducer gta' tiny --edit-workers 1 --edit-consensus sum
@@ -590,10 +590,10 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		--edit-use-async --edit-step-weight-ratio 1|needs --edit-use-step-weight
 		--edit-outer sgd --edit-update-alpha 0|needs --edit-sync-delay
 	END
-	refuse 'inject-delay: there is no rank 2' tiny_on 2 --edit-workers 2 --inject-delay 2:5
-	refuse 'corrupt-batch: there is no worker 2' tiny_on 2 --edit-workers 2 --corrupt-batch 2:1:5
-	refuse 'inject-delay: there is no rank 4' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
-	refuse 'corrupt-batch: there is no worker 2' tiny --edit-workers 2 --corrupt-batch 2:1:5 --dry-run
+	refuse 'inject-delay: rank 2 does not exist' tiny_on 2 --edit-workers 2 --inject-delay 2:5
+	refuse 'corrupt-batch: worker 2 does not exist' tiny_on 2 --edit-workers 2 --corrupt-batch 2:1:5
+	refuse 'inject-delay: rank 4 does not exist' tiny --edit-workers 2 --dp 2 --inject-delay 3:5 --inject-delay 4:5 --dry-run
+	refuse 'corrupt-batch: worker 2 does not exist' tiny --edit-workers 2 --corrupt-batch 2:1:5 --dry-run
 	refuse "inject-delay: 'some:3' is not" tiny --inject-delay some:3
 	refuse 'edit-wire needs --edit-outer or --edit-reducer' tiny --edit-workers 1 --edit-wire int8
 	refuse 'edit-wire-density needs --edit-wire sparse' tiny --edit-workers 1 "${OUTER[@]}" --edit-wire int8 \

@@ -83,7 +83,7 @@ rank_at() { # RANK: its process, of the runs here
 	rm run/checkpoints/step-00000014.h5
 	from=checkpoints/step-00000013.h5 at=checkpoints/step-00000011.h5
 	on 3 --edit-workers 3 --resume run/$from -n 12 -o named
-	grep -q 'step=11 resuming with 3 workers instead of 2; step 13 was between two synchronisations: back to step 11' \
+	grep -q 'step=11 resuming with 3 workers instead of 2; step 13 was between two synchronizations: back to step 11' \
 		named/worker-2/journal.txt
 	differ_in run/$at named/$at exp_avg exp_avg_sq
 	differ_in run/$from named/$at model
@@ -105,7 +105,7 @@ rank_at() { # RANK: its process, of the runs here
 	timeout -k 1 120 mpiexec -n 2 pt-train "${TINY[@]}" -b 12 -m 1 -n 7 --edit-workers 2 --edit-sync-interval 4 \
 		--ckpt-every 1 --keep 0 -o run </dev/null >/dev/null
 	code_of 65 on 3 --edit-workers 3 --resume run/checkpoints/step-00000006.h5 -o other
-	says 'its 2 workers have not agreed since step 4 and keep no anchor'
+	says 'its 2 workers have differed since step 4 and keep no anchor'
 	[ ! -e other ]
 	rm run/checkpoints/step-00000007.h5 # the last, at which they agreed
 	on 3 --edit-workers 3 --resume auto -n 8 -o run 2>err
@@ -133,7 +133,7 @@ rank_at() { # RANK: its process, of the runs here
 	done
 	# of a time before the third there is nothing to repeat
 	code_of 65 mpiexec -n 3 pt-train "${TINY[@]}" "${clock[@]}" -n 32 --edit-workers 3 --edit-replay run -o none
-	says "run/worker-2: has no synchronisation 1: resume from a checkpoint after the first $((syncs - 1))"
+	says "run/worker-2: has no synchronization 1: resume from a checkpoint after the first $((syncs - 1))"
 	[ ! -e none ]
 }
 

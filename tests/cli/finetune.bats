@@ -49,7 +49,7 @@ setup() {
 	jq '.normalizer = {"type": "NFC"}' vocab/tokenizer.json >nfc/tokenizer.json
 	pt-prepare -q -t bpe --vocab-files nfc "$BATS_FILE_TMPDIR/text" -o nfc.h5
 	code_of 65 "${tune[@]}" -d nfc.h5 -o x --init-from hf
-	says 'its tokenizer has the normalizer none, and that of the data NFC'
+	says "its tokenizer has the normalizer none, but the data's has NFC"
 	# a checkpoint without files of Hugging Face says its normalizer
 	pt-train -q -d nfc.h5 -o small "${model[@]}" -n 1
 	pt-ckpt convert small -o again
@@ -78,18 +78,18 @@ setup() {
 	done
 	sed 's/e/E/g' "$text" >other
 	pt-prepare -q other -o other.h5
-	reports 65 'its vocabulary is not that of the data' "${tune[@]}" -d other.h5 -o x --init-from char.hf
+	reports 65 "differs from the data's" "${tune[@]}" -d other.h5 -o x --init-from char.hf
 	reports 65 "the vocabulary has no character 'E'" pt-prepare -t bpe --vocab-files char.hf other -o x.h5
 	code_of 65 pt-prepare -t gpt2 --vocab-files char.hf "$text" -o x.h5
-	says 'char.hf/tokenizer.json: a vocabulary of characters, which no pattern splits'
+	says 'char.hf/tokenizer.json: a vocabulary of characters takes no pattern or model'
 }
 
 @test "init-from: options and data that contradict the model are refused, with both" {
-	reports 64 'hf: its --layers is 3, and that of the run 4' "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
+	reports 64 "hf: its --layers is 3, but the run's is 4" "${tune[@]}" -d text.h5 -o x --init-from hf --layers 4
 	code_of 64 "${tune[@]}" -d text.h5 -o x --init-from base --act gelu
-	says 'its --act is swiglu, and that of the run gelu'
+	says "its --act is swiglu, but the run's is gelu"
 	code_of 65 "${tune[@]}" -d byte.h5 -o x --init-from hf
-	says 'vocabulary is not that of the data (bpe of 300 tokens, and byte of 256)'
+	says "its vocabulary (bpe of 300 tokens) differs from the data's (byte of 256)"
 	code_of 74 "${tune[@]}" -d text.h5 -o x --init-from nothing
 	[ ! -e x ]
 	# another length of sequences is no contradiction, nor are options that say the same
@@ -195,14 +195,14 @@ setup() {
 	"${tune[@]}" -d text.h5 -o y --init-from hf --freeze tok_ --lr-schedule constant
 	"${tune[@]}" -d text.h5 --resume y -o y -n 4 --resume-exact
 	"${tune[@]}" -d text.h5 --resume y -o y -n 5 --freeze '' >out 2>&1
-	grep -q 'the optimizer state of tensors that were frozen begins at zero' out
+	grep -q 'the optimizer state of previously frozen tensors begins at zero' out
 	grep -q 'freeze tok_ -> ' out
 	code_of 64 "${tune[@]}" -d text.h5 --resume y -o y -n 6 --freeze norm --resume-exact
 	# between two synchronisations, parameters are those of the anchor, which frozen tensors do not have
 	mpiexec -n 2 "${tune[@]}" -d text.h5 -o z --init-from hf --freeze tok_ --edit-workers 2 --edit-sync-interval 2 \
 		--edit-outer sgd -n 4 --ckpt-every 3 --ckpt-wait
 	code_of 64 "${tune[@]}" -d text.h5 --resume z/checkpoints/step-00000003.h5 -o w --edit-workers 0 --freeze ''
-	says 'local SGD between two synchronisations needs the --freeze with which it began'
+	says 'local SGD between two synchronizations needs the --freeze with which it began'
 	"${tune[@]}" -d text.h5 --resume z -o w -n 5 --edit-workers 0 --freeze ''
 }
 

@@ -20,7 +20,7 @@ curve() { # and the parameters at the end
 	make_large 2e3
 	tiny "${LARGE[@]}" -o one >/dev/null
 
-	grep -q 'event .* a gradient of step 1 was too large for exact sums: the step was computed again, with gradients rounded to multiples of 2^-25$' one/journal.txt
+	grep -q 'event .* a gradient of step 1 was too large for exact sums: the step was repeated, with gradients rounded to multiples of 2^-25$' one/journal.txt
 	grep -q '^step=3 ' one/journal.txt
 	local ranks layout
 	while read -r ranks layout; do

@@ -75,6 +75,11 @@ sanitized() {
 	nm "$BUILD/pt-train" | grep -q __asan_init
 }
 
+# Are the programs slower than they are built by make: with AddressSanitizer, or for coverage?
+instrumented() {
+	nm "$BUILD/pt-train" | grep -qE '__(asan|gcov)_init'
+}
+
 # For tests that limit memory, or measure it.
 plain_memory() {
 	! sanitized || skip 'the sanitizer needs memory of its own'
@@ -186,7 +191,7 @@ not() { # COMMAND...
 
 # The number of messages in $output, but for those of what MPI left when another test killed a job.
 messages() {
-	grep '^pt-' <<<"$output" | grep -vc '/dev/shm/.*: removed: '
+	grep '^pt-' <<<"$output" | grep -vc 'removed /dev/shm/.*, which MPI left'
 }
 
 says() { # TEXT: it is in $output

@@ -147,7 +147,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	same_on 4 "${own[@]}" --tp 2
 	same_on 4 "${own[@]}" --pp 2
 	same_on 2 "${own[@]}" --fsdp 2 --zero 1
-	refuse 'data-per-rank: 3 ranks, but fewer files: 2' mpiexec -n 3 pt-train "${TINY[@]}" "${own[@]}" -b 12 -o none
+	refuse 'data-per-rank: 3 ranks need as many files; 2 given' mpiexec -n 3 pt-train "${TINY[@]}" "${own[@]}" -b 12 -o none
 	tiny_on 4 "${LAYOUT[@]}" "${own[@]}" --tp 4 --virtual tp=4 -o four >/dev/null
 }
 
@@ -155,28 +155,28 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	make_shard
 	refuse 'dp=2 is 2 ranks, and there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2
 	refuse 'dp=1 is 1 rank, and there are 2' mpiexec -n 2 pt-train "${TINY[@]}" --dp 1
-	refuse '3 ranks are no multiple of tp=2' mpiexec -n 3 pt-train "${TINY[@]}" --tp 2
+	refuse '3 ranks are not a multiple of tp=2' mpiexec -n 3 pt-train "${TINY[@]}" --tp 2
 	refuse 'tp is 2, and there is 1 rank' pt-train "${TINY[@]}" --tp 2
 	refuse 'fsdp and cp are both -1' pt-train "${TINY[@]}" --fsdp -1 --cp -1
 	refuse 'zero 2 shards over the fsdp axis' mpiexec -n 2 pt-train "${TINY[@]}" --zero 2
 	refuse 'tp is 2, which does not divide virtual tp (1)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --tp 2 --virtual tp=1
-	says 'to a new run --virtual tp=2'
+	says 'start a new run with --virtual tp=2'
 	refuse 'cp is 2, which does not divide virtual cp (3)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --cp 2 --virtual cp=3
 	refuse 'heads (2) is not divisible by virtual tp (4)' mpiexec -n 4 pt-train "${TINY[@]}" --tp 4
 	refuse 'context (6) is not divisible by 2 x virtual cp (4)' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --cp 2 -T 6
-	refuse '2 stages (pp 2 x pp-stages 1), but fewer layers: 1' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
-	refuse '4 stages (pp 2 x pp-stages 2), but fewer layers: 3' \
+	refuse '2 stages (pp 2 x pp-stages 1) need as many layers; the model has 1' mpiexec -n 2 pt-train "${TINY[@]}" --pp 2
+	refuse '4 stages (pp 2 x pp-stages 2) need as many layers; the model has 3' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 3 --pp 2 --pp-schedule interleaved
-	refuse 'interleaved cannot have 1 stage a rank' \
+	refuse 'interleaved cannot have 1 stage per rank' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 4 --pp 2 --pp-schedule interleaved --pp-stages 1
-	refuse '1f1b cannot have 2 stages a rank' \
+	refuse '1f1b cannot have 2 stages per rank' \
 		mpiexec -n 2 pt-train "${TINY[@]}" --layers 4 --pp 2 --pp-stages 2
 	refuse '2 data-parallel ranks, but a step has only 1 micro-batch' \
 		mpiexec -n 4 pt-train "${TINY[@]}" --tp 2 -b 2
-	refuse 'one number must divide the other' mpiexec -n 3 pt-train "${TINY[@]}" --arch llama --heads 6 \
+	refuse 'one must be a multiple of the other' mpiexec -n 3 pt-train "${TINY[@]}" --arch llama --heads 6 \
 		--kv-heads 2 --dim 24 --ffn-dim 48 --tp 3 --virtual tp=6
 	[ ! -e run-001 ]
 }
@@ -227,15 +227,15 @@ refuse() { # TEXT COMMAND...: 64, and one message
 }
 
 @test "a plan refuses what the run would" {
-	refuse 'and the model has no others' pt-train --dry-run --vocab 61 --layers 2 --dtype float8
+	refuse 'but the model has no other blocks' pt-train --dry-run --vocab 61 --layers 2 --dtype float8
 	refuse "'x' is neither a number nor measure" pt-train --dry-run --vocab 61 --peak-flops x
 	make_shard
 	reports 65 'but one sample needs 65537' tiny --dry-run -T 65536
 	code_of 1 tiny --dry-run --memory 100K # as without --dry-run
-	says 'the run will be refused'
+	says 'the run will be rejected'
 	says 'out of memory: a rank needs'
 	tiny --dry-run --memory 100M >plan
-	not grep -q 'will be refused' plan
+	not grep -q 'will be rejected' plan
 	# the copy of a checkpoint is optional
 	local bytes
 	bytes=$(awk '/^total/ { print $2 - 1 }' plan)

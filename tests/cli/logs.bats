@@ -200,7 +200,7 @@ in_formats() { # STEP LOSS
 @test "logs that are not read as they are: compressed ones, and those of W&B" {
 	printf 'BZh91AY&SY%040d' 0 >log.gz # as bzip2 begins
 	code_of 2 pt-compare log.gz log.gz
-	says 'log.gz: compressed by bzip2, which is not read; decompress it: bzcat log.gz >log'
+	says 'log.gz: compressed by bzip2, which is not supported; decompress it: bzcat log.gz >log'
 	reports 2 'standard input: compressed by bzip2' pt-compare - log.gz <log.gz
 	mkdir -p wandb/run-1/files
 	echo text >wandb/run-1/files/output.log
@@ -213,7 +213,7 @@ in_formats() { # STEP LOSS
 	rm -r wandb/run-1/files
 	reports 2 "wandb/run-1: a directory of W&B without the run's output; export" pt-compare wandb/run-1 log.gz
 	code_of 2 pt-compare wandb/run-1/run-1.wandb log.gz
-	says 'a transaction log of W&B, which is not read; give files/output.log, which is beside it'
+	says 'a transaction log of W&B, which is not supported; give files/output.log next to it'
 }
 
 @test "lines of a program that is not known: what was read as step and loss" {

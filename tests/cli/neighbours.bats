@@ -134,7 +134,7 @@ load helpers
 	local o
 	for o in --overwrite '--resume auto'; do
 		# shellcheck disable=SC2086
-		reports 74 'run/journal.txt is also another file (a hard link)' pt-train "${TINY[@]}" -n 4 -o run $o
+		reports 74 'run/journal.txt has another name (a hard link)' pt-train "${TINY[@]}" -n 4 -o run $o
 	done
 	cmp other before
 	rm other
@@ -145,7 +145,7 @@ load helpers
 	[ -e disk/step-00000004.h5 ]
 	chown -h 65534 run/checkpoints 2>/dev/null || skip 'only root can give a link away'
 	code_of 74 pt-train "${TINY[@]}" -n 6 -o run --resume auto
-	says 'run/checkpoints is a symbolic link that another user (65534) has made'
+	says 'run/checkpoints is a symbolic link made by another user (65534)'
 	reports 74 'run/checkpoints is a symbolic link that another user' pt-ckpt prune --keep-last 1 run
 	[ -e disk/step-00000002.h5 ]
 }
@@ -245,13 +245,13 @@ four_files() { # COMMAND...: with the standard ones and one more
 	mkdir empty
 	for d in run empty; do
 		reports 65 "$d: no checkpoint" pt-ckpt verify $d
-		says "there is no checkpoint in this directory"
+		says "directory without checkpoint"
 		not says DAMAGED
 	done
 	tiny -n 4 --ckpt-every 1 --keep 0 -o other >/dev/null
 	rm other/checkpoints/{latest,best}.h5
 	for d in other other/checkpoints; do
-		reports 65 'checkpoints/latest.h5; the newest is other/checkpoints/step-00000004.h5' pt-sample $d
+		reports 65 'checkpoints/latest.h5 are missing; the newest is other/checkpoints/step-00000004.h5' pt-sample $d
 	done
 	ln -sf nowhere.h5 other/checkpoints/latest.h5
 	reports 74 'other: cannot be read' pt-ckpt verify other
@@ -263,7 +263,7 @@ four_files() { # COMMAND...: with the standard ones and one more
 	plain_memory
 	for p in pt-train pt-plan pt-compare pt-ckpt; do # (the environment is on the stack, too)
 		code_of 1 bash -c "ulimit -s 20; exec env -i $BUILD/$p --version"
-		says 'the stack is limited to less than the 256 KiB that it needs'
+		says 'the stack is limited to less than 256 KiB'
 	done
 }
 

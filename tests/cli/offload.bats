@@ -132,7 +132,7 @@ value() { # COLUMN FILE: of the last row
 		pt-compare -q free $what
 		[ $what = all ] || continue # and the limit that the plan keeps
 		limit=$(($(kib --offload $what --offload-to .) + 1))
-		reports 1 'and --memory gives it' tiny "${big[@]}" --memory ${limit}K -o none --overwrite
+		reports 1 'and --memory is' tiny "${big[@]}" --memory ${limit}K -o none --overwrite
 		tiny -n 1 "${big[@]:2}" --memory ${limit}K --offload $what --offload-to . -o $what --overwrite >/dev/null
 	done
 }
@@ -196,7 +196,7 @@ value() { # COLUMN FILE: of the last row
 	need=$(kib --tile 16)
 	[ $((need + 240000)) -lt "$(kib --virtual tp=16)" ]
 	reports 1 'out of memory' limited $((need + beside)) --virtual tp=16 -o none --overwrite
-	reports 1 'and --memory gives it' tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
+	reports 1 'and --memory is' tiny "${big[@]}" --virtual tp=16 --memory $((need + 1))K -o none --overwrite
 	limited $((need + beside)) --tile 16 --memory $((need + 1))K -o tiled >/dev/null
 }
 
@@ -213,11 +213,11 @@ value() { # COLUMN FILE: of the last row
 	says 'tile gives a rank only one piece of each weight: give --tile 2'
 	reports 64 'tile: a rank has 2 virtual chunks' tiny --tile 2 --offload params --offload-to . --virtual cp=2
 	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
-	says 'float8 weights are not gathered in tiles'
+	says 'float8 weights cannot be gathered in tiles'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
 	says 'tile is 2, but its pieces are the 4 virtual slices: give --tile 4'
 	code_of 64 tiny --tile 3 --tp 2 --fsdp 2 --dry-run
-	says 'tile 3 is not divisible by 2 ranks of tp, and no larger number divides the 2 heads'
+	says 'tile 3 is not divisible by 2 ranks of tp, but no larger number divides the 2 heads'
 	# the advice is what the model allows: RANKS OF TP, TILE, HEADS, KV-HEADS, FFN-DIM, ADVICE
 	local tp tile heads kv ffn advice
 	while read -r tp tile heads kv ffn advice; do
@@ -257,7 +257,7 @@ value() { # COLUMN FILE: of the last row
 	mkdir disk
 	mount -t tmpfs -o size=1m pt disk 2>/dev/null || skip 'no disk can be mounted'
 	big=(-n 2 --layers 2 --dim 256 --eval-every 0 --no-ckpt)
-	reports 74 'offload-to: disk: no room for' tiny "${big[@]}" --offload optimizer --offload-to disk -o run
+	reports 74 'offload-to: disk: cannot allocate' tiny "${big[@]}" --offload optimizer --offload-to disk -o run
 	not grep -q ^step= <<<"$output"
 	code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" "${big[@]}" --offload optimizer --offload-to disk -o run
 	[ "$(grep -c ^pt-train <<<"$output")" -eq 1 ]

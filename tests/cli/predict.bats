@@ -157,7 +157,7 @@ holds() { # EXPRESSION of awk
 @test "--tp beyond a host is warned of" {
 	for tp in 2 4; do
 		pt-train "${MODEL[@]}" --cluster h100,gpus=2 --tp $tp -b 4 -m 2 >plan 2>err
-		[ "$(grep -c 'more than the 2 ranks of a host' err)" -eq $((tp / 4)) ]
+		[ "$(grep -c 'more than the 2 ranks per host' err)" -eq $((tp / 4)) ]
 	done
 }
 

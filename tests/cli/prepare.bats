@@ -75,7 +75,7 @@ value() { # KEY FILE
 	not cmp -s <(pt-prepare --decode val e.h5) val.txt
 	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 docs.txt -o f.h5
 	cmp d.h5 f.h5
-	reports 65 'of 1 documents, none is for' pt-prepare -s document docs.txt -o g.h5
+	reports 65 'documents: 1; none is for' pt-prepare -s document docs.txt -o g.h5
 }
 
 @test "several files, and standard input, are one text" {
@@ -152,8 +152,8 @@ value() { # KEY FILE
 	reports 65 'the text is empty' pt-prepare empty.txt -o e.h5
 	code_of 74 pt-prepare nothing.txt -o e.h5
 	mkdir folder
-	reports 65 'folder: the folder has no files' pt-prepare folder -o e.h5
-	reports 74 'no*.txt: no file has such a name' pt-prepare 'no*.txt' -o e.h5
+	reports 65 'folder: the directory has no files' pt-prepare folder -o e.h5
+	reports 74 'no*.txt: no file matches the pattern' pt-prepare 'no*.txt' -o e.h5
 	code_of 65 pt-prepare --info text.txt || code_of 74 pt-prepare --info text.txt
 	code_of 64 pt-prepare --info
 	[ ! -e e.h5 ]
@@ -491,17 +491,17 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 		[ "$(value tokenizer b.h5)" = bpe ]
 	done
 	code_of 64 pt-prepare -t bpe --vocab-files ranks golden.txt -o c.h5
-	says 'does not say how text is split into words; give'
-	reports 65 'has 299 tokens, those of gpt2 are 50256' pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
+	says 'does not specify how text is split into words; give'
+	reports 65 'has 299 tokens, but gpt2 has 50256' pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
 	code_of 65 pt-prepare -t gpt2 --vocab-files . golden.txt -o c.h5
-	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, those of gpt2 are 50000"
+	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, but gpt2 has 50000"
 	reports 64 'no vocabulary files; give --vocab-files' pt-prepare -t gpt2 golden.txt -o c.h5
 	printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >tokenizer.model
 	code_of 65 pt-prepare -t bpe --vocab-files tokenizer.model golden.txt -o c.h5
-	says 'a SentencePiece model, which pt does not read; make tokens by its own program'
+	says 'a SentencePiece model, which pt does not read; tokenize with its own program'
 	echo '{"model": {"type": "Unigram"}}' >unigram.json
 	code_of 65 pt-prepare -t bpe --vocab-files unigram.json golden.txt -o c.h5
-	says "the model 'Unigram' is not supported; make tokens by its own program"
+	says "the model 'Unigram' is not supported; tokenize with its own program"
 	code_of 64 pt-prepare -t char --vocab-files . golden.txt -o c.h5
 	[ ! -e c.h5 ]
 }
@@ -522,7 +522,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	"${bpe[@]}" --vocab-files none.json normal -o n.h5
 	cmp <(h5dump -d train a.h5 | tail -n +2) <(h5dump -d train n.h5 | tail -n +2)
 	# but it is another tokenizer
-	reports 65 'its tokenizer differs from that of a.h5' pt-train -d a.h5 -d n.h5 -n 1 -o run
+	reports 65 'its tokenizer differs from the tokenizer of a.h5' pt-train -d a.h5 -d n.h5 -n 1 -o run
 	jq '.normalizer.type = "Lowercase"' tokenizer.json >lower.json
 	reports 65 "the normalizer 'Lowercase' is not supported" pt-prepare -t bpe --vocab-files lower.json text -o c.h5
 }
@@ -576,27 +576,27 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 		says "standard input: ${2%%; *}"
 	}
 	local parquet='PAR1\025\004\025'
-	named "$parquet" d.parquet "a Parquet table, which is not read; convert it: python3 -c 'import pandas; pandas.read_parquet(\"d.parquet\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
-	named 'ARROW1\0\0' d.feather 'a file of Arrow (Feather), which is not read; convert it: python3'
-	named '\377\377\377\377\020\1' d.arrow "a stream of Arrow, as Hugging Face's datasets are, which is not read; convert it: python3"
-	named 'PK\003\004 and more' d.npz 'a zip archive, as .npz, .docx and .xlsx are, which is not read; unpack it: unzip d.npz'
-	named 'BZh91AY&SY' d.txt.bz2 'compressed by bzip2, which is not read; decompress it: bzcat d.txt.bz2 >d.txt'
-	named '\3757zXZ\0' d.xz 'compressed by xz, which is not read; decompress it: xzcat d.xz >d'
-	named '%%PDF-1.7' d.pdf 'a PDF document, which is not read; convert it: pdftotext d.pdf d.txt'
-	named 'SQLite format 3\0' d.db 'a database of SQLite, which is not read; convert it: sqlite3 d.db'
+	named "$parquet" d.parquet "a Parquet table, which is not supported; convert it: python3 -c 'import pandas; pandas.read_parquet(\"d.parquet\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
+	named 'ARROW1\0\0' d.feather 'a file of Arrow (Feather), which is not supported; convert it: python3'
+	named '\377\377\377\377\020\1' d.arrow "a stream of Arrow, as Hugging Face's datasets are, which is not supported; convert it: python3"
+	named 'PK\003\004 and more' d.npz 'a zip archive, as .npz, .docx and .xlsx are, which is not supported; unpack it: unzip d.npz'
+	named 'BZh91AY&SY' d.txt.bz2 'compressed by bzip2, which is not supported; decompress it: bzcat d.txt.bz2 >d.txt'
+	named '\3757zXZ\0' d.xz 'compressed by xz, which is not supported; decompress it: xzcat d.xz >d'
+	named '%%PDF-1.7' d.pdf 'a PDF document, which is not supported; convert it: pdftotext d.pdf d.txt'
+	named 'SQLite format 3\0' d.db 'a database of SQLite, which is not supported; convert it: sqlite3 d.db'
 	printf "$parquet" | tee chat.jsonl >'a b;c'
 	for o in '--format jsonl' '--chat-template chatml -t byte' '-t byte' '--train-bpe 300 --vocab-out v'; do
 		read -ra o <<<"$o"
 		code_of 65 pt-prepare -q "${o[@]}" chat.jsonl -o x.h5
-		says 'chat.jsonl: a Parquet table, which is not read; convert it'
+		says 'chat.jsonl: a Parquet table, which is not supported; convert it'
 		says 'to_json("chat.out.jsonl"'
-		[ "$(grep -vc 'what a user says could look' <<<"$output")" -eq 1 ]
+		[ "$(grep -vc 'could look like one' <<<"$output")" -eq 1 ]
 	done
 	code_of 65 pt-prepare 'a b;c' -o x.h5
 	says 'a b;c: a Parquet table' # and no such name in a command
 	says 'read_parquet("FILE")'
 	for url in http://a.b/c.txt https://a.b/c.parquet hf://datasets/x s3://b/c; do
-		reports 64 "$url: a URL, and only files are read; download it" pt-prepare $url -o x.h5
+		reports 64 "$url: URLs are not supported; download it" pt-prepare $url -o x.h5
 	done
 	[ ! -e x.h5 ]
 	# any bytes are tokens, and text may begin so

@@ -8,7 +8,7 @@ value() { # KEY FILE
 
 @test "documents without a token are refused" {
 	printf '{"text": ""}\n{"text": ""}\n' >e.jsonl
-	reports 65 '2 documents, but no token' pt-prepare -t byte e.jsonl -o e.h5
+	reports 65 '2 documents, but no tokens' pt-prepare -t byte e.jsonl -o e.h5
 	code_of 65 pt-prepare e.jsonl -o e.h5
 	not ls e.h5*
 }
@@ -19,7 +19,7 @@ value() { # KEY FILE
 		reports 64 'a weight from 1e-9 to 1e9' pt-prepare -t byte --source a=$wrong:a.txt -o a.h5
 	done
 	code_of 64 pt-prepare -t byte --source a=1:a.txt --mix-tokens 8000000T -o a.h5
-	reports 74 'no room' pt-prepare -t byte --source a=1:a.txt --mix-tokens 1000T -o a.h5
+	reports 74 'no space' pt-prepare -t byte --source a=1:a.txt --mix-tokens 1000T -o a.h5
 	pt-prepare -q -t byte --source a=1e-9:a.txt --source b=1e9:a.txt --mix-tokens 100 -f 0 -o b.h5
 	[ "$(value train_tokens b.h5)" -eq 100 ]
 	# no document is for validation, and none needs to be
@@ -75,7 +75,7 @@ value() { # KEY FILE
 		dd if=longer.jsonl bs=60001 status=none |
 			pt-prepare -t byte -f 0 --format jsonl "$input" -o l.h5 --overwrite 2>err
 		[ "$(value documents l.h5)" -eq 1 ]
-		grep -q ':1: a line of more than 32 MiB' err
+		grep -q ':1: the line is longer than 32 MiB' err
 	done
 }
 
@@ -150,7 +150,7 @@ value() { # KEY FILE
 	} >marks.jsonl
 	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl -o marks.h5
 	says 'marks.jsonl:2: more than 4194304 bytes of marks'
-	says '1 broken line passed over'
+	says '1 broken line skipped'
 	[ "$(pt-prepare --decode train marks.h5)" = 'one<|endoftext|>three<|endoftext|>' ]
 	reports 65 'marks.jsonl:2: more than' pt-prepare -t bpe --vocab-files nfc -f 0 marks.jsonl --strict -o strict.h5
 	code_of 0 pt-prepare -t bpe --vocab-files nfc -f 0 --max-bytes 99 marks.jsonl -o short.h5
@@ -158,5 +158,5 @@ value() { # KEY FILE
 	# as prompt and completion
 	sed 's/"text"/"prompt": "?", "completion"/' marks.jsonl >pairs.jsonl
 	code_of 0 pt-prepare --record prompt -t bpe --vocab-files nfc -f 0 pairs.jsonl -o pairs.h5
-	says '1 broken line passed over'
+	says '1 broken line skipped'
 }

@@ -34,7 +34,7 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare --verify c.h5
 	[ "$(pt-prepare --info c.h5 | grep version)" = 'version = 3' ]
 	[ "$(pt-prepare --decode train c.h5 | head -n 1)" = '<|im_start|>user' ]
-	reports 64 'there is no document 1: the last one is 0' pt-prepare --show 1 --show-from 1 c.h5
+	reports 64 'document 1 does not exist: the last one is 0' pt-prepare --show 1 --show-from 1 c.h5
 	# nothing in a text commands the terminal
 	printf '{"prompt": "a\\u001b[2Jb", "completion": "c\\u0000d"}' |
 		pt-prepare -q -t byte --record prompt -f 0 - -o e.h5
@@ -103,10 +103,10 @@ make_chats() { # N: conversations of one to three questions
 	make_chats 2 >c.jsonl
 	printf '%s\n' '{"messages": []}' '{"text": "x"}' '{"messages": [{"role": "tool"}]}' >>c.jsonl
 	pt-prepare -t byte --chat-template qwen -f 0 c.jsonl -o a.h5 2>err
-	grep -q 'c.jsonl:3: a conversation without turns' err
-	grep -q '3 broken lines passed over' err
+	grep -q 'c.jsonl:3: the conversation has no turns' err
+	grep -q '3 broken lines skipped' err
 	code_of 65 pt-prepare -t byte --chat-template qwen --strict -f 0 c.jsonl -o b.h5
-	says 'c.jsonl:3: a conversation without turns'
+	says 'c.jsonl:3: the conversation has no turns'
 	code_of 65 pt-prepare -t byte --strict -f 0 c.jsonl -o b.h5
 	says "no field 'text', but a conversation, which needs --chat-template"
 	not ls b.h5*
@@ -139,10 +139,10 @@ make_chats() { # N: conversations of one to three questions
 	cmp <(pt-prepare --show 1 a.h5) <(pt-prepare --show 1 c.h5)
 	code_of 65 timeout 20 pt-prepare ids.bin --mask-file /dev/zero --vocab 9 -f 0 -o b.h5
 	says '/dev/zero: larger than the 4 bytes'
-	reports 64 '1 files of masks for 2 of tokens' pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
-	reports 64 'which count' pt-prepare a.h5 --mask-file ids.mask -o b.h5
+	reports 64 '1 mask files for 2 token files' pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
+	reports 64 'marks which tokens count' pt-prepare a.h5 --mask-file ids.mask -o b.h5
 	echo x >text.txt
-	reports 64 'there are no token files' pt-prepare text.txt --mask-file ids.mask -o b.h5
+	reports 64 'for token files, not for text' pt-prepare text.txt --mask-file ids.mask -o b.h5
 }
 
 @test "plain shards say nothing of what counts" {
@@ -213,12 +213,12 @@ make_chats() { # N: conversations of one to three questions
 	says nosuch
 	echo '{"prompt": "a", "completion": "b"}' >p.jsonl
 	pt-prepare -t byte --record prompt --too-long drop -f 0 p.jsonl -o a.h5 2>err
-	grep -q 'no windows without --window' err
+	grep -q 'without --window, no document is too long' err
 	pt-prepare -t byte --field prompt --count all -f 0 p.jsonl -o t.h5 2>err
 	grep -q 'all of a text counts' err
 	make_shard b.h5
 	code_of 64 pt-prepare b.h5 --window 8 -o c.h5
-	says '--window: for text and JSONL, not for files of tokens, of which EXAMPLES'
+	says '--window: for text and JSONL, not for files of tokens; EXAMPLES'
 }
 
 @test "a vocabulary of conversations, with their markers" {

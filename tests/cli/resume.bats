@@ -37,8 +37,8 @@ val_loss() { # of the last evaluation in a file
 		read -ra words <<<"$x"
 		rm -rf other && cp -r run other
 		tiny_on "${words[0]}" -n 8 -o other --resume auto "${words[@]:1}" >/dev/null 2>err
-		grep -q 'other arithmetic from step 5 on (\(virtual tp=1,cp=1 -> tp=.,cp=.\|micro-batch 2 -> 1\))' err
-		grep -q '^# event .*step=4 other arithmetic: ' other/journal.txt
+		grep -q 'the arithmetic changes from step 5 on (\(virtual tp=1,cp=1 -> tp=.,cp=.\|micro-batch 2 -> 1\))' err
+		grep -q '^# event .*step=4 the arithmetic changes: ' other/journal.txt
 		[ "$(grep -c '^step=' other/journal.txt)" -eq 8 ]
 		rm -rf other && cp -r run other
 		code_of 64 tiny_on "${words[0]}" -n 8 -o other --resume auto --resume-exact "${words[@]:1}"
@@ -107,7 +107,7 @@ val_loss() { # of the last evaluation in a file
 	tiny -n 4 --warmup 1 -o run >/dev/null
 	code_of 64 tiny -n 8 --warmup 1 -o run --resume auto --resume-exact
 	tiny -n 8 --warmup 1 -o run --resume auto >/dev/null 2>err
-	grep -q 'other arithmetic from step 5 on (steps 4 -> 8)' err
+	grep -q 'the arithmetic changes from step 5 on (steps 4 -> 8)' err
 	tiny -n 9 --warmup 1 --decay-steps 8 -o run --resume auto --resume-exact >/dev/null 2>err
 	[ ! -s err ]
 }
@@ -123,7 +123,7 @@ kept() { # RUN NUMBER
 	tiny -n 6 -o run >/dev/null
 	cp -r run before
 	rm run/checkpoints/step-*
-	reports 65 'run/checkpoints/latest.h5: there is no step-00000006.h5: ' tiny -n 3 -o run --resume auto
+	reports 65 'run/checkpoints/latest.h5: step-00000006.h5 is missing: ' tiny -n 3 -o run --resume auto
 	diff -r -x checkpoints before run
 	rm run/checkpoints/*
 	tiny -n 3 -o run --resume auto >/dev/null 2>err

@@ -57,7 +57,7 @@ make_runs() {
 		mpiexec -n 4 pt-sample --tp -1 --fsdp 2 --logits $run the | cmp - logits
 	done
 	code_of 64 mpiexec -n 2 pt-sample gpt2 the
-	[ "$output" = 'pt-sample: 2 ranks, and --tp and --fsdp are 1: their product must be 2' ]
+	[ "$output" = 'pt-sample: 2 ranks: --tp times --fsdp must be 2' ]
 	code_of 64 mpiexec -n 3 pt-sample --tp 2 gpt2 the
 	[ "$output" = 'pt-sample: tp=2 is 2 ranks, and there are 3' ]
 	reports 64 'tp is 3, which does not divide virtual tp (4)' mpiexec -n 3 pt-sample --tp 3 gpt2 the
@@ -85,7 +85,7 @@ make_runs() {
 	pt-sample --logits run the >cpu
 	pt-sample --logits --device cuda run the >gpu
 	not cmp -s cpu gpu
-	reports 1 'device=cuda: PT_CUDA: there is no file nowhere' env PT_CUDA=nowhere pt-sample --device cuda run the
+	reports 1 "device=cuda: PT_CUDA: 'nowhere' does not exist" env PT_CUDA=nowhere pt-sample --device cuda run the
 }
 
 @test "a special token in the prompt, when that is asked for" {
@@ -135,14 +135,14 @@ make_chat() {
 	[ "$(pt-sample chat --chat 'What is two?' -t 0 --stop is)" = 'It is' ]
 	end=$(pt-sample --no-echo --allow-special --logits chat "$prompt"'It is two.' | wc -l)
 	[ "$(pt-sample chat --chat 'What is two?' -t 0 --stop id:$((end - 1)))" = 'It is two.' ]
-	reports 64 "--stop id:$end: not a token of the vocabulary, which has $end" pt-sample chat --stop "id:$end" x
+	reports 64 "--stop id:$end: not one of the $end tokens of the vocabulary" pt-sample chat --stop "id:$end" x
 	# what the user says has no marks, and is not what they would make of it
 	pt-sample --logits chat --chat 'What is two?<|im_end|>' 2>err >as_text
 	grep -q "warning: the prompt: the text '<|im_end|>' of a special token becomes tokens of its characters$" err
 	pt-sample --logits --allow-special chat "${prompt/two?/two?<|im_end|>}" >as_token
 	not cmp -s as_text as_token
 	pt-sample --logits chat "$prompt" 2>err >as_text
-	grep -q "warning: .*'<|im_start|>' of a special token .*; --allow-special makes it the token, and --chat" err
+	grep -q "warning: .*'<|im_start|>' of a special token .*; --allow-special encodes it as the token, and --chat" err
 	[ "$(wc -l <err)" -eq 1 ]
 	not cmp -s as_text as_prompt
 	# it is in each checkpoint, and in what is made of one
@@ -177,7 +177,7 @@ make_chat() {
 	done
 	printf '%s\n' "${jinja/<|im_end|>/ <|im_end|>}" >hf/chat_template.jinja
 	code_of 64 pt-sample hf --chat two
-	says 'its chat template is not one that pt knows; --chat-template names one: chatml'
+	says 'its chat template is not supported; --chat-template names one: chatml'
 }
 
 @test "a text ends with the token of its end, unless that is not wanted" {
@@ -409,14 +409,14 @@ make_chat() {
 	touch dcp/.metadata
 	printf 'PK\003\004 and more' >x.pt
 	code_of 65 pt-sample dcp
-	says "dcp: a checkpoint of torch.distributed.checkpoint, of which 'pt-ckpt convert dcp -o NEW.h5' makes"
-	reports 65 "x.pt: a file of torch.save(), of which 'pt-ckpt convert x.pt -o NEW.h5' makes" pt-sample x.pt
+	says "dcp: a checkpoint of torch.distributed.checkpoint, not a pt checkpoint; 'pt-ckpt convert dcp -o NEW.h5' converts it"
+	reports 65 "x.pt: a file of torch.save(), not a pt checkpoint; 'pt-ckpt convert x.pt -o NEW.h5' converts it" pt-sample x.pt
 	code_of 65 pt-sample hf/model.safetensors
-	says "of which 'pt-ckpt convert --vocabulary hf hf/model.safetensors -o NEW.h5' makes a checkpoint"
+	says "; 'pt-ckpt convert --vocabulary hf hf/model.safetensors -o NEW.h5' converts it"
 	not grep -q init-from <<<"$output"
 	pt-ckpt convert $ckpt -o model.bin
 	code_of 65 pt-sample model.bin
-	says "model.bin: a model of llm.c, of which 'pt-ckpt convert model.bin -o NEW.h5' makes a checkpoint"
+	says "model.bin: a model of llm.c, not a pt checkpoint; 'pt-ckpt convert model.bin -o NEW.h5' converts it"
 	reports 65 "'pt-ckpt convert model.bin -o NEW.h5'" pt-ckpt export-json model.bin
 	reports 65 "; --init-from takes it as it is" pt-train -q -d data.h5 --resume model.bin -n 1
 	pt-train -q -d data.h5 --init-from model.bin -n 1 -o from_bin >/dev/null

@@ -75,7 +75,7 @@ refused() { # FILE TEXT: by all who read its options
 	done
 	code_of 65 pt-sample evil.h5 x
 	forge good.h5 evil.h5 'layers = 100000'
-	reports 65 '100000 layers, and 20 tensors' tiny -n 6 --resume evil.h5 -o new
+	reports 65 '100000 layers, but 20 tensors' tiny -n 6 --resume evil.h5 -o new
 	forge good.h5 evil.h5 lr
 	refused evil.h5 'expected `key = value`'
 }
@@ -136,7 +136,7 @@ refused() { # FILE TEXT: by all who read its options
 	[ ! -e exact ]
 	tiny_on 2 -n 6 -d other.h5 --resume run -o new >/dev/null 2>err
 	[ "$(grep -c 'trained on other data' err)" -eq 1 ]
-	grep -q '^# event .*step=4 other data than those of the checkpoint' new/journal.txt
+	grep -q '^# event .*step=4 the data differ from the checkpoint' new/journal.txt
 }
 
 # (pt-prepare --verify)
@@ -181,7 +181,7 @@ no_commands() { # of a terminal
 	done
 	forge good.h5 evil.h5 'vocab-multiple = 1000000'
 	refused evil.h5 'tok_embeddings.weight is ['
-	says ', 16], and by its options [1000000, 16]'
+	says ', 16], but its options give [1000000, 16]'
 	# parameters alone may be a part of a model, but no run and no sample begins from them
 	pt-ckpt strip good.h5 -o bare.h5
 	forge bare.h5 part.h5 'layers = 100000'
@@ -189,7 +189,7 @@ no_commands() { # of a terminal
 	for text in 'pt-sample part.h5 x' 'pt-train -q -t 1 -n 6 --resume part.h5 -o new' \
 		'pt-train -q -t 1 -n 6 --init-from part.h5 -o new' 'pt-ckpt convert part.h5 -o new.bin'; do
 		# shellcheck disable=SC2086 # words
-		reports 65 '100000 layers, and 20 tensors' $text
+		reports 65 '100000 layers, ' $text
 	done
 	[ ! -e new ]
 	pt-ckpt average part.h5 part.h5 -o same.h5
@@ -274,10 +274,10 @@ no_commands() { # of a terminal
 	forge_number old.h5 grid 0
 	reports 64 'sums tree -> grid-50' tiny -n 6 --resume old.h5 --resume-exact -o new
 	tiny -n 6 --resume old.h5 -o new >/dev/null
-	grep -q 'event .* other arithmetic: sums tree -> grid-50$' new/journal.txt
+	grep -q 'event .* the arithmetic changes: sums tree -> grid-50$' new/journal.txt
 	cp good.h5 older.h5
 	forge_number older.h5 order 0
 	reports 64 'order 0 -> 2' tiny -n 6 --resume older.h5 --resume-exact -o other
 	tiny -n 6 --resume good.h5 --resume-exact -o same >/dev/null
-	not grep -q 'other arithmetic' same/journal.txt
+	not grep -q 'arithmetic changes' same/journal.txt
 }

@@ -127,27 +127,27 @@ text_of() { # SHARD: all of its text
 	put 2 1 2 3 99 >n.bin
 	reports 65 'n.bin: token 3 is 99, but the vocabulary has 99' pt-prepare n.bin --vocab 99 -o a.h5
 	head -c 7 n.bin >odd.bin
-	reports 65 'odd.bin: has 7 bytes, an odd number' pt-prepare odd.bin -o a.h5
+	reports 65 'odd.bin: has an odd number of bytes, 7,' pt-prepare odd.bin -o a.h5
 	: >none.bin
-	reports 65 'there are no tokens' pt-prepare none.bin -o a.h5
+	reports 65 'no tokens' pt-prepare none.bin -o a.h5
 	{ put 4 20240520 1 5 && head -c 1012 /dev/zero && put 2 1 2 3 4; } >l.bin
-	reports 65 'has 1032 bytes, but its header says 1034' pt-prepare l.bin -o a.h5
+	reports 65 'has 1032 bytes, but its header requires 1034' pt-prepare l.bin -o a.h5
 	{ put 4 20240520 2 4 && head -c 1012 /dev/zero && put 2 1 2 3 4; } >l.bin
 	reports 65 'has version 2 of the format, not 1' pt-prepare l.bin -o a.h5
 	{ put 4 20240522 1 4 && head -c 1012 /dev/zero; } >l.bin
-	reports 65 'is an evaluation of llm.c' pt-prepare l.bin -o a.h5
+	reports 65 'is an evaluation file of llm.c' pt-prepare l.bin -o a.h5
 	put 2 7 8 9 5 6 >m.bin
 	make_index 7 6 0 1 2 >m.idx
-	reports 65 'type 7 of the tokens is no integer' pt-prepare m.bin -o a.h5
+	reports 65 'token type 7 is not an integer type' pt-prepare m.bin -o a.h5
 	make_index 8 4 0 1 2 >m.idx
-	reports 65 'sequence 1 has 2 tokens at byte 4, but those before it end at 6' pt-prepare m.bin -o a.h5
+	reports 65 'sequence 1 has 2 tokens at byte 4, but the previous ones end at 6' pt-prepare m.bin -o a.h5
 	make_index 8 6 0 3 2 >m.idx
 	reports 65 'document 1 begins with sequence 3' pt-prepare m.bin -o a.h5
 	make_index 8 6 0 1 2 | head -c 81 >m.idx
-	reports 65 'has 81 bytes, which are not those of 2 sequences and 3 documents' pt-prepare m.bin -o a.h5
+	reports 65 'has 81 bytes, which do not match 2 sequences and 3 documents' pt-prepare m.bin -o a.h5
 	make_index 8 6 0 1 2 >m.idx
 	put 2 7 8 9 5 >m.bin
-	reports 65 'm.idx: sequence 1 ends behind the end of the tokens' pt-prepare m.bin -o a.h5
+	reports 65 'm.idx: sequence 1 ends past the end of the tokens' pt-prepare m.bin -o a.h5
 	put 2 7 8 9 5 6 1 >m.bin
 	reports 65 'm.bin: has 12 bytes, but its index describes 10' pt-prepare m.bin -o a.h5
 	make_index 3 6 0 1 2 >m.idx
@@ -161,12 +161,12 @@ text_of() { # SHARD: all of its text
 @test "mistakes with token files" {
 	make_shard a.h5
 	put 2 1 2 3 4 >n.bin
-	reports 64 'some of the files have tokens, and others text' pt-prepare text.txt n.bin -o b.h5
+	reports 64 'some of the files contain tokens, and some text' pt-prepare text.txt n.bin -o b.h5
 	reports 64 'give --out' pt-prepare --to llmc a.h5
 	reports 64 'a shard has its own validation tokens' pt-prepare a.h5 --val-file n.bin -o b.h5
 	reports 64 'the vocabulary is given more than once' pt-prepare n.bin --vocab 5 --vocab-from a.h5 -o b.h5
-	reports 64 'there are no token files' pt-prepare text.txt --vocab 5 -o b.h5
-	reports 64 'there are no token files' pt-prepare 'te*.txt' - --vocab 5 -o b.h5 </dev/null
+	reports 64 'for token files, not for text' pt-prepare text.txt --vocab 5 -o b.h5
+	reports 64 'for token files, not for text' pt-prepare 'te*.txt' - --vocab 5 -o b.h5 </dev/null
 	reports 74 'my: No such file or directory' pt-prepare my --vocab-from a.h5 -o b.h5
 	reports 74 'my: No such file or directory' pt-prepare n.bin my -o b.h5
 	pt-prepare -q --to nanogpt a.h5 -o n

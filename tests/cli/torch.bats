@@ -38,7 +38,7 @@ golden=$BATS_TEST_DIRNAME/../golden/torch
 	pt-ckpt show --options --model-config conf "$golden/ddp.pt" >options
 	grep -qx 'beta2 = 0.95' options
 	grep -qx 'kv-heads = 2' options
-	reports 64 'takes no --model-config' pt-ckpt ls --model-config conf
+	reports 64 'does not accept --model-config' pt-ckpt ls --model-config conf
 	reports 64 'can be read, but not written' pt-ckpt convert --to torch -o out.pt "$golden/nanogpt.pt"
 }
 
@@ -205,7 +205,7 @@ copy() {
 		says 'element 3, '
 		reports 1 "finding copies: $what, as they did before this step: the first is " pt-check before after
 		reports 1 'after: COPIES DIFFER' pt-ckpt verify after
-		says "of $of numbers differ, the first is number 3, "
+		says "of $of elements, the first is element 3, "
 		pt-ckpt verify "$step/after"
 		pt-ckpt hash after # which reads the first rank's
 		code_of 1 pt-check "$step/before" after --json

@@ -95,7 +95,7 @@ export SETUP=make_shard
 }
 
 @test "--data-per-rank gives each rank its own files" {
-	reports 64 'data-per-rank: 3 ranks, but fewer files: 1' tiny_on 3 --data-per-rank
+	reports 64 'data-per-rank: 3 ranks need as many files; 1 given' tiny_on 3 --data-per-rank
 	rev text.txt >other.txt
 	pt-prepare -q -t byte text.txt -o a.h5
 	pt-prepare -q -t byte other.txt -o b.h5
@@ -221,7 +221,7 @@ export SETUP=make_shard
 	mpiexec -n 2 pt-train -q -d data.h5 --eval-only --resume fresh/checkpoints/latest.h5 >out2
 	grep -q "$want" out2
 	code_of 64 tiny -n 10 -o bad --dim 32 --init-from seed/checkpoints/latest.h5
-	says 'its --dim is 16, and that of the run 32'
+	says "its --dim is 16, but the run's is 32"
 }
 
 @test "--ckpt-load broadcast: one rank reads the checkpoint" {
@@ -394,7 +394,7 @@ export SETUP=make_shard
 	pt-prepare -q other.txt -o other.h5
 	code_of 65 mpiexec -n 1 pt-train "${TINY[@]}" -n 5 -d data.h5 -o run : \
 		-n 1 pt-train "${TINY[@]}" -n 5 -d other.h5 -o run
-	says 'data of this rank are others'
+	says 'data of this rank differ'
 }
 
 @test "--data-per-rank: many files, one without a validation split" {
@@ -410,7 +410,7 @@ export SETUP=make_shard
 	tr a-z 0-9a-m <text.txt >digits.txt
 	pt-prepare -q digits.txt -o digits.h5
 	code_of 65 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 2 --data-per-rank -d data.h5 -d digits.h5 -o none
-	says "digits.h5: another vocabulary than that of rank 0's data: prepare all texts with one"
+	says "digits.h5: its vocabulary differs from rank 0's: the default vocabulary is the characters"
 	says 'in one call of pt-prepare with --shard-size'
 	pt-prepare -q text.txt digits.txt -o both --shard-size 20K
 	timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 2 --data-per-rank -d both-00000.h5 -d both-00001.h5 -o both >/dev/null
@@ -429,7 +429,7 @@ export SETUP=make_shard
 	small=(--layers 1 --heads 2 --dim 16 -T 16 -b 4 -m 2 -t 1 --self-test no --eval-every 0 -n 1)
 	for how in --dry-run --ckpt; do
 		mpiexec -n 2 pt-train -p gpt2-124m "${small[@]}" -o run "$how" 2>err >/dev/null
-		[ "$(grep -c "a vocabulary of $vocab tokens, but --preset or --vocab wants 50257" err)" -eq 1 ]
+		[ "$(grep -c "a vocabulary of $vocab tokens, but --preset or --vocab specifies 50257" err)" -eq 1 ]
 		grep -q "or give --vocab $vocab if" err
 	done
 	for v in 0 "$vocab"; do

@@ -110,7 +110,7 @@ refused() { # TEXT COMMAND...
 		ended $two
 		# without --overwrite only one
 		[ $((first + status)) -eq 74 ]
-		grep -qE 'x.h5 exists; --overwrite|x.h5: another program has made it meanwhile' err1 err2
+		grep -qE 'x.h5 exists; --overwrite|x.h5: another program created it meanwhile' err1 err2
 		cmp x.h5 data.h5 || cmp x.h5 other.h5
 		rm -f x*.h5
 		for how in '' --overwrite; do
@@ -169,7 +169,7 @@ refused() { # TEXT COMMAND...
 		one 74 "rank $((n - 1)): c.conf: No such file" -n 2 -o new --config c.conf
 		one 74 "rank $((n - 1)): old/checkpoints/step-00000004.h5: No such file" -n 8 -o new --resume old/checkpoints/step-00000004.h5
 		if [ $n -eq 2 ]; then
-			one 74 "rank 1: new/checkpoints: No such file or directory, on $(hostname); ranks that share no file system need --ckpt-load broadcast" -n 2 -o new
+			one 74 "rank 1: new/checkpoints: No such file or directory, on $(hostname); without a shared file system, give --ckpt-load broadcast" -n 2 -o new
 		else # and nothing is removed for a run that cannot begin
 			cp -r old there/new
 			one 74 "rank 2: new/checkpoints: No such file" -n 2 -o new --overwrite

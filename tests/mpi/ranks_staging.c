@@ -95,7 +95,7 @@ static int64_t wrong_in(
 		a.send = NULL;
 	verify_fill(&v, send, recv);
 	comm_run(world, c->what, &a);
-	return verify_wrong(&v, send, recv);
+	return verify_count_wrong(&v, send, recv);
 }
 
 TEST(collectives)

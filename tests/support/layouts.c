@@ -308,7 +308,7 @@ int layout_options(const struct test_layout *l, struct train_opts *o, struct err
 
 void layout_arithmetic(const struct train_opts *o, struct str *text)
 {
-	options_saved(o, text);
+	options_print_saved(o, text);
 }
 
 void layout_control(const char *arithmetic, struct train_opts *o)

@@ -252,7 +252,7 @@ TEST(finite_differences)
 		{.sequence = -1, .window = 3}, {.sequence = -1, .mask = MASK_NOT_SELF},
 		{.sequence = -1, .mask = MASK_ALL_CHUNKS, .mask_chunks = 2},
 		{.sequence = -1, .other_norm = true, .norm_offset = 1},
-		{.sequence = -1, .scaled = ".w2.", .scale = 0.7, .zeroed = {"wo.bias"}},
+		{.sequence = -1, .scaled = {".w2."}, .scale = 0.7, .zeroed = {"wo.bias"}},
 		{.sequence = -1, .act = ACT_RELU}, {.sequence = -1, .act = ACT_SILU},
 		{.sequence = -1, .act = ACT_PLAIN_GELU},
 		{.sequence = -1, .act = ACT_TANH_GELU},

@@ -349,6 +349,16 @@ static void z_loss(struct step *s)
 	add_term(s, LOSS_Z, 1, 0.01);
 }
 
+static void entropy_bonus(struct step *s)
+{
+	add_term(s, LOSS_ENTROPY, 1, 0.05);
+}
+
+static void entropy_penalty(struct step *s)
+{
+	add_term(s, LOSS_ENTROPY, 1, -0.05);
+}
+
 /* Copies the rows of the first half to the second half. */
 static void slice_of_another(struct step *s)
 {
@@ -479,6 +489,8 @@ static const struct {
 	{LLAMA, smoothed, "as if labels were smoothed by 0.1\n"},
 	{GPT2, smoothed, "as if labels were smoothed by 0.1\n"},
 	{LLAMA, z_loss, "z-loss: 0.01 times"},
+	{LLAMA, entropy_bonus, "another term: 0.05 times the sum of p log p"},
+	{LLAMA, entropy_penalty, "another term: -0.05 times the sum of p log p"},
 	{LLAMA, slice_of_another,
 		"layers.1.attention.wo.weight (1): dim 0 in 2 slices: the gradients of "
 		"slices 0 0"},
@@ -696,7 +708,7 @@ TEST(missing_when_warm)
 	s.warm = true;
 	one_missing(&s);
 	step_train(&s);
-	step_expect(&s, &plain_check, "layers.0.attention.wv.weight (1): no ");
+	step_expect(&s, &plain_check, "layers.0.attention.wv.weight (1): no gradient");
 	step_end(&s);
 }
 

@@ -119,6 +119,36 @@ TEST(clipped_by_other_norms)
 		}
 }
 
+TEST(clipped_by_more)
+{
+	for (int twice = 0; twice < 2; twice++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.adam.clip = 0.2;
+		s.grad_norm = step_norm(&s) * (twice ? step_norm(&s) / 0.2 : 1 / 0.73);
+		step_train(&s);
+		step_expect(&s, &plain_check,
+			twice ? "times: as if they were clipped twice\n"
+			      : "0.73 times: as if clip were 0.146 instead of 0.2\n");
+		step_end(&s);
+	}
+}
+
+/* Clipping hides the factor of the gradients: only the logged norm has it, in 4 digits. */
+TEST(loss_scale_of_the_norm)
+{
+	struct check_opts o = plain_check;
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.adam.clip = 0.2;
+	const double norm = 65536 * step_norm(&s), unit = pow(10, floor(log10(norm)) - 3);
+	o.grad_norm = (floor(norm / unit) + 0.9) * unit;
+	o.grad_norm_half = unit;
+	step_train(&s);
+	step_expect(&s, &o, "a loss scale that was not divided out\n");
+	step_end(&s);
+}
+
 TEST(factors_of_counts)
 {
 	static const struct {
@@ -135,6 +165,8 @@ TEST(factors_of_counts)
 			"16 times: times 16, the targets of a sequence: a sum, not a mean\n"},
 		{false, 64.0 / 68, 1,
 			"64/68, targets/labels: as if the divisor counted first labels"},
+		{false, 60.0 / 64, 1,
+			"60/64, as if the sum lacked a target of each sequence"},
 		{true, 0, 1,
 			"55/64, targets/positions: the mean includes positions that do not count"},
 		{false, 1024, 1, "1024 times: a loss scale that was not divided out\n"},

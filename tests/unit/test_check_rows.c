@@ -1,6 +1,7 @@
 /* pt-check: gradients with few wrong rows or elements, and rows of the embedding. */
 #include "tests/support/check_step.h"
 #include "tests/support/support.h"
+#include "kernels/dtype_bits.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -136,6 +137,37 @@ TEST(few_rows)
 		step_expect(&s, &plain_check, bugs[k].text);
 		step_end(&s);
 	}
+}
+
+/* A tensor whose gradient is rounded to bf16. */
+TEST(few_rounded_to_bf16)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	for (int j = 0; j < 48 * 32; j++) {
+		float *g = gradient(&s, W1);
+		g[j] = round_bf16(g[j]);
+	}
+	step_train(&s);
+	step_expect(&s, &plain_check,
+		W1
+		" (1): by up to 0.002, as far as rounding to bf16: are these gradients");
+	step_end(&s);
+}
+
+/* In bf16 a norm with few wrong elements has no cause of its own if a matrix has none. */
+TEST(few_elements_beside_a_matrix)
+{
+	struct check_opts o = plain_check;
+	struct step s;
+	step_begin(&s, LLAMA);
+	o.precision = RUN_BF16;
+	for (int j = 0; j < 48 * 32; j++)
+		gradient(&s, W1)[j] *= (float)(1 + test_normal(3, j));
+	gradient(&s, "layers.1.ffn_norm.weight")[11] *= 30;
+	step_train(&s);
+	step_expect(&s, &o, W1 ", layers.1.ffn_norm.weight (2): no known cause");
+	step_end(&s);
 }
 
 /* Norms with noise of 0.2 %, as from bf16, and norms that lack a part, without tensor

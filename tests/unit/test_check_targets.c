@@ -238,6 +238,21 @@ TEST(masked_are_zero)
 	}
 }
 
+/* Labels that are not shifted, and do not count where the batch has no targets. */
+TEST(unshifted_and_masked)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	step_mask(&s);
+	const struct variant v = {
+		.sequence = -1, .targets = TARGETS_UNSHIFTED_IF_COUNTED};
+	gradients_free(&s.g);
+	reference_float64(&s.w, &s.batch, &v, &s.g);
+	step_train(&s);
+	step_expect(&s, &plain_check, "as if the inputs were their own targets");
+	step_end(&s);
+}
+
 /* Adds noise of 1 % to all gradients. */
 static void add_noise(struct step *s)
 {

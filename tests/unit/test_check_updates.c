@@ -153,6 +153,57 @@ TEST(bias_of_one_moment)
 	}
 }
 
+/* Returns the update of one element after the warm step 7 by another optimizer. */
+static double other_update(const struct step *s, int kind, int i, int64_t j)
+{
+	const double beta1 = 0.9, beta2 = 0.95;
+	const double m0 = (double)s->of[0][EXP_AVG][i][j],
+		     m = (double)s->of[1][EXP_AVG][i][j];
+	const double v0 = (double)s->of[0][EXP_AVG_SQ][i][j],
+		     v = (double)s->of[1][EXP_AVG_SQ][i][j];
+	const double g = (m - beta1 * m0) / (1 - beta1), correction = 1 - pow(beta2, 7);
+	const double nesterov =
+		beta1 * m / (1 - pow(beta1, 8)) + (1 - beta1) * g / (1 - pow(beta1, 7));
+	return kind == 0   ? nesterov / sqrt(v / correction)
+	       : kind == 1 ? g / sqrt(v)
+			   : m / (1 - pow(beta1, 7)) / sqrt(fmax(v, v0) / correction);
+}
+
+TEST(other_optimizers)
+{
+	static const char *const texts[] = {"update: as if the optimizer is NAdam\n",
+		"update: as if the optimizer is RMSprop",
+		"update: as if the optimizer has amsgrad"};
+	for (int kind = 0; kind < (int)ARRAY_LEN(texts); kind++) {
+		struct step s;
+		step_begin(&s, LLAMA);
+		s.warm = true;
+		step_train(&s);
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+				s.of[1][MODEL][i][j] =
+					(float)((double)s.of[0][MODEL][i][j] *
+							(1 - 1e-4) -
+						1e-3 * other_update(&s, kind, i, j));
+		step_expect(&s, &plain_check, texts[kind]);
+		step_end(&s);
+	}
+}
+
+/* exp_avg_sq was zero before the step, although the file before it has other values. */
+TEST(lost_squares)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.warm = true;
+	step_train(&s);
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++)
+			s.of[1][EXP_AVG_SQ][i][j] -= 0.95f * s.of[0][EXP_AVG_SQ][i][j];
+	step_expect(&s, &plain_check, "exp_avg_sq: as if it were zero before the step\n");
+	step_end(&s);
+}
+
 /* An eps that is large enough to show where it is added. */
 TEST(place_of_eps)
 {
@@ -223,5 +274,24 @@ TEST(decay_below_rounding)
 			*p1 = round_bf16(kept - update);
 		}
 	expect_printed(&s, false, "parameters: all values are bf16 numbers");
+	step_end(&s);
+}
+
+/* Norms whose weights are almost equal, and are updated by the same amount: rounding then moves the weight decay that is
+ * solved for by up to 0.04. */
+TEST(decay_along_the_update)
+{
+	struct step s;
+	step_begin(&s, LLAMA);
+	s.no_batch = true;
+	s.adam.lr = 1e-4;
+	for (int i = 0; i < s.w.m.n_tensors; i++)
+		for (int64_t j = 0;
+			s.w.m.tensors[i].ndim == 1 && j < s.w.m.tensors[i].dims[0]; j++) {
+			s.w.w[i][j] = 1 + (s.w.w[i][j] - 1) / 30;
+			s.g.g[i][j] = fabsf(s.g.g[i][j]) + 1e-3f;
+		}
+	step_train(&s);
+	step_expect(&s, &plain_check, NULL);
 	step_end(&s);
 }

@@ -118,6 +118,48 @@ static void add_noise(struct step *s, double part)
 	}
 }
 
+/* With --precision auto, a step that only the bounds of bf16 allow is neither right nor wrong. */
+TEST(unknown_precision)
+{
+	static const struct {
+		double noise, loss, squares;
+		const char *verdict;
+	} cases[] = {{0, 1, 1, "the step is right"}, {0.008, 1, 1, "not decided: "},
+		{0.008, 1.00002, 1, "not decided: "}, {0.008, NAN, 1, "not decided: "},
+		{0.008, 1, 1.1, "wrong: "}, {0.3, 1, 1, "wrong: "}};
+	for (size_t k = 0; k < ARRAY_LEN(cases); k++) {
+		struct step s;
+		struct step_check c;
+		struct err e = {0};
+		scoped_str out = {0};
+		struct strs files = {0};
+		struct check_opts o = plain_check;
+		step_begin(&s, LLAMA);
+		add_noise(&s, cases[k].noise);
+		step_train(&s);
+		for (int64_t j = 0; j < 48 * 32; j++)
+			s.of[1][EXP_AVG_SQ]
+			    [step_tensor(&s, "layers.0.feed_forward.w1.weight")][j] *=
+				(float)cases[k].squares;
+		strs_add(&files, s.batch_file);
+		o.precision = RUN_AUTO;
+		o.loss = cases[k].loss * s.g.loss;
+		s.adam.clip = -1;
+		const struct check_job job = {step_file(&s, 0), step_file(&s, 1), &files,
+			{.shape = "4,17", .end = -1}, s.adam};
+		assert_int_equal(step_check_run(&c, &o, &job, &e), 0);
+		step_check_print_verdict(&c, &out);
+		if (strncmp(out.s + strlen("verdict: "), cases[k].verdict,
+			    strlen(cases[k].verdict)) != 0)
+			fail_msg("case %zu: %s", k, out.s);
+		assert_int_equal(c.wrong, *cases[k].verdict == 'w');
+		assert_int_equal(c.undecided, *cases[k].verdict == 'n');
+		step_check_close(&c);
+		strs_free(&files);
+		step_end(&s);
+	}
+}
+
 /* A run in bf16 without --precision, and with unknown clipping. */
 TEST(bf16_unsaid)
 {

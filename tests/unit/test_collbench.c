@@ -132,7 +132,7 @@ static int64_t wrong_of(enum comm_type t, enum comm_op op, int ranks, int first)
 		}
 	}
 	memcpy(recv + VERIFY_GUARD, sum, COUNT * bytes);
-	return verify_wrong(&v, send + VERIFY_GUARD, recv + VERIFY_GUARD);
+	return verify_count_wrong(&v, send + VERIFY_GUARD, recv + VERIFY_GUARD);
 }
 
 TEST(no_order_rounds)
@@ -349,7 +349,7 @@ TEST(what_is_written_is_read)
 	assert_int_equal(bench_file_begin(&file, c, &e), 0);
 	assert_int_equal(bench_file_end(&file, c, &t, &about, &e), 0);
 	assert_int_equal(bench_file_read("result.h5", &back, &e), -1);
-	assert_string_equal(e.msg, "result.h5: row 1 is no case");
+	assert_string_equal(e.msg, "result.h5: row 1 is not a case");
 	free(t.fits);
 	unlink("result.h5");
 	assert_int_equal(bench_fits_read("result.h5", &fits, &n, &e), -1);

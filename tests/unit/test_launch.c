@@ -222,26 +222,26 @@ TEST(more_ranks_than_processors_give_way)
 	unsetenv("PT_CROWDED");
 	launched(n + 1, n + 1);
 	for (int i = 0; i < 2; i++) {
-		mpi_give_way();
+		mpi_yield_begin();
 		assert_true(pauses(20));
-		mpi_give_way_end();
+		mpi_yield_end();
 		assert_false(is_asked_to_pause());
 	}
 	/* each has a processor */
 	launched(n, n);
-	mpi_give_way();
+	mpi_yield_begin();
 	assert_false(is_asked_to_pause());
-	mpi_give_way_end();
+	mpi_yield_end();
 	/* which is told to be used by others */
 	setenv("PT_CROWDED", "yes", true);
-	mpi_give_way();
+	mpi_yield_begin();
 	assert_true(pauses(20));
-	mpi_give_way_end();
+	mpi_yield_end();
 	/* on several hosts MPI may wait in calls that a signal would end */
 	launched(n + 1, n + 2);
-	mpi_give_way();
+	mpi_yield_begin();
 	assert_false(is_asked_to_pause());
-	mpi_give_way_end();
+	mpi_yield_end();
 	unsetenv("PT_CROWDED");
 	launched_no_more();
 }
@@ -249,16 +249,16 @@ TEST(more_ranks_than_processors_give_way)
 TEST(mpi_looks_for_no_devices_on_one_host)
 {
 	unsetenv("HWLOC_COMPONENTS");
-	mpi_spare_devices(); /* of one process nobody asks */
+	mpi_skip_device_search(); /* of one process nobody asks */
 	assert_null(getenv("HWLOC_COMPONENTS"));
 	launched(2, 4);
-	mpi_spare_devices();
+	mpi_skip_device_search();
 	assert_null(getenv("HWLOC_COMPONENTS"));
 	launched(4, 4);
-	mpi_spare_devices();
+	mpi_skip_device_search();
 	assert_non_null(strstr(getenv("HWLOC_COMPONENTS"), "-linux:pci"));
 	setenv("HWLOC_COMPONENTS", "x86", true);
-	mpi_spare_devices();
+	mpi_skip_device_search();
 	assert_string_equal(getenv("HWLOC_COMPONENTS"), "x86");
 	unsetenv("HWLOC_COMPONENTS");
 	launched_no_more();

@@ -157,14 +157,15 @@ TEST(impossible_shapes)
 		{"heads = 4\nkv-heads = 3\n",
 			"heads (4) is not divisible by kv-heads (3)"},
 		{"heads = 12\nkv-heads = 6\ndim = 48\nvirtual = tp=4\n",
-			"kv-heads (6) and virtual tp (4), one must be a multiple"},
+			"kv-heads (6) must be a multiple or a divisor of virtual tp (4)"},
 		{"virtual = tp=3\n", "is not divisible by virtual tp (3)"},
 		{"context = 6\nvirtual = cp=2\n", "context (6) is not divisible by 2 x"},
 		{"virtual = pp=2\n", "'pp=2' is not tp=N or cp=N"},
 		{"virtual = tp=0\n", "'tp=0' is not tp=N"},
-		{"arch = llama\ndim = 12\nheads = 4\n", "rotary positions need pairs"},
+		{"arch = llama\ndim = 12\nheads = 4\n",
+			"rotary positions need an even number"},
 		{"nope-every = 2\n", "has no rotary positions"},
-		{"layers = 100000\ndim = 4194304\nheads = 4\n", "which no machine holds"},
+		{"layers = 100000\ndim = 4194304\nheads = 4\n", "the model is too large"},
 	};
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct model_config c;

@@ -49,7 +49,7 @@ static double tau(const struct search *s)
 	for (int64_t i = 0; i < s->n; i++)
 		for (int64_t k = 0; k < i; k++) {
 			double x = (s->best[i].times.step - s->best[k].times.step) *
-				   (s->best[i].least_step - s->best[k].least_step);
+				   (s->best[i].bound_step - s->best[k].bound_step);
 			same += x > 0;
 			other += x < 0;
 		}
@@ -80,10 +80,10 @@ static void compare_bounds(const char *more)
 	for (int64_t i = 0; i < s.n; i++) {
 		const struct choice *c = &s.best[i];
 		assert_int_equal(c->planned, BY_WHOLE_PLAN);
-		assert_true(c->least_bytes <= c->memory.total);
-		assert_true(c->least_step <= 1.15 * c->times.step);
-		memory += log(c->least_bytes / c->memory.total);
-		time += log(c->least_step / c->times.step);
+		assert_true(c->bound_bytes <= c->memory.total);
+		assert_true(c->bound_step <= 1.15 * c->times.step);
+		memory += log(c->bound_bytes / c->memory.total);
+		time += log(c->bound_step / c->times.step);
 	}
 	print_message("  %lld layouts: tau %.2f, of the plans' means %.2f and %.2f\n",
 		(long long)s.n, tau(&s), exp(time / (double)s.n),

@@ -234,12 +234,12 @@ TEST_AFTER(begin, which_turns_count)
 			  : "{\"messages\": [{\"role\": \"assistant\", \"content\": \"B\", "
 			    "\"weight\": 0.5}]}",
 			"turn 0: its weight is neither 0 nor 1");
-	refuses(&p, "{\"messages\": []}", "without turns");
+	refuses(&p, "{\"messages\": []}", "the conversation has no turns");
 	refuses(&p, "{\"messages\": [{\"role\": \"s\"}]}", "turn 0: not an object");
 	refuses(&p, "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}",
 		"no role 'x'");
 	refuses(&p, "{\"text\": \"x\"}",
-		"no field 'messages' with a list of turns; --field names another of: text");
+		"no field 'messages' with a list of turns; give --field with one of: text");
 }
 
 /* What a template cannot say is refused, not left out. */
@@ -251,9 +251,9 @@ TEST_AFTER(begin, tools_that_lie)
 	static const struct {
 		const char *template, *tools, *turn, *why;
 	} rows[] = {
-		{"chatml", "[1]", user, "tools, which this template has no form for"},
+		{"chatml", "[1]", user, "the template does not support tools"},
 		{"llama3", "[]", CALLS("[{\"name\": \"f\"}]"),
-			"turn 1: tool_calls, which this template has no form for"},
+			"turn 1: the template does not support tool_calls"},
 		{"qwen", "\"hammer\"", user, "'tools' is a string that is not JSON"},
 		{"qwen", "{}", user, "'tools' is an object, not a list"},
 		{"qwen", "\"\"", CALLS("[1]"),
@@ -268,7 +268,7 @@ TEST_AFTER(begin, tools_that_lie)
 		{"qwen", "null", CALLS("[{\"name\": \"f\", \"arguments\": \"{a\"}]"),
 			"a string that is not JSON"},
 		{"llama3.1", "null", CALLS("[{\"name\": \"f\"}, {\"name\": \"g\"}]"),
-			"one call in a turn"},
+			"one call per turn"},
 	};
 	struct prepare p = plain(RECORD_MESSAGES);
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -392,11 +392,11 @@ TEST_AFTER(begin, labels_and_masks)
 		"{\"input_ids\": [9], \"labels\": [-100]}\n",
 		"-2 -3 3 4\n-10\n");
 	refuses(&p, "{\"input_ids\": [1, 10], \"labels\": [1, 10]}\n",
-		"number 1 is 10, not a token of the vocabulary");
+		"element 1 is 10, not a token of the vocabulary");
 	refuses(&p, "{\"input_ids\": [1, 2], \"labels\": [1, 3]}\n",
-		"number 1 is 3, not this token or -100");
+		"element 1 is 3, not this token or -100");
 	refuses(&p, "{\"input_ids\": [1, 2], \"labels\": [1]}\n",
-		"'labels' has 1 numbers, but 'input_ids' 2");
+		"'labels' has 1 elements, but 'input_ids' has 2");
 	/* in windows, too */
 	p.window = 3;
 	p.too_long = LONG_SPLIT;
@@ -407,7 +407,7 @@ TEST_AFTER(begin, labels_and_masks)
 	p.window = 0;
 	p.record = RECORD_MASK;
 	expect(&p, "{\"input_ids\": [1, 2, 3], \"mask\": [1, 0, 1]}\n", "-2 -3 3\n");
-	refuses(&p, "{\"input_ids\": [1], \"mask\": [2]}\n", "number 0 is 2, not 0 or 1");
+	refuses(&p, "{\"input_ids\": [1], \"mask\": [2]}\n", "element 0 is 2, not 0 or 1");
 }
 
 /* ---- on their way to shards ------------------------------------------------------------------- */
@@ -583,7 +583,7 @@ TEST_AFTER(begin, conversions_keep_marks)
 	strs_free(&masks);
 	strs_add(&masks, test_bytes("ids.mask", mask, sizeof(mask) - 1));
 	assert_int_equal(token_convert_run(&c, &inputs, &again, &e), -1);
-	assert_non_null(strstr(e.msg, "a mask of 5 tokens, but there are 6"));
+	assert_non_null(strstr(e.msg, "a mask of 5 tokens for 6 tokens"));
 	strs_free(&again.files);
 	strs_free(&inputs);
 	strs_free(&masks);

@@ -340,7 +340,7 @@ static void host_in_leaves(struct store *s, int rank)
 {
 	(void)rank;
 	for (int i = 0; i < s->impl->n_trained; i++)
-		s->impl->bucket[i].sums.of_host = s->impl->bucket[i].leaves.sum;
+		s->impl->bucket[i].sums.host_sum = s->impl->bucket[i].leaves.sum;
 	n_planted++;
 }
 

@@ -119,8 +119,8 @@ TEST(stages_a_rank)
 	e = (struct err){0};
 	assert_int_equal(schedule_open(&s, SCHEDULE_1F1B, 2, 3, 4, &e), -1);
 	assert_string_equal(e.msg,
-		"the pipeline schedule 1f1b cannot have 3 stages a rank; "
-		"others can: gpipe, interleaved, interleaved-zb");
+		"the pipeline schedule 1f1b cannot have 3 stages per rank; "
+		"use one of: gpipe, interleaved, interleaved-zb");
 }
 
 TEST(names)
@@ -522,20 +522,20 @@ TEST(charts)
 		"rank 0  ABC..a+Db+c+d+\n"
 		"rank 1  .AB.aCb+Dc+d++\n"
 		"rank 2  ..AaBbCc+Dd+++\n"
-		"A, B, ... forward of a micro-batch; a, b, ... its backward; + a "
-		"weights' gradient; . idle\n"
+		"A, B, ... forward of a micro-batch; a, b, ... its backward; + its "
+		"weight gradients; . idle\n"
 		"bubble 14.3 % of the time\n");
 	check_chart(SCHEDULE_ZBV, 2, 2, 4, 100,
 		"rank 0  ABCAa+Bb+Da+Cc+b+Dd+c+d+.\n"
 		"rank 1  .AABBa+Ca+Cb+Db+Dc+cdd+++\n"
-		"A, B, ... forward of a micro-batch; a, b, ... its backward; + a "
-		"weights' gradient; . idle\n"
+		"A, B, ... forward of a micro-batch; a, b, ... its backward; + its "
+		"weight gradients; . idle\n"
 		"bubble 4.0 % of the time\n");
 	check_chart(SCHEDULE_INTERLEAVED_ZB, 2, 2, 2, 100,
 		"rank 0  ABAB.a+b+a+b+\n"
 		"rank 1  .ABAaBb+a+b++\n"
-		"A, B, ... forward of a micro-batch; a, b, ... its backward; + a "
-		"weights' gradient; . idle\n"
+		"A, B, ... forward of a micro-batch; a, b, ... its backward; + its "
+		"weight gradients; . idle\n"
 		"bubble 7.7 % of the time\n");
 	check_chart(SCHEDULE_GPIPE, 11, 1, 2, 30,
 		"rank  0  A..................ab\n"
@@ -550,7 +550,7 @@ TEST(charts)
 		"rank  9  .....A..ab...........\n"
 		"rank 10  ......Bab............\n"
 		"A, B, ... forward of a micro-batch; a, b, ... its backward; . idle\n"
-		"a column is 1.71 of the shortest actions\n"
+		"a column is 1.71 times the shortest action\n"
 		"bubble 83.3 % of the time\n");
 	check_chart(SCHEDULE_1F1B, 2, 1, 0, 100,
 		"A, B, ... forward of a micro-batch; a, b, ... its backward; . idle\n"

@@ -367,7 +367,7 @@ DEVICE_TEST(one_wrong_element_is_found)
 DEVICE_TEST(writes_behind_a_matrix_are_found)
 {
 	static const char said[] =
-		": memory: the kernel wrote behind the end of a matrix";
+		": memory: the kernel wrote past the end of a matrix";
 	const struct kernel_call small = {KERNEL_linear_fwd,
 		.m = {shape(3, 7, DT_F32), shape(3, 5, DT_F32), shape(7, 5, DT_F32)}};
 	check_said(small, 3 * 7, 0, said);

@@ -83,7 +83,7 @@ TEST_AFTER(begin, refused_expressions)
 		{"(?#x)", "this form of (?"},
 		{"(?", "this form of (?"},
 		{"a(?i)b|c", "(?i) that is not at the beginning"},
-		{"a{x}", "{ that is no interval"},
+		{"a{x}", "{ that is not an interval"},
 		{"\\Qa", "\\Q is not supported"},
 		{"(a)\\1", "\\1 is not supported"},
 		{"\\pL", "\\p without {"},
@@ -262,7 +262,7 @@ TEST_AFTER(begin, models_by_expression)
 	vocab_free(&v);
 	bpe_rules_free(&r);
 	assert_int_equal(bpe_read(&v, &r, path, bpe_model_find("o200k"), NULL, &e), -1);
-	assert_non_null(strstr(e.msg, "is not of o200k: its pattern is 'llama3'"));
+	assert_non_null(strstr(e.msg, "not a vocabulary of o200k: its pattern is 'llama3'"));
 	free(quoted);
 	json_decref(regex);
 	str_free(&parts);

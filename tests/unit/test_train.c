@@ -172,9 +172,9 @@ TEST(options_come_back)
 {
 	struct train_opts o = options(many), p;
 	struct str text = {0}, again = {0};
-	options_saved(&o, &text);
+	options_print_saved(&o, &text);
 	assert_int_equal(opts_from_text(&train_program, &p, text.s, false, &e), 0);
-	options_saved(&p, &again);
+	options_print_saved(&p, &again);
 	assert_string_equal(text.s, again.s);
 	assert_true(p.clip == o.clip && p.steps == 12345678901 && p.seed == -3);
 	assert_true(p.lr_schedule == LR_WSD && p.wsd_shape == WSD_SQRT && !p.ckpt_best);
@@ -202,13 +202,13 @@ TEST(options_that_are_saved)
 	static const char local[] = "threads = 3\nout = x\ndp = 2\nreaders = 1\n";
 	struct str saved = {0}, more = {0};
 	struct train_opts o = options(many);
-	options_saved(&o, &saved);
+	options_print_saved(&o, &saved);
 	char *text = xmalloc(sizeof(many) + sizeof(local));
 	memcpy(text, many, sizeof(many) - 1);
 	memcpy(text + sizeof(many) - 1, local, sizeof(local));
 	o = options(text);
 	assert_int_equal(o.threads, 3);
-	options_saved(&o, &more);
+	options_print_saved(&o, &more);
 	assert_string_equal(saved.s, more.s);
 	free(text);
 	str_free(&saved);

@@ -8,7 +8,7 @@ static __device__ inline uint32_t shared_address(const void *p)
 
 /* ---- barriers ------------------------------------------------------------------------ */
 
-/* Initializes a barrier with `count` arrivals a phase. */
+/* Initializes a barrier with `count` arrivals per phase. */
 static __device__ inline void barrier_make(uint64_t *barrier, int count)
 {
 	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(
@@ -17,7 +17,7 @@ static __device__ inline void barrier_make(uint64_t *barrier, int count)
 		     : "memory");
 }
 
-/* Makes initialized barriers visible to TMA copies, then synchronizes the block. */
+/* Makes initialized barriers visible to TMA copies. */
 static __device__ inline void barriers_tell(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
@@ -39,8 +39,8 @@ static __device__ inline void barrier_expect(uint64_t *barrier, int n_bytes)
 		     : "memory");
 }
 
-/* Arrives at the barrier at this address in the shared memory of block `rank` of the cluster. No
- * order of other accesses of this thread to memory is given to that block. */
+/* Arrives at the barrier at this address in the shared memory of block `rank` of the cluster. This
+ * does not order other memory accesses of this thread for that block. */
 static __device__ inline void barrier_arrive_at(uint64_t *barrier, int rank)
 {
 	asm volatile("{\n"
@@ -76,14 +76,14 @@ static __device__ inline void barrier_wait(uint64_t *barrier, int parity)
 		     : "memory");
 }
 
-/* The same while matmuls are in flight, whose operands must all be in shared memory. */
+/* barrier_wait() while matmuls are in flight; all their operands must be in shared memory. */
 static __device__ inline void barrier_wait_meanwhile(uint64_t *barrier, int parity)
 {
 	barrier_wait(barrier, parity);
 }
 
-/* Named barriers, 1 to 15 (bar.sync, bar.arrive): n_threads counts the threads that wait and
- * those that do not. */
+/* Named barriers, 1 to 15 (bar.sync, bar.arrive): n_threads counts both the threads that wait and
+ * the threads that only arrive. */
 static __device__ inline void turn_wait(int id, int n_threads)
 {
 	asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(n_threads) : "memory");
@@ -123,8 +123,8 @@ static __device__ inline void tile_load(void *to, const CUtensorMap *map,
 		: "memory");
 }
 
-/* The same to the same addresses in both blocks of a cluster of two, and counted by both their
- * barriers. */
+/* tile_load() to the same addresses in both blocks of a cluster of two; the barriers of both
+ * count the bytes. */
 static __device__ inline void tile_load_both(void *to, const CUtensorMap *map,
 	uint64_t *barrier, int at0, int at1, int at2, int at3)
 {
@@ -139,8 +139,8 @@ static __device__ inline void tile_load_both(void *to, const CUtensorMap *map,
 
 /* ---- stores of tiles ----------------------------------------------------------------- */
 
-/* Before tile_store(), by all threads that have stored what it reads: orders their stores to shared
- * memory before it. Then they synchronize with the thread that calls it. */
+/* Orders this thread's stores to shared memory before a tile_store() that reads them. All threads
+ * that have stored call this, then synchronize with the thread that calls tile_store(). */
 static __device__ inline void stores_tell(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
@@ -157,7 +157,7 @@ static __device__ inline void tile_store(
 		     : "memory");
 }
 
-/* After this thread's tile_store()s: they are a group. */
+/* Makes this thread's tile_store()s since the last call a group. */
 static __device__ inline void stores_commit(void)
 {
 	asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");

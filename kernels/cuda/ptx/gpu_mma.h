@@ -41,7 +41,7 @@ static __device__ inline void ldmatrix_transposed(uint32_t r[4], const void *row
 		: "memory");
 }
 
-/* Enqueues a copy of 16 bytes to shared memory, or zeros unless `there`; see copy_wait(). */
+/* Enqueues a copy of 16 bytes, or of zeros unless `there`, to shared memory; copy_wait() waits. */
 static __device__ inline void copy_async(void *to, const void *from, bool there)
 {
 	uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
@@ -63,8 +63,8 @@ template <int N> static __device__ inline void copy_wait(void)
 	asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* 2^x, to 2 units in the last place; subnormal results are flushed to 0. (exp2f spends three
- * more instructions on them.) */
+/* Returns 2^x, to 2 ULP; subnormal results are flushed to 0. (exp2f spends three more instructions
+ * on them.) */
 static __device__ inline float exp2_fast(float x)
 {
 	float y;
@@ -72,7 +72,7 @@ static __device__ inline float exp2_fast(float x)
 	return y;
 }
 
-/* 1 / x, to 1 unit in the last place; subnormal numbers are flushed to 0. */
+/* Returns 1 / x, to 1 ULP; subnormal numbers are flushed to 0. */
 static __device__ inline float rcp_fast(float x)
 {
 	float y;

@@ -1,7 +1,7 @@
 /* The matmuls of hopper.h, for a GPU. */
 #pragma once
 
-/* Before matmuls: orders them after the threads' accesses to their registers. */
+/* Orders the following matmuls after the threads' accesses to their registers. */
 static __device__ inline void wgmma_fence(void)
 {
 	asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -18,10 +18,10 @@ template <int N> static __device__ inline void wgmma_wait(void)
 	asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(N) : "memory");
 }
 
-/* Waits after `bits` are computed, the combined bits of non-negative numbers. No value
- * depends on a wait, so ptxas would move the wait before the computation that should overlap;
- * it does not move it over a store to shared memory, and this store, under "less than 0", is
- * never executed (NaN is not less). */
+/* wgmma_wait() after `bits`, the combined bits of non-negative numbers, are computed. No value
+ * depends on a wait, so ptxas would move the wait before the computation that should overlap.
+ * It does not move a wait over a store to shared memory; this store, if bits < 0, is never executed
+ * (NaN is not less). */
 template <int N> static __device__ inline void wgmma_wait_after(uint32_t bits)
 {
 	asm volatile("{\n"
@@ -34,7 +34,7 @@ template <int N> static __device__ inline void wgmma_wait_after(uint32_t bits)
 		     : "memory");
 }
 
-/* Keeps the compiler from moving these registers, which asynchronous matmuls write. */
+/* Keeps the compiler from moving registers that asynchronous matmuls write. */
 template <int NT> static __device__ inline void wgmma_hold(float (&c)[NT][4])
 {
 #pragma unroll
@@ -71,8 +71,8 @@ template <int K> static __device__ inline void wgmma_hold(uint32_t (&a)[K][4])
 		",%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126"   \
 		",%127"
 
-/* A matmul with 64 x n sums in `regs`; y, z, t: the asm operand numbers of b, of the scale-d
- * flag, and of the transpositions, which follow the sums and a. */
+/* A matmul with 64 x n sums in `regs`; y, z, t: the asm operand numbers, after the sums and a, of
+ * b, of the scale-d flag, and of the transpositions. */
 #define WGMMA(n, type, names, a_names, y, z, t, regs, ...)                          \
 	asm volatile("{\n"                                                          \
 		     ".reg .pred add;\n"                                            \
@@ -96,8 +96,8 @@ static __device__ inline constexpr bool is_bf16(__half)
 }
 
 /*
- * c[64, 8 NT] = a b, plus c if `add`. Asynchronous: complete after wgmma_commit() and
- * wgmma_wait(). A thread has the elements of c as in mma(), 16 rows a warp.
+ * c[64, 8 NT] = (add ? c : 0) + a b. Asynchronous: complete after wgmma_commit() and
+ * wgmma_wait(). A thread has the elements of c as in mma(), 16 rows per warp.
  * a[64, 16]: columns_of() 64 rows, or registers as in mma().
  * b[16, 8 NT]: the transpose of columns_of() 8 NT rows; or, if TRANSPOSED, rows_of().
  */

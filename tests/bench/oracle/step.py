@@ -400,7 +400,7 @@ def make(case, directory):
     batch = run.save_batch(directory, seen["batch"])
     config = run.config.to_dict() | {"architectures": [type(run.model).__name__]}
     (directory / "config.json").write_text(json.dumps(config, indent=1, default=str) + "\n")
-    o = ["-c", directory / "config.json", "-p", {"fp32": "fp32", "autocast": "autocast"}.get(said, "bf16"),
+    o = ["-c", directory / "config.json", "-p", said if said in ("auto", "fp32", "autocast") else "bf16",
          "--" + c.kind, c.ranks, "--accumulation", c.accumulate]
     told = c.tell
     o += ["--clip", c.clip] if "clip" in told else []
@@ -411,7 +411,7 @@ def make(case, directory):
     for name in c.frozen:
         o += ["--freeze", FREEZE.get(name, name)]
     worst = max(d["g"], key=d["g"].get)
-    off = visible(said, d, noise if said == c.precision else None)
+    off = visible(said, d, noise if said in (c.precision, "auto") else None)
     for key, value, right in (("loss", seen["loss"], true["loss"]), ("norm", seen["grad_norm"], true["norm"])):
         if f"{value:.{c.digits}g}" == f"{right:.{c.digits}g}":
             off.pop(key, None)  # the log does not show it

@@ -431,11 +431,13 @@ def broken_cases(seed):
             c.attention = "oracle"
         yield b.name + ("-rough" if rounds else ""), c, b, said
 
-def cases_of(seed):
+def cases_of(seed, unsaid=False):
     """{name: case} of a seed. A case depends on nothing but seed and name."""
     out = {}
     for name, c in right_cases(seed):
         out[name] = SimpleNamespace(name=name, c=c, bug=None, words="", code="0", said=None)
+        if unsaid and c.precision != "fp32":
+            out[name + "-unsaid"] = SimpleNamespace(name=name + "-unsaid", c=c, bug=None, words="", code="2", said="auto")
     for name, c, b, said in broken_cases(seed):
         out["wrong-" + name] = SimpleNamespace(name="wrong-" + name, c=c, bug=b.bug, words=b.words, code=b.code, said=said)
     for case in out.values():

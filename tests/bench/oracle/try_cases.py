@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Makes steps of other trainers, right ones and broken ones, and compares pt-check's verdicts with the truth.
 
-    try_cases.py [--build DIR] [--seeds 1,2,3] [--only REGEX] [--ranks] [--keep DIR] [--json FILE]
+    try_cases.py [--build DIR] [--seeds 1,2,3] [--only REGEX] [--ranks] [--unsaid] [--keep DIR] [--json FILE]
 
 Makes, checks and removes the cases of strangers.py on --jobs processes (default: 2). --ranks adds the cases of
-cases.py, whose bugs need several processes. --keep DIR leaves the files of the cases in DIR. --json FILE appends a
+cases.py, whose bugs need several processes. --unsaid also checks each right step in bf16 without its precision: pt-check
+must not decide. --keep DIR leaves the files of the cases in DIR. --json FILE appends a
 line per case with the command, the output and the verdict. The README explains the columns of the table.
 
 The exit code is 1 if pt-check calls a right step wrong or a broken one right, or if a case could not be made."""
@@ -53,7 +54,7 @@ def kind_of(code, said, broken, words, codes, visible):
     named = bool(words) and any(re.search(words.lstrip("~"), x, re.I) and (words[0] == "~" or not re.search(GENERIC, x))
                                 for x in found)
     if not broken:
-        return ("right" if code == 0 else "false alarm" if code == 1 else "refused"), lines
+        return ("right" if str(code) == codes else "false alarm" if code == 1 else "refused"), lines
     if code > 1 and not re.search(codes, str(code)):
         return "refused", lines
     hidden = [k for k in visible if re.search(UNCHECKED.get(k, "$^"), said)]
@@ -71,9 +72,9 @@ def kind_of(code, said, broken, words, codes, visible):
 
 
 @functools.cache
-def cases_of(seed):
+def cases_of(seed, unsaid=False):
     import strangers  # only where cases are made: it loads PyTorch and transformers
-    return strangers.cases_of(seed)
+    return strangers.cases_of(seed, unsaid)
 
 
 def try_one(seed, name, build, keep):
@@ -81,7 +82,7 @@ def try_one(seed, name, build, keep):
     import step
     warnings.simplefilter("ignore")
     step.torch.set_num_threads(1)
-    case = cases_of(seed)[name]
+    case = cases_of(seed, True)[name]
     directory = Path(keep, f"seed-{seed}", name) if keep else Path(tempfile.mkdtemp(prefix="oracle-"))
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -184,12 +185,12 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--build", default=os.environ.get("BUILD"), help="the directory of pt-check; default: $BUILD, then the PATH")
     p.add_argument("--seeds", default="1"), p.add_argument("--only", default=""), p.add_argument("--jobs", type=int, default=2)
-    p.add_argument("--ranks", action="store_true"), p.add_argument("--keep"), p.add_argument("--json")
+    p.add_argument("--ranks", action="store_true"), p.add_argument("--unsaid", action="store_true"), p.add_argument("--keep"), p.add_argument("--json")
     a = p.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.path.insert(0, str(Path(__file__).parent))
     records, seeds = [], [int(s) for s in a.seeds.split(",")]
-    work = [(seed, n) for seed in seeds for n in cases_of(seed) if re.search(a.only, n)]
+    work = [(seed, n) for seed in seeds for n in cases_of(seed, a.unsaid) if re.search(a.only, n)]
     with ProcessPoolExecutor(a.jobs, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(try_one, *case, a.build, a.keep) for case in work]):
             add(records, done.result(), a.json)
