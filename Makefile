@@ -166,15 +166,25 @@ $O/%.o: %.cu $O/flags-cuda
 	@echo "  NVCC  $<"
 	@$(NVCC) -Ilibcore -I. $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
-# With a disassembler, the machine code of the wgmma kernels is checked.
-CUOBJDUMP := $(shell PATH="$$PATH:$(dir $(NVCC))" command -v cuobjdump 2>/dev/null)
-PYTHON := $(shell command -v python3 2>/dev/null)
+# The machine code of kernels with wgmma is checked before it is linked. pt-cuda.so.checked has the result, and
+# tests/bench/gpu_machine packs no library that was not checked.
+HOPPER_OBJ = $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o %/matmul_hopper.o,$(CUDA_OBJ))
 
 $O/pt-cuda.so: $(CUDA_OBJ)
-	@$(if $(and $(CUOBJDUMP),$(PYTHON)),CUOBJDUMP=$(CUOBJDUMP) tests/tools/machine_code $(filter %/attn_hopper_fwd.o %/attn_hopper_bwd.o,$^))
+	@rm -f $@.checked
+	@if [ -z "$(findstring 90a,$(NVCCFLAGS))" ]; then \
+	  echo "no machine code for sm_90a" >$@.new; \
+	elif tool=$$(tests/tools/find_cuobjdump $O) && command -v python3 >/dev/null; then \
+	  echo "  CHECK machine code"; CUOBJDUMP=$$tool tests/tools/machine_code $(HOPPER_OBJ) >$@.new; rc=$$?; \
+	  cat $@.new; [ $$rc -eq 0 ] || exit 1; \
+	else \
+	  echo "machine code NOT checked: cuobjdump or python3 is missing" >$@.new; \
+	  echo "$@: machine code NOT checked: cuobjdump or python3 is missing; make deps installs it" >&2; \
+	fi
 	@echo "  LD    $@"
 	@$(NVCC) $(NVCCFLAGS) -shared -cudart static -Xlinker -rpath,$(realpath $(CUDA_INC)/../lib64) \
-	  -o $@ $^ -lcublasLt
+	  -o $@ $(filter %.o,$^) -lcublasLt
+	@{ cat $@.new; "$(dir $(realpath $(NVCC)))ptxas" --version | sed -n 's/^.*, V/ptxas /p'; cksum <$@; } >$@.checked; rm $@.new
 
 $O/emu/tests/emu/%.o: override EMU_FLAGS += -O3
 $O/emu/%.o: %.cu $O/flags-cuda
@@ -241,7 +251,8 @@ demo convergence check check-long check-gpu san coverage lint bench bench-gpu ca
 	@$(MAKE) --no-print-directory $(JOBS) $(if $(filter %-gpu,$@),LAB=yes) $@-now
 
 deps:
-	@[ "$(DEPS)" = no ] || share/deps build check demo
+	@[ "$(DEPS)" = no ] || share/deps build check demo $(if $(NVCC),cuda)
+	@[ "$(DEPS)" = no ] || $(if $(NVCC),tests/tools/find_cuobjdump $O --fetch >/dev/null ||) true
 
 demo-now: programs
 	@PATH="$(abspath $O):$$PATH" share/demo

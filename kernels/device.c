@@ -86,8 +86,9 @@ static int open_plugin(struct cuda_plugin *h, struct err *e)
 		void *lib = dlopen(path.s, RTLD_NOW | RTLD_LOCAL);
 		if (!lib)
 			rc = err_set(e, EX_FAILED,
-				"cannot open the CUDA plugin of pt: %s; its libraries "
-				"(cuBLASLt) come with the CUDA toolkit",
+				"cannot open the CUDA plugin of pt: %s; cuBLASLt comes with the "
+				"CUDA toolkit, or with `pip install nvidia-cublas`, and then its "
+				"directory nvidia/cu13/lib must be in LD_LIBRARY_PATH",
 				dlerror());
 		else
 			rc = load_plugin(h, lib, path.s, e);

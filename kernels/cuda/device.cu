@@ -384,8 +384,9 @@ static int find_gpu(struct device *d, struct cuda_device *c, struct err *e)
 	if (rc == cudaErrorInsufficientDriver)
 		return err_set(e, EX_FAILED,
 			"the NVIDIA driver supports CUDA %d.%d, but pt was built with "
-			"CUDA %d.%d; install a newer driver, or build pt with an older "
-			"CUDA",
+			"CUDA %d.%d; install a newer driver, build pt with an older CUDA, "
+			"or, on a GPU for data centers, add the libraries of NVIDIA's "
+			"package cuda-compat to LD_LIBRARY_PATH",
 			driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
 			CUDART_VERSION % 1000 / 10);
 	if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))

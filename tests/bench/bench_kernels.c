@@ -237,8 +237,9 @@ static double compared(
 	return most;
 }
 
-/* A variant, beside cuBLASLt with the same operands; the bias is of numbers that its bf16 holds. */
-static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int64_t n,
+/* Times a variant next to cuBLASLt with the same operands, and prints by how many ulps they differ. The values of
+ * the bias are bf16 values. Returns whether the result is right. */
+static bool own_matmul_at(struct timing *t, const struct matmul_variant *v, int64_t n,
 	int64_t in, int64_t out, bool with_linear)
 {
 	size_t mark = arena_mark(&t->memory);
@@ -249,6 +250,7 @@ static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int6
 		.matmul = v->run};
 	struct mat reference = c.b, thin = timing_mat(t, 1, out, DT_BF16);
 	int64_t differ, at;
+	double most = 0;
 	t->d.k->round(&t->d, c.bias, thin, DT_F32, 1);
 	if (with_linear)
 		say_matmul(t, "linear_fwd", linear_fwd, &c);
@@ -258,33 +260,43 @@ static void own_matmul_at(struct timing *t, const struct matmul_variant *v, int6
 	if (!v->run(&t->d, c.b, c.a, c.w, c.bias)) {
 		warn("%s: not on this device", v->name);
 	} else {
-		double most = compared(t, reference, c.b, &differ, &at);
-		warn("%s: %lld of %lld numbers are not cuBLASLt's, by up to %.3g ulps%s",
-			v->name, (long long)differ, (long long)mat_size(c.b), most,
-			most > 1 ? ": WRONG" : "");
+		most = compared(t, reference, c.b, &differ, &at);
+		printf("%s\t%lldx%lldx%lld\t%.3g\tulps\t0\t0\n", v->name, (long long)n,
+			(long long)in, (long long)out, most);
 		if (most > 1)
-			warn("%s: WRONG: row %lld, column %lld", v->name,
-				(long long)(at / out), (long long)(at % out));
+			warn("%s: WRONG: %lld of %lld elements differ from cuBLASLt's, by up to "
+			     "%.3g ulps; the largest is row %lld, column %lld",
+				v->name, (long long)differ, (long long)mat_size(c.b),
+				most, (long long)(at / out), (long long)(at % out));
 		say_matmul(t, v->name, own_matmul, &c);
 	}
 	arena_reset(&t->memory, mark);
+	return most <= 1;
 }
 
-/* All shapes of a variant before the next one, which may hang; cuBLASLt once for each shape, and with
- * the first shape beside each variant. */
-static void own_matmuls(struct timing *t)
+/* Variants that share operands between two blocks (pairs), which may hang, or the other ones: all shapes of a
+ * variant before the next one; cuBLASLt once for each shape, and with the first shape next to each variant. Exits
+ * with 1 after the last one if a result is wrong. */
+static void own_matmuls(struct timing *t, bool pairs)
 {
 	static const int64_t shapes[][3] = {{65536, 768, 2304}, {65536, 768, 3072},
 		{65536, 3072, 768}, {8192, 8192, 8192}, {5001, 1000, 1992},
 		{300, 72, 520}};
-	const struct matmul_variant *all = matmuls_hopper(&t->d), *v = all;
+	const struct matmul_variant *v = matmuls_hopper(&t->d);
 	size_t last = ARRAY_LEN(shapes) - 1, first = t->tiny ? last : 0;
-	if (!all)
+	bool right = true, is_first = true;
+	if (!v)
 		die(EX_USAGE, "%s has no matmuls of ours", t->d.name);
-	for (; v->name; v++)
+	for (; v->name; v++) {
+		if (!!strstr(v->name, "pair") != pairs)
+			continue;
 		for (size_t i = first; i <= last; i++)
-			own_matmul_at(t, v, shapes[i][0], shapes[i][1], shapes[i][2],
-				v == all || i == first);
+			right &= own_matmul_at(t, v, shapes[i][0], shapes[i][1],
+				shapes[i][2], is_first || i == first);
+		is_first = false;
+	}
+	if (!right)
+		die(EX_FAILED, "a matmul computes wrongly");
 }
 
 /* ---- memory-bound kernels ------------------------------------------------------------- */
@@ -723,8 +735,8 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "reductions")) {
 		ceiling(&t, t.tiny ? 1 << 16 : 1 << 28, t.tiny ? "65536" : "268435456");
 		reductions(&t);
-	} else if (!strcmp(what, "matmul")) {
-		own_matmuls(&t);
+	} else if (!strcmp(what, "matmul") || !strcmp(what, "pairs")) {
+		own_matmuls(&t, !strcmp(what, "pairs"));
 	} else if (!strcmp(what, "norms")) {
 		ceiling(&t, t.tiny ? 1 << 16 : 1 << 28, "copy");
 		all_norms(&t);

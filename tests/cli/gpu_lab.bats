@@ -32,8 +32,8 @@ judged() {
 }
 
 @test "goals are judged by medians, ratios and differences; a missing or broken value is not met" {
-	rows 'gpt2-124m | exact | tokens/s | 500000' 'gpt2-124m | exact | tokens/s | 570000' \
-		'gpt2-124m | exact | tokens/s | 600000' 'gpt2-124m | fast | tokens/s | 580000' \
+	rows 'gpt2-124m | exact | tokens/s | 500000' 'gpt2-124m | exact | tokens/s | 595000' \
+		'gpt2-124m | exact | tokens/s | 600000' 'gpt2-124m | fast | tokens/s | 606000' \
 		'gpt2-124m | fast | tokens/s | ' 'gpt2-124m | fast | tokens/s | -' 'gpt2-124m | fast' \
 		'gpt2-1.5b | exact | tokens/s | nan' 'gpt2-1.5b | exact | tokens/s | 60000' \
 		'attn-bwd-64-1024 | exact | TFLOP/s | 220' 'attn-bwd-64-1024 | cudnn | TFLOP/s | 0' \
@@ -51,11 +51,12 @@ judged() {
 		'cuda_ranks: two | check-gpu | not ok | 0' \
 		'test_kernels_attn, GPU | check-gpu | not ok | 0' \
 		'test_kernels_attn, GPU | check-gpu | not ok | not run'
+	printf '# gpu\tNVIDIA H200, 580.1\n' >out/machine.txt
 	judged
-	[ "$(verdict 'C: GPT-2 124M exact, tokens/s')" = '570000 yes' ]
-	[ "$(verdict 'C: GPT-2 124M fast, tokens/s')" = '580000 yes' ]
-	[ "$(verdict 'C: GPT-2 124M, exact against fast')" = '0.9828 yes' ]
-	[ "$(verdict 'C: GPT-2 1.5B exact')" = 'nan no' ]
+	[ "$(verdict 'C: GPT-2 124M exact, tokens/s')" = '595000 yes' ]
+	[ "$(verdict 'C: GPT-2 124M fast, tokens/s')" = '606000 yes' ]
+	[ "$(verdict 'C: GPT-2 124M, exact against fast')" = '0.9818 yes' ]
+	[ "$(verdict 'C: GPT-2 1.5B exact, tokens')" = 'nan no' ]
 	[ "$(verdict 'C: GPT-2 1.5B fast')" = '- not run' ]
 	[ "$(verdict 'C: attention backward, head 64, T 1024')" = 'nan no' ]
 	[ "$(verdict 'C: attention backward, head 64, T 4096')" = '1.1 yes' ]
@@ -68,7 +69,7 @@ judged() {
 	[ "$(verdict 'A.2: tests')" = 'not run not run' ]
 	[ "$(verdict 'A.4: cuda.bats')" = '2 no' ]
 	[ "$(verdict 'A.4: cuda_ranks.bats')" = '0 yes' ]
-	grep -q $'^gpt2-124m\tfast\ttokens/s\t580000\t1\texact\t1.018$' out/table.tsv
+	grep -q $'^gpt2-124m\tfast\ttokens/s\t606000\t1\texact\t1.018$' out/table.tsv
 	[ "$(awk -F '\t' 'NF != 4' out/verdict.tsv)" = '' ]
 	# Rows of another folder are added.
 	mkdir other
@@ -94,7 +95,7 @@ judged() {
 
 lab_of_nccl() { # ITEMS NAME=VALUE...: with the emulated GPU and NCCL
 	env TINY=yes PT_BUILD="$BUILD" PT_CUDA="$BUILD/emu/pt-cuda.so" PT_NCCL="$BUILD/emu/pt-cuda.so" PT_EMU_GUARD=no \
-		PART=6,17,18 ITEMS="$1" "${@:2}" "$BATS_TEST_DIRNAME/../bench/gpu_lab" out >said
+		PART=9,24,25 ITEMS="$1" "${@:2}" "$BATS_TEST_DIRNAME/../bench/gpu_lab" out >said
 }
 
 results() { # VALUE: how many rows
@@ -110,7 +111,7 @@ results() { # VALUE: how many rows
 	[ "$(verdict 'D.4')" = '1 PASS yes' ]
 	[ "$(awk -F '\t' '$2 == "allreduce, 2 ranks" && $4 > 0' out/rows.tsv | wc -l)" -eq 1 ]
 	gzip -dc out/trace.json.gz | grep -q '"cat":"fsdp"'
-	[ "$(find out -type f | wc -l)" -le 8 ]
+	[ "$(find out -type f | wc -l)" -le 10 ]
 	# One test ends the program, those behind it are not run; the next item is.
 	rm -r out
 	lab_of_nccl 'nccl-ranks:2 nccl-open:2' PT_EMU_NCCL_ERROR=45
@@ -222,22 +223,22 @@ printf '%-44s %4d ok (%d s)\n' "test_a$PART, GPU" 7 1
 [ "$PART" = "$CUT" ] || printf '\n%s\n' "$([ "$PART" = "$BAD" ] && echo '11 passed, 2' || echo '7 passed, 0') failed, 1 skipped"
 END
 	export BAD='' CUT='' LATE=''
-	PART=8 tests/bench/gpu_lab out >said
+	PART=16 tests/bench/gpu_lab out >said
 	[ "$(LC_ALL=C sort seen | tr '\n' ' ')" = 'yes memcheck 1/4 yes memcheck 2/4 yes memcheck 3/4 yes memcheck 4/4 ' ]
 	[ "$(verdict 'B.3: memcheck')" = '0 yes' ]
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
 	[ "$(awk -F '\t' '$3 == "ok" { n += $4 } END { print n }' out/rows.tsv)" -eq 28 ]
-	CUT=3/4 PART=20 tests/bench/gpu_lab out >said
+	CUT=3/4 PART=27 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	PATTERN=some PART=20 tests/bench/gpu_lab out >said
+	PATTERN=some PART=27 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	LATE=1/4 PART=20 tests/bench/gpu_lab out >said
+	LATE=1/4 PART=27 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: racecheck')" = '- not run' ]
-	BAD=2/4 CUT=3/4 PART=21 tests/bench/gpu_lab out >said
+	BAD=2/4 CUT=3/4 PART=28 tests/bench/gpu_lab out >said
 	[ "$(verdict 'B.3: synccheck')" = '2 no' ]
 	grep -q '^synccheck 2/4: .*the message before it$' out/tests.txt
 	grep -q 'test_bad.*2 NOT OK' out/errors.txt
-	[ "$(find out -type f | wc -l)" -le 8 ]
+	[ "$(find out -type f | wc -l)" -le 10 ]
 }
 
 @test "an item that hangs or fails, or a killed part, leaves the rows of the other items" {
@@ -250,19 +251,67 @@ talk-loss:seed-3) printf '%s\t%s\tval_loss after 100 steps\t2.5\t\n' talk-loss s
 esac
 printf '%s\t%s\tval_loss after 300 steps\t1.7\t\n' "${2%:*}" "${2#*:}"
 END
-	PART=9,19 LIMIT=15 timeout 300 tests/bench/gpu_lab out >said
+	PART=11,26,30 LIMIT=15 timeout 300 tests/bench/gpu_lab out >said
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
 	[ "$(grep -c talk-loss out/rows.tsv)" -eq 2 ]
 	grep -q 'no memory' out/errors.txt
 	rm -r out
-	PART=9,19 setsid tests/bench/gpu_lab out >said 3>&- &
+	PART=11,26,30 setsid tests/bench/gpu_lab out >said 3>&- &
 	local lab=$!
 	wait_for seed-3 out/rows.tsv
 	kill -9 -- "-$lab"
 	pkill -9 -f "$BATS_TEST_TMPDIR" || : # what its time limits had put into other groups
 	[ "$(verdict 'A.5')" = '1.7 yes' ]
-	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 22 ]
-	code_of 64 env PART=23 tests/bench/gpu_lab out
+	[ "$(PART=list tests/bench/gpu_lab | wc -l)" -eq 30 ]
+	code_of 64 env PART=31 tests/bench/gpu_lab out
+}
+
+@test "what is wrong is on the first screen: a self-test, which is bisected, a matmul, a warning, an item that hangs" {
+	local words text
+	words=$(sed -n 's/^PT_LAB_OFF=\([^ ]*\) .*/\1/p' tests/bench/gpu_lab)
+	echo PT_LAB_OFF PT_ATTENTION >build/pt-cuda.so
+	program bench/gpu <<'END'
+echo "$2 ${PT_LAB_OFF:-}" >>"$SEEN"
+work=${2%%:*} how=${2#*:} verdict=FAIL
+case $2 in
+self-test:gpt2-1.5b*)
+	[[ $how != *=all && $how != *="$HEALS" ]] || verdict=PASS
+	printf '%s\t%s\tresult\t%s\trow 7 is wrong\n' $work "$how" $verdict ;;
+self-test*) printf '%s\t%s\tresult\tPASS\t1 s\n' $work "$how" ;;
+matmul*) printf '# WARNING: %s: lag: WRONG: row 3\n# FAILED: %s: exit code 1\n#     more\n#     it computes wrongly\n' $2 $2 ;;
+pairs*) printf '# FAILED: %s: out of time\n' $2 ;;
+gpt2-124m:fast) printf '# WARNING: %s: cuBLASLt does not multiply float8, which took 5 s\n' $2 ;;
+esac
+END
+	export SEEN=$PWD/seen HEALS=rope
+	PART=1,2,10,12 tests/bench/gpu_lab out >said
+	head -n 24 out/summary.txt
+	for text in '^RED: 4$' '  self-test of gpt2-1.5b passes with PT_LAB_OFF=rope; the parts after' \
+		'  FAIL self-test: gpt2-1.5b: row 7' '  FAILED: matmul:exact: exit code 1' '      it computes wrongly' \
+		'  FAILED: pairs:exact: out of time' '^WARNINGS: 2' '  gpt2-124m:fast: cuBLASLt does not multiply float8, which'; do
+		head -n 24 out/summary.txt | grep -- "$text" || { echo "missing: $text" && false; }
+	done
+	# The switches were tried up to the one that heals, which is used afterwards.
+	[ "$(grep -c '^self-test:gpt2-1.5b+PT_LAB_OFF' seen)" -eq $((1 + $(grep -nx rope <<<"$words" | cut -d : -f 1))) ]
+	grep -x 'talk:exact rope' seen
+	rm -r out
+	HEALS=none PART=1 tests/bench/gpu_lab out >said
+	grep '  self-test of gpt2-1.5b passes with PT_LAB_OFF=all only' out/summary.txt
+	[ "$(verdict A.0)" = 'FAIL: gpt2-1.5b no' ]
+	rm -r out
+	rows 'talk | exact | tokens/s | 1'
+	judged
+	grep -x 'RED: nothing' out/summary.txt
+}
+
+@test "a bound is that of the GPU in machine.txt, and a goal for other GPUs is not judged" {
+	local gpu
+	rows 'gpt2-1.5b | exact | tokens/s | 45000'
+	for gpu in 'NVIDIA H200=no' 'NVIDIA H100 80GB HBM3=yes' 'NVIDIA B200=not judged'; do
+		printf '# gpu\t%s, 580.1\n' "${gpu%=*}" >out/machine.txt
+		judged
+		[ "$(verdict 'C: GPT-2 1.5B exact, tokens/s')" = "45000 ${gpu#*=}" ]
+	done
 }
 
 @test "a switch that the programs do not know is reported and not measured" {
@@ -272,11 +321,11 @@ END
 	program bench/gpu <<'END'
 printf '%s\t%s\ttokens/s\t%d\t\n' "${2%%:*}" "${2#*:}" "$([[ $2 == *graph ]] && echo 150 || echo 100)"
 END
-	PART=15,16 tests/bench/gpu_lab out >said
+	PART=22,23 tests/bench/gpu_lab out >said
 	not grep -q PT_UNKNOWN out/rows.tsv
 	grep -q PT_UNKNOWN out/errors.txt
-	grep -q $'^gpt2-124m\texact+--cuda-graph\ttokens/s\t150\t2\texact\t1.500$' out/table.tsv
-	grep -q $'^attn\texact+PT_ATTENTION=mma\ttokens/s\t100\t2\texact\t1.000$' out/table.tsv
+	grep -q $'^gpt2-124m\texact+--cuda-graph\ttokens/s\t150\t1\texact\t1.500$' out/table.tsv
+	grep -q $'^attn\texact+PT_ATTENTION=mma\ttokens/s\t100\t1\texact\t1.000$' out/table.tsv
 }
 
 @test "half the micro-batch where memory is too small; a run that is cut short counts as far as it came" {
@@ -315,4 +364,64 @@ END
 		PT_HOME=$PWD/new code_of 1 bash -c '. ./unpack'
 		[ "$(ls -A new)" = unpacked ]
 	done
+}
+
+library() { # FILE NEEDED: a library that needs another one
+	echo 'int x;' | gcc -x c -shared -o "$2" "-Wl,-soname,${2##*/}" - &&
+		echo 'int y;' | gcc -x c -shared -o "$1" - -Wl,--no-as-needed -L. "-l:${2##*/}"
+}
+
+preflight() { # DRIVER GPU PLUGIN
+	run env -i PATH="$PWD/bin:/usr/bin:/bin" DRIVER="$1" GPU="$2" PT_NCCL=/none \
+		"$BATS_TEST_DIRNAME/../bench/gpu_preflight" "$3" home pack
+	echo "$output"
+}
+
+@test "the preflight names what is missing and what to do, and links what is next to the pack" {
+	command -v gcc || skip 'no gcc'
+	local gpu='NVIDIA H200 (sm_90, driver 580, CUDA 13.0, cuBLASLt 13.1.0)'
+	mkdir -p bin pack/lib pack/compat
+	printf '#!/bin/sh\necho "$DRIVER"\n' >bin/nvidia-smi
+	printf '#!/bin/sh\necho "$GPU"\n' >bin/test_device
+	chmod +x bin/*
+	library 13.so ./libcublasLt.so.13
+	library 99.so ./libcublasLt.so.99
+	preflight 580.65.06 "$gpu" 99.so
+	[ "$status" -eq 1 ]
+	says 'driver 580.65.06, cuBLASLt none, NCCL none'
+	says ': NOT good: libcublasLt.so.99 is missing; PT_FETCH=yes installs it'
+	mv libcublasLt.so.* pack/lib
+	preflight 580.65.06 "$gpu" 99.so
+	[ "$status" -eq 0 ]
+	says 'driver 580.65.06, cuBLASLt 13.1.0, NCCL none'
+	[[ $output == *': good' ]]
+	[ -e home/lib/libcublasLt.so.99 ]
+	# A GPU that does not open; no driver; an old one, with the package that helps, and without.
+	preflight 580.65.06 'test_device: it is broken' 13.so
+	says 'NOT good: the GPU cannot be used: test_device: it is broken'
+	preflight '' "$gpu" 13.so
+	says 'NOT good: there is no NVIDIA driver'
+	[ ! -e /usr/local/cuda/compat/libcuda.so.1 ] || return 0
+	preflight 535.104.05 "$gpu" 13.so
+	[ "$status" -eq 1 ]
+	says 'NOT good: CUDA 13 needs driver 580 or later; put NVIDIA'"'"'s package cuda-compat-13-0 (.deb) into '"$PWD/pack/compat"
+	touch pack/compat/libcuda.so.1
+	preflight 535.104.05 "$gpu" 13.so
+	[ "$status" -eq 0 ]
+	says 'driver 535.104.05 with cuda-compat, cuBLASLt 13.1.0, '
+	[ -e home/lib/libcuda.so.1 ]
+}
+
+@test "a library for GPUs is not packed if its machine code was not checked" {
+	local machine=$BATS_TEST_DIRNAME/../bench/gpu_machine file=$PWD/some.so
+	echo 'int x;' | gcc -x c -shared -o "$file" - || skip 'no gcc'
+	LIBRARY=$file code_of 1 "$machine" build out
+	says 'no record that its machine code was checked'
+	{ echo 'machine code NOT checked: cuobjdump is missing' && cksum <"$file"; } >"$file.checked"
+	LIBRARY=$file code_of 1 "$machine" build out
+	says 'some.so: machine code NOT checked: cuobjdump is missing; run make deps'
+	printf '9 kernels with warpgroup matmuls (9 bf16), 0 faults\n1 2\n' >"$file.checked"
+	LIBRARY=$file code_of 1 "$machine" build out
+	says 'no record'
+	[ ! -e out ]
 }
