@@ -1,10 +1,8 @@
-/*
- * Files against their ceilings, measured in the same run; tests/bench/run prints the table.
+/* Files against their ceilings, measured in the same run; tests/bench/run prints the table.
  *   bench_io windows SHARD    windows of 1,024 tokens a second, one thread, page cache
  *   bench_io write FILE BYTES seconds to write() BYTES bytes and fsync() them
  *   bench_io touch BYTES      seconds to write memory that is new to the process, one thread
- *   bench_io memory BYTES     seconds to read memory, all threads, median of 5; processor time
- */
+ *   bench_io memory BYTES     seconds to read memory, all threads, median of 5; processor time */
 #include "base/file.h"
 #include "data/data.h"
 

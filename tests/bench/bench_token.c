@@ -1,8 +1,6 @@
-/*
- * Speed of byte-pair encoding, without files and without shards; MB/s of text.
+/* Speed of byte-pair encoding, without files and without shards; MB/s of text.
  *   bench_token VOCABULARY MODEL TEXT   one thread: the first pass over the text, and the best of later ones
- *   bench_token VOCABULARY MODEL -N     a word of N bytes: seconds
- */
+ *   bench_token VOCABULARY MODEL -N     a word of N bytes: seconds */
 #include "base/file.h"
 #include "token/token.h"
 

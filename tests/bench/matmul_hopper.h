@@ -4,12 +4,10 @@
 
 #include "kernels/kernels.h"
 
-/*
- * y[m][n] = x[m][k] w[n][k]^T + bias[n], in bf16 with a bias of fp32 or none. A number of y is one
+/* y[m][n] = x[m][k] w[n][k]^T + bias[n], in bf16 with a bias of fp32 or none. A number of y is one
  * fp32 sum in the order of k, 16 products at a time as the tensor cores add them, then the bias, then
  * one rounding; it depends on nothing else, neither on shapes nor on the variant.
- * False, with nothing done: not for this device, or these shapes or addresses.
- */
+ * False, with nothing done: not for this device, or these shapes or addresses. */
 typedef bool matmul_hopper(
 	struct device *d, struct mat y, struct mat x, struct mat w, struct mat bias);
 

@@ -1,9 +1,7 @@
-/*
- * The part of cuBLASLt that we use, with its names and prototypes. Matrices are column-major
+/* The part of cuBLASLt that we use, with its names and prototypes. Matrices are column-major
  * unless their layout says otherwise; sums are in fp32, in the order of k. It offers several
  * algorithms, which compute the same; the second claims to split k. The fastest algorithm
- * differs between handles, as on a GPU with noisy timings.
- */
+ * differs between handles, as on a GPU with noisy timings. */
 #include "tests/emu/inside.h"
 
 #include <cublasLt.h>

@@ -1,8 +1,6 @@
-/*
- * Blocks and threads. A thread is a coroutine; at a barrier or a warp-wide operation it
+/* Blocks and threads. A thread is a coroutine; at a barrier or a warp-wide operation it
  * switches to the next runnable thread. A thread that never waits needs no switch: the next
- * one begins on the same stack.
- */
+ * one begins on the same stack. */
 #include "tests/emu/inside.h"
 
 #include <execinfo.h>

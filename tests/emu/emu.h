@@ -1,12 +1,10 @@
-/*
- * CUDA's kernel language for a CPU: a .cu file that includes this header and is compiled as
+/* CUDA's kernel language for a CPU: a .cu file that includes this header and is compiled as
  * C++ runs its kernels on the CPU, one coroutine a thread, so that their arithmetic, indices
  * and barriers can be tested without a GPU. It says nothing about speed.
  *
  * Blocks run one after the other. Where CUDA leaves the order open, it varies; undefined
  * behaviour ends the program with a message: a shuffle that some lanes of the warp do not
- * reach, a barrier that is not the same one for all threads.
- */
+ * reach, a barrier that is not the same one for all threads. */
 #pragma once
 
 #include <cuda_runtime.h>

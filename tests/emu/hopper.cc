@@ -1,7 +1,5 @@
-/*
- * Features of sm_90: barriers in shared memory, and copies of tiles by tensor maps (PTX ISA:
- * "mbarrier", "Tensors"). wgmma.cc has the matmuls.
- */
+/* Features of sm_90: barriers in shared memory, and copies of tiles by tensor maps (PTX ISA:
+ * "mbarrier", "Tensors"). wgmma.cc has the matmuls. */
 #include "tests/emu/tiles.h"
 
 #include <cuda_bf16.h>

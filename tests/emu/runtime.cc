@@ -1,5 +1,4 @@
-/*
- * The part of the CUDA runtime that we use, on the emulator, with its names and prototypes.
+/* The part of the CUDA runtime that we use, on the emulator, with its names and prototypes.
  *
  * Device memory is protected: only kernels and copies can access it, and a program that reads
  * it crashes at once. PT_EMU_GUARD=no: no protection. PT_EMU_MEMORY: bytes of device memory;
@@ -7,8 +6,7 @@
  * PT_EMU_GPU: the number on the host of the first. PT_EMU_ARCH: their compute capability, 90
  * or 80. PT_EMU_FAIL=N: launch N breaks the device, as a faulty kernel does. PT_EMU_LOAD=N:
  * no memory to load the kernel of launch N. PT_EMU_BREAK=NAME: launches of this function of
- * kernels.h omit their last block, and its matmuls do nothing.
- */
+ * kernels.h omit their last block, and its matmuls do nothing. */
 #include "tests/emu/inside.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
-/*
- * Streams and events of the CUDA runtime. An operation completes before the call returns; or,
+/* Streams and events of the CUDA runtime. An operation completes before the call returns; or,
  * with PT_EMU_LAZY=yes, not before the program waits for it, and streams run independently: a
  * program that does not wait for a result then reads the old value. With PT_EMU_LAZY=first
  * only the first stream that was created is late, and others, if they do not wait for it,
@@ -17,8 +16,7 @@
  *
  * PT_EMU_WAITS=yes: prints at the end how often the program waited for an operation that it did not
  * know to be complete. To whom asks for one, it is complete at the OFTENth time at the earliest, so that
- * the number depends on the program alone, not on how fast it or another process is.
- */
+ * the number depends on the program alone, not on how fast it or another process is. */
 #include "tests/emu/inside.h"
 
 #include <pthread.h>

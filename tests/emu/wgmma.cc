@@ -1,7 +1,5 @@
-/*
- * Matmuls of warpgroups (PTX ISA: "Asynchronous warpgroup level matrix instructions", and there
- * "Matrix descriptor", "Strides", "Canonical layouts").
- */
+/* Matmuls of warpgroups (PTX ISA: "Asynchronous warpgroup level matrix instructions", and there
+ * "Matrix descriptor", "Strides", "Canonical layouts"). */
 #include "tests/emu/tiles.h"
 
 #include <cuda_bf16.h>

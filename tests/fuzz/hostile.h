@@ -20,11 +20,9 @@ struct hostile {
 void hostile_init(struct hostile *t, const char *path, const char *const *objects,
 	const struct h5_field *fields);
 
-/*
- * Writes the file as the bytes want it. Either through HDF5: attributes, datasets, links of
+/* Writes the file as the bytes want it. Either through HDF5: attributes, datasets, links of
  * any type and shape, and a seal that fits: then HDF5 has made it, and takes no harm.
  * Or with bytes of the file altered, and HDF5's own checksums made to fit, and perhaps the
- * seal: then HDF5 may do anything with it, and hostile_raw is set.
- */
+ * seal: then HDF5 may do anything with it, and hostile_raw is set. */
 const char *hostile_make(const struct hostile *t, struct bytes *b);
 extern bool hostile_raw;

@@ -1,10 +1,8 @@
-/*
- * comm, as ranks use it: collectives, groups, messages, agreement.
+/* comm, as ranks use it: collectives, groups, messages, agreement.
  * ranks: 1 2 3 5
  *
  * What is right is written out here, apart from verify.c, with which the programs check
- * collectives.
- */
+ * collectives. */
 #include "base/file.h"
 #include "kernels/dtype_bits.h"
 #include "comm/comm_internal.h"

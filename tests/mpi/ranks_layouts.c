@@ -1,5 +1,4 @@
-/*
- * Law 1 on every layout: a layout says who computes, never what is computed.
+/* Law 1 on every layout: a layout says who computes, never what is computed.
  * ranks: 8
  * device: cpu cuda
  *
@@ -11,8 +10,7 @@
  *
  * LONG=yes adds random layouts, of SEED or of the clock, on CPUs. LAYOUTS_STOP=yes: end at the
  * first that fails. On a GPU, which all ranks share, TEST_PART=I/N is the I-th of N parts of the
- * table; a real one does a twelfth, or with LONG=yes all, and an emulated one a few.
- */
+ * table; a real one does a twelfth, or with LONG=yes all, and an emulated one a few. */
 #include "base/file.h"
 #include "tests/support/counted.h"
 #include "tests/support/device.h"

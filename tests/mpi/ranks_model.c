@@ -1,10 +1,8 @@
-/*
- * A forward and a backward of the model over ranks of tensor, sequence and context
+/* A forward and a backward of the model over ranks of tensor, sequence and context
  * parallelism: the loss and every leaf of every gradient have the bits of one rank.
  * ranks: 4
  *
- * The store here keeps each leaf as it was pushed, so that nothing hides in a sum.
- */
+ * The store here keeps each leaf as it was pushed, so that nothing hides in a sum. */
 #include "tests/support/models.h"
 #include "tests/support/ranks.h"
 #include "model/pass.h"

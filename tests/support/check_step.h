@@ -1,7 +1,5 @@
-/*
- * check_step: made-up steps for tests of pt-check: a small model, a batch, its gradients, and two
- * checkpoints of an AdamW step, with gradients that a test may spoil. A failure ends the test.
- */
+/* check_step: made-up steps for tests of pt-check: a small model, a batch, its gradients, and two
+ * checkpoints of an AdamW step, with gradients that a test may spoil. A failure ends the test. */
 #pragma once
 
 #include "check/check.h"

@@ -1,7 +1,5 @@
-/*
- * Shared by the tests of kernels: the device under test, matrices in its memory, and the
- * comparison of results with a reference in float64.
- */
+/* Shared by the tests of kernels: the device under test, matrices in its memory, and the
+ * comparison of results with a reference in float64. */
 #pragma once
 
 #include "tests/support/support.h"

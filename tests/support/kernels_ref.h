@@ -1,10 +1,8 @@
-/*
- * Reference kernels in float64 and plain loops, written from the formulas, not from
+/* Reference kernels in float64 and plain loops, written from the formulas, not from
  * kernels/cpu. tests/unit/test_kernels_ref.c compares each backward with finite differences
  * of its forward; the tests of a device compare its kernels with these.
  *
- * Matrices are [rows, cols], row-major. Forwards set their results; backwards add to gradients.
- */
+ * Matrices are [rows, cols], row-major. Forwards set their results; backwards add to gradients. */
 #pragma once
 
 #include "kernels/kernels.h"

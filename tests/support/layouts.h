@@ -1,7 +1,5 @@
-/*
- * Layouts for tests of law 1 (pt(7)): a table that combines every two techniques, and random
- * layouts. A layout is a model, and options as for pt-train.
- */
+/* Layouts for tests of law 1 (pt(7)): a table that combines every two techniques, and random
+ * layouts. A layout is a model, and options as for pt-train. */
 #pragma once
 
 #include "engine/layout.h"
@@ -28,10 +26,8 @@ void layout_arithmetic(const struct train_opts *o, struct str *text);
 /* The options of such a text. */
 void layout_control(const char *arithmetic, struct train_opts *o);
 
-/*
- * Techniques whose combinations are tested. Those of a group are mutually exclusive, and so are
- * some that require, or exclude, another.
- */
+/* Techniques whose combinations are tested. Those of a group are mutually exclusive, and so are
+ * some that require, or exclude, another. */
 /* clang-format off */
 #define TECHNIQUES(X) \
 	X(GPT2, "gpt2", 0) X(LLAMA, "llama", 0) \

@@ -46,11 +46,9 @@ static void end_if_failed(void)
 	die(EX_FAILED, "%s failed on this rank", running);
 }
 
-/*
- * cmocka catches signals of crashes and continues with the next test on this rank alone, while
+/* cmocka catches signals of crashes and continues with the next test on this rank alone, while
  * the other ranks wait until the watchdog ends them. So within a test another handler ends the
- * program, and with it all ranks.
- */
+ * program, and with it all ranks. */
 static void guarded(void **state)
 {
 	static const int crashes[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGABRT};

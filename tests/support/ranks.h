@@ -1,8 +1,6 @@
-/*
- * Shared by test programs that run on several ranks: the world, collective assertions, a
+/* Shared by test programs that run on several ranks: the world, collective assertions, a
  * shard. A failed assert_on_all() fails the test on all ranks, which continue with the next
- * test; another failed assertion ends all ranks, so that none waits for the others.
- */
+ * test; another failed assertion ends all ranks, so that none waits for the others. */
 #pragma once
 
 #include "comm/mesh.h"

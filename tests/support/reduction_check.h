@@ -1,5 +1,4 @@
-/*
- * The reduction of gradients by all ranks of a layout, in one process.
+/* The reduction of gradients by all ranks of a layout, in one process.
  *
  * Every rank has a real store and its memory. Fakes replace the sums over ranks, the messages of a
  * tied weight, the offload backend and the kernel that adds. A leaf is a hash of the place that it
@@ -7,8 +6,7 @@
  * has the right value only if each of its leaves is added once, and it is rounded once, at the end.
  *
  * Memory that a sum writes is rubbish until the rank waits for the sum. Memory that it reads must
- * not change until then.
- */
+ * not change until then. */
 #pragma once
 
 #include "parallel/store_internal.h"

@@ -1,7 +1,5 @@
-/*
- * Shared by programs that time kernels of a device. Matrices have random numbers, since GPUs
- * multiply zeros faster.
- */
+/* Shared by programs that time kernels of a device. Matrices have random numbers, since GPUs
+ * multiply zeros faster. */
 #pragma once
 
 #include "tests/support/support.h"

@@ -1,8 +1,6 @@
-/*
- * pt-check: batches; the float64 model compared with the trainer's kernels and finite
+/* pt-check: batches; the float64 model compared with the trainer's kernels and finite
  * differences; made-up steps with wrong scales and updates. test_check_causes.c has wrong
- * gradients, and tests/bench/oracle has steps of other programs.
- */
+ * gradients, and tests/bench/oracle has steps of other programs. */
 #include "base/file.h"
 #include "check/check.h"
 #include "foreign/foreign.h"

@@ -1,10 +1,8 @@
-/*
- * Formats of other programs: logits of Hugging Face's models (tests/golden/hf-NAME, made by
+/* Formats of other programs: logits of Hugging Face's models (tests/golden/hf-NAME, made by
  * make_hugging_face.py), round trips bit for bit, damage, hostile headers; and checkpoints that are
  * computed from others.
  *
- * Some thousand flipped bits of each format; with LONG=yes 10,000.
- */
+ * Some thousand flipped bits of each format; with LONG=yes 10,000. */
 #include "base/file.h"
 #include "foreign/foreign.h"
 #include "foreign/huggingface.h"

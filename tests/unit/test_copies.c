@@ -1,7 +1,5 @@
-/*
- * Copies beside kernels, to and from pinned memory: who waits for whom, and that nobody else does.
- * device: cpu cuda
- */
+/* Copies beside kernels, to and from pinned memory: who waits for whom, and that nobody else does.
+ * device: cpu cuda */
 #include "tests/support/device.h"
 
 #include <stdlib.h>

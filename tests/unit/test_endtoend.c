@@ -1,10 +1,8 @@
-/*
- * Training on a GPU, end to end: small models with the heads, types and attention that training
+/* Training on a GPU, end to end: small models with the heads, types and attention that training
  * uses follow the same run on a CPU, and that with the kernels of attention that all GPUs have.
  * At some steps all three take the same weights, and the gradient must be the same, tensor by
  * tensor: a loss tells little of a gradient that is wrong.
- * device: cuda
- */
+ * device: cuda */
 #include "tests/support/device.h"
 #include "tests/support/ranks.h"
 #include "plan/fit.h"
@@ -186,8 +184,7 @@ struct limits {
 	double gradient[MAX_CHECKS], loss, curve;
 };
 
-/*
- * How far a run in 16 bits is from one in fp32, both on a CPU, the most of these models (in fp16
+/* How far a run in 16 bits is from one in fp32, both on a CPU, the most of these models (in fp16
  * gradients were measured of Llama alone):
  *
  *         gradient at step 1, 50, 200     loss        losses of 200 steps
@@ -198,8 +195,7 @@ struct limits {
  * emulated GPU is no further than 0.0056 from the CPU, both in bf16, and 0.0006 in fp16. Limits are
  * about four times as much. What they are to find is far beyond: where each tile of dq after the
  * first had an operand of another product, the gradient was 0.35 from the CPU's at step 1, and the
- * loss 9e-5.
- */
+ * loss 9e-5. */
 static struct limits limits_of(const struct run *r)
 {
 	static const struct limits bf16 = {{0.03, 0.04, 0.15}, 1e-3, 1e-2};

@@ -1,8 +1,6 @@
-/*
- * A flipped bit in a file is found, wherever it is, by who verifies it and by who uses it.
+/* A flipped bit in a file is found, wherever it is, by who verifies it and by who uses it.
  *
- * Some hundred bits of each kind of file; with LONG=yes 10,000, and at least one of each byte.
- */
+ * Some hundred bits of each kind of file; with LONG=yes 10,000, and at least one of each byte. */
 #include "base/file.h"
 #include "tests/support/support.h"
 #include "ckpt/ckpt.h"

@@ -1,7 +1,5 @@
-/*
- * Products of matrices, to the last bit: each unit that this processor has computes the sums in the
- * order that its file states, whatever the shape, the layout of the operands and the threads.
- */
+/* Products of matrices, to the last bit: each unit that this processor has computes the sums in the
+ * order that its file states, whatever the shape, the layout of the operands and the threads. */
 #include "tests/support/support.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/pieces.h"

@@ -1,10 +1,8 @@
-/*
- * Both architectures and the training step against an independent implementation, PyTorch
+/* Both architectures and the training step against an independent implementation, PyTorch
  * in float64: tests/golden/make_golden.py. From the same weights and windows it has the
  * gradient of the first step, and the losses, gradient norms and learning rates of all.
  * They must be met under all virtual degrees and micro-batches, with and without padding
- * of the vocabulary: the differences are those of float32 and of nothing else.
- */
+ * of the vocabulary: the differences are those of float32 and of nothing else. */
 #include "tests/support/support.h"
 #include "plan/fit.h"
 #include "data/offsets.h"
@@ -194,13 +192,11 @@ static double relative(double x, double y)
 	return fabs(x - y) / fabs(y);
 }
 
-/*
- * A key bias b adds q.b to all scores of a query, and softmax does not see what is added
+/* A key bias b adds q.b to all scores of a query, and softmax does not see what is added
  * to all: the gradient is 0, and what is computed is rounding noise, here and in float64.
  * (AdamW divides it by its own size and makes steps of it, of which softmax sees as
  * little: losses and norms stay comparable.) Rotary positions turn each key by its own
- * angle after b was added, so there the gradient is one.
- */
+ * angle after b was added, so there the gradient is one. */
 static bool is_noise(const struct trainer *t, const struct tensor *of)
 {
 	size_t n = strlen(of->name), suffix = strlen("wk.bias");

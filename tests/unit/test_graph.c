@@ -1,7 +1,5 @@
-/*
- * What is noted once and done again by one call: a GPU's graphs.
- * device: cuda
- */
+/* What is noted once and done again by one call: a GPU's graphs.
+ * device: cuda */
 #include "tests/support/support.h"
 #include "kernels/kernels.h"
 

@@ -1,9 +1,7 @@
-/*
- * Attention kernels, against attention of whole sequences in float64: whole sequences and
+/* Attention kernels, against attention of whole sequences in float64: whole sequences and
  * chunks as in ring attention, grouped queries, dropout, documents, windows.
  * isa: sse2 avx2 avx512
- * device: cpu cuda
- */
+ * device: cpu cuda */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
 #include "parallel/store.h"
@@ -730,11 +728,9 @@ DEVICE_TEST(sequences_are_alone)
 
 /* ---- dropout --------------------------------------------------------------------- */
 
-/*
- * With queries of zero the probabilities of row i are 1 / (i + 1), and with the identity as
+/* With queries of zero the probabilities of row i are 1 / (i + 1), and with the identity as
  * values the output is the masked probabilities. So the output shows the mask at every
- * (sample, head, query, key), which must be that of the definition for every number of chunks.
- */
+ * (sample, head, query, key), which must be that of the definition for every number of chunks. */
 static void check_mask(struct device *d, int n, int64_t first_head, float p)
 {
 	enum { CONTEXT = 64 };

@@ -1,7 +1,5 @@
-/*
- * The elementary functions of the CPU's kernels, against float64, over floats of all
- * magnitudes. tests/unit/test_kernels_bits.c tests that all instruction sets give equal bits.
- */
+/* The elementary functions of the CPU's kernels, against float64, over floats of all
+ * magnitudes. tests/unit/test_kernels_bits.c tests that all instruction sets give equal bits. */
 #include "tests/support/support.h"
 #include "kernels/cpu/cpu.h"
 

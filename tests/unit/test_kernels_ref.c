@@ -1,8 +1,6 @@
-/*
- * The reference kernels: each backward against finite differences of its forward. The
+/* The reference kernels: each backward against finite differences of its forward. The
  * differentiated function is sum(dy * forward(x)), whose gradient with respect to x is the
- * result of the backward for dy.
- */
+ * result of the backward for dy. */
 #include "tests/support/support.h"
 #include "tests/support/kernels_ref.h"
 

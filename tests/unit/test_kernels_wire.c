@@ -1,8 +1,6 @@
-/*
- * Compression kernels.
+/* Compression kernels.
  * isa: sse2 avx2 avx512
- * device: cpu cuda
- */
+ * device: cpu cuda */
 #include "tests/support/device.h"
 
 #include <math.h>

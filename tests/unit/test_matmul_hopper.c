@@ -1,7 +1,5 @@
-/*
- * The matmul for sm_90a that is on trial, all variants.
- * device: cuda
- */
+/* The matmul for sm_90a that is on trial, all variants.
+ * device: cuda */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
 #include "tests/support/matmul_hopper.h"

@@ -1,7 +1,5 @@
-/*
- * Offloading by a device: each request sees those that it follows, whatever is late.
- * device: cpu cuda
- */
+/* Offloading by a device: each request sees those that it follows, whatever is late.
+ * device: cpu cuda */
 #include "tests/support/device.h"
 #include "tests/support/support.h"
 #include "parallel/offload.h"

@@ -1,7 +1,5 @@
-/*
- * Packing of documents: reading where they begin, marking the tokens that begin one, and the model,
- * in which a document neither sees the others nor knows its position in the window.
- */
+/* Packing of documents: reading where they begin, marking the tokens that begin one, and the model,
+ * in which a document neither sees the others nor knows its position in the window. */
 #include "data/offsets.h"
 #include "prepare/prepare.h"
 #include "tests/support/support.h"

@@ -1,8 +1,6 @@
-/*
- * train: the precision of products. Each one trains, near fp32 and apart from it; linear
+/* train: the precision of products. Each one trains, near fp32 and apart from it; linear
  * layers compute what their recipe says; fp16's scale follows overflows, through checkpoints
- * too.
- */
+ * too. */
 #include "model/block.h"
 #include "tests/support/support.h"
 #include "plan/fit.h"

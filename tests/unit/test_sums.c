@@ -1,10 +1,8 @@
-/*
- * Gradients of models in training: each element is the sum of its leaves, but for a rounding of
+/* Gradients of models in training: each element is the sum of its leaves, but for a rounding of
  * each leaf to the grid and one of the sum; and no leaf is near the grid's limit.
  *
  * Small models and few steps; with LONG=yes 10.7 million parameters for 500 steps, and 2,000 steps
- * of a smaller model, on tinyshakespeare (PT_SHAKESPEARE=FILE), with figures for pt(7).
- */
+ * of a smaller model, on tinyshakespeare (PT_SHAKESPEARE=FILE), with figures for pt(7). */
 #include "tests/support/support.h"
 #include "plan/fit.h"
 #include "engine/step.h"

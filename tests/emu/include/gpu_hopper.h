@@ -1,8 +1,6 @@
-/*
- * The instructions of kernels/cuda/hopper.h, for a CPU. Asynchronous copies and matmuls
+/* The instructions of kernels/cuda/hopper.h, for a CPU. Asynchronous copies and matmuls
  * complete as late as allowed, and their destination is overwritten with NaN at once: so both
- * reads that are too early and reads that are too late are found.
- */
+ * reads that are too early and reads that are too late are found. */
 #ifndef GPU_HOPPER_H
 #define GPU_HOPPER_H
 
