@@ -414,7 +414,7 @@ curve() { # SEED ROWS FORMAT
 	[ "$(COLUMNS=50 pt-compare a b -g | grep -E '^  \++-+' | wc -L)" -eq 49 ]
 }
 
-@test "the graph: braille in UTF-8 with colours or one curve, ascii else" {
+@test "the graph: braille in UTF-8 with colors or one curve, ascii else" {
 	log_of 4 3 2 1 >a
 	log_of 1 2 3 4 >b
 	locale -a | grep -qi 'c.utf' || skip 'no locale with UTF-8'
@@ -818,7 +818,7 @@ moved() { # EXPRESSION [COLUMN]
 	}'
 }
 
-@test "better, worse, diverged: words, codes, colours; test minus control" {
+@test "better, worse, diverged: words, codes, colors; test minus control" {
 	moved 0 >c.csv
 	moved '1e-4 * (i % 3)' >same.csv
 	moved '-0.1 * (i > 100)' >better.csv

@@ -138,7 +138,7 @@ sample_of() { # FILE: what follows its announcement
 	cmp <(sample_of one.text) <(sample_of test.text)
 }
 
-# Two workers that train apart, and synchronise after steps 1, 3 and 5.
+# Two workers that train apart, and synchronize after steps 1, 3 and 5.
 EDIT=(--layers 1 -m 1 -n 5 --edit-workers 2 --edit-warmup-steps 1 --edit-sync-interval 2)
 OUTER=(--edit-outer sgd --edit-outer-momentum 0.8 --edit-outer-nesterov)
 PENALTY=("${OUTER[@]}" --edit-reducer linear --edit-pseudo-gradnorm-reduce --edit-skip-anomaly

@@ -95,7 +95,7 @@ column() { # NAME FOLDER: of all rows that have it
 	not diff -q <(column pseudo_grad_norm alone) <(column pseudo_grad_norm alone/worker-1)
 }
 
-@test "copies of parameters in 16 bits, in files, are those of the last synchronisation" {
+@test "copies of parameters in 16 bits, in files, are those of the last synchronization" {
 	for outer in none sgd; do
 		edit=(-n 4 --dtype bf16 --edit-workers 2 --edit-sync-interval 2 --edit-outer "$outer")
 		apart 2 memory-$outer "${edit[@]}"
@@ -170,7 +170,7 @@ same_runs() { # A B: in the rows that both have, and at their ends
 	apart 4 parts -n 15 "${EDIT[@]}" --fsdp 2 --ckpt-every 1 --keep 0
 	same_runs whole parts
 	n=0
-	# in the warm-up, at its end, between two synchronisations, and at one
+	# in the warm-up, at its end, between two synchronizations, and at one
 	for step in 02 03 05 07 14; do
 		apart 2 from-$step --resume parts/checkpoints/step-000000$step.h5
 		same_runs whole from-$step
@@ -211,7 +211,7 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	apart 4 warm --fsdp 2 --resume one/checkpoints/step-00000002.h5
 	pt-compare -q --common whole warm
 	pt-compare -q --common whole/worker-1 warm/worker-1
-	# between two synchronisations: from the anchor, after step 7, with the first worker's moments
+	# between two synchronizations: from the anchor, after step 7, with the first worker's moments
 	apart 2 from-09 --resume one/checkpoints/step-00000009.h5
 	grep -q "all 2 workers resume from the first one's checkpoint; step 9 was between .* back to step 7" from-09/journal.txt
 	[ -z "$(ls from-09/worker-1/checkpoints)" ]
@@ -245,7 +245,7 @@ stop_rank() { # RANK: of the run in this folder, and no other
 	on_two_hosts -n 15 "${EDIT[@]}" --ckpt-every 1 --keep 0
 	[ ! -e b/run/checkpoints/latest.h5 ]
 	same_runs whole a/run
-	# in the warm-up, at its end, between two synchronisations
+	# in the warm-up, at its end, between two synchronizations
 	for step in 02 03 05; do
 		rm -rf a/moved b/moved
 		on_two_hosts -n 15 -o moved --resume run/checkpoints/step-000000$step.h5
@@ -345,7 +345,7 @@ ASYNC=(--edit-workers 2 --edit-warmup-steps 3 --edit-use-async --edit-sync-time 
 	[ "$slow" -lt "$quick" ]
 	tokens=$(tail -n 1 < <(grep -o '^step=60 tokens=[0-9]*' run/journal.txt) | cut -d= -f3)
 	[ "$tokens" -eq $(((2 * 3 + quick + slow) * 4 * 16)) ]
-	# the same checkpoints, all of them at a synchronisation
+	# the same checkpoints, all of them at a synchronization
 	diff <(ls run/checkpoints) <(ls run/worker-1/checkpoints)
 	pt-ckpt diff --no-optimizer run run/worker-1
 	# again, on other layouts, and from the middle
@@ -434,7 +434,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 		--edit-sync-delay 4 --edit-outer sgd
 }
 
-@test "the state of local SGD in files changes no bit, and is needed for synchronisations only" {
+@test "the state of local SGD in files changes no bit, and is needed for synchronizations only" {
 	local files=(--edit-offload --offload-to .) planned
 	apart 2 whole -n 11 "${EDIT[@]}"
 	apart 4 files -n 11 "${EDIT[@]}" "${files[@]}" --fsdp 2 --ckpt-every 1 --keep 0
@@ -449,7 +449,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	apart 2 streams "${STREAM[@]}" --edit-wire int8
 	apart 4 stream-files "${STREAM[@]}" --edit-wire int8 "${files[@]}" --pp 2
 	same_runs streams stream-files
-	# the plan knows the file, and what a step and a synchronisation move
+	# the plan knows the file, and what a step and a synchronization move
 	apart 2 plain -n 4 --edit-workers 2 --edit-sync-interval 2 --no-edit-by-unit "${OUTER[@]}" "${files[@]}" --no-ckpt
 	pt-train "${TINY[@]}" "${APART[@]}" --edit-workers 2 --no-edit-by-unit "${OUTER[@]}" "${files[@]}" --dry-run >plan
 	for way in read written; do
@@ -514,7 +514,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	local edit=(-n 30 --layers 2 --lr 1e-2 --warmup 40 --eval-every 0 --edit-workers 2 --edit-sync-interval 2
 		--edit-outer sgd --edit-skip-anomaly)
 	apart 2 run "${edit[@]}" --edit-ewma-warmup 4 2>err
-	# synchronisations 8, 9 and 10; there are 15, and all norms rise to the end
+	# synchronizations 8, 9 and 10; there are 15, and all norms rise to the end
 	column anomalies run | tr '\n' ' ' | grep -qx '0 0 0 0 0 0 0 4 4 4 0 0 0 0 0 '
 	[ "$(grep -c 'all workers were left out, and nothing changed' run/journal.txt)" -eq 3 ]
 	grep -q 'step=22 4 units: all workers were outliers more than 3 times in a row, and were included' run/journal.txt
@@ -549,7 +549,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	not pt-ckpt diff -q alone rows
 }
 
-@test "frozen tensors have no part in a synchronisation" {
+@test "frozen tensors have no part in a synchronization" {
 	edit=(-n 4 --eval-every 0 --edit-workers 2 --edit-sync-interval 2 --edit-reducer gta --freeze layers)
 	apart 2 start "${edit[@]}" -n 0
 	for kind in random magnitude magnitude-tensor; do

@@ -51,7 +51,7 @@ rank_at() { # RANK: its process, of the runs here
 
 @test "4 workers, then 2, then 3: they go on, and agree" {
 	edit 4 --edit-workers 4 -n 11 --ckpt-syncs 1 --ckpt-best=no --keep 0 -o run
-	# the end of the warm-up and two synchronisations
+	# the end of the warm-up and two synchronizations
 	for worker in '' /worker-3; do
 		echo run$worker/checkpoints/step-* | sed 's/[^ ]*step-0*//g' | grep -qx '3.h5 7.h5 11.h5'
 	done
@@ -78,7 +78,7 @@ rank_at() { # RANK: its process, of the runs here
 	grep -q 'step=19 resuming with 4 workers instead of 3' run/worker-3/journal.txt
 }
 
-@test "between two synchronisations: back to the anchor, each with moments of its own" {
+@test "between two synchronizations: back to the anchor, each with moments of its own" {
 	edit 2 --edit-workers 2 --edit-wire int8 -n 14 --ckpt-every 1 --keep 0 -o run
 	rm run/checkpoints/step-00000014.h5
 	from=checkpoints/step-00000013.h5 at=checkpoints/step-00000011.h5

@@ -96,7 +96,7 @@ equal() { # RUN RUN
 	# again and again
 	pt-compare two.csv --export again.csv
 	cmp two.csv again.csv
-	# names of files may be no UTF-8, and may colour a terminal
+	# names of files may be no UTF-8, and may color a terminal
 	cp deep/a/log.csv "$(printf 'x\033[31m')"
 	cp deep/a/log.csv "$(printf 'y\377')"
 	pt-compare x* y* --export odd.csv

@@ -198,7 +198,7 @@ setup() {
 	grep -q 'the optimizer state of previously frozen tensors begins at zero' out
 	grep -q 'freeze tok_ -> ' out
 	code_of 64 "${tune[@]}" -d text.h5 --resume y -o y -n 6 --freeze norm --resume-exact
-	# between two synchronisations, parameters are those of the anchor, which frozen tensors do not have
+	# between two synchronizations, parameters are those of the anchor, which frozen tensors do not have
 	mpiexec -n 2 "${tune[@]}" -d text.h5 -o z --init-from hf --freeze tok_ --edit-workers 2 --edit-sync-interval 2 \
 		--edit-outer sgd -n 4 --ckpt-every 3 --ckpt-wait
 	code_of 64 "${tune[@]}" -d text.h5 --resume z/checkpoints/step-00000003.h5 -o w --edit-workers 0 --freeze ''

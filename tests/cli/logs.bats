@@ -44,7 +44,7 @@ setup() {
 	not grep -q ']]>' x.svg
 }
 
-@test "a log of another trainer in a pipe, behind a prefix and in colours" {
+@test "a log of another trainer in a pipe, behind a prefix and in colors" {
 	for i in 1 2 3; do
 		sleep 0.1
 		sed -n "${i}s/\([0-9]*\) \(.*\)/[INFO] - \x1b[1mstep=\1\x1b[0m loss=\2 dt=0.5 mfu=40.5/p" losses

@@ -27,7 +27,7 @@ recipes=$BATS_TEST_DIRNAME/../../share/recipes
 		return 1
 	}
 	[ "$(grep -cE '^(data-parallel|post-local-sgd|diloco|edit|a-edit) .*%' out)" -eq 5 ]
-	# in 16 steps there is one synchronisation
+	# in 16 steps there is one synchronization
 	awk -F'\t' '$1 == "data-parallel" { all = $4 }
 		$1 == "edit" && !($4 > 0.05 * all && $4 < 0.08 * all) { exit 1 }' whole/table.tsv
 }

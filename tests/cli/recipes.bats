@@ -214,7 +214,7 @@ rows_of() { # RUN
 	[ "$(rows_of whole/muon-2e-3-2)" -eq 6 ]
 }
 
-@test "edit-example: each synchronisation is told of, and workers end as one" {
+@test "edit-example: each synchronization is told of, and workers end as one" {
 	STEPS=22 "$recipes/edit-example" whole >out
 	[ "$(awk -F'\t' '$2 ~ /^[0-9]+$/ { printf "%s:%s ", $1, $2 }' whole/table.tsv)" = '15:1 20:2 22:3 ' ]
 	grep -q '^val_loss [0-9]' out
@@ -271,7 +271,7 @@ rows_of() { # RUN
 
 @test "check-megatron, check-nanotron: a checkout that is missing is told" {
 	reports 1 'MEGATRON=DIRECTORY, a checkout of Megatron-LM, is missing' "$recipes/check-megatron" none
-	reports 1 'NANOTRON=FOLDER, a checkout of nanotron, is missing' "$recipes/check-nanotron" none
+	reports 1 'NANOTRON=DIRECTORY, a checkout of nanotron, is missing' "$recipes/check-nanotron" none
 	[ ! -e none ]
 }
 

@@ -53,7 +53,7 @@ text_of() { # SHARD: all of its text
 	[ "$(od -An -td4 -N12 llmc/train.bin | tr -s ' ')" = ' 20240520 1 36000' ]
 }
 
-@test "formats are recognised, and read through a pipe" {
+@test "formats are recognized, and read through a pipe" {
 	make_text >text.txt
 	pt-prepare -q -t byte text.txt -o a.h5
 	pt-prepare -q --to llmc a.h5 -o l
