@@ -76,7 +76,9 @@ bool has_stochastic_rounding(struct cause_search *s)
 	struct tensor_check *x = &c->of[s->tensor];
 	struct tensor_step t = {0};
 	bool yes = false;
-	if (!x->update.wrong || x->stored[STORED_PARAMETERS] < 0x1p-9 || !(c->lr > 0))
+	/* (decay and update alone rarely come nearer to the bound) */
+	if (!(x->update.value > 0.7 * x->update.bound) ||
+		x->stored[STORED_PARAMETERS] < 0x1p-9 || !(c->lr > 0))
 		return false;
 	if (!tensor_step_read(&t, &c->files, s->tensor, STEP_ALL, &s->e)) {
 		float *change, *update;
