@@ -73,7 +73,7 @@ static void add_shards(
 	}
 }
 
-/* Returns whether factors of the shards explain a tensor. */
+/* Returns true if the factors f[rank] of its shards explain a tensor. */
 static bool explain_tensor(
 	const struct cause_search *s, int n, int tensor, const double *f)
 {
@@ -87,7 +87,7 @@ static bool explain_tensor(
 	return left <= pow(s->c->of[tensor].gradient.bound, 2) * all;
 }
 
-/* Returns whether each of n ranks clipped by the norm of its own shards. */
+/* Returns true if each of n ranks clipped by the norm of its own shards; f[rank]: its factor. */
 static bool clips_shards(const struct cause_search *s, int n, double *f)
 {
 	struct products p[MAX_SLICES];
@@ -111,7 +111,7 @@ static bool clips_shards(const struct cause_search *s, int n, double *f)
 	return true;
 }
 
-/* Returns whether the norms of FSDP ranks were not summed. */
+/* Returns true if the norms of FSDP ranks were not summed. */
 bool by_clipped_shards(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

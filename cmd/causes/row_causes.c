@@ -84,8 +84,8 @@ static bool is_wrong_group(const struct few *f, int64_t group)
 	return false;
 }
 
-/* Returns the common factor of the wrong groups; NAN: they have none. */
-static double factor_of_wrong(const struct few *f)
+/* Returns the common factor of the wrong groups; 0: all are zero; NAN: no common factor. */
+static double common_wrong_factor(const struct few *f)
 {
 	struct products p = {0};
 	bool *wrong = xcalloc((size_t)f->groups, sizeof(*wrong));
@@ -110,7 +110,7 @@ static void describe_few(const struct few *f, char *text, size_t capacity)
 {
 	static const char *const names[] = {"element", "row", "column"};
 	const struct tensor *t = tensor_of(f->c, f->tensor);
-	const double factor = factor_of_wrong(f);
+	const double factor = common_wrong_factor(f);
 	size_t at = (size_t)snprintf(text, capacity, "%s%s", names[f->by], plural(f->n));
 	for (int64_t i = 0; i < f->n && i < 6; i++)
 		if (f->by == BY_ELEMENT && t->ndim > 1)

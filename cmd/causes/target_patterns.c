@@ -7,11 +7,11 @@
 
 /* ---- groups of targets ---------------------------------------------------------------- */
 
-/* Each target is in a group: of its position, token, chunk or sequence. */
+/* Groups of targets with the same position, token, chunk or sequence. */
 struct groups {
-	int64_t n, *of; /* groups; [targets] */
+	int64_t n, *of; /* groups; [target]: its group */
 	int64_t *count; /* [n]: targets */
-	double *mean;	/* [n]: of the solved weights; 1 without a target */
+	double *mean;	/* [n]: mean of the solved weights; 1 without a target */
 };
 
 static int64_t position_of(const struct target_fit *t, int64_t i)
@@ -37,8 +37,8 @@ static void groups_init(struct groups *g, const struct target_fit *t, int64_t n)
 	g->mean = xcalloc((size_t)n, sizeof(*g->mean));
 }
 
-/* Sets counts and means, after the group of each target has been set. */
-static void groups_sum(struct groups *g, const struct target_fit *t)
+/* Sets the counts and means of the groups from g->of. */
+static void groups_set_means(struct groups *g, const struct target_fit *t)
 {
 	for (int64_t i = 0; i < t->n; i++) {
 		g->count[g->of[i]]++;
@@ -85,7 +85,7 @@ static void group_positions(struct groups *g, const struct target_fit *t)
 	groups_init(g, t, t->length);
 	for (int64_t i = 0; i < t->n; i++)
 		g->of[i] = position_of(t, i);
-	groups_sum(g, t);
+	groups_set_means(g, t);
 }
 
 static void group_labels(struct groups *g, const struct target_fit *t)
@@ -93,7 +93,7 @@ static void group_labels(struct groups *g, const struct target_fit *t)
 	groups_init(g, t, t->c->weights.m.c.vocab);
 	for (int64_t i = 0; i < t->n; i++)
 		g->of[i] = label_of(t, i);
-	groups_sum(g, t);
+	groups_set_means(g, t);
 }
 
 /* Groups targets by chunks of the positions, over all sequences or in each of them. */
@@ -106,7 +106,7 @@ static void group_chunks(
 		int64_t chunk = position_of(t, i) * chunks / t->length;
 		g->of[i] = by_sequence ? sequence_of(t, i) * chunks + chunk : chunk;
 	}
-	groups_sum(g, t);
+	groups_set_means(g, t);
 }
 
 /* ---- masks of positions --------------------------------------------------------------- */

@@ -349,8 +349,8 @@ bool by_exchanged_means(struct cause_search *s)
 	return yes;
 }
 
-/* Returns whether the gradient has a multiple of the parameter added: weight decay as in Adam
- * with L2. */
+/* Returns true if a multiple of the parameter was added to the gradient: weight decay as L2, as in
+ * torch.optim.Adam. */
 bool by_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
@@ -360,7 +360,7 @@ bool by_decay(struct cause_search *s)
 	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
 	if (!solve(a, x, 2) || !(x[0] > 0))
 		return false;
-	/* torch.optim.Adam adds it to the clipped gradient, a term of the loss is clipped with it */
+	/* torch.optim.Adam adds it after clipping; a term of the loss is clipped too */
 	double clip = c->files.adam.clip, factor = clip_factor(clip, c->reference.norm);
 	bool after = clip > 0 && factor < 1 && fabs(x[0] / factor - 1) <= factor_grain(c);
 	snprintf(s->detail, sizeof(s->detail), "%.3g times the parameter%s",

@@ -186,18 +186,18 @@ enum group_rate {
 	RATE_REFUTED
 };
 
-/* Compares a tensor's rate with the optimizer's groups in the files. Schedules change the rates
+/* Returns whether the files' optimizer groups explain a tensor's rate. Schedules change the rates
  * before or after a file is written, so either file may have the rates of this step. */
-static enum group_rate rate_of_group(
+static enum group_rate explain_rate(
 	const struct step_check *c, const struct tensor_check *x)
 {
-	const struct tensor_check *most = find_typical_tensor(c);
-	bool both = most && group_settings(c, x, true) && group_settings(c, most, true);
-	if (!most || !group_settings(c, x, false))
+	const struct tensor_check *usual = find_typical_tensor(c);
+	bool both = usual && group_settings(c, x, true) && group_settings(c, usual, true);
+	if (!usual || !group_settings(c, x, false))
 		return RATE_UNKNOWN;
 	for (int before = both; before >= 0; before--) {
 		double own = group_settings(c, x, before)->lr;
-		double other = group_settings(c, most, before)->lr;
+		double other = group_settings(c, usual, before)->lr;
 		if (!(own > 0 || other > 0)) /* (end of a schedule) */
 			continue;
 		if (has_rate(c, x, own / c->lr) ||
@@ -205,18 +205,18 @@ static enum group_rate rate_of_group(
 			return RATE_EXPLAINED;
 	}
 	const struct ckpt_settings *a = group_settings(c, x, false),
-				   *b = group_settings(c, most, false);
-	bool one =
+				   *b = group_settings(c, usual, false);
+	bool one_group =
 		a->group >= 0 && b->group >= 0
 			? a->group == b->group
 			: !(fabs(a->lr - b->lr) > 0) && !(fabs(a->decay - b->decay) > 0);
-	return one || both ? RATE_REFUTED : RATE_UNSURE;
+	return one_group || both ? RATE_REFUTED : RATE_UNSURE;
 }
 
 /* Returns true if a rate that differs from the common rate is wrong. */
 static bool rate_is_wrong(const struct step_check *c, const struct tensor_check *x)
 {
-	enum group_rate is = rate_of_group(c, x);
+	enum group_rate is = explain_rate(c, x);
 	if (c->lr_scaled || is == RATE_REFUTED)
 		return true;
 	return is != RATE_EXPLAINED && c->files.adam.lr > 0;
@@ -238,7 +238,7 @@ bool has_no_update(struct cause_search *s)
 	const struct step_check *c = s->c;
 	const struct tensor_check *x = &c->of[s->tensor];
 	return has_other_lr(c, x) && has_rate(c, x, 0) &&
-	       rate_of_group(c, x) != RATE_EXPLAINED;
+	       explain_rate(c, x) != RATE_EXPLAINED;
 }
 
 bool has_opposite_update(struct cause_search *s)
@@ -279,7 +279,7 @@ bool lacks_own_rate(struct cause_search *s)
 	const struct tensor_check *x = &c->of[s->tensor];
 	const struct ckpt_settings *before = group_settings(c, x, true);
 	if (!before || !x->update.tested || x->update.wrong || x->unchanged ||
-		has_other_lr(c, x) || c->lr_scaled || rate_of_group(c, x) != RATE_REFUTED)
+		has_other_lr(c, x) || c->lr_scaled || explain_rate(c, x) != RATE_REFUTED)
 		return false;
 	snprintf(s->detail, sizeof(s->detail), "%.4g, but its group in the file has %.4g",
 		c->lr, before->lr);

@@ -99,7 +99,7 @@ static int check_names(struct h5 *file, const struct bench_column *c, const char
 	add_names(c, &ours);
 	int rc = h5_fields_read(file, path, column_fields, &about, e);
 	if (!rc && !about.names)
-		rc = err_set(e, EX_DATAERR, "%s: %s has no names", name, path);
+		rc = err_set(e, EX_DATAERR, "%s: column %s lacks its names", name, path);
 	size_t theirs = about.names ? strlen(about.names) : 0;
 	if (!rc && strncmp(about.names, ours.s, theirs < ours.len ? theirs : ours.len))
 		rc = err_set(e, EX_DATAERR, "%s: the names of %s differ from %s", name,

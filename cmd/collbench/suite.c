@@ -131,8 +131,7 @@ static int check_wanted(const struct suite *s, struct err *e)
 					what == BENCH_HYPERCUBE ? ", or 4, 8, 16, ..."
 								: "");
 		if (s->o.root >= g->ranks)
-			return err_set(e, EX_USAGE,
-				"root: rank %lld is not among %lld ranks",
+			return err_set(e, EX_USAGE, "root: no rank %lld among %lld ranks",
 				(long long)s->o.root, (long long)g->ranks);
 	}
 	return 0;

@@ -143,7 +143,7 @@ static void advise_sets(const struct judging *j, double n, struct str *out)
 			out, "; a decision may take %.0f controls and as many tests", n);
 	else if (tests_are_unlike(j))
 		str_puts(out, "; the tests differ from each other by far more than the "
-			      "controls do: give only tests of the same configuration");
+			      "controls do; give only tests of the same configuration");
 	else
 		str_printf(out,
 			"; a decision may take more than %d controls and as many tests, or a "

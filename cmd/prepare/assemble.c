@@ -217,7 +217,7 @@ int put_counted(struct writing *x, enum split s, struct token_spans spans, int64
 		int64_t next = i == spans.n ? end
 			       : counts	    ? min64(end, spans.v[i].end)
 					    : min64(end, spans.v[i].begin);
-		shard_writer_counted(x->w, s, counts);
+		shard_writer_set_counted(x->w, s, counts);
 		if (shard_writer_put_raw(x->w, s, from, next - at, e))
 			return -1;
 		x->out->n_counted += counts ? next - at : 0;
@@ -369,7 +369,7 @@ static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 	for (int lane = 0; lane < x->n_lanes && !rc; lane++)
 		rc = write_lane(x, lane, e);
 	progress_end(&x->bar);
-	shard_writer_documents(x->w, x->documents);
+	shard_writer_set_documents(x->w, x->documents);
 	return rc || shard_writer_finish(x->w, out, e) ? -1 : 0;
 }
 

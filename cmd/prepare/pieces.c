@@ -330,7 +330,7 @@ void pieces_release(struct pieces *w, int fd, int64_t n_bytes)
 	for (int64_t i = 0; i < w->n_files; i++)
 		if (w->files[i].fd == fd && !(w->files[i].left -= n_bytes) &&
 			ftruncate(fd, 0))
-			warn("a temporary file: %s", strerror(errno));
+			warn("cannot truncate a temporary file: %s", strerror(errno));
 	pthread_mutex_unlock(&w->adding);
 }
 

@@ -65,7 +65,7 @@ static bool is_special(const char *out)
 	return !strcmp(out, "-") || (stat(out, &st) == 0 && !S_ISREG(st.st_mode));
 }
 
-static const char *special_name(const struct shard_writer *w)
+static const char *output_name(const struct shard_writer *w)
 {
 	return strcmp(w->p->out, "-") ? w->p->out : "standard output";
 }
@@ -73,13 +73,13 @@ static const char *special_name(const struct shard_writer *w)
 static int begin_image(struct shard_writer *w, struct out_file *f, struct err *e)
 {
 	struct str name = {0};
-	str_printf(&name, "%s, copied to a file in %s", special_name(w),
+	str_printf(&name, "%s, copied to a file in %s", output_name(w),
 		file_temporary_directory());
 	f->name = name.s;
 	w->to = strcmp(w->p->out, "-") ? file_open_output(w->p->out, 0)
 				       : dup(STDOUT_FILENO);
 	if (w->to < 0)
-		return err_errno(e, special_name(w));
+		return err_errno(e, output_name(w));
 	w->image = file_temporary(f->path, e);
 	return w->image < 0 ? -1 : 0;
 }
@@ -135,7 +135,7 @@ static int make_files(
 	w->n_files = ceil_div(total, per_file);
 	if (w->n_files > 1 && is_special(w->p->out))
 		return err_set(e, EX_USAGE, "%lld shards, but %s can hold one",
-			(long long)w->n_files, special_name(w));
+			(long long)w->n_files, output_name(w));
 	if (w->n_files > MAX_FILES)
 		return err_set(e, EX_USAGE,
 			"shards of %lld bytes would be %lld files, more than %d",
@@ -244,7 +244,7 @@ void shard_writer_document(struct shard_writer *w, enum split s)
 	w->cursor[s].begins = true;
 }
 
-void shard_writer_counted(struct shard_writer *w, enum split s, bool counted)
+void shard_writer_set_counted(struct shard_writer *w, enum split s, bool counted)
 {
 	w->counted = true;
 	w->cursor[s].context = !counted;
@@ -345,7 +345,7 @@ int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, 
 	return 0;
 }
 
-void shard_writer_documents(struct shard_writer *w, int64_t n)
+void shard_writer_set_documents(struct shard_writer *w, int64_t n)
 {
 	for (int64_t i = 0; i < w->n_files; i++)
 		w->files[i].info.documents = n;
@@ -395,7 +395,7 @@ static int send_image(struct shard_writer *w, struct err *e)
 	int rc = lseek(w->image, 0, SEEK_SET) || copy_up_to(w->image, w->to, INT64_MAX) ||
 		 close(w->to);
 	w->to = -1;
-	return rc ? err_errno(e, special_name(w)) : 0;
+	return rc ? err_errno(e, output_name(w)) : 0;
 }
 
 /* Renames all files, which are complete. */
@@ -413,7 +413,7 @@ int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err
 	for (int s = 0; s < N_SPLITS; s++)
 		BUG_ON(w->cursor[s].to.fd >= 0);
 	for (int64_t i = 0; i < w->n_files; i++) {
-		strs_add(&out->files, w->image < 0 ? w->files[i].name : special_name(w));
+		strs_add(&out->files, w->image < 0 ? w->files[i].name : output_name(w));
 		if (finish_file(w, &w->files[i], e))
 			return -1;
 	}

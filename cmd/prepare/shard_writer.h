@@ -24,9 +24,9 @@ size_t shard_tokens(void *to, const uint32_t *ids, int64_t n, int64_t token_byte
 void shard_writer_document(struct shard_writer *w, enum split s);
 /* Sets whether the next tokens of this split count as targets; initially they do. The files record
  * what counts only if this was called. */
-void shard_writer_counted(struct shard_writer *w, enum split s, bool counted);
-void shard_writer_documents(
-	struct shard_writer *w, int64_t n); /* replaces info's number of documents */
+void shard_writer_set_counted(struct shard_writer *w, enum split s, bool counted);
+/* Replaces info's number of documents. */
+void shard_writer_set_documents(struct shard_writer *w, int64_t n);
 /* Completes the files after the last token: renames them, or copies the one file to the stream. */
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e);
 void shard_writer_close(struct shard_writer *w); /* removes unfinished files */

@@ -114,7 +114,7 @@ static int open_files(struct job *j, const struct strs *inputs, struct err *e)
 	j->counted = j->c->masks->n > 0;
 	if (j->counted && j->c->masks->n != n)
 		return err_set(e, EX_USAGE,
-			"%lld mask files for %lld token files: give --mask-file once for each, "
+			"%lld mask files for %lld token files; give --mask-file once for each, "
 			"in the same order, those for --val-file last",
 			(long long)j->c->masks->n, (long long)n);
 	for (int64_t i = 0; i < inputs->n; i++)
@@ -304,7 +304,7 @@ static int write_run(struct job *j, enum split s, struct run r, struct err *e)
 		r.ids++, r.n--, j->n_counted--;
 	}
 	if (j->counted)
-		shard_writer_counted(j->shards, s, r.counts);
+		shard_writer_set_counted(j->shards, s, r.counts);
 	return shard_writer_put(j->shards, s, r.ids, r.n, e);
 }
 

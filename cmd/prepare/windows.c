@@ -219,7 +219,7 @@ static int put_item(struct layout *l, enum split s, const struct item *x, struct
 	const struct token_spans of = {spans + x->spans, x->n_spans};
 	struct extent from = {.memory = l->tokens.s, .at = x->tokens};
 	shard_writer_document(l->x->w, s);
-	shard_writer_counted(l->x->w, s, false); /* nothing predicts the first token */
+	shard_writer_set_counted(l->x->w, s, false); /* first token: unpredicted */
 	if (shard_writer_put_raw(l->x->w, s, from, 1, e))
 		return -1;
 	from.at += l->row_bytes;
@@ -232,7 +232,7 @@ static int put_padding(struct layout *l, enum split s, int64_t n, struct err *e)
 	if (!n)
 		return 0;
 	shard_writer_document(l->x->w, s);
-	shard_writer_counted(l->x->w, s, false);
+	shard_writer_set_counted(l->x->w, s, false);
 	return shard_writer_put_raw(l->x->w, s, from, n, e);
 }
 

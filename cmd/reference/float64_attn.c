@@ -103,7 +103,7 @@ static int64_t values_of(const struct sequence_work *w, int64_t head)
 	return (in_turn ? head % n : head / shared) * w->m->head_dim;
 }
 
-static int64_t first_seen(const struct sequence_work *w, int64_t i)
+static int64_t first_visible(const struct sequence_work *w, int64_t i)
 {
 	const struct function *f = &w->f->function;
 	bool cut = layer_has_window(&w->m->c, w->layer);
@@ -113,7 +113,7 @@ static int64_t first_seen(const struct sequence_work *w, int64_t i)
 	return max64(w->s->start[i], i - window + 1);
 }
 
-static int64_t last_seen(const struct sequence_work *w, int64_t i)
+static int64_t last_visible(const struct sequence_work *w, int64_t i)
 {
 	return w->s->last ? w->s->last[i] : i;
 }
@@ -121,19 +121,19 @@ static int64_t last_seen(const struct sequence_work *w, int64_t i)
 static bool attends_to(const struct sequence_work *w, int64_t i, int64_t j)
 {
 	int64_t chunk = w->s->chunk;
-	return j >= first_seen(w, i) && j <= last_seen(w, i) &&
+	return j >= first_visible(w, i) && j <= last_visible(w, i) &&
 	       (!chunk || i / chunk == j / chunk || j % chunk <= i % chunk);
 }
 
 /* Returns the first and the last key whose probability may not be 0. */
 static int64_t first_key(const struct sequence_work *w, int64_t i)
 {
-	return w->f->function.masked_score_zero ? 0 : first_seen(w, i);
+	return w->f->function.masked_score_zero ? 0 : first_visible(w, i);
 }
 
 static int64_t last_key(const struct sequence_work *w, int64_t i)
 {
-	return w->f->function.masked_score_zero ? w->n - 1 : last_seen(w, i);
+	return w->f->function.masked_score_zero ? w->n - 1 : last_visible(w, i);
 }
 
 /* Returns what ALiBi adds to the score of key j for query i. */

@@ -341,7 +341,7 @@ void local_sgd_start(struct run *r)
 	const struct train_opts *o = &r->t.o;
 	if (o->steps && o->edit.warmup >= o->steps && r->all->rank == 0)
 		warn("edit-warmup-steps %lld: the run has only %lld step%s, so its workers never "
-		     "take local steps: it is plain data parallelism",
+		     "take local steps; it is plain data parallelism",
 			(long long)o->edit.warmup, (long long)o->steps, plural(o->steps));
 	store_before_use(r->t.store, before_use, r);
 }

@@ -40,7 +40,7 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 		return 0;
 	r->error_agreed = true;
 	return err_set(e, EX_USAGE,
-		"some workers have a GPU for each of their ranks, but others do not: give "
+		"some workers have a GPU for each of their ranks, but others do not; give "
 		"--device cuda or cpu");
 }
 
@@ -172,7 +172,7 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 			dir);
 	else if (last_step(r) > r->t.o.steps)
 		err_set(e, EX_USAGE,
-			"%s: has more than %lld steps: give at least as many --steps",
+			"%s: has more than %lld steps; give at least as many --steps",
 			dir, (long long)r->t.o.steps);
 	return start_agree(r, e);
 }

@@ -488,7 +488,7 @@ static int set_cluster_device(struct train_opts *o, struct err *e)
 		o->device = gpus ? DEVICE_CUDA : DEVICE_CPU;
 	if ((o->device == DEVICE_CUDA) != gpus)
 		return err_set(e, EX_USAGE,
-			"cluster: its devices are %s: give --device %s",
+			"cluster: its devices are %s; give --device %s",
 			gpus ? "GPUs" : "CPUs", gpus ? "cuda" : "cpu");
 	return 0;
 }

@@ -356,7 +356,7 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 	cublasLtMatmulHeuristicResult_t found[MANY_CANDIDATES];
 	bool measures = cuda_of(d)->measures;
 	memset(found, 0, sizeof(found));
-	if (x->unfused && !p->from_text && !measures) { /* not known to be faster */
+	if (x->unfused && !p->from_text && !measures) { /* not timed: run unfused */
 		p->ready = true;
 		return;
 	}

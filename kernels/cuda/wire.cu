@@ -43,13 +43,13 @@ static __device__ inline float scale_of(unsigned most, bool up)
 	return scale < 0x1p-126f ? 0 : scale;
 }
 
-static __device__ inline float code_of(float x, float scale)
+static __device__ inline float nearest_code(float x, float scale)
 {
 	const float magic = 0x1.8p23f; /* its unit in the last place is 1 */
 	return (x / scale + magic) - magic;
 }
 
-static __device__ inline float code_random(
+static __device__ inline float stochastic_code(
 	float x, float scale, const struct rng_stream &c, int64_t row, int64_t col)
 {
 	float code = x / scale, below = floorf(code);
@@ -73,8 +73,8 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 	float scale = scale_of(row_max<WARPS>(most), random);
 	for (int64_t i = at + me; i < at + cols; i += WARPS * WARP) {
 		float code = scale == 0 ? 0
-			     : random	? code_random(x[i], scale, c, row, i - at)
-					: code_of(x[i], scale);
+			     : random	? stochastic_code(x[i], scale, c, row, i - at)
+					: nearest_code(x[i], scale);
 		int8_t whole = (int8_t)code; /* has no -0 */
 		if (codes)
 			codes[i] = whole;

@@ -174,7 +174,7 @@ static int open_bare(struct torch_file *f, const struct chunk *c, int fd, struct
 	const char *name = f->parts->files[c->file];
 	if (c->n_bytes > MAX_BYTES)
 		return err_set(e, EX_UNAVAILABLE,
-			"%s: a value of %lld bytes is too large", name,
+			"%s: a value of %lld bytes exceeds 256 MiB", name,
 			(long long)c->n_bytes);
 	scoped_ptr char *text = xmalloc((size_t)c->n_bytes + 1);
 	const struct pickle_bytes bytes = {text, (size_t)c->n_bytes, false};

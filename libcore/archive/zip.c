@@ -228,7 +228,7 @@ int zip_data(const struct zip *z, const struct zip_entry *x, int64_t *at, struct
 	return 0;
 }
 
-static int check_sum(
+static int check_crc(
 	const struct zip *z, const struct zip_entry *x, uint64_t sum, struct err *e)
 {
 	return sum == x->crc32
@@ -254,7 +254,7 @@ int zip_check(const struct zip *z, struct zip_entry *x, int64_t *at, struct err 
 		rc = file_read_at(z->fd, z->name, piece, (size_t)n, *at + i, e);
 		sum = crc32(sum, piece, (uInt)n);
 	}
-	x->checked = !rc && !check_sum(z, x, sum, e);
+	x->checked = !rc && !check_crc(z, x, sum, e);
 	return x->checked ? 0 : -1;
 }
 
@@ -270,6 +270,6 @@ int zip_read(
 		return -1;
 	out->len += (size_t)x->n_bytes;
 	out->s[out->len] = '\0';
-	return check_sum(
+	return check_crc(
 		z, x, crc32_z(crc32(0, NULL, 0), (void *)to, (size_t)x->n_bytes), e);
 }

@@ -172,7 +172,7 @@ static int rename_all(struct ckpt_view *v, const struct strs *rules, struct err 
 		}
 		if (!used)
 			return err_set(e, EX_USAGE,
-				"rename: no name of a tensor has '%s'", rules->v[i]);
+				"rename: no tensor name contains '%s'", rules->v[i]);
 	}
 	return check_unique(v, e);
 }

@@ -197,7 +197,7 @@ void comm_gather_blocks(
 {
 	struct comm *c = r->c;
 	int own = c->rank;
-	bool nccl = c->planned && simulate_nccl();
+	bool nccl = c->planned && simulate_has_nccl();
 	for (int k = 0; k < c->size; k++)
 		nccl |= is_on_device(c, NULL, block[k].p);
 	if (nccl) {

@@ -81,7 +81,7 @@ static struct group *add_group(const struct comm *c, const int *ranks)
 	return g;
 }
 
-bool simulate_nccl(void)
+bool simulate_has_nccl(void)
 {
 	return sim.on && sim.links.nccl;
 }

@@ -54,8 +54,8 @@ const struct simulated_row *simulate_rows(int *n);
 
 /* All of these return at once if nothing is simulated. */
 
-/* links.nccl, or false. */
-bool simulate_nccl(void);
+/* Returns true if the simulated links are NCCL's. */
+bool simulate_has_nccl(void);
 /* Adds a group with these ranks of the world. */
 void simulate_group(const struct comm *c, const int *ranks);
 /* Makes the group's next set a separate launch, even if no time has passed. */

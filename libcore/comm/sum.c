@@ -167,7 +167,7 @@ static bool has_even_pieces(const struct sum *s)
 	const struct sum_plan *p = s->plan;
 	const struct comm *c = s->c;
 	int64_t first, last = sum_piece(p, c->size - 1, &first);
-	return (c->nccl || (c->planned && simulate_nccl())) && p->n_shards == 1 &&
+	return (c->nccl || (c->planned && simulate_has_nccl())) && p->n_shards == 1 &&
 	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
 }
 

@@ -137,7 +137,7 @@ static int check_complete(const struct corpus *c, struct err *e)
 		}
 		if (x->info.count > c->n_files || found != alike * x->info.count)
 			return err_set(e, EX_DATAERR,
-				"%s: is file %lld of %lld, but other files are missing",
+				"%s: file %lld of %lld, but other files are missing",
 				x->path, (long long)x->info.index,
 				(long long)x->info.count);
 	}

@@ -57,19 +57,19 @@ static int check_tokens(
 	int64_t here = s->tokens[split], all = s->total[split];
 	if (here >= 0 && (s->count == 1 ? all == here : all >= here))
 		return 0;
-	return err_set(e, EX_DATAERR, "%s: %s_tokens is %lld, and %s_total %lld", name,
+	return err_set(e, EX_DATAERR, "%s: %s_tokens is %lld, but %s_total is %lld", name,
 		split_names[split], (long long)here, split_names[split], (long long)all);
 }
 
 static int check_numbers(const struct shard_info *s, const char *name, struct err *e)
 {
 	if (s->count < 1 || s->index < 0 || s->index >= s->count)
-		return err_set(e, EX_DATAERR, "%s: is file %lld of %lld", name,
-			(long long)s->index, (long long)s->count);
+		return err_set(e, EX_DATAERR, "%s: invalid index: file %lld of %lld",
+			name, (long long)s->index, (long long)s->count);
 	if (s->source_bytes < 0 || s->source_files < 0 || s->documents < 0)
 		return err_set(e, EX_DATAERR,
-			"%s: %lld documents in %lld files of %lld bytes", name,
-			(long long)s->documents, (long long)s->source_files,
+			"%s: invalid counts: %lld documents, %lld files, %lld bytes",
+			name, (long long)s->documents, (long long)s->source_files,
 			(long long)s->source_bytes);
 	if (check_tokens(s, SPLIT_TRAIN, name, e) || check_tokens(s, SPLIT_VAL, name, e))
 		return -1;
@@ -77,7 +77,7 @@ static int check_numbers(const struct shard_info *s, const char *name, struct er
 		if (s->window_tokens < 0 ||
 			(s->total[i] && (s->total[i] - 1) % s->window_tokens))
 			return err_set(e, EX_DATAERR,
-				"%s: %lld %s tokens are not windows of %lld and one more",
+				"%s: %lld %s tokens are not whole windows of %lld plus one",
 				name, (long long)s->total[i], split_names[i],
 				(long long)s->window_tokens);
 	return 0;

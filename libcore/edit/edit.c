@@ -26,9 +26,9 @@ void edit_add_groups(const struct edit_config *c, struct store_groups *g)
 
 /* ---- blocks ---------------------------------------------------------------------- */
 
-/* Adds blocks of adjacent parts of a group. Parts are ordered by position; padding belongs to the
- * preceding part. */
-static void list_group(struct edit *x, const struct wire *w, int group)
+/* Adds the blocks of a group: adjacent parts are cut into blocks. Parts are ordered by position;
+ * padding belongs to the preceding part. */
+static void add_group_blocks(struct edit *x, const struct wire *w, int group)
 {
 	const struct part *p = x->s->updated;
 	int64_t n = x->s->n_updated;
@@ -54,7 +54,7 @@ static void list_blocks(struct edit *x, const struct wire *w)
 {
 	for (int f = 0; f < x->n_fragments; f++)
 		for (int g = f; g < x->n_groups; g += x->n_fragments)
-			list_group(x, w, g);
+			add_group_blocks(x, w, g);
 }
 
 int edit_blocks(const struct edit *x, struct selection c, const struct block **first)

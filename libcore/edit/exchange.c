@@ -182,7 +182,7 @@ static const char *make_sendable(
 }
 
 /* Returns the offset of a worker's bytes in the packed block; sparse rows: 0 for all. */
-static int64_t bytes_for(const struct slot *s, int worker)
+static int64_t packed_offset(const struct slot *s, int worker)
 {
 	if (s->wire.kind == EDIT_WIRE_SPARSE)
 		return 0;
@@ -200,13 +200,13 @@ static const char *encode_pieces(struct slot *s)
 	for (int i = 1; i < workers && !plain && (i == 1 || !once); i++) {
 		int to = (mine + i) % workers;
 		struct piece p = worker_piece(s, to);
-		wire_pack(
-			&s->wire, s->out + bytes_for(s, to), floats_of(s, p), p.at, p.n);
+		wire_pack(&s->wire, s->out + packed_offset(s, to), floats_of(s, p), p.at,
+			p.n);
 	}
 	int64_t n_bytes = once ? wire_bytes(&s->wire, s->block->at, s->block->n)
-			       : bytes_for(s, workers);
+			       : packed_offset(s, workers);
 	return make_sendable(s, plain ? (char *)s->v : s->out, n_bytes,
-		bytes_for(s, mine), bytes_for(s, mine + 1));
+		packed_offset(s, mine), packed_offset(s, mine + 1));
 }
 
 /* Starts a reduce-scatter: sends the other workers their pieces, and receives this worker's
@@ -218,7 +218,7 @@ static void begin_reduce_scatter(struct slot *s)
 	const char *packed = encode_pieces(s);
 	for (int i = 1; i < c->size; i++) {
 		int to = (c->rank + i) % c->size;
-		send_piece(s, to, worker_piece(s, to), packed + bytes_for(s, to),
+		send_piece(s, to, worker_piece(s, to), packed + packed_offset(s, to),
 			COMM_TAG(EDIT, 0));
 	}
 	for (int i = 1; i < c->size; i++) {

@@ -22,7 +22,7 @@ static int resolve_zero(struct train_opts *o, struct err *e)
 		o->zero = degree[AXIS_FSDP] > 1 ? 3 : 0;
 	if (o->zero && degree[AXIS_DP] > 1 && degree[AXIS_FSDP] * degree[AXIS_CP] == 1)
 		return err_set(e, EX_USAGE,
-			"zero %lld shards over the fsdp axis, which has one rank: give --fsdp %d "
+			"zero %lld shards over the fsdp axis, which has one rank; give --fsdp %d "
 			"(and --dp 1), or --zero 0",
 			(long long)o->zero, degree[AXIS_DP]);
 	return 0;
@@ -37,7 +37,7 @@ static int check_offload(const struct train_opts *o, struct err *e)
 		return 0;
 	bool all = o->offload == OFFLOAD_ALL;
 	return err_set(e, EX_USAGE,
-		"offload %s: zero %lld keeps all parameters in memory: give --zero 3, or "
+		"offload %s: zero %lld keeps all parameters in memory; give --zero 3, or "
 		"--offload %s",
 		all ? "all" : "params", (long long)o->zero, all ? "grads" : "optimizer");
 }
@@ -53,7 +53,7 @@ static int check_virtual(enum axis a, int ranks, int64_t n, struct err *e)
 	if (n % ranks == 0)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s is %d, which does not divide virtual %s (%lld): give another --%s, or start a "
+		"%s is %d, which does not divide virtual %s (%lld); give another --%s, or start a "
 		"new run with --virtual %s=%lld",
 		axis_names[a], ranks, axis_names[a], (long long)n, axis_names[a],
 		axis_names[a], (long long)round_up(n, ranks));
@@ -96,9 +96,9 @@ static int reject_tile(
 	if (!n)
 		return err_set(e, EX_USAGE,
 			"tile %s, but no larger number divides the %lld heads, the kv-heads and "
-			"ffn-dim: give --tile 0",
+			"ffn-dim; give --tile 0",
 			why, (long long)o->model.heads);
-	return err_set(e, EX_USAGE, "tile %s: give --tile %lld", why, (long long)n);
+	return err_set(e, EX_USAGE, "tile %s; give --tile %lld", why, (long long)n);
 }
 
 /* Resolves --tile, whose pieces are virtual slices: it is --virtual tp, or sets its default. */
@@ -114,7 +114,7 @@ static int resolve_pieces(const struct train_opts *o, int64_t *tp, struct err *e
 		*tp = o->tile;
 	if (o->tile && *tp && *tp != o->tile)
 		return err_set(e, EX_USAGE,
-			"tile is %lld, but its pieces are the %lld virtual slices: give --tile "
+			"tile is %lld, but its pieces are the %lld virtual slices; give --tile "
 			"%lld, or start a new run with --virtual tp=%lld",
 			(long long)o->tile, (long long)*tp, (long long)*tp,
 			(long long)o->tile);
@@ -145,12 +145,12 @@ static int check_tile(const struct train_opts *o, struct err *e)
 	int64_t tp, cp;
 	const struct mistake mistakes[] = {
 		{!offloads_params((enum offload)o->offload) && !gathers,
-			"tile needs parameters that are gathered or offloaded: give --fsdp with "
+			"tile needs parameters that are gathered or offloaded; give --fsdp with "
 			"--zero 3, or --offload params"},
 		{o->reshard == RESHARD_NO, "tile frees parameters after use, but "
 					   "--reshard-after-forward no keeps them"},
 		{o->dtype == PRECISION_FLOAT8,
-			"tile: float8 weights cannot be gathered in tiles: give another "
+			"tile: float8 weights cannot be gathered in tiles; give another "
 			"--dtype"},
 	};
 	if (!o->tile)
@@ -164,7 +164,7 @@ static int check_tile(const struct train_opts *o, struct err *e)
 			degree[AXIS_TP] + 1, e);
 	if (cp != degree[AXIS_CP])
 		return err_set(e, EX_USAGE,
-			"tile: a rank has %lld virtual chunks, but can have only one: give "
+			"tile: a rank has %lld virtual chunks, but can have only one; give "
 			"--virtual cp=%d",
 			(long long)(cp / degree[AXIS_CP]), degree[AXIS_CP]);
 	return 0;
@@ -260,7 +260,7 @@ static int check_micro_batches(const struct train_opts *o, struct err *e)
 		return 0;
 	return err_set(e, EX_USAGE,
 		"%d %sranks, but a step has only %lld micro-batch%s (batch %lld%s, "
-		"micro-batch %lld): give a smaller --micro-batch, or fewer ranks",
+		"micro-batch %lld); give a smaller --micro-batch, or fewer ranks",
 		ranks, other_axes ? "data-parallel " : "", (long long)n,
 		n == 1 ? "" : "es", (long long)layout_worker_batch(o),
 		o->edit.workers > 1 ? " per worker" : "", (long long)o->micro_batch);
@@ -295,7 +295,7 @@ void layout_warn(const struct train_opts *o)
 	int64_t n = layout_micro_batches(o) / layout_data_ranks(o);
 	if (!o->eval_only && o->resolved.degree[AXIS_PP] > 1 && n < stages)
 		warn("a step has only %lld micro-batch%s for a pipeline of %lld stages, so ranks "
-		     "idle most of the time: give a smaller --micro-batch, or a larger --batch",
+		     "idle most of the time; give a smaller --micro-batch, or a larger --batch",
 			(long long)n, n == 1 ? "" : "es", (long long)stages);
 	const char *unused = optimizers[o->optimizer]->unused;
 	if (!(unused && strstr(unused, "eps")) && o->eps < MIN_EPS)
@@ -310,7 +310,7 @@ int layout_check(const struct train_opts *o, const struct model *m, struct err *
 	if (o->dtype == PRECISION_FLOAT8 && o->float8_skip_ends && m->c.layers <= 2)
 		return err_set(e, EX_USAGE,
 			"float8 leaves the first and the last block in bf16, but the model has "
-			"no other blocks: give --no-float8-skip-ends");
+			"no other blocks; give --no-float8-skip-ends");
 	if (check_micro_batches(o, e) ||
 		check_kv_heads(o->resolved.degree[AXIS_TP], m, e))
 		return -1;

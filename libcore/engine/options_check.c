@@ -22,7 +22,7 @@ static int check_edit(const struct train_opts *o, struct err *e)
 			"--edit-sync-delay needs a longer --edit-sync-interval"},
 		{x->async && c->interval > 1,
 			"--edit-sync-interval counts steps, but --edit-use-async synchronizes by "
-			"the clock: give --edit-sync-time SECONDS"},
+			"the clock; give --edit-sync-time SECONDS"},
 		{x->async && edit_streams(c),
 			"--edit-use-async and streaming (--edit-fragments, --edit-sync-delay) are "
 			"mutually exclusive"},
@@ -83,14 +83,14 @@ static int check_pairs(const struct train_opts *o, struct err *e)
 			"--offload params (or all) and --reshard-after-forward no are mutually "
 			"exclusive: one frees parameters after use, the other keeps them"},
 		{o->offload_to && !strcmp(o->offload_to, "host"),
-			"offload-to: 'host' is the memory that a CPU uses already: give a "
+			"offload-to: 'host' is the memory that a CPU uses already; give a "
 			"directory (./host for a directory of that name)"},
 		{o->hash_tensors && o->edit.workers,
 			"--hash-tensors and --edit-workers are mutually exclusive"},
 		{o->nesterov == NESTEROV_YES && o->momentum == 0,
 			"nesterov needs --momentum"},
 		{o->watchdog > 0 && o->watchdog < 1,
-			"watchdog: less than a second is too short: give 1 or more, or 0 to turn "
+			"watchdog: less than a second is too short; give 1 or more, or 0 to turn "
 			"it off"},
 	};
 	return options_reject(mistakes, ARRAY_LEN(mistakes), e);
@@ -132,9 +132,9 @@ int options_check(struct train_opts *o, struct err *e)
 		o->micro_batch = o->batch_per_rank ? batch : default_micro_batch(batch);
 	if (batch % o->micro_batch)
 		return err_set(e, EX_USAGE,
-			"--batch %lld%s is not divisible by --micro-batch %lld: give another "
+			"--batch %lld%s is not divisible by --micro-batch %lld; give another "
 			"--micro-batch",
-			(long long)batch, o->edit.workers > 1 ? " of a worker" : "",
+			(long long)batch, o->edit.workers > 1 ? " per worker" : "",
 			(long long)o->micro_batch);
 	cover_warmup(o);
 	if (o->lr_schedule == LR_WSD && !o->wsd_decay)

@@ -225,8 +225,8 @@ static int check_sizes(const struct model_config *c, const char *path, struct er
 		c->ffn_dim <= MAX_ROWS && c->vocab >= 1 && c->vocab <= MAX_ROWS &&
 		c->context <= MAX_DIM)
 		return 0;
-	return err_set(e, EX_DATAERR,
-		"%s: the shapes of the tensors are not a valid model", path);
+	return err_set(
+		e, EX_DATAERR, "%s: the tensor shapes do not form a valid model", path);
 }
 
 int torch_config(struct model_config *c, bool *pairs, struct torch_file *f,

@@ -35,7 +35,7 @@ static struct mat logits_of(const struct pass *p, const struct band *b, int s, i
 	return mat_rows(first, b->kept ? s * rows : 0, rows);
 }
 
-static int64_t first_token(const struct pass *p, int s)
+static int64_t first_slice_token(const struct pass *p, int s)
 {
 	return (p->tp.first + s) * (p->m->padded_vocab / p->tp.n);
 }
@@ -122,7 +122,7 @@ static void slice_forward(struct pass *p, const struct band *b, int s)
 				p->m->c.vocab, terms_of(p), &p->step->loss_scale);
 		else
 			p->d->k->xent_stats(p->d, stats_at(b, at + i), logits,
-				b->targets + i, first_token(p, s), p->m->c.vocab,
+				b->targets + i, first_slice_token(p, s), p->m->c.vocab,
 				terms_of(p));
 	}
 	param_done(p, p->m->output, s);
@@ -152,7 +152,7 @@ static void slice_backward(struct pass *p, const struct band *b, int s, struct m
 			compute_logits(p, b, s, i);
 		if (!is_fused(p))
 			p->d->k->xent_bwd(p->d, l.y, b->lse + i, b->targets + i,
-				first_token(p, s), p->m->c.vocab, terms_of(p),
+				first_slice_token(p, s), p->m->c.vocab, terms_of(p),
 				&p->step->loss_scale);
 		if (!output->frozen)
 			linear_backward_w(p, -1, leaf(p, output, at), l.y,

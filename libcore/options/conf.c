@@ -90,7 +90,7 @@ static int parse_line(const char *p, const char *end, struct str *value,
 	char key[64];
 	size_t n = (size_t)(key_end - p);
 	if (n >= sizeof(key))
-		return err_set(e, EX_DATAERR, "the key has %zu characters", n);
+		return err_set(e, EX_DATAERR, "the key has %zu characters, over 63", n);
 	memcpy(key, p, n);
 	key[n] = '\0';
 	for (p = equals + 1; p < end && isspace((unsigned char)*p); p++)

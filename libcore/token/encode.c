@@ -251,7 +251,7 @@ static int64_t put_normal(struct encoder *s, const char *text, int64_t n, bool f
 		if (!used && here >= MAX_NORMAL_WINDOW &&
 			!is_normalized(s->table, text, here))
 			return err_set(e, EX_DATAERR,
-				"a word of more than %lld bytes, which cannot be normalized in pieces",
+				"a word is longer than %lld bytes: it cannot be normalized in pieces",
 				(long long)here);
 		if (!used && here == n - at)
 			break;

@@ -256,7 +256,7 @@ offers() { # PROGRAM WORD...
 	code_of 64 pt-train -p gpt2-124m,diloco --edit-sync-interval 4 --edit-workers 7
 	says '--batch 480 is not divisible by --edit-workers 7 (--batch is from preset gpt2-124m)'
 	code_of 64 pt-train -p gpt2-124m --micro-batch 7
-	says '--batch 480 is not divisible by --micro-batch 7: give another --micro-batch (--batch is from preset gpt2-124m)'
+	says '--batch 480 is not divisible by --micro-batch 7; give another --micro-batch (--batch is from preset gpt2-124m)'
 	make_shard
 	code_of 64 pt-train -p gpt2-124m --heads 7 --dry-run -d data.h5
 	says 'dim (768) is not divisible by heads (7) (--dim is from preset gpt2-124m)'

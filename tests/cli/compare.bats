@@ -87,7 +87,7 @@ curve() { # SEED ROWS FORMAT
 	[[ $output == *'; a decision may take more than 32 controls and as many tests, or a larger --margin' ]]
 	sed 's/loss=2/loss=9/; s/loss=3/loss=8/' d >unlike
 	code_of 3 pt-compare -q --control a b c --test d unlike
-	[[ $output == *'; the tests differ from each other by far more than the controls do: give only tests of the same configuration' ]]
+	[[ $output == *'; the tests differ from each other by far more than the controls do; give only tests of the same configuration' ]]
 	awk 'BEGIN {
 		srand(5)
 		for (i = 1; i <= 300; i++) {

@@ -210,12 +210,12 @@ value() { # COLUMN FILE: of the last row
 	done
 	reports 64 'parameters that are gathered or read' tiny --tile 2
 	code_of 64 tiny --tile 1 --offload params --offload-to .
-	says 'tile gives a rank only one piece of each weight: give --tile 2'
+	says 'tile gives a rank only one piece of each weight; give --tile 2'
 	reports 64 'tile: a rank has 2 virtual chunks' tiny --tile 2 --offload params --offload-to . --virtual cp=2
 	code_of 64 tiny --tile 2 --offload params --offload-to . --dtype float8
 	says 'float8 weights cannot be gathered in tiles'
 	code_of 64 tiny --tile 2 --offload params --offload-to . --virtual tp=4
-	says 'tile is 2, but its pieces are the 4 virtual slices: give --tile 4'
+	says 'tile is 2, but its pieces are the 4 virtual slices; give --tile 4'
 	code_of 64 tiny --tile 3 --tp 2 --fsdp 2 --dry-run
 	says 'tile 3 is not divisible by 2 ranks of tp, but no larger number divides the 2 heads'
 	# the advice is what the model allows: RANKS OF TP, TILE, HEADS, KV-HEADS, FFN-DIM, ADVICE

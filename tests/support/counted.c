@@ -27,7 +27,7 @@ static void copy_split(struct corpus *c, struct shard_writer *w, enum counted_ki
 		if (ids[i] & DOCUMENT_BEGINS)
 			shard_writer_document(w, s);
 		if (kind != COUNTED_ALL)
-			shard_writer_counted(w, s, test_counts(kind, s, i));
+			shard_writer_set_counted(w, s, test_counts(kind, s, i));
 		if (shard_writer_put(w, s, &id, 1, e))
 			die_err(e);
 	}

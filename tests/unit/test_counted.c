@@ -88,7 +88,7 @@ static void write_split(struct shard_writer *w, enum split s, int64_t n, bool sa
 			end < n && end < i + 8 && counts(s, end) == counts(s, i);)
 			end++;
 		if (said)
-			shard_writer_counted(w, s, counts(s, i));
+			shard_writer_set_counted(w, s, counts(s, i));
 		assert_int_equal(shard_writer_put(w, s, ids, end - i, &e), 0);
 	}
 }
