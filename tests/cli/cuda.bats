@@ -173,7 +173,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	PT_CUDA='' pt-train "${TINY[@]}" --device cuda --dtype bf16 --fsdp 2 --dry-run >plan.fsdp
 	grep -q '^parameters .* fp32$' plan.fsdp
 	grep -q '^# memory of each rank, on its GPU$' plan.fsdp
-	grep -q '^# logits of 17 columns .*--vocab-multiple 128' plan.none
+	grep -q '^# logits with 17 columns .*--vocab-multiple 128' plan.none
 	[ "$(memory_of pinned plan.params)" -gt "$(memory_of pinned plan.optimizer)" ]
 	[ "$(memory_of pinned plan.all)" -gt "$(memory_of pinned plan.params)" ]
 	[ "$(memory_of 'on the GPU' plan.grads)" -lt "$(memory_of 'on the GPU' plan.optimizer)" ]
