@@ -89,7 +89,7 @@ CAUSE(TRY_STEP, 0, are_norms,
 CAUSE(TRY_STEP, IF_REFERENCE | IF_FEW, are_rounded_sums,
 	"by up to %s, as far as rounding to bf16: are these gradients computed or summed in "
 	"bf16?")
-CAUSE(TRY_STEP, IF_NO_REFERENCE, is_unexplained, "no known cause")
+CAUSE(TRY_STEP, IF_NO_REFERENCE | IF_NO_CAUSE, is_unexplained, "no known cause")
 CAUSE(TRY_STEP, IF_NO_CAUSE, is_rounded,
 	"farther than rounding in fp32, and not than in bf16: was a part of the run in bf16 "
 	"(--precision)?")

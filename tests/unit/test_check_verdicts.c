@@ -118,6 +118,41 @@ static void add_noise(struct step *s, double part)
 	}
 }
 
+/* With --precision auto, two runs that differ as far as rounding to bf16 are not decided. */
+TEST(unknown_precision_of_two_runs)
+{
+	static const double noises[] = {0, 0.008, 0.3};
+	static const char *const verdicts[] = {
+		"the gradients of both", "not decided: ", "wrong: "};
+	for (size_t k = 0; k < ARRAY_LEN(noises); k++) {
+		struct step s;
+		struct step_check c;
+		struct err e = {0};
+		scoped_str out = {0};
+		const struct strs none = {0};
+		struct check_opts o = plain_check;
+		step_begin(&s, LLAMA);
+		s.warm = true;
+		step_train(&s);
+		for (int i = 0; i < s.w.m.n_tensors; i++)
+			for (int64_t j = 0; j < tensor_size(&s.w.m.tensors[i]); j++) {
+				float x = s.of[1][EXP_AVG][i][j];
+				s.of[0][EXP_AVG][i][j] = x;
+				s.of[1][EXP_AVG][i][j] +=
+					(float)(noises[k] * sin((double)j * 37 + i) * x);
+			}
+		o.precision = RUN_AUTO;
+		const struct check_job job = {step_file(&s, 0), step_file(&s, 1), &none,
+			{.end = -1}, s.adam, true};
+		assert_int_equal(step_check_run(&c, &o, &job, &e), 0);
+		step_check_print_verdict(&c, &out);
+		if (!strstr(out.s, verdicts[k]))
+			fail_msg("case %zu: %s", k, out.s);
+		step_check_close(&c);
+		step_end(&s);
+	}
+}
+
 /* With --precision auto, a step that only the bounds of bf16 allow is neither right nor wrong. */
 TEST(unknown_precision)
 {
