@@ -132,7 +132,7 @@ static void add_functions(const struct step_check *c, struct guess *out, int *n_
 	const double width = (double)m->head_dim, dim = (double)m->c.dim;
 	const struct guess tries[] = {
 		{{.function = {.rope = ROPE_PAIRS}},
-			"queries and keys were rotated in pairs of neighbours (2j, 2j + 1) "
+			"queries and keys were rotated in pairs of neighbors (2j, 2j + 1) "
 			"instead of halves",
 			rope},
 		{{.function = {.rope = ROPE_HALVES_OF_PAIRS}},

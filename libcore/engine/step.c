@@ -222,7 +222,7 @@ static void step_allreduce(
 	sum_on_device(t);
 }
 
-/* ---- enqueueing a step --------------------------------------------------------------- */
+/* ---- enqueuing a step ---------------------------------------------------------------- */
 
 /* On a GPU the update is enqueued before the host has the loss and the norm: the device itself
  * skips the update if they are not finite. The host then waits only for the result, and

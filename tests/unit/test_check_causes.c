@@ -448,7 +448,7 @@ static const struct {
 	{LLAMA, attention_apart,
 		"rank went on with its own part of attention: no all-reduce of its output"},
 	{LLAMA, outputs_apart, "no all-reduce of the outputs of attention and FFN"},
-	{LLAMA, pairs_rotated, "in pairs of neighbours"},
+	{LLAMA, pairs_rotated, "in pairs of neighbors"},
 	{LLAMA, positions_restart, "positions began again in each chunk"},
 	{GPT2, positions_restart, "positions began again in each chunk"},
 	{GPT2, other_gelu, "as if GELU were exact, not approximated by tanh"},
