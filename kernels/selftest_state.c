@@ -324,17 +324,17 @@ TRIAL(keep_random, "x+", M(0),
 TRIAL(round_stochastic, "x+", M(0), rng())
 
 /* Codes are compared four at a time, as 32-bit numbers. */
-void try_quantise(struct trial *t)
+void try_quantize(struct trial *t)
 {
 	bool random = t->c->n[0];
 	make_operands(t, "x+");
 	struct trial_pair codes =
 		add_vector(t, "codes", ceil_div(mat_size(small_shape(t, 0)), 4));
 	struct trial_pair scales = add_vector(t, "scales", rows_of(t, 0));
-	BOTH(t, quantise, M(0), codes.m[s].p, scales.m[s].p, random ? rng() : NULL);
+	BOTH(t, quantize, M(0), codes.m[s].p, scales.m[s].p, random ? rng() : NULL);
 }
 
-void try_dequantise(struct trial *t)
+void try_dequantize(struct trial *t)
 {
 	struct device *cpu = t->d[CPU];
 	make_operands(t, "x!");
@@ -342,10 +342,10 @@ void try_dequantise(struct trial *t)
 	struct trial_pair codes =
 		pair_blank_vector(t, ceil_div(mat_size(small_shape(t, 0)), 4));
 	struct trial_pair scales = pair_blank_vector(t, rows_of(t, 0));
-	cpu->k->quantise(cpu, from.m[CPU], codes.m[CPU].p, scales.m[CPU].p, NULL);
+	cpu->k->quantize(cpu, from.m[CPU], codes.m[CPU].p, scales.m[CPU].p, NULL);
 	pair_send(t, codes);
 	pair_send(t, scales);
-	BOTH(t, dequantise, M(0), codes.m[s].p, scales.m[s].p);
+	BOTH(t, dequantize, M(0), codes.m[s].p, scales.m[s].p);
 }
 
 static struct trial_pair columns_of(struct trial *t, int64_t n, bool wide)

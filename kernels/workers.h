@@ -56,9 +56,9 @@ KERNEL(void, round_stochastic, struct device *d, struct mat x,
  * so that scale * code is exact, and quantizing a row again does not change it. A row that is not
  * finite, or too small for a scale, becomes 0. codes and scales may be NULL; rng is NULL for
  * rounding to nearest. */
-KERNEL(void, quantise, struct device *d, struct mat x, int8_t *codes, float *scales,
+KERNEL(void, quantize, struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *rng)
-KERNEL(void, dequantise, struct device *d, struct mat x, const int8_t *codes,
+KERNEL(void, dequantize, struct device *d, struct mat x, const int8_t *codes,
 	const float *scales)
 /* Packs k elements of each row in order, with their columns as 32-bit integers if `wide`, else
  * 16-bit ones: the nonzero elements, at most the first k, and zeros to make up k. */

@@ -13,8 +13,8 @@ static double grain(const struct step_check *c)
 
 /* ---- each tensor ---------------------------------------------------------------------- */
 
-/* Returns whether the gradient that was seen is the reference times a factor. Sets the norms of
- * both. */
+/* Returns true if the checked gradient is the reference times a factor. Sets the norms of both:
+ * *seen and *own. */
 static bool is_multiple(const struct step_check *c, int i, double *seen, double *own)
 {
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
@@ -24,8 +24,8 @@ static bool is_multiple(const struct step_check *c, int i, double *seen, double 
 	       residual_of(&p, p.ab / p.bb) <= c->of[i].gradient.bound;
 }
 
-/* Returns whether the norm of each tensor is at most one number, and tensors below it are not
- * clipped. */
+/* Returns true if each tensor was clipped alone: norms have a common upper bound, and tensors
+ * below it are unchanged. */
 bool by_clipped_tensors(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

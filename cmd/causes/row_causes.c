@@ -1,4 +1,4 @@
-/* Gradients of which few rows, columns or elements are wrong, and rows of the embedding. See
+/* Causes of gradients with few wrong rows, columns or elements, and of the embedding's rows. See
  * causes.c. */
 #include "causes/causes.h"
 
@@ -8,7 +8,7 @@
 
 /* ---- few rows, columns or elements ---------------------------------------------------- */
 
-enum { MAX_FEW = 8, MAX_ELEMENTS = 1 << 25 }; /* (of what is kept in memory) */
+enum { MAX_FEW = 8, MAX_ELEMENTS = 1 << 25 }; /* (of a tensor) */
 
 /* Groups of a tensor's elements: its rows, its columns, or each element. */
 enum grouping { BY_ELEMENT, BY_ROW, BY_COLUMN, GROUPINGS };
@@ -18,8 +18,8 @@ struct few {
 	int tensor;
 	enum grouping by;
 	int64_t groups, cols;
-	double *errors;	   /* [groups]: squares of what is wrong */
-	int64_t *wrong, n; /* the wrong ones, the worst first */
+	double *errors;	   /* [group]: squared errors */
+	int64_t *wrong, n; /* wrong groups, the worst first */
 };
 
 static int64_t group_of(const struct few *f, int64_t element)
@@ -30,7 +30,7 @@ static int64_t group_of(const struct few *f, int64_t element)
 }
 
 /* Returns the largest number of wrong groups that is accepted as few. */
-static int64_t most_wrong(const struct few *f)
+static int64_t max_wrong(const struct few *f)
 {
 	int64_t most = f->by == BY_ELEMENT ? MAX_FEW : max64(MAX_FEW, f->groups / 100);
 	return min64(most, f->groups / 4);
@@ -63,7 +63,7 @@ static bool find_wrong(struct few *f)
 		left += f->errors[k];
 	while (left > bound * bound * all) {
 		int64_t worst = 0;
-		if (f->n == most_wrong(f))
+		if (f->n == max_wrong(f))
 			return false;
 		for (int64_t k = 1; k < f->groups; k++)
 			worst = f->errors[k] > f->errors[worst] ? k : worst;
@@ -145,10 +145,10 @@ static bool find_few(
 		    : by == BY_ROW   ? t->dims[0]
 				     : f->cols;
 	if ((by != BY_ELEMENT && t->ndim < 2) || f->groups > MAX_ELEMENTS ||
-		most_wrong(f) < 1)
+		max_wrong(f) < 1)
 		return false;
 	f->errors = xcalloc((size_t)f->groups, sizeof(*f->errors));
-	f->wrong = xcalloc((size_t)most_wrong(f), sizeof(*f->wrong));
+	f->wrong = xcalloc((size_t)max_wrong(f), sizeof(*f->wrong));
 	return find_wrong(f);
 }
 
@@ -165,7 +165,7 @@ static bool is_beside_matrix(const struct cause_search *s, int i)
 	return found;
 }
 
-/* Explains a tensor of which few elements, rows or columns are wrong. */
+/* Explains a tensor with few wrong elements, rows or columns. */
 static void explain_few(struct cause_search *s, int i)
 {
 	char text[FINDING_TEXT];

@@ -298,8 +298,8 @@ bool by_exchange(struct cause_search *s)
 	return false;
 }
 
-/* Returns whether exp_avg before the step was the one of another tensor of this shape: (m1 -
- * beta1 m0) / (1 - beta1) has a wrong m0. */
+/* Returns true if exp_avg before the step was another tensor's, of this shape: m0 is wrong in
+ * (m1 - beta1 m0) / (1 - beta1). */
 static bool has_mean_of(const struct cause_search *s, const float *mean, int other)
 {
 	const struct step_check *c = s->c;

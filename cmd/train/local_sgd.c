@@ -237,7 +237,7 @@ static void synchronize(struct run *r, int what)
 }
 
 /* Completes a unit before its first use since a synchronization began. */
-static void before_use(void *with, int unit)
+static void complete_before_use(void *with, int unit)
 {
 	struct run *r = with;
 	double waited = comm_waited();
@@ -256,7 +256,7 @@ static void begin_in_flight(struct run *r)
 }
 
 /* Streaming: ends a fragment that has been in flight for --edit-sync-delay steps. */
-static void end_delayed(struct run *r)
+static void end_delayed_fragment(struct run *r)
 {
 	const struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
@@ -343,7 +343,7 @@ void local_sgd_start(struct run *r)
 		warn("edit-warmup-steps %lld: the run has only %lld step%s, so its workers never "
 		     "take local steps; it is plain data parallelism",
 			(long long)o->edit.warmup, (long long)o->steps, plural(o->steps));
-	store_before_use(r->t.store, before_use, r);
+	store_before_use(r->t.store, complete_before_use, r);
 }
 
 /* --ckpt-syncs: is a checkpoint due after this synchronization? A supervisor restarts the run
@@ -422,7 +422,7 @@ bool local_sgd_after_step(struct run *r, struct step_result *s)
 		return true;
 	local_sgd_complete(r);
 	note_step(r, s);
-	end_delayed(r);
+	end_delayed_fragment(r);
 	int what = find_due(r, s);
 	if (what != NOTHING && !meet_and_synchronize(r, what))
 		return false;

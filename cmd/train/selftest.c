@@ -21,9 +21,9 @@ static void note_wire(struct device *d, const struct edit_config *c, struct mat 
 		k->narrow(d, NULL, x, DT_BF16);
 		k->widen(d, x, NULL, DT_BF16);
 	} else if (c->wire == EDIT_WIRE_INT8) {
-		k->quantise(d, x, NULL, NULL, NULL);
-		k->quantise(d, x, NULL, NULL, &rng);
-		k->dequantise(d, x, NULL, NULL);
+		k->quantize(d, x, NULL, NULL, NULL);
+		k->quantize(d, x, NULL, NULL, &rng);
+		k->dequantize(d, x, NULL, NULL);
 	} else if (c->wire == EDIT_WIRE_SPARSE) {
 		k->keep_largest(d, x, n_picked);
 		k->topk_pack(d, NULL, NULL, wide, x, n_picked);

@@ -59,7 +59,7 @@ static void round_codes_random(
 	}
 }
 
-static float quantise_row(float *x, int64_t n, int8_t *codes, const struct rng_stream *c)
+static float quantize_row(float *x, int64_t n, int8_t *codes, const struct rng_stream *c)
 {
 	float scale = scale_of(x, n, c);
 	if (scale == 0)
@@ -70,12 +70,12 @@ static float quantise_row(float *x, int64_t n, int8_t *codes, const struct rng_s
 		round_codes(x, n, scale);
 	for (int64_t i = 0; i < n && codes; i++)
 		codes[i] = (int8_t)x[i];
-	for (int64_t i = 0; i < n; i++) /* as dequantise(): a code has no -0 */
+	for (int64_t i = 0; i < n; i++) /* as dequantize(): a code has no -0 */
 		x[i] = (float)(int32_t)x[i] * scale;
 	return scale;
 }
 
-void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
+void K(quantize)(struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *o)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)
@@ -83,14 +83,14 @@ void K(quantise)(struct device *d, struct mat x, int8_t *codes, float *scales,
 		int64_t at = r * x.cols;
 		struct rng_stream c = o ? *o : (struct rng_stream){.first = 0};
 		c.first += r * row_step(c.row_step, x);
-		float scale = quantise_row((float *)x.p + at, x.cols,
+		float scale = quantize_row((float *)x.p + at, x.cols,
 			codes ? codes + at : NULL, o ? &c : NULL);
 		if (scales)
 			scales[r] = scale;
 	}
 }
 
-void K(dequantise)(
+void K(dequantize)(
 	struct device *d, struct mat x, const int8_t *codes, const float *scales)
 {
 #pragma omp parallel for if (mat_size(x) > PARALLEL_FROM)

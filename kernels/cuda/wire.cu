@@ -59,7 +59,7 @@ static __device__ inline float stochastic_code(
 
 template <int WARPS>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
-	quantise_kernel(float *x, int8_t *codes, float *scales, int64_t rows,
+	quantize_kernel(float *x, int8_t *codes, float *scales, int64_t rows,
 		int64_t cols, struct rng_stream c, bool random)
 {
 	int64_t row = my_row<WARPS>(), at = row * cols;
@@ -84,7 +84,7 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>())
 		scales[row] = scale;
 }
 
-void cuda_quantise(struct device *d, struct mat x, int8_t *codes, float *scales,
+void cuda_quantize(struct device *d, struct mat x, int8_t *codes, float *scales,
 	const struct rng_stream *o)
 {
 	struct rng_stream c = {};
@@ -94,13 +94,13 @@ void cuda_quantise(struct device *d, struct mat x, int8_t *codes, float *scales,
 	}
 	by_width(ceil_div(x.cols, PER_PACK<float>), [&](auto w) {
 		using W = decltype(w);
-		launch(d, "quantise", grid_of_rows<W::WARPS>(x.rows),
-			threads_of_rows<W::WARPS>(), 0, quantise_kernel<W::WARPS>,
+		launch(d, "quantize", grid_of_rows<W::WARPS>(x.rows),
+			threads_of_rows<W::WARPS>(), 0, quantize_kernel<W::WARPS>,
 			floats_of(x), codes, scales, x.rows, x.cols, c, o != NULL);
 	});
 }
 
-static __global__ void dequantise_kernel(
+static __global__ void dequantize_kernel(
 	float *x, const int8_t *codes, const float *scales, int64_t rows, int64_t cols)
 {
 	int64_t i = thread_number(), row = place_of(i, cols, 1).row;
@@ -108,9 +108,9 @@ static __global__ void dequantise_kernel(
 		x[i] = (float)codes[i] * scales[row];
 }
 
-void cuda_dequantise(
+void cuda_dequantize(
 	struct device *d, struct mat x, const int8_t *codes, const float *scales)
 {
-	launch(d, "dequantise", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
-		dequantise_kernel, floats_of(x), codes, scales, x.rows, x.cols);
+	launch(d, "dequantize", grid_of_packs(x.rows, x.cols, 1), THREADS, 0,
+		dequantize_kernel, floats_of(x), codes, scales, x.rows, x.cols);
 }

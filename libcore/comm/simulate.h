@@ -45,9 +45,9 @@ struct simulated_row {
  * *computed: seconds of computation so far. */
 void simulate_begin(const struct simulated_links *links, const double *computed);
 void simulate_end(void);
-/* The time since the beginning. */
+/* Returns the simulated seconds since simulate_begin(). */
 double simulate_now(void);
-/* The operations so far, in the order in which their kinds first occurred; valid until the end. */
+/* Returns *n rows, one per kind of operation, by first occurrence; valid until simulate_end(). */
 const struct simulated_row *simulate_rows(int *n);
 
 /* ---- for the functions of comm that operate on groups ------------------------------- */

@@ -131,7 +131,7 @@ void wire_round(const struct wire *w, struct mat v)
 	if (w->kind == EDIT_WIRE_BF16)
 		k->round(w->d, v, v, DT_BF16, 1);
 	else if (w->kind == EDIT_WIRE_INT8)
-		k->quantise(w->d, v, NULL, NULL, NULL);
+		k->quantize(w->d, v, NULL, NULL, NULL);
 	else if (w->kind == EDIT_WIRE_SPARSE)
 		k->keep_largest(w->d, v, picked_per_row(w, v.cols));
 }
@@ -177,7 +177,7 @@ static void pack_rows(void *with, const struct wire *w, const struct part *p)
 			k->round_stochastic(w->d, r.v, &c);
 		k->narrow(w->d, r.rest, r.v, DT_BF16);
 	} else if (w->kind == EDIT_WIRE_INT8) {
-		k->quantise(w->d, r.v, r.rest, r.floats, x->stochastic ? &c : NULL);
+		k->quantize(w->d, r.v, r.rest, r.floats, x->stochastic ? &c : NULL);
 	} else {
 		k->topk_pack(w->d, r.floats, r.rest, is_wide(p), r.v,
 			picked_per_row(w, p->cols));
@@ -207,7 +207,7 @@ static void unpack_rows(void *with, const struct wire *w, const struct part *p)
 	else if (w->kind == EDIT_WIRE_BF16)
 		k->widen(w->d, r.v, r.rest, DT_BF16);
 	else if (w->kind == EDIT_WIRE_INT8)
-		k->dequantise(w->d, r.v, r.rest, r.floats);
+		k->dequantize(w->d, r.v, r.rest, r.floats);
 	else
 		k->topk_scatter(w->d, r.v, r.floats, r.rest, is_wide(p),
 			picked_per_row(w, p->cols));

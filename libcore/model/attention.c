@@ -8,7 +8,7 @@ enum { Q, K, V }; /* column-parallel tensors */
  * gradients of normalized queries and keys. Activations: block.h. */
 enum { DQ, DK, DV, DOUT, DELTA, DQN, DKN };
 
-static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
+static void add_attn_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, q = model_q_width(m);
 	int64_t heads = m->c.kv_heads, kv = heads * m->head_dim;
@@ -301,7 +301,7 @@ const struct sublayer attention_heads = {
 		[ATT_SUM] = RECOMPUTE_MATMULS,
 		[ATT_QN] = RECOMPUTE_MATMULS,
 		[ATT_KN] = RECOMPUTE_SELECTIVE},
-	.tensors = tensors,
+	.tensors = add_attn_tensors,
 	.sizes = sizes,
 	.enter = enter,
 	.inner = inner,

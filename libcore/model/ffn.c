@@ -14,7 +14,7 @@ static bool is_gated(const struct model *m)
 	return act_is_gated(m->act);
 }
 
-static void tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
+static void add_ffn_tensors(struct model *m, int64_t layer, struct sublayer_tensors *t)
 {
 	int64_t dim = m->c.dim, ffn = m->c.ffn_dim;
 	bool bias = m->bias, gated = is_gated(m);
@@ -130,7 +130,7 @@ const struct sublayer ffn_dense = {
 	.until = {[Y] = RECOMPUTE_NONE,
 		[A] = RECOMPUTE_MATMULS,
 		[B] = RECOMPUTE_SELECTIVE},
-	.tensors = tensors,
+	.tensors = add_ffn_tensors,
 	.sizes = sizes,
 	.enter = enter,
 	.inner = inner,

@@ -19,7 +19,7 @@ static double action_cost(const struct schedule_costs *c, const struct action *a
 	}
 }
 
-/* Returns when an action's output is complete, in times [2][stage][micro-batch]. */
+/* Returns the address of an output's completion time in times[2][stage][micro-batch]. */
 static double *output_time(
 	const struct schedule *s, double *times, const struct action *a, int stage)
 {

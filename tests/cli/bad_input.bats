@@ -117,7 +117,7 @@ refused() { # CODE TEXT COMMAND...
 	tiny -n 3 -t 2 -o wide >/dev/null
 	for kib in 20 64 96 128 192 255; do
 		for p in $programs; do # (the environment is on the stack, too)
-			refused 1 "$p: the stack is limited to less than the 256 KiB" \
+			refused 1 "$p: the stack is limited to less than 256 KiB" \
 				bash -c "ulimit -s $kib; exec env -i $BUILD/$p --version"
 		done
 		# where only the soft limit is small; the stacks of threads follow it, too

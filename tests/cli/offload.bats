@@ -208,7 +208,7 @@ value() { # COLUMN FILE: of the last row
 	for what in params all; do
 		reports 64 'keeps them' tiny --offload $what --offload-to . --reshard-after-forward no
 	done
-	reports 64 'parameters that are gathered or read' tiny --tile 2
+	reports 64 'parameters that are gathered or offloaded' tiny --tile 2
 	code_of 64 tiny --tile 1 --offload params --offload-to .
 	says 'tile gives a rank only one piece of each weight; give --tile 2'
 	reports 64 'tile: a rank has 2 virtual chunks' tiny --tile 2 --offload params --offload-to . --virtual cp=2

@@ -25,9 +25,9 @@ static float *row_of(struct mat x, int64_t r)
 
 typedef void rounding(struct device *, struct mat x, const struct rng_stream *);
 
-static void quantise_random(struct device *d, struct mat x, const struct rng_stream *c)
+static void quantize_random(struct device *d, struct mat x, const struct rng_stream *c)
 {
-	d->k->quantise(d, x, NULL, NULL, c);
+	d->k->quantize(d, x, NULL, NULL, c);
 }
 
 /* All numbers are x, except one that determines the scale: each is rounded to one of two neighbours,
@@ -91,7 +91,7 @@ DEVICE_TEST(round_stochastic)
 
 /* ---- int8 ------------------------------------------------------------------------ */
 
-DEVICE_TEST(quantise)
+DEVICE_TEST(quantize)
 {
 	for (int i = 0; i < 60; i++) {
 		int64_t rows = pick(1, 40), cols = pick(1, 1500);
@@ -102,7 +102,7 @@ DEVICE_TEST(quantise)
 		struct mat x = copy_of(d, was), y = mat_blank(rows, cols);
 		int8_t *codes = (int8_t *)floats(rows * cols);
 		float *scales = floats(rows);
-		d->k->quantise(d, x, codes, scales, random ? &c : NULL);
+		d->k->quantize(d, x, codes, scales, random ? &c : NULL);
 		for (int64_t r = 0; r < rows; r++) {
 			float most = 0, *a = row_of(was, r), *b = row_of(x, r);
 			for (int64_t j = 0; j < cols; j++)
@@ -117,39 +117,39 @@ DEVICE_TEST(quantise)
 			for (int64_t j = 0; j < cols; j++)
 				assert_true(codes[r * cols + j] >= -MOST);
 		}
-		d->k->dequantise(d, y, codes, scales);
-		check_bits("dequantised", x.p, y.p, rows * cols);
+		d->k->dequantize(d, y, codes, scales);
+		check_bits("dequantized", x.p, y.p, rows * cols);
 	}
 }
 
-/* Quantised numbers and their codes do not change if they are quantised again. */
-DEVICE_TEST(quantise_again)
+/* Quantized numbers and their codes do not change if they are quantized again. */
+DEVICE_TEST(quantize_again)
 {
 	for (int i = 0; i < 20; i++) {
 		int64_t rows = pick(1, 200), cols = pick(1, 300), n = rows * cols;
 		struct mat x = twin_random(rows, cols, 1).f;
 		int8_t *once = (int8_t *)floats(n), *twice = (int8_t *)floats(n);
 		float *scale = floats(rows), *scale_too = floats(rows);
-		d->k->quantise(d, x, once, scale, NULL);
+		d->k->quantize(d, x, once, scale, NULL);
 		struct mat y = copy_of(d, x);
-		d->k->quantise(d, y, twice, scale_too, NULL);
+		d->k->quantize(d, y, twice, scale_too, NULL);
 		check_bits("numbers", x.p, y.p, n);
 		check_bits("scales", scale, scale_too, rows);
 		assert_memory_equal(once, twice, (size_t)n);
 	}
 }
 
-DEVICE_TEST(quantise_in_the_mean)
+DEVICE_TEST(quantize_in_the_mean)
 {
 	static const float some[] = {0.001f, -0.7f, 0.999f, -1, 0, 0.12345f};
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
-		check_mean(d, quantise_random, some[i], 1);
-		check_mean(d, quantise_random, some[i] * 1e-25f, 1e-25f);
+		check_mean(d, quantize_random, some[i], 1);
+		check_mean(d, quantize_random, some[i] * 1e-25f, 1e-25f);
 	}
-	check_parts(d, quantise_random, 31, 1003);
+	check_parts(d, quantize_random, 31, 1003);
 }
 
-DEVICE_TEST(quantise_what_is_none)
+DEVICE_TEST(quantize_what_is_none)
 {
 	static const float some[] = {NAN, INFINITY, -INFINITY, 1e-40f, 0, -0.0f};
 	int8_t *codes = (int8_t *)floats(2);
@@ -159,7 +159,7 @@ DEVICE_TEST(quantise_what_is_none)
 		float *x = floats(8);
 		const struct rng_stream c = {{{1, 2}}, 0, 0};
 		memcpy(x, numbers, sizeof(numbers));
-		d->k->quantise(d, mat(x, 1, 8), codes, scale, i % 2 ? &c : NULL);
+		d->k->quantize(d, mat(x, 1, 8), codes, scale, i % 2 ? &c : NULL);
 		assert_true(*scale == 0);
 		assert_memory_equal(x, rest, sizeof(rest));
 		assert_memory_equal(codes, rest, 8);
