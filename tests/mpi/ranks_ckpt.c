@@ -1,6 +1,7 @@
 /* Checkpoints in two parts: what is written is what the source gave at the beginning, on any
  * number of ranks, with a copy or without.
- * ranks: 1 2 3 5 */
+ * ranks: 1 2 3 5
+ */
 #include "ckpt/ckpt.h"
 #include "tests/support/ranks.h"
 

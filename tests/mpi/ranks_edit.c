@@ -1,6 +1,7 @@
 /* Workers of local SGD agree on the same bits, whatever the layout inside each.
  * ranks: 8
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "parallel/store_internal.h"
 #include "tests/support/edit_workers.h"
 

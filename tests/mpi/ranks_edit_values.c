@@ -1,6 +1,7 @@
 /* What workers of local SGD agree on is what a model in double computes; and what fewer bytes lose.
  * ranks: 8
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/edit_workers.h"
 
 #include <math.h>

@@ -1,7 +1,8 @@
 /* Law 1, for the assignment of micro-batches: 1 to 8 of one size, on every smaller or equal number
  * of ranks, and one or two threads, give equal bits of loss, gradient norm and parameters, step
  * by step. Other layouts are in ranks_layouts.c.
- * ranks: 8 */
+ * ranks: 8
+ */
 #include "tests/support/ranks.h"
 #include "tests/support/traces.h"
 

@@ -1,7 +1,8 @@
 /* comm, with NCCL between GPUs, which are emulated: results, and what the emulation finds. With an
  * argument, the program makes that mistake.
  * ranks: 2
- * device: cuda */
+ * device: cuda
+ */
 #include "kernels/kernels.h"
 #include "comm/sum.h"
 #include "tests/support/ranks.h"

@@ -1,6 +1,7 @@
 /* The pipeline: whatever the schedule, the stages and what is made again, the bits are those
  * of one rank.
- * ranks: 4 */
+ * ranks: 4
+ */
 #include "tests/support/ranks.h"
 #include "tests/support/traces.h"
 #include "plan/fit.h"

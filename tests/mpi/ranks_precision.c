@@ -1,5 +1,6 @@
 /* Law 1 in every precision: who computes changes no bit, of scales either.
- * ranks: 4 8 */
+ * ranks: 4 8
+ */
 #include "tests/support/ranks.h"
 #include "tests/support/traces.h"
 #include "plan/fit.h"

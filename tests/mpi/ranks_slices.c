@@ -1,6 +1,7 @@
 /* Slices and chunks, over ranks. Sums and gathers of rows, and the ring, have the bits of one
  * rank, for every number of slices and chunks and every number of ranks that divides it.
- * ranks: 4 */
+ * ranks: 4
+ */
 #include "tests/support/ranks.h"
 #include "parallel/context.h"
 #include "parallel/schedule.h"

@@ -1,6 +1,7 @@
 /* comm, with a device whose memory nobody can touch: what is sent and received goes by way of
  * the program's.
- * ranks: 2 3 */
+ * ranks: 2 3
+ */
 #include "collbench/collbench.h"
 #include "kernels/backend.h"
 #include "tests/support/ranks.h"

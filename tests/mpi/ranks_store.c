@@ -1,6 +1,7 @@
 /* The parameter store alone: leaves that are functions of where they belong, summed on every
  * layout, give the bits that one rank gives.
- * ranks: 8 */
+ * ranks: 8
+ */
 #include "base/file.h"
 #include "tests/support/device.h"
 #include "tests/support/gradient.h"

@@ -1,5 +1,6 @@
 /* comm/sum.c, as ranks use it: exact sums over ranks, and the bytes that they send.
- * ranks: 1 2 3 5 */
+ * ranks: 1 2 3 5
+ */
 #include "comm/collective.h"
 #include "comm/sum.h"
 #include "tests/support/ranks.h"

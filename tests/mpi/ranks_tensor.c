@@ -1,6 +1,7 @@
 /* Steps of gradient descent over ranks along all axes but the pipeline's, and then decoding: the
  * loss, the norm of the gradient, the parameters and the logits have the bits of one rank.
- * ranks: 4 */
+ * ranks: 4
+ */
 #include "tests/support/gradient.h"
 #include "tests/support/models.h"
 #include "tests/support/ranks.h"

@@ -1,7 +1,8 @@
 /* The gradient of a small model in 16 bits is near that in 32 bits of a CPU, tensor by tensor: a
  * product that overwrites what others have added takes it far away. A loss hears of that as of a
  * slightly worse gradient.
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/gradient.h"
 #include "tests/support/models.h"
 #include "tests/support/support.h"

@@ -1,5 +1,6 @@
 /* Copies beside kernels, to and from pinned memory: who waits for whom, and that nobody else does.
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Opening a device, its memory, its times, and what makers say that it can do.
  * `test_device COMMAND` is for tests/cli/device.bats: it does one thing with the GPU.
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "kernels/backend.h"
 

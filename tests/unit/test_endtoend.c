@@ -2,7 +2,8 @@
  * uses follow the same run on a CPU, and that with the kernels of attention that all GPUs have.
  * At some steps all three take the same weights, and the gradient must be the same, tensor by
  * tensor: a loss tells little of a gradient that is wrong.
- * device: cuda */
+ * device: cuda
+ */
 #include "tests/support/device.h"
 #include "tests/support/ranks.h"
 #include "plan/fit.h"

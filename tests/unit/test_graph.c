@@ -1,5 +1,6 @@
 /* What is noted once and done again by one call: a GPU's graphs.
- * device: cuda */
+ * device: cuda
+ */
 #include "tests/support/support.h"
 #include "kernels/kernels.h"
 

@@ -1,7 +1,8 @@
 /* Attention kernels, against attention of whole sequences in float64: whole sequences and
  * chunks as in ring attention, grouped queries, dropout, documents, windows.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
 #include "parallel/store.h"

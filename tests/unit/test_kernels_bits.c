@@ -1,6 +1,7 @@
 /* Every kernel gives the same bits each time, on any number of threads, and on any instruction set.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/trials.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
 /* Kernels of local SGD.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
 /* Exact sums of gradients, against integers made from the bits of the floats.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 
 #include <math.h>

@@ -1,6 +1,7 @@
 /* NaN and infinity propagate to all results that depend on them, and to the loss.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 
 #include <math.h>

@@ -1,7 +1,8 @@
 /* Normal numbers: the kernel gives the bits of normal_number(), on every instruction set and on the
  * GPU; these agree with the C library's functions in float64; and they are normally distributed.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "kernels/normal.h"
 

@@ -1,6 +1,7 @@
 /* Casts to lower-precision formats, against all numbers of a format and against float64; amax.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "kernels/normal.h"
 

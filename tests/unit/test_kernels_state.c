@@ -1,6 +1,7 @@
 /* Kernels on parameters, gradients and optimizer state.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
 

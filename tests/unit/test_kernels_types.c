@@ -1,6 +1,7 @@
 /* Calls of kernels in all types, against float64.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/trials.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* Cross-entropy over slices of the vocabulary.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
 

@@ -1,5 +1,6 @@
 /* The matmul for sm_90a that is on trial, all variants.
- * device: cuda */
+ * device: cuda
+ */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
 #include "tests/support/matmul_hopper.h"

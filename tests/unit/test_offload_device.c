@@ -1,5 +1,6 @@
 /* Offloading by a device: each request sees those that it follows, whatever is late.
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "tests/support/support.h"
 #include "parallel/offload.h"

@@ -1,6 +1,7 @@
 /* Optimizers: their kernels, and Muon's orthogonal matrices, against plain loops in float64.
  * isa: sse2 avx2 avx512
- * device: cpu cuda */
+ * device: cpu cuda
+ */
 #include "tests/support/device.h"
 #include "tests/support/kernels_ref.h"
 #include "optim/optim.h"
