@@ -213,7 +213,7 @@ static int name_runs(
 {
 	if (o->controls.n && o->tests.n && n)
 		return err_set(e, EX_USAGE,
-			"%s: with --control and --test, every run follows one of them",
+			"'%s': not an operand if both --control and --test are given; give the run with one of them",
 			operands[0]);
 	bool whole_files = o->locate || o->follow;
 	int64_t n_controls =

@@ -315,7 +315,7 @@ static void warn_unused(
 		if (setting_is_ignored(&r->only, words[i]))
 			str_printf(&keys, "%s%s", keys.len ? "," : "", words[i]);
 	if (keys.len)
-		warn("%s: the search tries all values; for only these layouts, give --only %s",
+		warn("%s: ignored, because the search tries all values; --only %s restricts it",
 			keys.s, keys.s);
 	if (o->device == (gpu ? DEVICE_CPU : DEVICE_CUDA))
 		warn("device=%s: ignored; the ranks of --cluster %s are %s",

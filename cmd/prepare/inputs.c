@@ -157,10 +157,12 @@ static int parse_source(
 		if (strlen(s->name) != n || strncmp(s->name, text, n))
 			continue;
 		if (s->weight != weight)
-			return err_set(e, EX_USAGE, "source %s has two weights", s->name);
+			return err_set(
+				e, EX_USAGE, "source '%s': has two weights", s->name);
 		if (i != in->n_sources - 1)
 			return err_set(e, EX_USAGE,
-				"source %s: give its paths one after the other", s->name);
+				"source '%s': its paths are not adjacent; give them one after the other",
+				s->name);
 		return add_operand(in, p, colon + 1, e);
 	}
 	add_source(in, text, n)->weight = weight;

@@ -138,7 +138,7 @@ static int make_files(
 			(long long)w->n_files, output_name(w));
 	if (w->n_files > MAX_FILES)
 		return err_set(e, EX_USAGE,
-			"shards of %lld bytes would be %lld files, more than %d",
+			"--shard-size %lld: %lld files, but the maximum is %d; give a larger size",
 			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
 	if (!is_special(w->p->out) && file_check_space(w->p->out, total * bytes, e))
 		return -1;

@@ -137,7 +137,7 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 	const struct strs standard_input = {.v = (char *[]){(char *)"-"}, .n = 1};
 	if (j->c->val->n || j->c->masks->n)
 		return err_set(e, EX_USAGE,
-			"a shard has its own validation tokens and marks which tokens count");
+			"--val-file, --mask-file: not for shards, which have their own");
 	if (corpus_open(&j->corpus, inputs->n ? inputs : &standard_input,
 		    CORPUS_DOCUMENTS, e))
 		return -1;

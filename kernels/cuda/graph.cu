@@ -196,7 +196,8 @@ bool cuda_graph_end(struct device *d)
 		g->rejected = cudaGetErrorString(rc);
 	}
 	if (g->rejected)
-		warn("%s: no graph: %s", cuda_of(d)->model, g->rejected);
+		warn("%s: no CUDA graph: %s; kernels are launched one by one",
+			cuda_of(d)->model, g->rejected);
 	return !g->rejected;
 }
 

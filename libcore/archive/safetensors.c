@@ -252,7 +252,7 @@ int safetensors_header(struct st_header *h, int fd, const char *path, struct err
 			 ? 0
 			 : err_set(e, EX_DATAERR,
 				   "%s: the header is not a JSON object: %s", path,
-				   h->root ? "another type" : where.text);
+				   h->root ? "it is JSON of another type" : where.text);
 	rc = rc || check_hash(fd, metadata, &text, path, e) ||
 	     check_metadata(metadata, path, e) ||
 	     read_tensors(h, 8 + (int64_t)text.len, path, e);

@@ -486,7 +486,8 @@ int chat_template_apply_question(const struct chat_template *c, const char *text
 	struct chat_turns *turns = &out->turns;
 	struct layout l = {.c = c, .turns = turns, .out = out};
 	if (!next)
-		return err_set(e, EX_DATAERR, "the chat template has no role assistant");
+		return err_set(
+			e, EX_DATAERR, "the chat template has no role \"assistant\"");
 	marked_clear(out);
 	str_puts(&turns->strings, user);
 	str_add(&turns->strings, text, n);

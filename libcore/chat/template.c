@@ -238,7 +238,7 @@ static int parse_template(struct chat_template *c, struct err *e)
 		return err_set(
 			e, EX_DATAERR, "not JSON: line %d: %s", why.line, why.text);
 	if (!json_object_get(root, "roles"))
-		rc = err_set(e, EX_DATAERR, "no object with roles");
+		rc = err_set(e, EX_DATAERR, "key \"roles\" is missing");
 	json_object_foreach(root, name, value) rc = rc || read_key(c, name, value, e);
 	if (!rc && c->default_system && !chat_role_named(c, "system", 6))
 		rc = err_set(e, EX_DATAERR, "default_system, but no role system");

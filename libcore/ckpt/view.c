@@ -136,8 +136,8 @@ static void report_copy(void *with, const struct ckpt_copy *x)
 {
 	if (x->differ && !((struct err *)with)->code)
 		err_set(with, EX_FAILED,
-			"%s: the copies of %s and %s differ in %lld of %lld elements, the first is "
-			"element %lld, %g and %g",
+			"%s: the copies of %s and %s differ in %lld of %lld elements, first in "
+			"element %lld: %g and %g",
 			x->name, x->whose, x->first, (long long)x->differ,
 			(long long)x->n, (long long)x->at, x->value[1], x->value[0]);
 }

@@ -163,14 +163,14 @@ static const struct opt options[] = {
 		"Factor of embeddings (Granite). 0: sqrt(dim) for gemma, else 1. pt-check only."},
 	{OPT_DOUBLE, 0, "residual-scale", "X", "0", M(residual_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "residual-multiplier", .help =
-		"Factor of what each sublayer adds to the residual stream (Granite). 0: 1. "
+		"Factor of what each sublayer adds to the residual stream (Granite). 0: no factor. "
 		"pt-check only."},
 	{OPT_DOUBLE, 0, "attention-scale", "X", "0", M(attention_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "attention-multiplier query-pre-attn-scalar", .help =
 		"Factor of the attention scores (0: 1/sqrt(channels per head))."},
 	{OPT_DOUBLE, 0, "logit-scale", "X", "0", M(logit_scale), OPT_MODEL, 0, 1e6,
 		.elsewhere = "logits-scaling", .help =
-		"Factor of the logits: 1 / logits_scaling in Granite. 0: 1. pt-check only."},
+		"Factor of the logits: 1 / logits_scaling in Granite. 0: no factor. pt-check only."},
 	{OPT_DOUBLE, 0, "score-cap", "X", "0", M(score_cap), OPT_MODEL, 0, 1e6, .help =
 		"Soft cap of attention scores (Gemma 2): X tanh(score / X). 0: none. pt-check only."},
 	{OPT_DOUBLE, 0, "logit-cap", "X", "0", M(logit_cap), OPT_MODEL, 0, 1e6, .help =

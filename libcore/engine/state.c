@@ -363,8 +363,8 @@ static int check_data(struct trainer *t, const struct ckpt *c, struct err *e)
 	if (!t->other_data || !t->o.resume_exact)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: resume-exact, but it was trained on other data: their hash was 0x%016llx, and "
-		"is 0x%016llx",
+		"%s: --resume-exact: the data differ: their hash was 0x%016llx, and is 0x%016llx; "
+		"give the same data, or drop --resume-exact",
 		c->path, (unsigned long long)was, (unsigned long long)is);
 }
 

@@ -217,7 +217,8 @@ static int check_model(
 	int32_t header[LLMC_WORDS] = {0};
 	uint64_t hash;
 	if (dtype == DT_F16)
-		return err_set(e, EX_USAGE, "llm.c's files support only fp32 and bf16");
+		return err_set(e, EX_USAGE,
+			"--dtype fp16: not supported by llm.c's files; give fp32 or bf16");
 	return llmc_find_by_arch(m->c.arch)->write(header, m, e) ||
 			       convert_hash(v, dtype, &hash, e)
 		       ? -1

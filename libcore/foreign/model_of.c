@@ -33,7 +33,8 @@ static int check_layers(
 {
 	return c->layers <= v->n_tensors
 		       ? 0
-		       : err_set(e, EX_DATAERR, "%lld layers, and %d tensors",
+		       : err_set(e, EX_DATAERR,
+				 "the options specify %lld layers, but there are only %d tensors",
 				 (long long)c->layers, v->n_tensors);
 }
 

@@ -153,8 +153,9 @@ int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h)
 	return rc || (has & ((1u << NEEDED) - 1)) != (1u << NEEDED) - 1 ? -1 : 0;
 }
 
-/* Parses a line, and adds its hash. */
-static int add_hash(struct tensor_hashes *l, const char *line, size_t len, struct err *e)
+/* Parses a line, and adds its hash. number: of the line, from 1 on. */
+static int add_hash(struct tensor_hashes *l, const char *line, size_t len, int64_t number,
+	struct err *e)
 {
 	enum { MAX_HASHES = 1 << 22 };
 	struct tensor_hash h;
@@ -163,8 +164,8 @@ static int add_hash(struct tensor_hashes *l, const char *line, size_t len, struc
 	if (l->n == MAX_HASHES)
 		return err_set(e, EX_DATAERR, "more than %d tensors", MAX_HASHES);
 	if (tensor_hash_parse(line, len, &h))
-		return err_set(e, EX_DATAERR, "line %lld is not a hash of a tensor",
-			(long long)l->n + 1);
+		return err_set(e, EX_DATAERR, "line %lld: not a hash of a tensor",
+			(long long)number);
 	l->of = xgrow(l->of, l->n, sizeof(*l->of));
 	l->of[l->n++] = h;
 	return 0;
@@ -177,10 +178,10 @@ int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e)
 	*l = (struct tensor_hashes){0};
 	int rc = file_read(path, max_bytes, &text, e);
 	const char *at = text.s, *end = text.s + text.len;
-	while (!rc && at < end) {
+	for (int64_t line = 1; !rc && at < end; line++) {
 		const char *line_end = memchr(at, '\n', (size_t)(end - at));
 		size_t len = (size_t)((line_end ? line_end : end) - at);
-		rc = add_hash(l, at, len, e);
+		rc = add_hash(l, at, len, line, e);
 		at += len + 1;
 	}
 	if (!rc)

@@ -681,7 +681,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare --test c -- a b
 	[ "${lines[0]} ${lines[1]}" = 'b c' ]
 	code_of 64 pt-compare --control a b
-	reports 64 'every run follows one of them' pt-compare --control a --test b -q c
+	reports 64 'not an operand if both --control and --test are given' pt-compare --control a --test b -q c
 }
 
 @test "--json: the verdict, its reason, every column; --require: what the code demands" {

@@ -282,7 +282,7 @@ results() { # KEY FILE: "arguments value" of each result
 @test "what is given and not used is named: settings of the layout, the device, another trainer's precision" {
 	small
 	code_of 0 pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 model.conf "${SMALL[@]}" tp=2 zero=1 tile=2
-	says 'tp=2,zero=1: the search tries all values; for only these layouts, give --only tp=2,zero=1'
+	says 'tp=2,zero=1: ignored, because the search tries all values; --only tp=2,zero=1 restricts it'
 	code_of 0 pt-plan -c cpu,gpus=4,cores=4 -x 1 -n 1 --only tp=2,zero=1 model.conf "${SMALL[@]}" tp=2 zero=1 fsdp=-1 recompute=auto
 	not grep -q 'the search tries' <<<"$output"
 	code_of 0 pt-plan -x 1 -n 1 gpt2-124m dtype=bf16 device=cpu

@@ -314,7 +314,7 @@ killed() { # SIGNAL PATTERN COMMAND...
 	cmp <(pt-prepare --decode train many.h5) <(pt-prepare --decode train one.h5)
 	for _ in 1 2 3; do cat text.txt; done >large.txt
 	code_of 64 pt-prepare large.txt -o part --shard-size 1
-	says 'shards of 1 bytes would be 120000 files, more than 99999'
+	says '--shard-size 1: 120000 files, but the maximum is 99999; give a larger size'
 	not ls part*
 }
 

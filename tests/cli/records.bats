@@ -138,9 +138,9 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare -q ids.bin --mask-file m_train.idx --vocab 9 -f 0 -o c.h5
 	cmp <(pt-prepare --show 1 a.h5) <(pt-prepare --show 1 c.h5)
 	code_of 65 timeout 20 pt-prepare ids.bin --mask-file /dev/zero --vocab 9 -f 0 -o b.h5
-	says '/dev/zero: larger than the 4 bytes'
+	says '/dev/zero: larger than 4 bytes'
 	reports 64 '1 mask files for 2 token files' pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
-	reports 64 'marks which tokens count' pt-prepare a.h5 --mask-file ids.mask -o b.h5
+	reports 64 'not for shards, which have their own' pt-prepare a.h5 --mask-file ids.mask -o b.h5
 	echo x >text.txt
 	reports 64 'for token files, not for text' pt-prepare text.txt --mask-file ids.mask -o b.h5
 }

@@ -132,7 +132,7 @@ refused() { # FILE TEXT: by all who read its options
 	pt-prepare -q other.txt -o other.h5
 	tiny -n 6 --resume run/checkpoints/latest.h5 -o same --resume-exact >/dev/null
 	not grep -q 'other data' same/journal.txt
-	reports 65 'trained on other data' tiny -n 6 -d other.h5 --resume run -o exact --resume-exact
+	reports 65 'resume-exact: the data differ' tiny -n 6 -d other.h5 --resume run -o exact --resume-exact
 	[ ! -e exact ]
 	tiny_on 2 -n 6 -d other.h5 --resume run -o new >/dev/null 2>err
 	[ "$(grep -c 'trained on other data' err)" -eq 1 ]

@@ -317,7 +317,7 @@ TEST_AFTER(begin, templates_that_lie)
 		const char *text, *why;
 	} rows[] = {
 		{"", "not JSON"},
-		{"[]", "no object with roles"},
+		{"[]", "key \"roles\" is missing"},
 		{"{\"roles\": {}}", "not an object with roles"},
 		{"{\"roles\": {\"a\": [\"x\"]}}", "role a: not a list"},
 		{"{\"roles\": {\"a\": [\"x\", 1]}}", "a is not a string"},
