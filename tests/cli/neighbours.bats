@@ -109,9 +109,9 @@ load helpers
 		for o in '' --overwrite '--resume auto'; do
 			# shellcheck disable=SC2086
 			code_of 74 timeout 120 pt-train "${TINY[@]}" -n 2 -o run $o
-			says "run/journal.txt is a $kind, and not a plain file"
+			says "run/journal.txt is a $kind, not a plain file"
 			code_of 74 timeout 120 mpiexec -n 2 pt-train "${TINY[@]}" -n 2 -o run $o
-			says "run/journal.txt is a $kind, and not a plain file"
+			says "run/journal.txt is a $kind, not a plain file"
 		done
 		[ -n "$(find run -name journal.txt)" ]
 	done
