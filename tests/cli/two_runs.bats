@@ -65,7 +65,7 @@ refused() { # TEXT COMMAND...
 		echo "$k: $first $status"
 		# whoever resumes may come when the first is done, and finds nothing left to do
 		[ $((first + status)) -eq 64 ] || { [ $k -eq 4 ] && [ $((first + status)) -eq 0 ]; }
-		[ $((first + status)) -eq 0 ] || cat err1 err2 | grep -qE 'writing to this directory|holds a run|meanwhile'
+		[ $((first + status)) -eq 0 ] || cat err1 err2 | grep -qE 'writing to this directory|holds a run|has started a run in it'
 		pt-compare whole run$k
 		cmp whole/checkpoints/latest.h5 run$k/checkpoints/latest.h5
 	done
