@@ -205,7 +205,7 @@ copy() {
 		says 'element 3, '
 		reports 1 "finding copies: $what, as they did before this step: the first is " pt-check before after
 		reports 1 'after: COPIES DIFFER' pt-ckpt verify after
-		says "of $of elements, the first is element 3, "
+		says "of $of elements, first in element 3: "
 		pt-ckpt verify "$step/after"
 		pt-ckpt hash after # which reads the first rank's
 		code_of 1 pt-check "$step/before" after --json
