@@ -9,8 +9,7 @@
 
 enum { MAX_LAYERS = 12 };
 
-/* Returns whether two layers were computed in each other's place, or with each other's weights.
- * */
+/* Returns true if two layers changed places, or have each other's weights. */
 bool by_swapped_layers(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;
@@ -37,8 +36,7 @@ static struct variant with_window(int64_t layer, int64_t window)
 		.function = {.window_layer = layer, .layer_window = window}};
 }
 
-/* Sets *window to the window of a layer whose gradients come nearest. Returns their distance.
- * */
+/* Sets *window to the window with the nearest gradients. Returns their distance. */
 static double nearest_window(const struct cause_search *s, int64_t layer, int64_t *window)
 {
 	const int64_t length = s->c->batch.length;
@@ -132,7 +130,7 @@ struct stretch {
 		STRETCHED
 	} what;
 	bool divides;
-	int layer; /* of ATTENTION_OUTPUT and FFN_OUTPUT; -1: all */
+	int layer; /* only for ATTENTION_OUTPUT and FFN_OUTPUT; -1: all layers */
 };
 
 static double stretch_by(const struct stretch *how, double x)

@@ -239,8 +239,7 @@ static void rows_release(struct rows *r)
 
 enum row_bug { DIVIDED_BY_COUNT, LAST_WINS, FIRST_WINS, ROW_BUGS };
 
-/* Adds the gradients of one part of the batch, the positions from `from` to `to`, with the bug.
- * */
+/* Adds the gradients of the positions from `from` to `to` of the batch, with the bug. */
 static void add_part(struct rows *r, enum row_bug bug, int64_t from, int64_t to)
 {
 	const int64_t vocab = r->c->weights.m.c.vocab, dim = r->c->weights.m.c.dim;

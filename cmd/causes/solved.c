@@ -211,8 +211,7 @@ static float *last_update(const struct step_check *c, int i, struct err *e)
 	return u;
 }
 
-/* Returns the slice of the rows that contains row r of a tensor, as torch.chunk divides them.
- * */
+/* Returns the slice that has row r of a tensor, as torch.chunk divides the rows. */
 static int64_t slice_of(
 	const struct model *m, const struct tensor *t, int64_t r, const struct old *old)
 {

@@ -77,7 +77,7 @@ struct tensor_check {
 		double rounding,
 			moment_rounding; /* relative, of parameters and moments */
 		double shrinkage;	 /* fraction of the parameters lost */
-		double amplification;	 /* of errors in rate and decay, 1 or more */
+		double amplification; /* factor of errors in rate and decay, 1 or more */
 		/* > 0: rate and decay cannot be told apart; a decay of 1 changes the rate by it. */
 		double decay_as_rate;
 	} sums;
@@ -164,7 +164,7 @@ struct step_check {
 	double loss_bound; /* relative bound of rounding */
 	bool loss_right;   /* a loss was logged and is within this bound */
 	/* About the update: */
-	double lr, lr_bound, decay; /* of most tensors */
+	double lr, lr_bound, decay; /* values of most tensors */
 	char update_unchecked[120]; /* why updates were not checked; "": all were */
 	int n_updates_unchecked;    /* number of tensors; 0: all */
 	bool lr_scaled;		    /* --lr-scale-of is known */

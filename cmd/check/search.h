@@ -13,9 +13,10 @@ struct cause_search {
 	 * gradients are the cheapest; a cause that is far from these explains nothing. */
 	bool *screen;
 	bool forward_right; /* the output layer's gradient is right, and so is the whole forward pass */
-	unsigned has;		/* the needs that this step meets, enum cause_needs */
-	int tensor;		/* index of the tensor that is tried */
-	float *change, *update; /* of this tensor; update: AdamW's at learning rate 1 */
+	unsigned has; /* the needs that this step meets, enum cause_needs */
+	int tensor;   /* index of the tensor that is tried */
+	float *change,
+		*update;  /* parameters before minus after; AdamW's at learning rate 1 */
 	const char *rule; /* variant of AdamW that most updates follow; NULL: AdamW */
 	struct err e;	  /* from files that cannot be read */
 	char detail[FINDING_TEXT]; /* replaces %s in the text of the cause */

@@ -52,11 +52,11 @@ struct value_pair {
 };
 
 struct curve_diff {
-	const char *name;		      /* of the column; NULL: not compared */
+	const char *name;		      /* name of the column; NULL: not compared */
 	int64_t n_common, n_differ, n_beyond; /* n_beyond: exceed the tolerance */
 	int64_t n_higher, n_lower;	 /* values of the test that are higher, lower */
 	int64_t only_control, only_test; /* values that only one run has */
-	int64_t n_ending;		 /* of these, values after the last common row */
+	int64_t n_ending;  /* part of them: values after the last common row */
 	double first_only; /* step or tokens of the first value that only one run has */
 	int64_t unread_control, unread_test; /* values that cannot be read */
 	double first_unread;

@@ -10,7 +10,7 @@ const char *const curve_axis_names[] = {
 static const struct {
 	const char *per_step; /* a column of means since the previous row; NULL: none */
 	const char *total;    /* otherwise a column with the values of the axis */
-	const char *names;    /* of both columns, for messages */
+	const char *names;    /* names of both columns, for messages */
 } axes[N_CURVE_AXES] = {
 	[AXIS_STEPS] = {NULL, "step", "step"},
 	[AXIS_TOKENS] = {NULL, "tokens", "tokens"},

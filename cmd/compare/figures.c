@@ -10,7 +10,7 @@ enum { MAX_FIGURES = 18 };
 
 /* The budget of points for some curves, so that a page stays below 2 MB. */
 struct budget {
-	int64_t all, min, max; /* of all curves; of each curve */
+	int64_t all, min, max; /* maximum for all curves; bounds per curve */
 };
 static const struct budget main_budget = {8000, 60, 2000},
 			   other_budget = {16000, 20, 600}, run_budget = {8000, 20, 300};

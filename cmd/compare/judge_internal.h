@@ -29,7 +29,7 @@ struct judging {
 	struct str left_out; /* "a ends at step 50, so it is not used"; empty: none */
 	const struct judge_opts *o;
 	struct curves all;    /* the rows that all runs have */
-	struct curves finite; /* of these, the rows with finite values */
+	struct curves finite; /* the rows of `all` with finite values */
 	enum design design;
 	int *unit[2]; /* [n_runs]: unit of each run, -1: none; pairs share a number */
 	int n_units[2];
@@ -37,8 +37,8 @@ struct judging {
 	struct properties *stated; /* [n_control + n_test] */
 	int *cluster; /* [n_control + n_test]: equal for runs that read the same batches */
 	struct digits *grid; /* [n_control + n_test] */
-	double noise_of_loss; /* of the training loss, relative; for evaluations, if logged */
-	double resolution; /* of the logged values, relative: at least FLOAT_RESOLUTION */
+	double noise_of_loss; /* noise of the training loss, relative; for evaluations, if logged */
+	double resolution; /* relative, of logged values: at least FLOAT_RESOLUTION */
 };
 
 static inline const char *by_name(const struct judging *j)

@@ -249,7 +249,7 @@ struct locating {
 	const struct locate_opts *o;
 	struct run_log log[2];
 	struct range range;
-	char directory[4096]; /* of temporary files */
+	char directory[4096]; /* for temporary files */
 	struct held_signals signals;
 	struct str *out;
 };

@@ -28,7 +28,7 @@ struct replay {
 	const char *launcher;  /* words before the number of ranks, if several */
 	const char *from;      /* checkpoint; NULL: from the start */
 	const char *directory; /* an existing one, for the files of the run */
-	const char *name;      /* of these files, without a suffix */
+	const char *name;      /* common name of the files, without a suffix */
 	int64_t first, last; /* steps whose tensors are hashed; the run ends after them */
 	struct held_signals *signals;
 	bool each_step; /* logs a hash of the parameters after each step */

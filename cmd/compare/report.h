@@ -41,7 +41,7 @@ void report_techniques(const struct run_log *l, struct str *out);
 
 /* A property that is not the same in all runs. */
 struct difference {
-	const char *group; /* of properties, such as "option" */
+	const char *group; /* kind of the properties, such as "option" */
 	char *key;
 	char **value; /* [n_runs]; NULL: not in the log */
 };

@@ -87,7 +87,7 @@ struct verdict_result {
 	int n_control, n_test; /* units, see enum design */
 	int64_t n_rows;	       /* rows that all runs have, with finite values */
 	int64_t n_lone;	       /* rows that only some runs have */
-	int64_t n_ending;      /* of these, rows that are missing at the end, if few */
+	int64_t n_ending;      /* part of n_lone: rows missing at the end, if few */
 	struct str ending;     /* "the control ends 8 steps earlier" */
 	int64_t n_nonfinite;   /* rows that all runs have, where a value is not finite */
 	int n_left_out;	       /* controls that are too short or not finite */
