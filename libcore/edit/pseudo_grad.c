@@ -116,7 +116,7 @@ int64_t pseudo_grad_report_bytes(const struct edit *x)
 	return x->c.weights.by_steps ? sizeof(struct worker_report) : 0;
 }
 
-/* Returns this worker's report on a group. Adds the norm to the detector unless it is an outlier. */
+/* Returns this worker's report on a group. Adds the norm to the detector, unless an outlier. */
 static struct worker_report make_report(struct edit *x, int group, int64_t steps)
 {
 	struct edit_group *g = &x->group[group];

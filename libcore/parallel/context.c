@@ -48,8 +48,8 @@ static int neighbor(const struct chunks *c, int steps)
 	return (c->axis->rank + steps + c->axis->size) % c->axis->size;
 }
 
-/* Returns the number of buffers for remote chunks: all chunks, or as many chunks as a step uses (the
- * number of local chunks) and one that is being received. */
+/* Returns the number of buffers for remote chunks: all chunks, or the chunks of a step (as many as
+ * there are local chunks) and one that is being received. */
 static int remote_buffers(const struct chunks *c, bool gathers)
 {
 	int remote = c->n - c->local;
