@@ -558,7 +558,7 @@ full_disk() { # KIB COMMAND...
 	refused 65 'bad.h5: ' mpiexec -n 3 pt-train "${TINY[@]}" -d bad.h5 -o run
 	refused 65 'bad.conf:1: layers' mpiexec -n 3 pt-train "${TINY[@]}" --config bad.conf -o run
 	refused 64 "did you mean '--layers'" mpiexec -n 3 pt-train "${TINY[@]}" --layres 1 -o run
-	refused 64 'dp=2 is 2 ranks, and there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2 -o run
+	refused 64 'dp=2 needs 2 ranks, but there are 3' mpiexec -n 3 pt-train "${TINY[@]}" --dp 2 -o run
 	refused 74 'nowhere' mpiexec -n 3 pt-train "${TINY[@]}" --resume nowhere.h5 -o run
 	refused 64 'ranks, but' mpiexec -n 3 pt-train "${TINY[@]}" -b 4 -m 2 -o run
 }

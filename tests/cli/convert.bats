@@ -493,7 +493,7 @@ shapes() { # CHECKPOINT
 	pt-ckpt extract run --tensor 'layers.0.attention.*' --tensor norm.weight -o some.h5
 	[ "$(pt-ckpt show some.h5 | grep -c '\[')" -eq 9 ]
 	pt-ckpt verify some.h5
-	reports 65 'is missing: it is another model' pt-sample some.h5 the
+	reports 65 'is missing; the file holds another model' pt-sample some.h5 the
 	reports 64 'no tensor matches "layers.9.*"' pt-ckpt extract run --tensor 'layers.9.*' -o x.h5
 	pt-ckpt rename run --rename '^layers.0.=block.' --rename 'weight$=w' -o named.h5
 	pt-ckpt show named.h5 | grep -q '^block.attention.wq.w '

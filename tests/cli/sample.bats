@@ -59,7 +59,7 @@ make_runs() {
 	code_of 64 mpiexec -n 2 pt-sample gpt2 the
 	[ "$output" = 'pt-sample: 2 ranks: --tp times --fsdp must be 2' ]
 	code_of 64 mpiexec -n 3 pt-sample --tp 2 gpt2 the
-	[ "$output" = 'pt-sample: tp=2 is 2 ranks, and there are 3' ]
+	[ "$output" = 'pt-sample: tp=2 needs 2 ranks, but there are 3' ]
 	reports 64 'tp is 3, which does not divide virtual tp (4)' mpiexec -n 3 pt-sample --tp 3 gpt2 the
 	code_of 74 mpiexec -n 2 pt-sample --tp 2 nowhere the
 	[ "$output" = 'pt-sample: nowhere: No such file or directory' ]
