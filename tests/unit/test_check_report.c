@@ -189,7 +189,7 @@ TEST(signs)
 	struct tensor_check *x = find(&c, "layers.0.attention.wq.weight");
 	add_finding(&c, FINDING_NOTE, x, "weight decay 0 instead of 0.1");
 	assert_false(map_mark(&c, x, TEST_UPDATE).beyond);
-	add_finding(&c, FINDING_UPDATE, x, "has a gradient, and did not change");
+	add_finding(&c, FINDING_UPDATE, x, "has a gradient, but did not change");
 	assert_string_equal(map_mark(&c, x, TEST_UPDATE).sign, "×");
 	assert_false(map_mark(&c, x, TEST_GRADIENT).beyond);
 	assert_false(map_mark(&c, x, TEST_MOMENTS).beyond);
@@ -261,9 +261,9 @@ TEST(no_grid)
 		snprintf(name, sizeof(name), "layers.%d.tensor%d", i, i);
 		add_tensor(&c, name, 0.5);
 	}
-	map_init(&r, &c, &(struct strs){0});
+	report_maps_init(&r, &c, &(struct strs){0});
 	assert_int_equal(r.n_layers, 0);
 	assert_int_equal(r.n_rows, c.n);
-	map_free(&r);
+	report_maps_release(&r);
 	end(&c);
 }
