@@ -509,7 +509,7 @@ static int run_named_command(int n, char **operands, const struct opts *o, struc
 	return opts_unknown("command", operands[0], names, ARRAY_LEN(commands), e);
 }
 
-static const char *const *synopsis(void)
+static const char *const *synopsis_lines(void)
 {
 	static const char *lines[ARRAY_LEN(commands) + 1];
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
@@ -524,7 +524,7 @@ int main(int argc, char **argv)
 	const struct program program = {
 		.name = "pt-ckpt",
 		.summary = "verify, compare, convert, combine and prune checkpoints",
-		.synopsis = synopsis(),
+		.synopsis = synopsis_lines(),
 		.opts = options,
 		.opts_bytes = sizeof(struct opts),
 		.given = offsetof(struct opts, given),

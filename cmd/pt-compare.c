@@ -150,7 +150,7 @@ static const char *const synopsis[] = {"[options] CONTROL TEST ...",
 	"--graph | --plot FILE | --table | --report FILE [options] RUN",
 	"--export FILE [options] RUN ...", NULL};
 
-static void generate(int kind, FILE *f)
+static void generate_man(int kind, FILE *f)
 {
 	if (kind == 0)
 		h5_fields_man(run_fields, f);
@@ -179,7 +179,7 @@ static const struct program program = {
 	.one_rank = true,
 	.operands = "",
 	.versions = h5_versions,
-	.generate = generate,
+	.generate = generate_man,
 	.offer = offer_formats,
 	.kinds = (const char *const[]){"run", "columns", "formats", "names", "rules",
 		NULL},

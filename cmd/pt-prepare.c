@@ -213,7 +213,7 @@ static const char *const synopsis[] = {
 	NULL,
 };
 
-static void generate(int kind, FILE *f)
+static void generate_man(int kind, FILE *f)
 {
 	static const struct h5_field *const tables[] = {
 		shard_fields, tokenizer_fields, bpe_fields};
@@ -229,7 +229,7 @@ static const struct program program = {
 	.given = offsetof(struct opts, given),
 	.operands = "",
 	.versions = h5_versions,
-	.generate = generate,
+	.generate = generate_man,
 	.kinds = (const char *const[]){"shard", "tokenizer", "bpe", NULL},
 };
 

@@ -23,7 +23,7 @@ bool explained_by_adapter_scale(struct cause_search *s)
 	return false;
 }
 
-bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e)
+bool is_zero_lora_a(const struct step_check *c, int tensor, struct err *e)
 {
 	struct tensor_step t;
 	bool zero = false;

@@ -42,7 +42,7 @@ static double median_distance_in_bf16(struct cause_search *s)
 	if (c->o.precision != RUN_FP32 || 2 * s->n_wrong <= c->n || !c->has_reference ||
 		loss_error(c, 1e-2 / sqrt((double)max64(1, c->batch.counted))) > 1)
 		return INFINITY;
-	double *bounds = bounds_in_bf16(c, &s->e), factor = median_wrong_factor(s);
+	double *bounds = compute_bf16_bounds(c, &s->e), factor = median_wrong_factor(s);
 	double *distances = xcalloc((size_t)s->n_wrong, sizeof(*distances));
 	bool all = bounds && factor > 0;
 	for (int k = 0; k < s->n_wrong && all; k++) {

@@ -65,6 +65,7 @@ static int read_weights(struct step_check *c, struct err *e)
 	return 0;
 }
 
+/* Sets the tensor's name in the checkpoint, if it differs from pt's name. */
 static void set_file_name(struct tensor_check *x, const struct ckpt_view *v, int tensor)
 {
 	scoped_str name = {0};
@@ -203,7 +204,7 @@ static int check_with_batch(
 {
 	if (read_weights(c, e) || check_batch(c, e) || compute_reference(c, e))
 		return -1;
-	if (try_padding(c, config, before, compute_reference, e))
+	if (apply_padding_idx(c, config, before, compute_reference, e))
 		return -1;
 	remove_frozen_gradients(c);
 	record_initial_adapters(c);

@@ -213,12 +213,12 @@ void sort_findings(struct step_check *c);
 
 /* padding.c: If the run has no gradient for the embedding of pad_token_id, recomputes the
  * reference without it. config: as in struct open_how; compute: sets c->reference. */
-int try_padding(struct step_check *c, const char *config, const char *before,
+int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e);
 /* judge.c: Compares the gradients with the reference, or the means of two runs. */
 int judge_gradients(struct step_check *c, struct err *e);
 /* Returns the bounds for gradients in bf16, allocated; NULL with *e set. */
-double *bounds_in_bf16(const struct step_check *c, struct err *e);
+double *compute_bf16_bounds(const struct step_check *c, struct err *e);
 /* betas.c: If another beta1 explains exp_avg, adds a finding and uses it. Needs the reference. */
 int solve_betas(struct step_check *c, bool *solved, struct err *e);
 /* Sets c->seen[tensor], and *lost to the fraction of its norm that rounding hides. */
@@ -233,7 +233,7 @@ int judge_given_moments(struct step_check *c, struct err *e);
 void judge_given_scale(struct step_check *c, double given_norm);
 /* adapters.c */
 /* Returns true for A of an adapter with B = 0 before the step: its gradient is zero. */
-bool lora_expects_zero(const struct step_check *c, int tensor, struct err *e);
+bool is_zero_lora_a(const struct step_check *c, int tensor, struct err *e);
 /* Sets c->lora.is_zero. Adds a note if B of an adapter is not zero before the first step. */
 void record_initial_adapters(struct step_check *c);
 /* causes.c: Finds causes for the wrong gradients. */

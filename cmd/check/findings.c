@@ -112,6 +112,7 @@ static int sort_key(enum finding_kind kind)
 	}
 }
 
+/* Sorts causes before their possible consequences, and renumbers the findings of all tensors. */
 void sort_findings(struct step_check *c)
 {
 	struct finding sorted[MAX_FINDINGS];
@@ -229,7 +230,7 @@ static bool has_gradients_only(const struct step_check *c)
 	return c->given.n && c->files.m1 < 0;
 }
 
-const struct check_verdict *verdict_of(const struct step_check *c)
+const struct check_verdict *step_verdict(const struct step_check *c)
 {
 	static const struct check_verdict
 		wrong = {"wrong", REPORT_BAD},

@@ -260,7 +260,7 @@ static int read_gain(struct step_check *c, int tensor, struct gain *x, struct er
 	int rc = tensor_step_read(&t, &c->files, tensor, STEP_MEANS, e) ||
 		 given_gradients_read(&c->given, tensor, &given, &rounded, e);
 	if (!rc) {
-		gained = seen_gradient(&c->files, &t, &lost);
+		gained = gradient_from_means(&c->files, &t, &lost);
 		x->p = products_of(gained, given, t.n);
 		x->bound = 1e-6 + 4 * lost + 2 * rounded;
 		x->tested = x->p.bb > 0 && isfinite(x->p.aa) && isfinite(x->p.bb) &&

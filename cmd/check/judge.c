@@ -123,7 +123,7 @@ static int set_bounds(struct step_check *c, struct err *e)
 	return 0;
 }
 
-double *bounds_in_bf16(const struct step_check *c, struct err *e)
+double *compute_bf16_bounds(const struct step_check *c, struct err *e)
 {
 	struct step_check copy = *c;
 	size_t n = (size_t)c->n;
@@ -167,6 +167,7 @@ static double common_factor(const struct step_check *c, const struct products *p
 	return mean_factor_near(c, p, middle);
 }
 
+/* Writes "4.000 times", and the degree, count or adapter scale that equals the factor. */
 void describe_factor(
 	const struct step_check *c, double factor, char *out, size_t capacity)
 {
@@ -456,7 +457,7 @@ int read_seen_gradient(struct step_check *c, int tensor, double *lost, struct er
 		return given_gradients_read(&c->given, tensor, &c->seen[tensor], lost, e);
 	int rc = tensor_step_read(&t, &c->files, tensor, STEP_MEANS, e);
 	if (!rc)
-		c->seen[tensor] = seen_gradient(&c->files, &t, lost);
+		c->seen[tensor] = gradient_from_means(&c->files, &t, lost);
 	tensor_step_free(&t);
 	return rc;
 }

@@ -77,7 +77,7 @@ static double row_cosine(const struct step_check *c, const double *row, int64_t 
 	return aa > 0 ? ab / sqrt(aa * bb) : 0;
 }
 
-int try_padding(struct step_check *c, const char *config, const char *before,
+int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e)
 {
 	const int64_t token = read_pad_token(config ? config : before);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Counts the tensors that a test tested and found wrong. */
-struct tally tally(const struct step_check *c, enum check_test test)
+struct tally tally_test(const struct step_check *c, enum check_test test)
 {
 	struct tally t = {.min_bound = INFINITY};
 	for (int i = 0; i < c->n; i++) {
@@ -32,7 +32,7 @@ static void append_tally(
 	const struct step_check *c, enum check_test test, struct str *out)
 {
 	static const char *const names[] = {"grads", "moments", "update"};
-	const struct tally t = tally(c, test);
+	const struct tally t = tally_test(c, test);
 	if (!t.tested)
 		return;
 	const struct distance *w = distance_in(t.worst, test);
@@ -194,7 +194,7 @@ static void append_findings(const struct step_check *c, struct str *out)
 
 void step_check_print_verdict(const struct step_check *c, struct str *out)
 {
-	const struct check_verdict *v = verdict_of(c);
+	const struct check_verdict *v = step_verdict(c);
 	scoped_str except = {0};
 	int n = count_findings(c, false);
 	append_verdict_exceptions(c, &except);
@@ -324,7 +324,7 @@ void step_check_json(const struct step_check *c, struct str *out)
 		put_json(j, "from_files", json_string(c->run_facts_text));
 	if (c->given.n)
 		put_json(j, "gradients_given", json_boolean(true));
-	put_json(j, "verdict", json_string(verdict_of(c)->word));
+	put_json(j, "verdict", json_string(step_verdict(c)->word));
 	put_json(j, "optimizer_step", number_json(c->files.step));
 	put_json(j, "learning_rate", number_json(c->lr));
 	if (c->has_reference) {

@@ -43,8 +43,8 @@ void find_common_rate(struct step_check *c)
 
 bool lr_is_wrong(const struct step_check *c)
 {
-	double asked = c->files.adam.lr;
-	return asked > 0 && fabs(c->lr / asked - 1) > c->lr_bound;
+	double given_lr = c->files.adam.lr;
+	return given_lr > 0 && fabs(c->lr / given_lr - 1) > c->lr_bound;
 }
 
 /* Counts the unchanged tensors that have an update. *n_changed: all tensors that changed. */
@@ -107,13 +107,14 @@ bool explained_by_decay_alone(struct cause_search *s)
 	return n;
 }
 
+/* Returns true if the learning rate is given, but no tensor moved along its update. */
 bool explained_by_no_update(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	double asked = c->files.adam.lr;
-	snprintf(s->detail, sizeof(s->detail), "%.6g", asked);
-	return asked > 0 && !(fabs(c->lr) > 0) && !has_unchanged_parameters(c) &&
-	       is_rate_visible(c, asked);
+	double given_lr = c->files.adam.lr;
+	snprintf(s->detail, sizeof(s->detail), "%.6g", given_lr);
+	return given_lr > 0 && !(fabs(c->lr) > 0) && !has_unchanged_parameters(c) &&
+	       is_rate_visible(c, given_lr);
 }
 
 bool explained_by_ascent(struct cause_search *s)
@@ -122,6 +123,7 @@ bool explained_by_ascent(struct cause_search *s)
 	return s->c->lr < 0;
 }
 
+/* Returns true if the common rate differs from the given one, and explains most updates. */
 bool explained_by_other_rate(struct cause_search *s)
 {
 	const struct step_check *c = s->c;

@@ -79,7 +79,7 @@ static void append_right_reason(const struct step_check *c, struct str *out)
 {
 	scoped_str except = {0};
 	append_verdict_exceptions(c, &except);
-	str_puts(out, verdict_of(c)->reason);
+	str_puts(out, step_verdict(c)->reason);
 	if (except.len)
 		str_printf(out, "; %s", except.s);
 }
@@ -98,7 +98,7 @@ void append_verdict_reason(const struct step_check *c, struct str *out)
 static void append_tally(
 	const struct step_check *c, enum check_test test, struct str *out)
 {
-	const struct tally t = tally(c, test);
+	const struct tally t = tally_test(c, test);
 	char low[NUM_TEXT], high[NUM_TEXT];
 	if (!t.tested) {
 		scoped_str why = {0};

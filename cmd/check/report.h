@@ -36,7 +36,7 @@ struct map_mark {
 	bool beyond;
 	int step; /* below MARKS_WITHIN or MARKS_BEYOND; -1: no color */
 };
-struct map_mark map_mark(
+struct map_mark mark_of_cell(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t);
 /* Returns true if a cell of the map of test t has a color. */
 bool has_colored_cell(const struct check_report *r, enum check_test t);
@@ -53,7 +53,7 @@ struct check_verdict {
 	const char *reason;
 };
 /* For a wrong step, line and reason are NULL: the number of findings takes their place. */
-const struct check_verdict *verdict_of(const struct step_check *c);
+const struct check_verdict *step_verdict(const struct step_check *c);
 /* Appends "its scale and its update were not checked"; nothing if all parts were checked. */
 void append_verdict_exceptions(const struct step_check *c, struct str *out);
 
@@ -64,7 +64,7 @@ struct tally {
 	double min_bound, max_bound;
 	const struct tensor_check *worst; /* largest distance relative to its bound */
 };
-struct tally tally(const struct step_check *c, enum check_test test);
+struct tally tally_test(const struct step_check *c, enum check_test test);
 
 /* ---- report.c: words and numbers ---------------------------------------------------------- */
 

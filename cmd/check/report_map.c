@@ -131,7 +131,7 @@ static bool has_other_finding(const struct step_check *c, const struct tensor_ch
 	return false;
 }
 
-struct map_mark map_mark(
+struct map_mark mark_of_cell(
 	const struct step_check *c, const struct tensor_check *x, enum check_test t)
 {
 	const struct distance *d = distance_in(x, t);
@@ -151,7 +151,7 @@ struct map_mark map_mark(
 bool has_colored_cell(const struct check_report *r, enum check_test t)
 {
 	for (int i = 0; i < r->c->n; i++)
-		if (map_mark(r->c, &r->c->of[i], t).step >= 0)
+		if (mark_of_cell(r->c, &r->c->of[i], t).step >= 0)
 			return true;
 	return false;
 }

@@ -17,7 +17,7 @@ static void append_title(const void *report, struct str *out)
 static void append_summary(const void *report, struct doc *d)
 {
 	const struct check_report *r = report;
-	const struct check_verdict *v = verdict_of(r->c);
+	const struct check_verdict *v = step_verdict(r->c);
 	scoped_str reason = {0};
 	append_verdict_reason(r->c, &reason);
 	if (d->kind == PAGE_HTML) {
@@ -146,6 +146,7 @@ static void append_cell_title(
 		str_printf(out, ", weight decay %.3g", x->decay);
 }
 
+/* Appends the cell of tensor i in the map of test t; i < 0: an empty cell. */
 static void html_cell(
 	const struct step_check *c, int i, enum check_test t, struct str *out)
 {
@@ -154,7 +155,7 @@ static void html_cell(
 		str_puts(out, "<td></td>");
 		return;
 	}
-	const struct map_mark m = map_mark(c, &c->of[i], t);
+	const struct map_mark m = mark_of_cell(c, &c->of[i], t);
 	append_cell_title(&c->of[i], t, &text);
 	str_puts(out, "<td");
 	if (m.step >= 0)
@@ -226,7 +227,7 @@ static void html_tensor(const struct step_check *c, int i, struct doc *d)
 	scoped_str found = {0};
 	bool bad = false;
 	for (enum check_test t = 0; t < N_CHECK_TESTS; t++)
-		bad |= map_mark(c, x, t).beyond;
+		bad |= mark_of_cell(c, x, t).beyond;
 	str_printf(d->out, "<tr id=\"t%d\"%s>", i, bad ? " class=\"wrong\"" : "");
 	doc_cell(d, CELL_HEADING, x->name);
 	doc_cell(d, CELL_NUMBER, format_number(text, 15, (double)x->n));
@@ -287,11 +288,11 @@ static void md_map(const struct check_report *r, enum check_test t, struct str *
 		const struct map_row *row = &r->rows[k];
 		md_row_name(r, row, &text);
 		for (int i = 0; i < row->n; i++)
-			str_puts(&text,
-				row->tensors[i] < 0
-					? " "
-					: map_mark(r->c, &r->c->of[row->tensors[i]], t)
-						  .sign);
+			str_puts(&text, row->tensors[i] < 0
+						? " "
+						: mark_of_cell(r->c,
+							  &r->c->of[row->tensors[i]], t)
+							  .sign);
 		str_puts(&text, "\n");
 	}
 	str_puts(out, "\n");

@@ -64,7 +64,7 @@ static float *read_tensor(const struct ckpt_view *v, int group, int tensor, stru
 	return x;
 }
 
-static double norm_of(const float *x, int64_t n)
+static double vector_norm(const float *x, int64_t n)
 {
 	double sum = 0;
 	for (int64_t i = 0; x && i < n; i++)
@@ -81,7 +81,7 @@ static int detect_zero_moments(const struct step_files *s, bool *zero, struct er
 		float *m = read_tensor(&s->before, s->m0, i, e);
 		if (e->code)
 			return free(m), -1;
-		*zero = norm_of(m, n) <= 0;
+		*zero = vector_norm(m, n) <= 0;
 		free(m);
 	}
 	return 0;
@@ -208,7 +208,7 @@ double rounding_of(const float *x, int64_t n)
 	return !all ? 0 : all & 0x1fff ? 0x1p-24 : all & 0xffff ? 0x1p-12 : 0x1p-9;
 }
 
-float *seen_gradient(
+float *gradient_from_means(
 	const struct step_files *s, const struct tensor_step *t, double *lost)
 {
 	double beta = s->adam.beta1;
@@ -217,8 +217,8 @@ float *seen_gradient(
 		double old = t->m0 ? (double)t->m0[i] : 0;
 		g[i] = (float)(((double)t->m1[i] - beta * old) / (1 - beta));
 	}
-	double size = norm_of(g, t->n), round = rounding_of(t->m1, t->n);
-	double moments = norm_of(t->m1, t->n) + beta * norm_of(t->m0, t->n);
+	double size = vector_norm(g, t->n), round = rounding_of(t->m1, t->n);
+	double moments = vector_norm(t->m1, t->n) + beta * vector_norm(t->m0, t->n);
 	*lost = size > 0 ? round * moments / ((1 - beta) * size) : 0;
 	return g;
 }

@@ -227,7 +227,7 @@ static void test_tensor(struct step_check *c, struct tensor_check *x,
 		  (!t->v1 || only_decays(t->v1, t->v0, c->files.adam.beta2, t->n));
 	if (!t->m1 || x->nonfinite || x->frozen)
 		return;
-	float *g = seen_gradient(&c->files, t, &lost);
+	float *g = gradient_from_means(&c->files, t, &lost);
 	if (!c->given.n || !c->has_reference) /* (else it is the norm in --grads) */
 		x->norm = sqrt(products_of(g, g, t->n).aa);
 	if (t->v1) {
@@ -426,7 +426,7 @@ bool explained_by_update_slices(struct cause_search *s)
 TENSOR_CAUSE(is_not_finite, x->nonfinite)
 TENSOR_CAUSE(has_frozen_gradient,
 	x->frozen && !x->nonfinite && !x->dead && s->c->files.m1 >= 0)
-TENSOR_CAUSE(is_dead, x->dead && !x->frozen && !lora_expects_zero(s->c, s->tensor, &s->e))
+TENSOR_CAUSE(is_dead, x->dead && !x->frozen && !is_zero_lora_a(s->c, s->tensor, &s->e))
 TENSOR_CAUSE(is_unchanged, x->unchanged && x->update.tested)
 TENSOR_CAUSE(has_other_update, x->update.wrong)
 
@@ -459,6 +459,7 @@ bool has_frozen_update(struct cause_search *s)
 	return frozen_changed(s, &decays) && !decays;
 }
 
+/* Returns true if a tensor's decay differs from its group's or the given one. s->detail: both. */
 bool has_wrong_decay(struct cause_search *s)
 {
 	const struct tensor_check *x = &s->c->of[s->tensor];

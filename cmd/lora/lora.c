@@ -495,7 +495,7 @@ int lora_read_weights(
 		rc = rc || !values[k];
 	}
 	if (!rc) {
-		weights_adapt(w, list, n / 2, tensors, values);
+		weights_add_adapters(w, list, n / 2, tensors, values);
 	} else {
 		for (int k = 0; k < n; k++)
 			free(values[k]);

@@ -135,8 +135,7 @@ static void try_micro_batches(struct layout_walk *w)
 	}
 }
 
-/* Tries shards over all data-parallel ranks, over a host's ranks (HSDP), and none; or the
- * degrees in --only. */
+/* Tries shards over all data-parallel ranks, a host's ranks (HSDP), none; or --only's values. */
 static void try_shards(struct layout_walk *w, int data_ranks)
 {
 	int *degree = w->l.degree;

@@ -238,8 +238,7 @@ static struct exchange tp_exchange(const struct timing *t, double compute)
 	return x;
 }
 
-/* Returns the communication of keys, values and their gradients around the context-parallel
- * ring. */
+/* Returns the communication of keys, values and their gradients around the cp ring. */
 static struct exchange cp_exchange(const struct timing *t, double attention)
 {
 	int cp = t->l->degree[AXIS_CP];

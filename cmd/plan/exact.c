@@ -21,8 +21,7 @@ static void release_options(const struct request *r, struct train_opts *o)
 		free((char *)(uintptr_t)o->model.virtual_degrees);
 }
 
-/* Opens the model of a layout with `layers` layers. Returns -1 with *e set if pt-train rejects
- * it. */
+/* Opens the model of a layout with this many layers. Returns -1 if pt-train rejects it. */
 static int subject_open(const struct request *r, const struct layout *l, int64_t layers,
 	struct subject *s, struct err *e)
 {
@@ -46,7 +45,7 @@ static void subject_close(const struct request *r, struct subject *s)
 	release_options(r, &s->o);
 }
 
-bool exact_fits(const struct request *r, const struct memory *m)
+bool fits_limit(const struct request *r, const struct memory *m)
 {
 	return !r->limit || m->total <= (double)r->limit;
 }
@@ -126,7 +125,7 @@ static double plan_work(const struct request *r, const struct layout *l, int64_t
 	return work;
 }
 
-double exact_work(
+double planning_work(
 	const struct request *r, const struct layout *l, bool allow_fewer_layers)
 {
 	int64_t few, step;
@@ -147,8 +146,7 @@ static double micro_batches_seconds(
 	return t.step - t.rest;
 }
 
-/* Returns the planned cost of a model on rank 0, per micro-batch and per step. has_several: a step
- * has several micro-batches. */
+/* Returns the planned cost of a model on rank 0. has_several: in steps of several micro-batches. */
 static struct part_cost measure_part(
 	const struct request *r, struct subject *s, bool has_several)
 {
@@ -196,7 +194,7 @@ static void split_costs(
 	}
 }
 
-int exact_part(const struct request *r, const struct layout *l, struct shared_part *out)
+int plan_part(const struct request *r, const struct layout *l, struct shared_part *out)
 {
 	struct train_opts o = *r->o;
 	struct request q = *r;
@@ -290,7 +288,7 @@ static void plan_pair_memory(
 	const struct request *r, struct model_pair *p, struct memory *out)
 {
 	*out = (struct memory){.total = 0};
-	for (int i = 0; i < p->few.o.resolved.degree[AXIS_PP] && exact_fits(r, out);
+	for (int i = 0; i < p->few.o.resolved.degree[AXIS_PP] && fits_limit(r, out);
 		i++) {
 		struct memory m, more;
 		plan_stage_memory(r, &p->few, i, &m);
@@ -334,7 +332,7 @@ static int plan_layers(
 	if (model_pair_open(r, &c->l, min_layers, &p, e))
 		return -1;
 	plan_pair_memory(r, &p, &c->memory);
-	int rc = exact_fits(r, &c->memory) && !plan_pair_times(r, &p, &c->times);
+	int rc = fits_limit(r, &c->memory) && !plan_pair_times(r, &p, &c->times);
 	c->planned = p.times ? BY_FEWER_LAYERS : BY_WHOLE_PLAN;
 	c->work += plan_work(r, &c->l, p.layers);
 	model_pair_close(r, &p);
@@ -346,7 +344,7 @@ int exact_plan(const struct request *r, struct choice *c, struct err *e)
 	return plan_layers(r, c, 0, e);
 }
 
-int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e)
+int plan_quickly(const struct request *r, struct choice *c, struct err *e)
 {
 	int rc = 1;
 	for (int64_t min_layers = MIN_LAYERS; rc > 0; min_layers *= 2)
@@ -354,7 +352,7 @@ int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e)
 	return rc;
 }
 
-int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
+int plan_memory(const struct request *r, const struct layout *l, struct memory *out,
 	struct err *e)
 {
 	struct model_pair p;

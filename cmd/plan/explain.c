@@ -40,7 +40,7 @@ static void layout_memory(const struct request *r, const struct shape *s,
 	if (r->trainer != BY_PT) {
 		practice_init(r->trainer, r->o, &p);
 		estimate_memory(s, l, &p, m);
-	} else if (r->o->batch % r->ranks || exact_memory(r, l, m, &e)) {
+	} else if (r->o->batch % r->ranks || plan_memory(r, l, m, &e)) {
 		bounds_compute(&bounds, &c);
 		bounds_release(&bounds);
 		*m = c.memory;

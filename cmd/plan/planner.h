@@ -144,7 +144,7 @@ struct choice {
 	struct memory memory;
 	struct times times;
 	enum planned planned;
-	double work;			/* work of planning it, see exact_work() */
+	double work;			/* work of planning it, see planning_work() */
 	bool dropped;			/* exceeds the memory, or rejected by pt-train */
 	double bound_bytes, bound_step; /* by the formulas */
 	double likely_step; /* seconds, in the middle of the band of the time */
@@ -174,15 +174,15 @@ void search_release(struct search *s);
 /* Each of these returns -1 with *e set if pt-train rejects the layout. */
 
 /* Plans the memory of the rank with the largest total. */
-int exact_memory(const struct request *r, const struct layout *l, struct memory *out,
+int plan_memory(const struct request *r, const struct layout *l, struct memory *out,
 	struct err *e);
 /* Plans the memory and, if it fits, the time of c->l with all layers. */
 int exact_plan(const struct request *r, struct choice *c, struct err *e);
 /* Extrapolates from plans of fewer layers, or plans all layers if that is not more work. */
-int exact_plan_quickly(const struct request *r, struct choice *c, struct err *e);
-bool exact_fits(const struct request *r, const struct memory *m);
+int plan_quickly(const struct request *r, struct choice *c, struct err *e);
+bool fits_limit(const struct request *r, const struct memory *m);
 /* Returns the work of a plan, in passes through blocks and messages: 30,000 take a second. */
-double exact_work(const struct request *r, const struct layout *l, bool quickly);
+double planning_work(const struct request *r, const struct layout *l, bool quickly);
 
 /* The cost of a block, or of the embedding, the head and all else that a model has once, on ranks
  * that divide only its tensors and sequences. Many layouts share it. */
@@ -197,7 +197,7 @@ struct shared_part {
 };
 /* Plans the part with the layout's tp, cp, micro-batch, recompute, and one or several
  * micro-batches. Returns -1 if pt-train rejects them. */
-int exact_part(const struct request *r, const struct layout *l, struct shared_part *out);
+int plan_part(const struct request *r, const struct layout *l, struct shared_part *out);
 
 /* ---- bounds.c: lower bounds of memory and time of pt's layouts ------------------------------- */
 

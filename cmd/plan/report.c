@@ -176,8 +176,7 @@ void report_counts(const struct search *s, struct str *out)
 static const char *const memory_kinds[] = {"parameters", "gradients", "gathered",
 	"optimizer", "activations", "scratch", "other", "total", "host"};
 
-static void memory_by_kind(
-	const struct memory *m, double v[static ARRAY_LEN(memory_kinds)])
+static void list_memory(const struct memory *m, double v[static ARRAY_LEN(memory_kinds)])
 {
 	const double all[] = {m->params, m->grads, m->gathered, m->optimizer,
 		m->activations, m->scratch, m->other, m->total, m->host};
@@ -190,7 +189,7 @@ void report_details(const struct request *r, const struct search *s, struct str 
 		const struct choice *c = &s->best[i];
 		double v[ARRAY_LEN(memory_kinds)];
 		char text[NUM_TEXT];
-		memory_by_kind(&c->memory, v);
+		list_memory(&c->memory, v);
 		str_puts(out, "# ");
 		report_layout(&c->l, out);
 		str_puts(out, "\n  memory of the rank that needs most:");
@@ -267,7 +266,7 @@ static json_t *choice_json(
 	double v[ARRAY_LEN(memory_kinds)];
 	scoped_str args = {0};
 	json_t *o = json_object(), *memory = json_object();
-	memory_by_kind(&c->memory, v);
+	list_memory(&c->memory, v);
 	for (size_t k = 0; k < ARRAY_LEN(memory_kinds); k++)
 		set_int(memory, memory_kinds[k], (int64_t)v[k]);
 	if (trainer_has_times(r->trainer))

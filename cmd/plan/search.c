@@ -83,7 +83,7 @@ static void consider_layout(void *filter, const struct layout *l)
 	c.bound_step = c.times.step;
 	if (!s->least.memory.total || c.memory.total < s->least.memory.total)
 		s->least = c;
-	if (!exact_fits(f->r, &c.memory))
+	if (!fits_limit(f->r, &c.memory))
 		return;
 	s->fitting++;
 	set_sort_keys(f->r, &c);
@@ -148,7 +148,7 @@ static bool has_time(const struct request *r, double work, int64_t found)
 static void plan_choice(const struct request *r, struct search *s, struct choice *c)
 {
 	struct err e = {0};
-	if (r->exact < 0 ? exact_plan_quickly(r, c, &e) : exact_plan(r, c, &e)) {
+	if (r->exact < 0 ? plan_quickly(r, c, &e) : exact_plan(r, c, &e)) {
 		if (!s->rejected++)
 			s->rejection = e;
 		c->dropped = true;
@@ -156,7 +156,7 @@ static void plan_choice(const struct request *r, struct search *s, struct choice
 	}
 	s->planned++;
 	s->extrapolated += c->planned == BY_FEWER_LAYERS;
-	c->dropped = !exact_fits(r, &c->memory);
+	c->dropped = !fits_limit(r, &c->memory);
 	set_sort_keys(r, c);
 }
 
@@ -169,7 +169,7 @@ static void replan_fastest(const struct request *r, struct search *s)
 		s->best[0].planned == BY_FEWER_LAYERS) {
 		struct choice *c = s->best, before = *c;
 		struct err e = {0};
-		if (exact_plan(r, c, &e) || !exact_fits(r, &c->memory)) {
+		if (exact_plan(r, c, &e) || !fits_limit(r, &c->memory)) {
 			s->extrapolated--;
 			memmove(c, c + 1, (size_t)--s->n * sizeof(*c));
 			continue;
@@ -210,7 +210,7 @@ static void plan_in_order(const struct filter *f)
 	bool skipped = false;
 	for (i = 0; i < s->n; i++) {
 		struct choice *c = &s->best[i];
-		double next_work = exact_work(r, &c->l, r->exact < 0);
+		double next_work = planning_work(r, &c->l, r->exact < 0);
 		if (r->exact < 0 && n_sure >= r->show &&
 			c->likely_step >= margin * fastest[r->show - 1])
 			break;

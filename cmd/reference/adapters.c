@@ -87,7 +87,7 @@ static void add_adapter_product(const struct weights *w, const struct adapter *x
 	free(sum);
 }
 
-void weights_adapt(struct weights *w, struct adapter *adapters, int n,
+void weights_add_adapters(struct weights *w, struct adapter *adapters, int n,
 	const struct tensor *tensors, float **values)
 {
 	const int n_own = w->m.n_tensors;

@@ -38,7 +38,7 @@ void weights_free(struct weights *w);
 /* ---- adapters.c ---- */
 
 /* Adds adapters to a model. Takes ownership of the list and its tensors' values [2n]. */
-void weights_adapt(struct weights *w, struct adapter *adapters, int n,
+void weights_add_adapters(struct weights *w, struct adapter *adapters, int n,
 	const struct tensor *tensors, float **values);
 /* Multiplies the scales of all adapters by a factor, in matrices [tensors] that include them. */
 void adapters_rescale(const struct weights *w, double factor, double **values);

@@ -55,7 +55,7 @@ struct trainer {
 	int64_t n_ids;
 };
 
-static void list_add(struct list *l, uint32_t x)
+static void list_append(struct list *l, uint32_t x)
 {
 	if (l->n == l->capacity) {
 		l->capacity = l->capacity < 4 ? 4 : l->capacity + l->capacity / 2;
@@ -156,7 +156,7 @@ static void set_byte_tokens(uint32_t token_of[N_BYTES])
 				token_of[b] = n++;
 }
 
-static void copy_words(struct trainer *t, const struct train_words *w)
+static void words_to_tokens(struct trainer *t, const struct train_words *w)
 {
 	uint32_t token_of[N_BYTES];
 	set_byte_tokens(token_of);
@@ -187,7 +187,7 @@ static void count_pairs(struct trainer *t)
 			uint32_t k = s[i] * N_BYTES + s[i + 1];
 			counts[k] += t->count[w];
 			if (!words[k].n || words[k].v[words[k].n - 1] != w)
-				list_add(&words[k], w);
+				list_append(&words[k], w);
 		}
 	}
 	for (uint32_t k = 0; k < N; k++) {
@@ -267,10 +267,10 @@ static void record_change(struct trainer *t, int side, uint32_t neighbor, uint32
 {
 	struct change *c = &t->change[side][neighbor];
 	if (!c->count)
-		list_add(&t->changed[side], neighbor);
+		list_append(&t->changed[side], neighbor);
 	c->count += t->count[word];
 	if (!c->words.n || c->words.v[c->words.n - 1] != word)
-		list_add(&c->words, word);
+		list_append(&c->words, word);
 }
 
 /* Replaces the pair in a word by the merged token, and records the changes of neighbors. */
@@ -307,7 +307,7 @@ static void add_to_pair(struct trainer *t, uint64_t key, struct change *c)
 		return;
 	}
 	for (uint32_t i = 0; i < c->words.n; i++)
-		list_add(&p->words, c->words.v[i]);
+		list_append(&p->words, c->words.v[i]);
 	list_release(&c->words);
 }
 
@@ -315,8 +315,8 @@ static void add_to_pair(struct trainer *t, uint64_t key, struct change *c)
 static void apply_changes(
 	struct trainer *t, uint32_t left, uint32_t right, uint32_t merged)
 {
-	for (int pass = 0; pass < 3;
-		pass++) /* increments, then decrements, then the queue */
+	/* (passes: increments, then decrements, then the queue) */
+	for (int pass = 0; pass < 3; pass++)
 		for (int side = 0; side < 2; side++)
 			for (uint32_t i = 0; i < t->changed[side].n; i++) {
 				uint32_t x = t->changed[side].v[i];
@@ -449,7 +449,7 @@ int train_bpe(const struct train_words *words, const struct train_config *c,
 		return err_set(
 			e, EX_DATAERR, "the text has more than 2^32 distinct words");
 	add_byte_tokens(&t);
-	copy_words(&t, words);
+	words_to_tokens(&t, words);
 	count_pairs(&t);
 	merge_pairs(&t, r);
 	finish_vocab(&t, v, r);
