@@ -118,7 +118,7 @@ static int add_only_item(struct only *o, char *item, struct err *e)
 	char *equals = strchr(item, '=');
 	if (!equals)
 		return err_set(
-			e, EX_USAGE, "--only '%s': not a setting; give KEY=VALUE", item);
+			e, EX_USAGE, "--only '%s': not a setting; give key=value", item);
 	if (o->n == MAX_ONLY)
 		return err_set(e, EX_USAGE, "--only: more than %d values", MAX_ONLY);
 	*equals = '\0';

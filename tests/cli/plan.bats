@@ -139,7 +139,7 @@ results() { # KEY FILE: "arguments value" of each result
 	small
 	reports 1 'pt-train rejects all layouts' pt-plan "${SHAPE[@]}" layers=2 dtype=float8
 	says 'float8 leaves the first and the last block in bf16'
-	reports 64 'plans one worker' pt-plan llama3-1b edit-workers=2
+	reports 64 'plans a single worker' pt-plan llama3-1b edit-workers=2
 	reports 64 'give batch=N' pt-plan llama3-1b batch-per-rank=2
 	reports 64 'cores' pt-plan -c h100,cores=4 llama3-1b
 }
