@@ -150,7 +150,7 @@ static const char *const synopsis[] = {"[options] CONTROL TEST ...",
 	"--graph | --plot FILE | --table | --report FILE [options] RUN",
 	"--export FILE [options] RUN ...", NULL};
 
-static void generate(int kind, FILE *f)
+static void generate_man(int kind, FILE *f)
 {
 	if (kind == 0)
 		h5_fields_man(run_fields, f);
@@ -179,52 +179,53 @@ static const struct program program = {
 	.one_rank = true,
 	.operands = "",
 	.versions = h5_versions,
-	.generate = generate,
+	.generate = generate_man,
 	.offer = offer_formats,
 	.kinds = (const char *const[]){"run", "columns", "formats", "names", "rules",
 		NULL},
 };
 
-/* Adds names of runs, and for a file with several runs all of them, unless whole_files. Returns the
- * number of names added. */
-static int64_t add_names(
-	struct strs *to, char **names, int64_t n, bool whole_files, struct err *e)
+/* Appends names of runs. For a file with several runs, appends all of them, unless whole_files.
+ * Returns how many were appended. */
+static int64_t append_run_names(
+	struct strs *names, char **operands, int64_t n, bool whole_files, struct err *e)
 {
-	int64_t before = to->n;
+	int64_t before = names->n;
 	for (int64_t i = 0; i < n && !e->code; i++)
 		if (whole_files)
-			strs_add(to, names[i]);
-		else if (log_runs(names[i], to, e))
+			strs_add(names, operands[i]);
+		else if (log_runs(operands[i], names, e))
 			e->code = EX_TROUBLE;
-	return to->n - before;
+	return names->n - before;
 }
 
 /* Returns true if the options show curves without judging them, which works with a single run. */
-static bool only_shows(const struct opts *o)
+static bool shows_single_run(const struct opts *o)
 {
-	bool judged = o->follow || o->locate || o->json || o->speed || o->require;
-	return (o->draw.graph || o->plots.n || o->table || o->reports.n) && !judged;
+	bool is_judged = o->follow || o->locate || o->json || o->speed || o->require;
+	return (o->draw.graph || o->plots.n || o->table || o->reports.n) && !is_judged;
 }
 
-/* Adds the names of controls, then tests; returns the number of controls, or -1. The first operand
- * is the control, unless an option names the controls or the tests. */
+/* Appends the names of controls, then tests. Returns the number of controls, or -1. The first
+ * operand is the control, unless an option names the controls or the tests. */
 static int name_runs(
 	const struct opts *o, char **operands, int n, struct strs *names, struct err *e)
 {
 	if (o->controls.n && o->tests.n && n)
 		return err_set(e, EX_USAGE,
-			"'%s': not an operand if both --control and --test are given; give the run with one of them",
+			"'%s': operands are not allowed with both --control and "
+			"--test; give the run with one of them",
 			operands[0]);
 	bool whole_files = o->locate || o->follow;
 	int64_t n_controls =
-		add_names(names, o->controls.v, o->controls.n, whole_files, e);
-	int64_t n_operands = add_names(names, operands, n, whole_files, e);
-	add_names(names, o->tests.v, o->tests.n, whole_files, e);
+		append_run_names(names, o->controls.v, o->controls.n, whole_files, e);
+	int64_t n_operands = append_run_names(names, operands, n, whole_files, e);
+	append_run_names(names, o->tests.v, o->tests.n, whole_files, e);
 	if (e->code)
 		return -1;
 	if (!o->controls.n)
 		n_controls = o->tests.n ? n_operands : min64(n_operands, 1);
-	if (names->n == 1 && (only_shows(o) || o->exports.n))
+	if (names->n == 1 && (shows_single_run(o) || o->exports.n))
 		return 1;
 	if (!n_controls || names->n == n_controls)
 		return err_set(e, EX_USAGE,
@@ -233,8 +234,8 @@ static int name_runs(
 	return (int)n_controls;
 }
 
-/* Cuts :min or :max from the end of a name. Returns -1, 1, or 0 for neither. */
-static int cut_sense(char *name)
+/* Removes :min or :max from the end of a name. Returns -1 for :min, 1 for :max, 0 for neither. */
+static int remove_sense(char *name)
 {
 	size_t n = strlen(name);
 	char *end = n > 4 ? name + n - 4 : name + n;
@@ -254,18 +255,18 @@ static int open_formats(const struct opts *o, const char **judged, int *sense,
 	how->format = o->format;
 	how->pattern = o->pattern;
 	for (int64_t i = 0; i < o->columns.n; i++) {
-		bool pair = strchr(o->columns.v[i], '=');
-		if (pair && log_how_map(how, o->columns.v[i], e))
+		bool is_mapping = strchr(o->columns.v[i], '=');
+		if (is_mapping && log_how_map(how, o->columns.v[i], e))
 			return -1;
-		if (pair)
+		if (is_mapping)
 			continue;
-		*sense = cut_sense(o->columns.v[i]);
+		*sense = remove_sense(o->columns.v[i]);
 		*judged = o->columns.v[i];
 	}
 	return log_how_open(how, e);
 }
 
-static bool any_has_name(const struct runs *r, const char *name)
+static bool is_known_column(const struct runs *r, const char *name)
 {
 	for (int i = 0; i < r->n; i++)
 		if (column_find(name) >= 0 || run_log_find(&r->logs[i], name) >= 0)
@@ -273,7 +274,7 @@ static bool any_has_name(const struct runs *r, const char *name)
 	return false;
 }
 
-static int count_logs_with(const struct runs *r, const char *name)
+static int count_logs_with_column(const struct runs *r, const char *name)
 {
 	int n = 0;
 	for (int i = 0; i < r->n; i++)
@@ -282,7 +283,7 @@ static int count_logs_with(const struct runs *r, const char *name)
 }
 
 /* Appends "a, b, c", the columns of n logs. */
-static void list_columns(const struct run_log *logs, int n, struct str *list)
+static void append_columns(const struct run_log *logs, int n, struct str *list)
 {
 	enum { MAX_NAMES = 24 };
 	scoped_strs names = {0};
@@ -292,24 +293,26 @@ static void list_columns(const struct run_log *logs, int n, struct str *list)
 	str_puts(list, !names.n ? "none" : names.n > MAX_NAMES ? ", ..." : "");
 }
 
-static int no_column(const struct runs *r, const char *why, int code, struct err *e)
+/* Sets *e: no log has `what`; lists the columns that they have. Returns -1. */
+static int missing_column_error(
+	const struct runs *r, const char *what, int code, struct err *e)
 {
 	scoped_str list = {0};
-	list_columns(r->logs, r->n, &list);
-	err_set(e, code, "column: none of the logs has %s; they have %s", why, list.s);
+	append_columns(r->logs, r->n, &list);
+	err_set(e, code, "--column: none of the logs has %s; they have %s", what, list.s);
 	return -1;
 }
 
-/* Warns of logs that lack the column, and lists the columns that they have. */
-static void warn_lacking(const struct runs *r, const char *name)
+/* Warns of logs that lack the column, if another log has it. Lists the columns that they have. */
+static void warn_missing_column(const struct runs *r, const char *name)
 {
-	for (int i = 0; i < r->n && count_logs_with(r, name); i++) {
+	for (int i = 0; i < r->n && count_logs_with_column(r, name); i++) {
 		const struct run_log *l = &r->logs[i];
 		scoped_str list = {0};
 		if (curve_has_column(l, run_log_find(l, name)))
 			continue;
-		list_columns(l, 1, &list);
-		warn("%s: no value of %s; it has %s", l->name, name, list.s);
+		append_columns(l, 1, &list);
+		warn("%s: column %s not found; the log has %s", l->name, name, list.s);
 	}
 }
 
@@ -321,30 +324,32 @@ static void warn_lacking(const struct runs *r, const char *name)
 static const char *const result_columns[] = {
 	"reward", "loss", "val_loss", "val_bpb", "train_loss", "grad_norm"};
 
-/* Finds the column to judge: *name, or the column mapped to it; if it is NULL, the first of
+/* Sets *name to the column to judge: *name, or the column mapped to it; for NULL the first of
  * result_columns that all logs have, or the loss if any log has it. */
-static int find_column(const struct runs *r, const struct log_how *reading,
+static int choose_column(const struct runs *r, const struct log_how *reading,
 	const char **name, struct err *e)
 {
-	char why[128];
-	if (*name && !any_has_name(r, *name)) {
-		snprintf(why, sizeof(why), "a column '%s'", *name);
+	char what[128];
+	if (*name && !is_known_column(r, *name)) {
+		snprintf(what, sizeof(what), "a column '%s'", *name);
 		*name = log_column_name(reading, *name);
-		return any_has_name(r, *name) ? 0 : no_column(r, why, EX_USAGE, e);
+		return is_known_column(r, *name)
+			       ? 0
+			       : missing_column_error(r, what, EX_USAGE, e);
 	}
 	if (*name)
 		return 0;
-	bool some = count_logs_with(r, columns[COL_LOSS].name) > 0;
+	bool has_loss = count_logs_with_column(r, columns[COL_LOSS].name) > 0;
 	for (size_t i = 0; i < ARRAY_LEN(result_columns) && !*name; i++)
-		if (count_logs_with(r, result_columns[i]) == r->n ||
-			(some && !strcmp(result_columns[i], columns[COL_LOSS].name)))
+		if (count_logs_with_column(r, result_columns[i]) == r->n ||
+			(has_loss && !strcmp(result_columns[i], columns[COL_LOSS].name)))
 			*name = result_columns[i];
 	if (*name)
 		return 0;
 	*name = columns[COL_LOSS].name;
 	for (int i = 0; i < r->n; i++)
-		some |= r->logs[i].unread.n_values > 0; /* the verdict explains it */
-	return some ? 0 : no_column(r, NO_LOSS, EX_DATAERR, e);
+		has_loss |= r->logs[i].unread.n_values > 0; /* the verdict explains it */
+	return has_loss ? 0 : missing_column_error(r, NO_LOSS, EX_DATAERR, e);
 }
 
 static void free_runs(struct runs *r)
@@ -354,7 +359,7 @@ static void free_runs(struct runs *r)
 	free(r->logs);
 }
 
-/* Prints the first tensor that differs; returns the exit code. */
+/* Searches and prints the first tensor that differs. Returns the exit code. */
 static int locate_and_print(const struct strs *runs, const struct opts *o)
 {
 	struct locate_opts l = {.program = {o->control_program, o->test_program},
@@ -363,7 +368,8 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	struct err e = {0};
 	scoped_str text = {0};
 	if (runs->n != 2)
-		return err_print(&(struct err){EX_USAGE, "locate: give two runs"});
+		return err_print(&(struct err){
+			EX_USAGE, "--locate compares two runs; give exactly two"});
 	int rc = locate(runs->v[0], runs->v[1], &l, &text, &e);
 	if (log_is_enabled())
 		printf("%s\n%s\n", runs->v[0], runs->v[1]);
@@ -376,7 +382,7 @@ static int locate_and_print(const struct strs *runs, const struct opts *o)
 	return rc ? EX_FAILED : 0;
 }
 
-/* Returns true if --column chooses a column to judge, not only maps names. */
+/* Returns true if --column chooses a column to judge, and does not only map names. */
 static bool user_chose_column(const struct opts *o)
 {
 	for (int64_t i = 0; i < o->columns.n; i++)
@@ -406,8 +412,8 @@ static struct outcome_opts make_outcome_opts(const struct opts *o, const char *c
 	};
 }
 
-/* Returns the color of a verdict; only worse is red. */
-static enum report_tone tone_of(enum verdict v)
+/* Returns the color of a verdict; only worse and diverged are red. */
+static enum report_tone verdict_tone(enum verdict v)
 {
 	return v <= VERDICT_EQUIVALENT || v == VERDICT_NOT_WORSE ? REPORT_GOOD
 	       : v == VERDICT_BETTER				 ? REPORT_BETTER
@@ -415,8 +421,8 @@ static enum report_tone tone_of(enum verdict v)
 								 : REPORT_UNCLEAR;
 }
 
-/* Fills in the report's runs for the tests of an outcome. */
-static void fill_reports(
+/* Sets the runs of the report that are tests of outcome x. */
+static void set_report_runs(
 	const struct outcome *x, const struct outcome_opts *how, struct report_run *runs)
 {
 	for (int i = 0; i < x->n; i++) {
@@ -424,7 +430,7 @@ static void fill_reports(
 		outcome_verdict(x, how, &verdict);
 		run_diff_print(&x->exact[i].diff, &how->exact, &details);
 		runs[x->first + i] = (struct report_run){.control = x->exact[i].control,
-			.tone = tone_of(x->verdict),
+			.tone = verdict_tone(x->verdict),
 			.verdict = verdict.s,
 			.details = details.s};
 	}
@@ -465,11 +471,11 @@ static void write_outcome(const char *text, enum verdict v)
 	words += strlen(mark);
 	size_t n = strcspn(words, ":;\n");
 	printf("%.*s\033[1;%sm%.*s\033[0m%s", (int)(words - text), text,
-		colors[tone_of(v)], (int)n, words, words + n);
+		colors[verdict_tone(v)], (int)n, words, words + n);
 }
 
-/* Prints the verdicts, and fills in the report's tests. Returns the exit code. */
-static int compare_all(const struct runs *r, const struct opts *o,
+/* Judges all tests, prints the verdicts, and sets the report's tests. Returns the exit code. */
+static int judge_and_print(const struct runs *r, const struct opts *o,
 	const struct outcome_opts *how, struct report_run *reports)
 {
 	struct outcomes all;
@@ -481,7 +487,7 @@ static int compare_all(const struct runs *r, const struct opts *o,
 		fputs(text.s, stdout);
 	}
 	for (int i = 0; i < all.n; i++) {
-		fill_reports(&all.v[i], how, reports);
+		set_report_runs(&all.v[i], how, reports);
 		str_clear(&text);
 		if (!o->json)
 			print_outcome(&all.v[i], how, o, &text);
@@ -495,14 +501,13 @@ static int compare_all(const struct runs *r, const struct opts *o,
 	return code;
 }
 
-/* ---- following --------------------------------------------------------------------- */
-
-struct following {
+struct follow_state {
 	struct runs *runs;
 	struct outcome_opts opts;
-	enum verdict *reported; /* the last one of each outcome */
+	enum verdict *reported; /* last printed verdict of each outcome */
 };
 
+/* Prints a verdict that changed, with the run and its last step. */
 static void print_change(const struct outcome *x, const struct outcome_opts *how)
 {
 	scoped_str text = {0};
@@ -514,10 +519,10 @@ static void print_change(const struct outcome *x, const struct outcome_opts *how
 	fflush(stdout);
 }
 
-/* Prints the verdicts that have changed. Returns true if a test fails the requirement for good. */
-static bool judge_rows(void *context, const struct run_log *logs, int n)
+/* Prints the verdicts that changed. Returns true if a test can no longer meet the requirement. */
+static bool judge_new_rows(void *context, const struct run_log *logs, int n)
 {
-	struct following *f = context;
+	struct follow_state *f = context;
 	struct outcomes all;
 	(void)logs;
 	if (!f->runs->logs[0].brief)
@@ -528,9 +533,9 @@ static bool judge_rows(void *context, const struct run_log *logs, int n)
 			print_change(&all.v[i], &f->opts);
 		f->reported[i] = all.v[i].verdict;
 	}
-	bool stop = outcomes_are_final(&all, f->runs, &f->opts);
+	bool is_final = outcomes_are_final(&all, f->runs, &f->opts);
 	outcomes_free(&all);
-	return stop;
+	return is_final;
 }
 
 /* Reads the logs until the runs have ended, or one differs. Sets how->exact.common if the runs
@@ -538,21 +543,19 @@ static bool judge_rows(void *context, const struct run_log *logs, int n)
 static int follow(struct runs *r, const struct strs *names, const struct opts *o,
 	const struct log_how *reading, struct outcome_opts *how, struct err *e)
 {
-	struct following f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.reported))};
+	struct follow_state f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.reported))};
 	enum follow_end why;
-	const struct follow each = {reading, judge_rows, &f, o->patience};
+	const struct follow follow_options = {reading, judge_new_rows, &f, o->patience};
 	f.opts.exact.common = true;
 	f.opts.judge.growing = true;
 	for (int i = 0; i < r->n; i++)
 		f.reported[i] = VERDICT_NOTHING;
-	int rc =
-		follow_runs(r->logs, (const char *const *)names->v, r->n, &each, &why, e);
+	int rc = follow_runs(
+		r->logs, (const char *const *)names->v, r->n, &follow_options, &why, e);
 	how->exact.common |= !rc && (why == FOLLOW_STOPPED || why == FOLLOW_SIGNAL);
 	free(f.reported);
 	return rc;
 }
-
-/* ---- showing ----------------------------------------------------------------------- */
 
 /* Prints the table and the graph, and writes the plots. */
 static int show_curves(
@@ -596,7 +599,7 @@ static int write_reports(const struct runs *r, const struct opts *o, const char 
 	return rc;
 }
 
-static struct report_run *no_reports(const struct runs *r)
+static struct report_run *allocate_reports(const struct runs *r)
 {
 	struct report_run *runs = xcalloc((size_t)r->n, sizeof(*runs));
 	for (int i = 0; i < r->n_controls; i++)
@@ -613,24 +616,24 @@ static void free_reports(struct report_run *runs, int n)
 	free(runs);
 }
 
-/* ---- exporting --------------------------------------------------------------------- */
-
+/* Checks the formats of --export, and rejects options that have no effect with it. */
 static int check_exports(const struct opts *o, struct err *e)
 {
 	for (int64_t i = 0; i < o->exports.n; i++)
 		if (export_format(o->exports.v[i], o->export_format, e) < 0)
 			return -1;
-	bool other = o->follow || o->locate || o->json || o->speed || o->reports.n ||
-		     o->require || o->plots.n || o->table || o->draw.graph;
-	return o->exports.n && other
+	bool has_other = o->follow || o->locate || o->json || o->speed || o->reports.n ||
+			 o->require || o->plots.n || o->table || o->draw.graph;
+	return o->exports.n && has_other
 		       ? err_set(e, EX_USAGE,
-				 "export: not with --graph, --plot, --table, --report, --json, "
-				 "--speed, --follow, --locate or --require, because nothing is "
-				 "compared or shown")
+				 "--export compares and shows nothing; omit "
+				 "--graph, --plot, --table, "
+				 "--report, --json, --speed, --follow, --locate and --require")
 		       : 0;
 }
 
-static int export_all(const struct runs *r, const struct opts *o,
+/* Writes the files of --export, with all columns or the columns of --column. */
+static int write_exports(const struct runs *r, const struct opts *o,
 	const struct log_how *reading, struct err *e)
 {
 	scoped_strs chosen = {0};
@@ -639,7 +642,7 @@ static int export_all(const struct runs *r, const struct opts *o,
 		const char *name = o->columns.v[i];
 		if (strchr(name, '='))
 			continue;
-		rc = find_column(r, reading, &name, e);
+		rc = choose_column(r, reading, &name, e);
 		strs_add(&chosen, name);
 	}
 	for (int64_t i = 0; i < o->exports.n && !rc; i++)
@@ -671,13 +674,13 @@ int main(int argc, char **argv)
 		page_kind(o.reports.v[i], &e);
 	if (o.json && (o.draw.graph || o.table))
 		err_set(&e, EX_USAGE,
-			"json: not with --graph or --table, which are text");
+			"--json excludes --graph and --table, which print text");
 	if (!e.code && !check_exports(&o, &e))
 		open_formats(&o, &column, &sense, &reading, &e);
 	if (e.code)
 		return err_print(&e);
-	bool pair = names.n == 2;
-	if (o.locate || (pair && !o.exports.n &&
+	bool has_two = names.n == 2;
+	if (o.locate || (has_two && !o.exports.n &&
 				locate_are_checkpoints(names.v[0], names.v[1], &e)))
 		return locate_and_print(&names, &o);
 	if (e.code)
@@ -693,21 +696,21 @@ int main(int argc, char **argv)
 			       r.logs, (const char *const *)names.v, r.n, &reading, &e))
 		return err_print(&e), EX_TROUBLE;
 	runs_shorten(r.logs, r.n);
-	if (o.exports.n ? export_all(&r, &o, &reading, &e)
-			: find_column(&r, &reading, &column, &e))
+	if (o.exports.n ? write_exports(&r, &o, &reading, &e)
+			: choose_column(&r, &reading, &column, &e))
 		return err_print(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	if (o.exports.n)
 		return 0;
-	warn_lacking(&r, column);
+	warn_missing_column(&r, column);
 	how.column = how.exact.column = column;
 	if (o.require == REQUIRE_NOT_WORSE && !how.judge.sense && !column_sense(column))
 		return err_print(&(struct err){EX_USAGE,
-			"require: not-worse needs to know whether lower or higher values of "
+			"--require not-worse: it is unknown whether lower or higher values of "
 			"the column are better; give --column NAME:min or NAME:max"});
-	struct report_run *reports = no_reports(&r);
+	struct report_run *reports = allocate_reports(&r);
 	if (r.n == 1)
 		info("only %s is shown; nothing is compared", r.logs[0].name);
-	int code = r.n > 1 ? compare_all(&r, &o, &how, reports) : 0;
+	int code = r.n > 1 ? judge_and_print(&r, &o, &how, reports) : 0;
 	int rc = show_curves(&r, &o, column, &e) ||
 		 write_reports(&r, &o, column, reports, &e);
 	free_reports(reports, r.n);

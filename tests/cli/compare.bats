@@ -191,7 +191,7 @@ curve() { # SEED ROWS FORMAT
 	sed 's/accuracy/val_loss/' a >'val'
 	code_of 0 pt-compare -q 'val' 'val' -o r.md
 	grep -q 'val_loss' r.md
-	reports 2 'one: no value of val_loss; it has loss' pt-compare -y val_loss val one
+	reports 2 'one: column val_loss not found; the log has loss' pt-compare -y val_loss val one
 }
 
 @test "evaluations that have diverged are not hidden by equal losses; a reward is a result" {
@@ -681,7 +681,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare --test c -- a b
 	[ "${lines[0]} ${lines[1]}" = 'b c' ]
 	code_of 64 pt-compare --control a b
-	reports 64 'not an operand if both --control and --test are given' pt-compare --control a --test b -q c
+	reports 64 'operands are not allowed with both --control and --test' pt-compare --control a --test b -q c
 }
 
 @test "--json: the verdict, its reason, every column; --require: what the code demands" {
@@ -716,7 +716,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 3 2 1 | sed 's/$/ dt=1 mem=1024/' >fast
 	code_of 0 pt-compare --json --speed fast fast
 	jq -e '.comparisons[0].speed[] | select(.name == "mem") | .ratio == 1' <<<"$output"
-	reports 64 'json: not with --graph or --table' pt-compare --json -g a a
+	reports 64 '--json excludes --graph and --table' pt-compare --json -g a a
 	code_of 64 pt-compare --json -t a a
 }
 
@@ -756,7 +756,7 @@ curve() { # SEED ROWS FORMAT
 	reports 0 'verdict: identical' pt-compare --column lr a c
 	[[ $output != *loss* ]]
 	code_of 1 pt-compare --require identical a c
-	reports 64 "column: none of the logs has a column 'none'" pt-compare --column none a b
+	reports 64 "--column: none of the logs has a column 'none'" pt-compare --column none a b
 }
 
 @test "--require auto: a tolerance or a rule comes before several controls" {

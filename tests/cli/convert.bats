@@ -442,7 +442,7 @@ shapes() { # CHECKPOINT
 @test "export-json refuses names that are not UTF-8" {
 	make_run run
 	pt-ckpt rename run --rename "norm.bias=$(printf '\377')" -o odd.h5
-	reports 65 'name is not UTF-8' pt-ckpt export-json odd.h5
+	reports 65 'name: not valid UTF-8' pt-ckpt export-json odd.h5
 }
 
 @test "average, ema, merge" {
@@ -525,7 +525,7 @@ shapes() { # CHECKPOINT
 	make_run run --overwrite
 	ln -sfn step-00000010.h5 run/checkpoints/best.h5
 	head -c 5000 "$(step run 40)" >"$(step run 35)"
-	reports 0 'step-00000035.h5: not an HDF5 file, or damaged; it is kept' pt-ckpt prune run --keep-best 1
+	reports 0 'step-00000035.h5: not an HDF5 file, or damaged; the file is kept' pt-ckpt prune run --keep-best 1
 	[ -e "$(step run 35)" ]
 	for s in 10 40; do
 		[ -e "$(step run $s)" ]

@@ -218,7 +218,7 @@ make_chats() { # N: conversations of one to three questions
 	grep -q 'all of a text counts' err
 	make_shard b.h5
 	code_of 64 pt-prepare b.h5 --window 8 -o c.h5
-	says '--window: for text and JSONL, not for files of tokens; EXAMPLES'
+	says '--window applies to text and JSONL, not to files of tokens; EXAMPLES'
 }
 
 @test "a vocabulary of conversations, with their markers" {

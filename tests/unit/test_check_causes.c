@@ -442,7 +442,7 @@ static const struct {
 	{LLAMA, sequence_skipped, "(21): sequences 3 of 4 do not count\n"},
 	{LLAMA, norms_of_two_sequences,
 		"sequences 3 4 of 4 do not count, in norms alone"},
-	{LLAMA, norms_of_many_parts, "all norms, and nothing else"},
+	{LLAMA, norms_of_many_parts, "only norms are wrong"},
 	{LLAMA, ranks_apart,
 		"as if each tensor-parallel rank backpropagated its own part of the gradient"},
 	{LLAMA, attention_apart,
@@ -461,10 +461,10 @@ static const struct {
 		"as if the last token of a chunk saw the first one of the next"},
 	{LLAMA, chunk_by_chunk, "as if the chunks before were masked as the own one"},
 	{LLAMA, one_later, "as if attention saw the next token, too"},
-	{LLAMA, window_of_5, "a sliding window of 5 tokens, the own one included"},
-	{GPT2, window_of_5, "a sliding window of 5 tokens, the own one included"},
+	{LLAMA, window_of_5, "a sliding window of 5 tokens, including the query's own"},
+	{GPT2, window_of_5, "a sliding window of 5 tokens, including the query's own"},
 	{LLAMA "sliding-window = 6\n", window_of_5,
-		"a sliding window of 5 tokens, the own one included"},
+		"a sliding window of 5 tokens, including the query's own"},
 	{LLAMA "sliding-window = 6\nsliding-window-from = 1\n", no_window,
 		"as if attention had no sliding window"},
 	{LLAMA, scores_capped,
@@ -498,8 +498,8 @@ static const struct {
 	{LLAMA, clipped_by_value,
 		"layers.0.feed_forward.w2.weight (1): as if each element were clipped"},
 	{LLAMA, clipped_alone, "(1): clipped by its own norm"},
-	{LLAMA, not_clipped, "(1): not clipped, and others are"},
-	{LLAMA, tied_unknown, "output.weight (1): no gradient, and the numbers of the"},
+	{LLAMA, not_clipped, "(1): not clipped, unlike other tensors"},
+	{LLAMA, tied_unknown, "output.weight (1): no gradient, and the values of the"},
 };
 
 TEST(wrong_gradients)
@@ -639,7 +639,8 @@ TEST(noise_as_of_dropout)
 				(float)(0.3 * rms * test_normal(81 + (uint64_t)i, j));
 	}
 	step_train(&s);
-	step_expect(&s, &o, "more): dropout that is on, or a function that differs");
+	step_expect(
+		&s, &o, "more): is dropout on, or does the function differ slightly?");
 	step_end(&s);
 }
 
@@ -667,8 +668,8 @@ static void other_batch(struct step *s, char *text, size_t room)
 	for (int t = 0; t < VOCAB; t++)
 		differ += in[t] == 1 || in[t] == 2;
 	snprintf(text, room,
-		"micro-batches? %d tokens are in it and have no gradient in the embedding, or "
-		"the other way round\n",
+		"micro-batches? %d tokens are in the batch without a gradient in the embedding, "
+		"or the reverse\n",
 		differ);
 	gradients_free(&s->g);
 	reference_float64(&s->w, &other, &(struct variant){.sequence = -1}, &s->g);
@@ -683,7 +684,7 @@ TEST(unknown_findings)
 		int from;
 		const char *text;
 	} of[] = {{LLAMA, 1, "no known cause: the output layer's gradient is right"},
-		{LLAMA, 3, "and of no others, so the batch belongs to this step"},
+		{LLAMA, 3, "so the batch belongs to this step"},
 		{LLAMA "tie = yes\n", 3,
 			"of this step, of all ranks and micro-batches?\nverdict"},
 		{LLAMA, -1, NULL}};
@@ -736,7 +737,7 @@ TEST(moments_of_others)
 			s.of[1][EXP_AVG][b][at] += 0.9f * (m[j] - n[at]);
 		}
 		snprintf(text, sizeof(text),
-			"%s (1): its moments of the step before were the moments of %s",
+			"%s (1): its moments before the step were the moments of %s",
 			of[k][0], of[k][1]);
 		step_expect(&s, &plain_check, text);
 		step_end(&s);

@@ -151,7 +151,7 @@ TEST(few_rounded_to_bf16)
 	step_train(&s);
 	step_expect(&s, &plain_check,
 		W1
-		" (1): by up to 0.002, as far as rounding to bf16: are these gradients");
+		" (1): off by up to 0.002, like rounding to bf16: are these gradients");
 	step_end(&s);
 }
 
@@ -186,7 +186,7 @@ TEST(norms_without_ranks)
 		step_train(&s);
 		step_expect(&s, &o,
 			lack ? "(5): no known cause"
-			     : "(5): all norms, and nothing else, by up to 0.00");
+			     : "(5): only norms are wrong, by up to 0.00");
 		step_end(&s);
 	}
 }

@@ -141,7 +141,7 @@ wrong("ddp-one-ignored", "one parameter left out of DDP's all-reduce",
 wrong("one-shard-twice", "gradients of one FSDP shard counted twice",
       "(21): dim 0 in 4 slices: 1 2 1 1 times", **OFF)
 wrong("sum-in-bf16", "gradients summed in bf16 in a run said to be fp32",
-      "(21): farther than rounding in fp32, and not than in bf16", **DDP, **OFF)
+      "(21): beyond the bounds of fp32, but within the bounds of bf16", **DDP, **OFF)
 
 # ---- scale -------------------------------------------------------------------------------
 
@@ -241,9 +241,9 @@ for n in ("ddp-no-sync", "one-shard-twice", "no-division", "mean-of-means"):
 
 case("mistake-two-steps", "two steps lie between the checkpoints",
      "are steps 3 and 5 of the optimizer: only a single step can be checked", 2, mistake="two-steps", **WARM, **DDP)
-case("mistake-other-batch", "the batch of another step", "another batch, or another function", 1,
+case("mistake-other-batch", "the batch of another step", "the batch differs, or the function", 1,
      mistake="other-batch", **WARM)
 case("mistake-half-batch", "the batch of one rank of two",
-     "another batch, or another function", 1, mistake="half-batch", **DDP)
+     "the batch differs, or the function", 1, mistake="half-batch", **DDP)
 case("mistake-no-moments", "the last checkpoint has the model only", "has no moments of AdamW", 2,
      mistake="no-moments", **DDP)
