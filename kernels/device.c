@@ -10,8 +10,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* ---- the CUDA plugin -------------------------------------------------------------- */
-
 /* Sets *path to $PT_CUDA, or the plugin next to the program or in ../lib/pt; -1: not found. */
 static int find_plugin(struct str *path)
 {
@@ -153,8 +151,6 @@ int device_open(struct device *d, enum device_kind kind, const struct device_opt
 	device_open_cpu(d, o->threads);
 	return 0;
 }
-
-/* ---- the functions of a device ------------------------------------------------------ */
 
 void device_close(struct device *d)
 {

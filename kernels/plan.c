@@ -61,9 +61,9 @@ static void add_call_time(struct device *d, const struct kernel_call *c)
 {
 	struct device_speed *s = d->speed;
 	double flops = d->flops - s->counted, bytes = traffic_bytes(c) / s->memory;
-	bool attention = c->kernel == KERNEL_attn_fwd || c->kernel == KERNEL_attn_bwd;
-	double rate =
-		attention && s->attention > 0 ? s->attention : s->flops[operand_type(c)];
+	bool is_attention = c->kernel == KERNEL_attn_fwd || c->kernel == KERNEL_attn_bwd;
+	double rate = is_attention && s->attention > 0 ? s->attention
+						       : s->flops[operand_type(c)];
 	double work = flops > 0 ? flops / rate : 0;
 	s->seconds += work > bytes ? work : bytes;
 	s->counted = d->flops;

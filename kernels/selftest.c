@@ -92,8 +92,6 @@ void kernel_calls_free(struct kernel_calls *x)
 	*x = (struct kernel_calls){0};
 }
 
-/* ---- results and operands ------------------------------------------------------------ */
-
 struct trial_pair add_result(struct trial *t, const char *what, struct trial_pair x)
 {
 	BUG_ON(t->n_results == MAX_RESULTS);
@@ -144,8 +142,6 @@ void trial_check_results(struct trial *t)
 		trial_check(t, t->results[i].what, t->results[i].x);
 	t->n_results = 0;
 }
-
-/* ---- running all trials ------------------------------------------------------------- */
 
 /* Returns the relative rounding error of a type: tf32's for fp32 on a device that is not exact. fp8
  * operands are equal on both sides, and results are not rounded to fp8. */

@@ -24,8 +24,6 @@ static void fill_random(struct trial *t, struct mat x, double scale)
 	t->n_random += n;
 }
 
-/* ---- matrices ---------------------------------------------------------------------- */
-
 int64_t limit_size(int64_t n, int64_t max)
 {
 	enum { LINE = 128 };
@@ -191,8 +189,6 @@ struct trial_pair pair_ints(struct trial *t, int64_t n, int64_t low, int64_t hig
 	return x;
 }
 
-/* ---- copies between host and GPU ---------------------------------------------------- */
-
 static struct mat elements_of(struct mat m, int64_t at, int64_t n)
 {
 	void *p = (char *)m.p + at * dtype_bytes(m.type);
@@ -272,8 +268,6 @@ void pair_receive(struct trial *t, struct trial_pair x)
 			(size_t)k * sizeof(float));
 	}
 }
-
-/* ---- comparing --------------------------------------------------------------------- */
 
 struct worst {
 	double error; /* the largest so far; the rest describes where it is */

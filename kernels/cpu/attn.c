@@ -208,8 +208,6 @@ static void add_weighted(const struct attn *a, struct rows sum, float scale,
 	K(gemm)(&g);
 }
 
-/* ---- forward --------------------------------------------------------------------- */
-
 /* Sets s[queries, keys] to scale q k^T, or to -infinity for keys before a query's first key.
  * Scores of keys after the query are undefined. */
 static void masked_scores(const struct attn *a, float *s, struct head q, struct run qb,
@@ -331,8 +329,6 @@ void K(attn_fwd)(struct device *d, const struct attn *a, struct mat o, float *ma
 		store_rows(ho, qb, dim, x.o);
 	}
 }
-
-/* ---- backward -------------------------------------------------------------------- */
 
 /* A query head and its key/value head; buf: two blocks of rows, then whole heads dk, dv, dq. */
 struct bwd {

@@ -160,7 +160,7 @@ static __attribute__((noinline)) void widen_quad(struct quad *q, const struct op
 		q->line[l] = l < n_k ? line_bf16(x, k + l, i, count, q->buf[l]) : zero;
 }
 
-/* Gets the four lines of a quad as bf16, and prefetches later lines. */
+/* Gets the four lines of a quad as bf16 and loads later lines into the cache. */
 static inline void load_quad(struct quad *q, const struct operand *x, int64_t i,
 	int64_t count, int64_t k, int64_t n_k)
 {

@@ -86,8 +86,6 @@ void K(round)(struct device *d, struct mat y, struct mat x, enum dtype type, flo
 	raise_amax(d, y);
 }
 
-/* ---- with the transposed matrix -------------------------------------------------------- */
-
 enum { TILE = 64 };
 
 /* Casts rows [r, r + rows) of columns [c, c + cols) to y and to the transposed matrix. */
@@ -134,8 +132,6 @@ void K(round_scaled)(struct device *d, struct mat y, float *inverse, struct mat 
 	*inverse = 1.0f / scale;
 }
 
-/* ---- elements of messages ---------------------------------------------------------------- */
-
 void K(narrow)(struct device *d, uint16_t *y, struct mat x, enum dtype type)
 {
 	int64_t size = mat_size(x);
@@ -179,8 +175,6 @@ void K(widen_scaled)(struct device *d, struct mat y, const uint8_t *x, const flo
 	for (int64_t i = 0; i < n; i++)
 		p[i] = widen_bits(x[i], DT_E4M3) * inverse;
 }
-
-/* ---- amax ------------------------------------------------------------------------------ */
 
 void K(amax)(struct device *d, float *to, struct mat x)
 {

@@ -106,8 +106,6 @@ static __global__ void __launch_bounds__(delta_shape<T, O, LANES>::THREADS, 4)
 	}
 }
 
-/* ---- a tile of scores ---------------------------------------------------------------- */
-
 /* Values of queries (lse or delta) for a lane's rows, or for its columns if KEYS. */
 template <bool KEYS, int MT, int NT> struct query_values {
 	float x[KEYS ? NT : MT][2];
@@ -134,8 +132,9 @@ static __device__ inline void load_query_values(struct query_values<KEYS, MT, NT
 
 /* Sets probabilities to 0 where a key is before the query's first key. */
 template <bool KEYS, int COLS, int MT, int NT>
-static __device__ inline void mask_earlier_keys(float (&p)[MT][NT][4], struct starts starts,
-	int batch, struct tile_span other, struct tile_span own, int row)
+static __device__ inline void mask_earlier_keys(float (&p)[MT][NT][4],
+	struct starts starts, int batch, struct tile_span other, struct tile_span own,
+	int row)
 {
 	int g = lane_id() / 4, t = lane_id() % 4;
 	int last = start_at(
@@ -225,8 +224,6 @@ static __device__ inline void bwd_tile(float (&dx)[MT][D / 8][4],
 		matmul_held<D>(dx, ds, other_x);
 }
 
-/* ---- the two halves ------------------------------------------------------------------ */
-
 /* Enqueues the copy of tile i of the other side, if it exists. For keys these are the tiles of the
  * query heads that share the key head, head by head. */
 template <typename T, int D, enum bwd_part PART>
@@ -268,9 +265,8 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	struct tile_span own =
 		tile_at(own_runs, S::ROWS, S::KEYS ? tile : tiles - 1 - tile);
 	int row = threadIdx.x / WARP * 16 * S::MT;
-	struct visible v =
-		S::KEYS ? queries_from(x.q_runs, S::COLS, own.pos + own.from)
-			: keys_until(x.k_runs, S::COLS, own.pos + own.to - 1);
+	struct visible v = S::KEYS ? queries_from(x.q_runs, S::COLS, own.pos + own.from)
+				   : keys_until(x.k_runs, S::COLS, own.pos + own.to - 1);
 	if (STARTS)
 		v = S::KEYS ? queries_until(v, x.q_runs, S::COLS, x.starts, batch,
 				      own.pos + own.to - 1)
@@ -295,7 +291,8 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 		int q_head = S::KEYS ? head * x.group + i / v.n : head;
 		if (any_attends<S::KEYS>(other, own.pos + row, 16 * S::MT))
 			bwd_tile<T, D, PART, DROP, STARTS>(dx, dv, x, batch, q_head, own,
-				row, other, own_x, own_y, other_x + current, other_y + current);
+				row, other, own_x, own_y, other_x + current,
+				other_y + current);
 	}
 	copy_wait<0>();
 	if (S::DX)
@@ -304,8 +301,6 @@ static __global__ void __launch_bounds__(bwd_shape<T, D, PART>::THREADS,
 	if (S::DV)
 		store_gradient_tile<T, D>(x.dv, x, batch, head, own, row, dv, 1);
 }
-
-/* ---- launches ------------------------------------------------------------------------ */
 
 template <typename T, int D, enum bwd_part PART>
 static void launch_bwd_part(
@@ -355,7 +350,8 @@ static void launch_delta(struct device *d, const struct bwd_args &x, int64_t bat
 }
 
 template <typename T, int D>
-static void launch_bwd(struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
+static void launch_bwd(
+	struct device *d, const struct bwd_args &x, int64_t batch, bool drop)
 {
 	if constexpr (D <= 128) {
 		launch_bwd_part<T, D, KEYS_AND_VALUES>(d, x, batch, drop);
@@ -389,7 +385,8 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 			delta, make_runs(a->q_rows, a->q_first),
 			make_runs(a->k_rows, a->k_first), (int)a->heads,
 			(int)(a->heads / a->kv_heads), a->scale,
-			a->scale * units_per_one<T>(), make_drop(a), begin, make_starts(a)};
+			a->scale * units_per_one<T>(), make_drop(a), begin,
+			make_starts(a)};
 		if (begin && x.o.wide)
 			launch_delta<T, float>(d, x, a->batch);
 		else if (begin)
@@ -397,7 +394,8 @@ extern "C" void cuda_attn_bwd(struct device *d, const struct attn *a, struct mat
 		if (x.dout.whole && attn_hopper_supports(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_bwd(d, a, q.type, x);
 		call_by_head_size<T>(a->dim, [&](auto size) {
-			launch_bwd<T, decltype(size)::value>(d, x, a->batch, a->drop.p > 0);
+			launch_bwd<T, decltype(size)::value>(
+				d, x, a->batch, a->drop.p > 0);
 		});
 	});
 }

@@ -17,8 +17,8 @@ struct bwd_args {
 };
 
 template <typename T, int D, int MT>
-static __device__ inline void store_gradient_tile(struct heads to, const struct bwd_args &x,
-	int batch, int head, struct tile_span own, int row,
+static __device__ inline void store_gradient_tile(struct heads to,
+	const struct bwd_args &x, int batch, int head, struct tile_span own, int row,
 	const float (&c)[MT][D / 8][4], float scale)
 {
 	float factor[MT][2];

@@ -79,8 +79,8 @@ static __device__ inline void fwd_tile(struct running<D, MT> &a, const struct fw
 #pragma unroll
 		for (int i = 0; i < MT * NT; i++) {
 			float keep[4];
-			dropout_factors<false>(keep, x.drop, batch, head, pos + i / NT * 16,
-				keys.pos + i % NT * 8);
+			dropout_factors<false>(keep, x.drop, batch, head,
+				pos + i / NT * 16, keys.pos + i % NT * 8);
 #pragma unroll
 			for (int e = 0; e < 4; e++)
 				s[i / NT][i % NT][e] *= keep[e];
@@ -131,12 +131,11 @@ static __global__ void __launch_bounds__(fwd_shape<T, D, DROP>::THREADS,
 		int current = i % 2 * TILE, next = TILE - current;
 		copy_wait<0>();
 		__syncthreads(); /* this tile is loaded; no warp reads the previous one */
-		load_keys<T, D, DROP>(
-			k + next, v + next, x, batch, kv_head, keys, i + 1);
+		load_keys<T, D, DROP>(k + next, v + next, x, batch, kv_head, keys, i + 1);
 		struct tile_span tile = visible_tile(x.k_runs, S::KEYS, keys, i);
 		if (any_attends<false>(tile, own.pos + row, ROWS))
-			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, own, q,
-				row, k + current, v + current);
+			fwd_tile<T, D, DROP, STARTS>(a, x, batch, head, tile, own, q, row,
+				k + current, v + current);
 	}
 	copy_wait<0>();
 	fwd_end<T, D>(a, x, batch, head, own, row);
@@ -170,10 +169,10 @@ extern "C" void cuda_attn_fwd(struct device *d, const struct attn *a, struct mat
 		using T = decltype(number);
 		const struct fwd_args x = {query_heads(o, a), query_heads(q, a),
 			key_heads(k, a), key_heads(v, a), max, sum,
-			make_runs(a->q_rows, a->q_first), make_runs(a->k_rows, a->k_first),
-			(int)a->heads, (int)(a->heads / a->kv_heads),
-			a->scale * units_per_one<T>(), make_drop(a), begin, end,
-			make_starts(a)};
+			make_runs(a->q_rows, a->q_first),
+			make_runs(a->k_rows, a->k_first), (int)a->heads,
+			(int)(a->heads / a->kv_heads), a->scale * units_per_one<T>(),
+			make_drop(a), begin, end, make_starts(a)};
 		if (begin && end && attn_hopper_supports(d, a, q.type, x.q, x.k, x.v))
 			return attn_hopper_fwd(d, a, q.type, x);
 		call_by_head_size<T>(a->dim, [&](auto size) {

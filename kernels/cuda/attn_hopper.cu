@@ -7,10 +7,11 @@ bool attn_hopper_supports(struct device *d, const struct attn *a, enum dtype typ
 {
 	bool sizes = (a->dim > 32 && a->dim <= 64) || (a->dim > 96 && a->dim <= 128);
 	bool same_chunk = a->q_rows == a->k_rows && a->q_first[0] == a->k_first[0] &&
-		   a->q_first[1] == a->k_first[1] && a->q_first[0] <= a->q_first[1];
+			  a->q_first[1] == a->k_first[1] &&
+			  a->q_first[0] <= a->q_first[1];
 	return !a->start && cuda_of(d)->map_encode && dtype_bytes(type) == 2 && sizes &&
-	       same_chunk && a->batch && a->q_rows && !(a->drop.p > 0) && q.whole && k.whole &&
-	       v.whole;
+	       same_chunk && a->batch && a->q_rows && !(a->drop.p > 0) && q.whole &&
+	       k.whole && v.whole;
 }
 
 struct attn_work *attn_work(struct device *d)

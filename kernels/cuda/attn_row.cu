@@ -81,7 +81,8 @@ static __device__ inline float scaled_score(
 
 /* Sets out to the combined results of all groups. */
 template <int D, int N>
-static __device__ inline void combine_groups(float *out, int dim, const struct row_part<N> &a)
+static __device__ inline void combine_groups(
+	float *out, int dim, const struct row_part<N> &a)
 {
 	__shared__ float top[GROUPS], sum[GROUPS];
 	__shared__ __align__(16) float o[GROUPS][D];
@@ -109,7 +110,8 @@ static __device__ inline void combine_groups(float *out, int dim, const struct r
 }
 
 template <int D>
-static __global__ void __launch_bounds__(ROW_THREADS) attend_kernel(const struct row_args x)
+static __global__ void __launch_bounds__(ROW_THREADS)
+	attend_kernel(const struct row_args x)
 {
 	constexpr int N = D / (4 * LANES_PER_KEY);
 	int64_t row = blockIdx.x / x.n_heads, n = x.first + row + 1;
@@ -124,8 +126,10 @@ static __global__ void __launch_bounds__(ROW_THREADS) attend_kernel(const struct
 	for (int64_t j = from; j < n; j += GROUPS) {
 		int64_t key = j + threadIdx.x / LANES_PER_KEY;
 		bool is_present = key < n;
-		load_pieces(k, keys + (is_present ? key * x.k.stride : 0), x.k, is_present);
-		load_pieces(v, values + (is_present ? key * x.v.stride : 0), x.v, is_present);
+		load_pieces(
+			k, keys + (is_present ? key * x.k.stride : 0), x.k, is_present);
+		load_pieces(
+			v, values + (is_present ? key * x.v.stride : 0), x.v, is_present);
 		add_key(a, scaled_score(q, k, x.scale), v, is_present);
 	}
 	combine_groups<D>(head_at<float>(x.o, 0, head) + row * x.o.stride, x.o.dim, a);

@@ -182,8 +182,6 @@ static __device__ inline T *head_at(struct heads m, int batch, int head)
 	return (T *)m.p + batch * m.rows * m.stride + (int64_t)head * m.dim;
 }
 
-/* ---- tiles ------------------------------------------------------------------------ */
-
 /* Returns piece c, of 16 bytes, of a row of a tile in shared memory. Pieces of a row are permuted
  * by the row's index (a swizzle), so that ldmatrix, which reads one piece of each of 8 rows,
  * has no bank conflicts. */

@@ -140,8 +140,9 @@ void cuda_join_runs(struct device *d, const char *name, int64_t cols,
 
 /* Sums dy over rows, and with NORM also the gradient of the weights of a norm. */
 template <bool NORM>
-static void launch_sum_rows(struct device *d, const char *name, const struct column_sums *to,
-	struct mat dy, const float *x, const float *mean, const float *rstd)
+static void launch_sum_rows(struct device *d, const char *name,
+	const struct column_sums *to, struct mat dy, const float *x, const float *mean,
+	const float *rstd)
 {
 	int64_t rows = dy.rows, cols = dy.cols;
 	struct column_runs runs = cuda_column_runs(rows, to->n * cols);
@@ -180,5 +181,6 @@ void cuda_norm_bwd_w(struct device *d, enum norm_kind, struct mat dgamma,
 	const float *in = floats_of(mat_rows(x, first, rows));
 	const float *mean = floats_of(stats) + first, *rstd = mean + x.rows;
 	const struct column_sums to = {{floats_of(dbeta), floats_of(dgamma)}, 2};
-	launch_sum_rows<true>(d, "norm_bwd_w", &to, mat_rows(dy, first, rows), in, mean, rstd);
+	launch_sum_rows<true>(
+		d, "norm_bwd_w", &to, mat_rows(dy, first, rows), in, mean, rstd);
 }

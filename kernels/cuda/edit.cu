@@ -38,7 +38,8 @@ static __global__ void combine_kernel(float *out, const struct worker_vectors b,
 		sign = tree_sum(votes, b.workers) >= 0 ? 1.0f : -1.0f;
 	for (int k = 0; k < b.workers; k++) {
 		float w = b.weight[k], t = weighted_term(b, k, i);
-		bool is_counted = w != 0 && (vote == SIGN_VOTE_NONE || sign_of(t) == sign);
+		bool is_counted =
+			w != 0 && (vote == SIGN_VOTE_NONE || sign_of(t) == sign);
 		tree_add(terms, k, is_counted ? t : 0);
 		tree_add(weights, k, is_counted ? w : 0);
 	}

@@ -40,7 +40,7 @@ void cuda_embed_fwd(struct device *d, struct mat y, struct mat w, const int32_t 
 		in_packs(y.cols, N, out, in));
 }
 
-enum { SORTED = 1024 };	     /* keys sorted by one block */
+enum { SORTED = 1024 };	    /* keys sorted by one block */
 #define OUTSIDE 0xffffffffu /* the token of a row outside this slice of the table */
 
 /* Returns a key: the token in the upper bits, the row in the lower bits. */
@@ -102,9 +102,9 @@ static __global__ void merge_kernel(
 	int64_t own_run = i / run * run;
 	int64_t pair = own_run / (2 * run) * (2 * run);
 	int64_t other = own_run == pair ? pair + run : pair;
-	int64_t others = max64(0, min64(run, n - other));
+	int64_t n_other = max64(0, min64(run, n - other));
 	uint64_t key = from[i];
-	to[pair + (i - own_run) + count_below(from + other, others, key)] = key;
+	to[pair + (i - own_run) + count_below(from + other, n_other, key)] = key;
 }
 
 /* Sorts the keys; returns the buffer, a or b, that has the result. */
@@ -144,6 +144,7 @@ struct piece {
 	bool first, last;
 };
 
+/* Returns the piece that begins at key i; it has 0 rows if none begins there. */
 static __device__ inline struct piece piece_at(const struct sorted s, int64_t i)
 {
 	struct piece p = {};
@@ -181,7 +182,8 @@ static __device__ inline struct piece piece_of_lane(const struct piece p, int la
 
 /* Returns the slot of a piece's sum, if its token has several pieces. First pieces of such tokens
  * begin at least `piece` keys apart, and so do later pieces, so slots are unique. */
-static __device__ inline int64_t slot_index(const struct sorted s, int64_t i, bool is_first)
+static __device__ inline int64_t slot_index(
+	const struct sorted s, int64_t i, bool is_first)
 {
 	return 2 * (i / s.piece) + (is_first ? 0 : 1);
 }
@@ -244,7 +246,8 @@ static __global__ void __launch_bounds__(SUM_WARPS *WARP) join_pieces_kernel(
 		if (!p.rows || !p.first || p.last || col >= cols)
 			continue;
 		uint32_t token = token_at(s, i);
-		int64_t end = i + count_below(s.keys + i, s.n - i, sort_key(token + 1, 0));
+		int64_t end =
+			i + count_below(s.keys + i, s.n - i, sort_key(token + 1, 0));
 		load(sum, slots + slot_index(s, i, true) * cols + col, cols - col, whole);
 		for (int64_t next = i + s.piece; next < end; next += s.piece) {
 			const float *from = slots + slot_index(s, next, false) * cols;

@@ -189,12 +189,13 @@ static bool splits_sum(struct device *d, const struct cuda_product *p)
 static int64_t choose_runs(struct device *d, const struct cuda_product *p)
 {
 	enum { SIDE = 128, LINES = 16, MIN_ROWS = 1024 };
-	int64_t n = terms_per_sum(p), runs = 1, max_tiles = (is_byte(p->a.type) ? 2 : 1) * MAX_RUNS;
+	int64_t n = terms_per_sum(p), runs = 1,
+		max_tiles = (is_byte(p->a.type) ? 2 : 1) * MAX_RUNS;
 	int64_t tiles = ceil_div(p->d.rows, SIDE) * ceil_div(p->d.cols, SIDE);
 	if (!splits_sum(d, p))
 		return 1;
-	while (tiles * runs < max_tiles && runs < MAX_RUNS && n % (2 * runs * LINES) == 0 &&
-		n / (2 * runs) >= MIN_ROWS &&
+	while (tiles * runs < max_tiles && runs < MAX_RUNS &&
+		n % (2 * runs * LINES) == 0 && n / (2 * runs) >= MIN_ROWS &&
 		2 * runs * mat_size(p->d) * (int64_t)sizeof(float) <= CUDA_WORKSPACE)
 		runs *= 2;
 	return runs;
@@ -277,7 +278,7 @@ static bool gemm_with_bias(
 	struct device *d, const char *name, struct cuda_product p, struct mat bias)
 {
 	enum { BIAS_BYTES = CUDA_WORKSPACE / 4 };
-	bool after = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
+	bool adds_bias_later = bias.p && is_byte(p.a.type) && p.d.type == DT_F32;
 	if (bias.p && bias.type != p.d.type) {
 		BUG_ON(bias.cols * dtype_bytes(p.d.type) > BIAS_BYTES);
 		void *to = (char *)cuda_workspace(d, CUDA_WORKSPACE) + CUDA_WORKSPACE -
@@ -286,18 +287,18 @@ static bool gemm_with_bias(
 		cuda_round(d, same, bias, same.type, 1);
 		bias = same;
 	}
-	p.bias = after ? NULL : bias.p;
+	p.bias = adds_bias_later ? NULL : bias.p;
 	if (!cuda_gemm(d, name, &p))
 		return false;
-	if (after)
+	if (adds_bias_later)
 		cuda_bias_fwd(d, p.d, bias);
 	return true;
 }
 
 /* Casts fp32 sums to the type of the result. cuBLASLt applies scales only with fp8; the bias
  * is added after the scales. */
-static void finish_result(struct device *d, const char *name, struct mat to, struct mat from,
-	const struct cuda_product *p, struct mat bias)
+static void finish_result(struct device *d, const char *name, struct mat to,
+	struct mat from, const struct cuda_product *p, struct mat bias)
 {
 	const float *a = p->a.scale, *b = p->b.scale;
 	if (a && (bias.p || p->add)) {
@@ -378,7 +379,8 @@ static void run_matmul(
 		p = use_stored_transposes(p);
 		if (supports_fp8(d, &p)) {
 			struct cuda_product q = make_contiguous(d, name, p);
-			if (gemm_in_runs(d, name, q, runs) || gemm_with_bias(d, name, q, bias))
+			if (gemm_in_runs(d, name, q, runs) ||
+				gemm_with_bias(d, name, q, bias))
 				return;
 		}
 		p = convert_to_bf16(d, name, p);

@@ -38,10 +38,11 @@ static int64_t run_stride_bytes(struct mat m, bool along_sum)
 static int64_t common_alignment(const struct cuda_product *p)
 {
 	uintptr_t addresses = (uintptr_t)p->a.p | (uintptr_t)p->b.p | (uintptr_t)p->d.p |
-			   (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
+			      (uintptr_t)p->bias | (uintptr_t)p->aux | 16;
 	if (p->runs > 1)
-		addresses |= (uintptr_t)(run_stride_bytes(p->a, p->ta) |
-				      run_stride_bytes(p->b, !p->tb) | mat_bytes(p->d));
+		addresses |=
+			(uintptr_t)(run_stride_bytes(p->a, p->ta) |
+				    run_stride_bytes(p->b, !p->tb) | mat_bytes(p->d));
 	return (int64_t)(addresses & -addresses);
 }
 
@@ -203,8 +204,6 @@ static cublasStatus_t run_plan(struct device *d, const struct gemm_plan *p,
 		cuda_stream(d));
 }
 
-/* ---- candidates ------------------------------------------------------------------------ */
-
 bool cuda_gemm_is_usable(bool exact, const cublasLtMatmulAlgo_t *algo)
 {
 	int32_t splits = 1;
@@ -262,8 +261,6 @@ static int usable_algorithms(struct device *d, const struct gemm_plan *p,
 	return n;
 }
 
-/* ---- measuring ------------------------------------------------------------------------- */
-
 /* Begins a measurement. The result goes to x->d, or elsewhere if the matmul adds to x->d. */
 bool cuda_gemm_trial(struct device *d, const struct cuda_product *x, struct gemm_trial *t)
 {
@@ -288,6 +285,7 @@ void cuda_gemm_end_trial(struct device *d, struct gemm_trial *t)
 		cuda_check(d, cudaFree(t->to), "free");
 }
 
+/* Returns the milliseconds of GEMM_TRIALS calls, after one call that is not timed. */
 float cuda_gemm_measure(struct device *d, const struct gemm_plan *p,
 	const struct cuda_product *x, const struct gemm_trial *t,
 	const cublasLtMatmulAlgo_t *algo)

@@ -9,7 +9,7 @@ enum { PLAN_BUCKETS = 1024 };
 struct gemm_plan {
 	struct gemm_key key;
 	bool ready, possible; /* the algorithm is chosen; cuBLASLt has an algorithm */
-	bool unfused;	/* the unfused kernels were faster */
+	bool unfused;	      /* the unfused kernels were faster */
 	bool from_text; /* the algorithm was read from text and is not checked yet */
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulDesc_t desc;

@@ -109,8 +109,8 @@ static int parse_plan_line(const char *line, struct gemm_plan *p)
 	if (sscanf(line,
 		    "%2[nt] %10" SCNd64 " %10" SCNd64 " %10" SCNd64
 		    " %4s %4s %4s %1" SCNd64 " %1" SCNd64 " %2" SCNd64 " %3" SCNd64 " %n",
-		    transposes, &k->m, &k->n, &k->k, a, b, to, &k->epilogue, &k->add, &k->align,
-		    &k->runs, &end) != 11 ||
+		    transposes, &k->m, &k->n, &k->k, a, b, to, &k->epilogue, &k->add,
+		    &k->align, &k->runs, &end) != 11 ||
 		!end || line[end - 1] != ' ' || strlen(transposes) != 2)
 		return -1;
 	k->ta = transposes[0] == 't';
@@ -119,9 +119,9 @@ static int parse_plan_line(const char *line, struct gemm_plan *p)
 	k->b = find_type(b);
 	k->d = find_type(to);
 	bool is_valid = k->m > 0 && k->n > 0 && k->k > 0 && k->a >= 0 && k->b >= 0 &&
-		    k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 && k->align > 0 &&
-		    k->align <= 64 && !(k->align & (k->align - 1)) && k->runs > 0 &&
-		    k->runs <= MAX_RUNS && is_valid_epilogue(k);
+			k->d >= 0 && k->epilogue >= 0 && k->add >> 1 == 0 &&
+			k->align > 0 && k->align <= 64 && !(k->align & (k->align - 1)) &&
+			k->runs > 0 && k->runs <= MAX_RUNS && is_valid_epilogue(k);
 	if (!is_valid)
 		return -1;
 	p->unfused = p->ready =

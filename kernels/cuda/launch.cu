@@ -31,7 +31,8 @@ static void append_launch(struct str *out, const struct cuda_launch *l)
 }
 
 /* Ends the program, and lists the last launches: a later runtime call returns a kernel's error. */
-static NORETURN void die_with_launches(struct device *d, const char *error, const char *what)
+static NORETURN void die_with_launches(
+	struct device *d, const char *error, const char *what)
 {
 	struct cuda_device *c = cuda_of(d);
 	struct str text = {};

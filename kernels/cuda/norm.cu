@@ -162,7 +162,8 @@ static __device__ inline void norm_row(
 						       : v[p][i];
 				}
 				store(y + j, v[p], left, whole);
-				max_bits = amax_bits(v[p], max_bits); /* zeros past the end */
+				max_bits = amax_bits(
+					v[p], max_bits); /* zeros past the end */
 			}
 		}
 	};
@@ -187,7 +188,8 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		int j = pack_step<WARPS>(p);
-		load(v[p], x + j, elements_left<WARPS, PACKS, WHOLE>(cols, p), WHOLE || whole);
+		load(v[p], x + j, elements_left<WARPS, PACKS, WHOLE>(cols, p),
+			WHOLE || whole);
 	}
 	const struct norm_args<T> n = {
 		kind, y, stats, gamma, beta, eps, rows, cols, whole, amax
@@ -216,8 +218,6 @@ void cuda_norm_fwd(struct device *d, enum norm_kind kind, struct mat y, struct m
 	});
 }
 
-/* ---- fused with the residual sum ----------------------------------------------------- */
-
 /* Computes y = x + dropout(sum + bias), and the norm of y, with the row in registers. */
 template <int WARPS, int PACKS, bool WHOLE, typename S, typename T>
 static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
@@ -237,7 +237,8 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 	sum += row * cols + first_column<WARPS>();
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		int j = pack_step<WARPS>(p), left = elements_left<WARPS, PACKS, WHOLE>(cols, p);
+		int j = pack_step<WARPS>(p),
+		    left = elements_left<WARPS, PACKS, WHOLE>(cols, p);
 		load(v[p], x + j, left, WHOLE || whole);
 		in[p] = fetch<N>(sum + j, left, WHOLE || whole);
 	}
@@ -246,7 +247,8 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 		for (int first = 0; first < PACKS; first += AT_ONCE) {
 #pragma unroll
 			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
-				int j = WHOLE ? pack_step<WARPS>(p) : pack_column<WARPS>(p);
+				int j = WHOLE ? pack_step<WARPS>(p)
+					      : pack_column<WARPS>(p);
 				int left = elements_left<WARPS, PACKS, WHOLE>(cols, p);
 				if (WHOLE || left > 0)
 					add_residual(v[p], in[p], b, o, !WHOLE && drops,
@@ -256,7 +258,8 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(),
 #pragma unroll
 			for (int p = first; p < first + AT_ONCE && p < PACKS; p++) {
 				int j = pack_step<WARPS>(p);
-				store(y + j, v[p], elements_left<WARPS, PACKS, WHOLE>(cols, p),
+				store(y + j, v[p],
+					elements_left<WARPS, PACKS, WHOLE>(cols, p),
 					WHOLE || whole);
 			}
 		}
@@ -307,8 +310,6 @@ void cuda_residual_norm(struct device *d, struct mat y, struct mat x, struct mat
 			x, sum, bias, o, n);
 	});
 }
-
-/* ---- backward ------------------------------------------------------------------------ */
 
 /* Loads a row of x into h, and a row of dy. */
 template <int WARPS, int PACKS, typename T>
@@ -405,8 +406,6 @@ void cuda_norm_bwd_x(struct device *d, enum norm_kind kind, struct mat dx, struc
 	bwd_x_rows(d, kind, dx, dy, x, stats, gamma, 0, x.rows);
 }
 
-/* ---- fused with the gradients of the weights and a copy for matmuls ------------------ */
-
 /* Adds a pack x to sums. */
 static __device__ inline void add_pack(float *sums, const float (&x)[N])
 {
@@ -450,14 +449,15 @@ static __device__ inline void warp_sums(float &x, float &y)
 
 /* Computes bwd_x_row() for a row `to` in registers, with gamma in shared memory. */
 template <int PACKS, typename T>
-static __device__ inline void bwd_x_in_registers(enum norm_kind kind, float (&to)[PACKS][N],
-	float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS], const float *gamma,
-	float mean, float rstd, int cols)
+static __device__ inline void bwd_x_in_registers(enum norm_kind kind,
+	float (&to)[PACKS][N], float (&h)[PACKS][N], const packed<T, N> (&up)[PACKS],
+	const float *gamma, float mean, float rstd, int cols)
 {
 	float e[N], sum_e = 0, sum_eh = 0;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_column<1>(p));
+		const pack<float, N> g =
+			*(const pack<float, N> *)(gamma + pack_column<1>(p));
 		unpack(e, up[p]);
 		for (int i = 0; i < N; i++) {
 			h[p][i] = (h[p][i] - mean) * rstd;
@@ -471,7 +471,8 @@ static __device__ inline void bwd_x_in_registers(enum norm_kind kind, float (&to
 	float mean_eh = sum_eh / (float)cols;
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
-		const pack<float, N> g = *(const pack<float, N> *)(gamma + pack_column<1>(p));
+		const pack<float, N> g =
+			*(const pack<float, N> *)(gamma + pack_column<1>(p));
 		unpack(e, up[p]);
 		for (int i = 0; i < N; i++)
 			to[p][i] += rstd * (e[i] * g.x[i] - mean_e - h[p][i] * mean_eh);
@@ -521,7 +522,8 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1) norm_bwd_k
 			float u[N];
 			unpack(u, up[p]);
 			if (BETA)
-				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_column<1>(p), u);
+				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_column<1>(p),
+					u);
 			for (int i = 0; i < N; i++)
 				u[i] *= h[p][i]; /* 0 past the end */
 			add_pack(own + pack_column<1>(p), u);
@@ -552,7 +554,8 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 	unsigned max_bits = 0;
 	for (int s = 0; s < n_sums; s++)
 		for (int p = 0; p < PACKS; p++)
-			*(pack<float, N> *)(own + s * OF_ALL_WARPS + pack_column<1>(p)) = {};
+			*(pack<float, N> *)(own + s * OF_ALL_WARPS +
+					    pack_column<1>(p)) = {};
 	for (int i = (int)threadIdx.x; i < COLS; i += THREADS)
 		scale[i] = i < cols ? gamma[i] : 0;
 	__syncthreads();
@@ -565,7 +568,8 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 		float *out = dx + at;
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_step<1>(p), left = whole_pack_size(cols - pack_column<1>(p));
+			int j = pack_step<1>(p),
+			    left = whole_pack_size(cols - pack_column<1>(p));
 			load(h[p], from + j, left, true);
 			up[p] = fetch<N>(back + j, left, true);
 			load(to[p], out + j, left, true);
@@ -573,7 +577,8 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 		bwd_x_in_registers(kind, to, h, up, scale, m, r, cols);
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_step<1>(p), left = whole_pack_size(cols - pack_column<1>(p));
+			int j = pack_step<1>(p),
+			    left = whole_pack_size(cols - pack_column<1>(p));
 			store(out + j, to[p], left, true);
 		}
 #pragma unroll
@@ -581,7 +586,8 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 			float u[N];
 			unpack(u, up[p]);
 			if (BETA)
-				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_column<1>(p), u);
+				add_pack(own + OF_BETA * OF_ALL_WARPS + pack_column<1>(p),
+					u);
 			for (int i = 0; i < N; i++)
 				u[i] *= h[p][i]; /* 0 past the end */
 			add_pack(own + pack_column<1>(p), u);
@@ -590,7 +596,8 @@ static __global__ void __launch_bounds__(THREADS, PACKS <= 6 ? 2 : 1)
 			continue;
 #pragma unroll
 		for (int p = 0; p < PACKS; p++) {
-			int j = pack_step<1>(p), left = whole_pack_size(cols - pack_column<1>(p));
+			int j = pack_step<1>(p),
+			    left = whole_pack_size(cols - pack_column<1>(p));
 			store(copy + at + j, to[p], left, true);
 			for (int i = 0; i < N; i++)
 				to[p][i] = widen(narrow<C>(to[p][i]));

@@ -24,7 +24,8 @@ static __global__ void normal_kernel(
 		int64_t col = i - first;
 		if (col < 0 || col >= cols)
 			continue;
-		float number = normal_within(o.rng.key, (uint64_t)i, z[j], o.max_deviation);
+		float number =
+			normal_within(o.rng.key, (uint64_t)i, z[j], o.max_deviation);
 		x[at.row * cols + col] = o.mean + o.std * number;
 	}
 }

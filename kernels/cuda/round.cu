@@ -264,8 +264,8 @@ static __global__ void __launch_bounds__(THREADS) round_transposed_kernel(uint8_
 #pragma unroll
 	for (int p = 0; p < PACKS; p++) {
 		bool in_rows = row + first + p * DOWN < rows;
-		from[p] = fetch<N>(
-			x + at + p * DOWN * cols, in_rows ? cols - col - across : 0, whole);
+		from[p] = fetch<N>(x + at + p * DOWN * cols,
+			in_rows ? cols - col - across : 0, whole);
 	}
 	float scale = get_scale(by); /* while loads are in flight */
 #pragma unroll

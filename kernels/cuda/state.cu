@@ -122,8 +122,8 @@ static bool is_aligned(const struct update_part *x)
 }
 
 template <typename DO>
-static void launch_updates(struct device *d, const char *name, const struct update_part *x,
-	int n_parts, const struct update *o)
+static void launch_updates(struct device *d, const char *name,
+	const struct update_part *x, int n_parts, const struct update *o)
 {
 	enum { PER_BLOCK = THREADS * PER_PACK<float> };
 	for (int done = 0; done < n_parts;) {

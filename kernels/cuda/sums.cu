@@ -19,8 +19,6 @@ static __device__ inline double sumsq(const float *x, int64_t cols, bool whole)
 	return row_sum<WARPS>((lane[0] + lane[1]) + (lane[2] + lane[3]));
 }
 
-/* ---- exact sums, as in libcore/base/exact.c ------------------------------------------ */
-
 /* Limbs are added modulo 2^64, which is right for negative digits too. */
 static __device__ inline void add_word(int64_t *to, int64_t x)
 {
@@ -226,7 +224,8 @@ template <int WARPS, int AS, bool WHOLE> struct row_squares {
 	{
 		enum { STEP = WARPS * WARP * 4, AT_ONCE = 8 };
 		double lane[4] = {};
-		for (int64_t j = index_in_row<WARPS>() * 4; j < cols; j += AT_ONCE * STEP) {
+		for (int64_t j = index_in_row<WARPS>() * 4; j < cols;
+			j += AT_ONCE * STEP) {
 			packed<float, 4> v[AT_ONCE];
 #pragma unroll
 			for (int k = 0; k < AT_ONCE; k++)
@@ -342,15 +341,14 @@ static void launch_sumsq(struct device *d, struct exact *x, struct matrices *all
 
 /* Adds the matrices with rows that WARPS warps add in the order of AS warps. */
 template <int WARPS, int AS>
-static void sumsq_by_width(
-	struct device *d, struct exact *x, const struct mat *m, int n)
+static void sumsq_by_width(struct device *d, struct exact *x, const struct mat *m, int n)
 {
 	enum { N = PER_PACK<float> };
 	struct matrices all = {};
 	int64_t n_rows = 0;
 	for (int i = 0; i < n; i++) {
-		bool has_width = false, by_one = m[i].cols <= ONE_WARP_COLS &&
-					    !cuda_lab_off(d, LAB_SUMSQ);
+		bool has_width = false,
+		     by_one = m[i].cols <= ONE_WARP_COLS && !cuda_lab_off(d, LAB_SUMSQ);
 		by_width(ceil_div(m[i].cols, N), [&](auto w) {
 			enum { W = decltype(w)::WARPS };
 			has_width = W == AS && WARPS == (by_one ? 1 : W);

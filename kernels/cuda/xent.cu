@@ -23,7 +23,7 @@ struct slice {
 	struct xent_terms terms;
 	int64_t rows, first, vocab;
 	int cols, n_real; /* columns; columns that are not padding */
-	bool whole;	/* rows are aligned for packs */
+	bool whole;	  /* rows are aligned for packs */
 };
 
 template <typename T>
@@ -133,7 +133,8 @@ static __device__ inline float sum_row(const T *row, const struct slice &s)
 }
 
 /* Returns a slice's addend of (1 - e) x[t] + e (mean of x). target_logit: x[t], or -infinity. */
-static __device__ inline float smoothed(float target_logit, float sum, const struct slice &s)
+static __device__ inline float smoothed(
+	float target_logit, float sum, const struct slice &s)
 {
 	float e = s.terms.smoothing, even = e / (float)s.vocab * sum;
 	return target_logit > -INFINITY ? (1 - e) * target_logit + even : even;
@@ -159,7 +160,8 @@ static __global__ void __launch_bounds__(threads_of_rows<WARPS>(), 2)
 		float target_logit = t >= 0 ? widen(logits[t]) : -INFINITY;
 		to.max[row] = state.max;
 		to.sum[row] = state.sum;
-		to.target[row] = s.terms.smoothing > 0 ? smoothed(target_logit, even, s) : target_logit;
+		to.target[row] = s.terms.smoothing > 0 ? smoothed(target_logit, even, s)
+						       : target_logit;
 	}
 }
 
@@ -191,7 +193,8 @@ static __device__ inline float log_sum(float top, float sum)
 }
 
 /* Returns the loss of a row. With smoothing, target_logit is the sum of the addends. */
-static __device__ inline float loss_of(float lse, float target_logit, struct xent_terms terms)
+static __device__ inline float loss_of(
+	float lse, float target_logit, struct xent_terms terms)
 {
 	float loss = lse - target_logit;
 	return terms.z > 0 ? loss + terms.z * lse * lse : loss;
@@ -210,8 +213,8 @@ static __global__ void xent_join_kernel(float *lse, float *loss, struct xent_sta
 		target_logit = fmaxf(target_logit, stats.target[s * rows + i]);
 	}
 	for (int s = 0; s < n_slices; s++) {
-		tree_add(
-			tree, s, slice_sum(stats.sum[s * rows + i], stats.max[s * rows + i], top));
+		tree_add(tree, s,
+			slice_sum(stats.sum[s * rows + i], stats.max[s * rows + i], top));
 		tree_add(hits, s, stats.target[s * rows + i]);
 	}
 	bool weightless = target_logit - top == INFINITY;

@@ -318,7 +318,7 @@ static void close_file(struct file *f)
 	}
 	if (f->fd >= 0)
 		close(f->fd);
-	shard_info_free(&f->info);
+	shard_info_release(&f->info);
 }
 
 void corpus_close(struct corpus *c)

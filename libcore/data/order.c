@@ -67,6 +67,8 @@ void order_on_grid(struct order *o)
 	o->n_windows = o->sampling == SAMPLING_EVEN ? min64(o->n_windows, fit) : fit;
 }
 
+/* Returns the first token of global sample g: random, equidistant, or a window of the epoch's
+ * grid. */
 int64_t order_start(const struct order *o, int64_t g)
 {
 	int64_t last =

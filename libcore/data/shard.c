@@ -98,7 +98,7 @@ int shard_read(struct h5 *h, const char *name, struct shard_info *s, struct toke
 	return named ? -1 : err_prefix(e, "%s: ", name);
 }
 
-void shard_info_free(struct shard_info *s)
+void shard_info_release(struct shard_info *s)
 {
 	free((void *)s->format);
 	free((void *)s->created_by);

@@ -223,10 +223,10 @@ static const struct matrix *owned_matrix(const struct matrices *x, int round)
 static void compute_whole(struct matrices *x, const struct matrix *m, float *slices)
 {
 	const struct tensor *t = m->t;
-	const struct sliced how = {.rows = t->dims[0],
+	const struct sliced shape = {.rows = t->dims[0],
 		.cols = t->dims[1],
 		.slices = t->tp_split == TP_SPLIT_COLS ? t->slices : 1};
-	x->rule->whole(x->d, x->config, slices, &how);
+	x->rule->whole(x->d, x->config, slices, &shape);
 }
 
 void matrices_update(struct matrices *x)

@@ -25,15 +25,15 @@ static bool is_block_matrix(const struct tensor *t, int n_units)
 }
 
 static void add_momentum(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
+	struct device *d, const struct update_part *x, int n, const struct update *hyper)
 {
-	d->k->muon_momentum(d, x, n, how);
+	d->k->muon_momentum(d, x, n, hyper);
 }
 
 static void apply_update(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
+	struct device *d, const struct update_part *x, int n, const struct update *hyper)
 {
-	d->k->muon_update(d, x, n, how);
+	d->k->muon_update(d, x, n, hyper);
 }
 
 static double learning_rate_factor(const struct optim_config *c, const struct tensor *t)

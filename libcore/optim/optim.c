@@ -61,7 +61,7 @@ struct batch {
 
 struct updating {
 	struct optim *o;
-	const struct update *how;
+	const struct update *hyper;
 	struct batch vectors, matrices;
 	bool is_last_pass; /* matrix_rule.end, after the matrices are updated */
 };
@@ -69,7 +69,7 @@ struct updating {
 static void flush_batch(const struct updating *u, struct batch *b)
 {
 	if (b->n)
-		b->fn(u->o->d, b->part, b->n, u->how);
+		b->fn(u->o->d, b->part, b->n, u->hyper);
 	b->n = 0;
 }
 
@@ -126,10 +126,10 @@ static void update_parts(struct updating *u, unsigned groups, unsigned overwritt
 
 /* Updates vectors in a first pass, matrices in a second. With offload, the first pass also writes
  * back matrices that are not updated yet, so 16-bit copies are made only at the end. */
-void optim_update(struct optim *o, const struct update *how)
+void optim_update(struct optim *o, const struct update *hyper)
 {
 	const struct matrix_rule *rule = o->row->matrix;
-	struct updating u = {.o = o, .how = how, .vectors = {.fn = o->row->update}};
+	struct updating u = {.o = o, .hyper = hyper, .vectors = {.fn = o->row->update}};
 	unsigned groups = STORE_BIT(STORE_PARAM);
 	for (int i = 0; i < OPTIM_MAX_STATE; i++)
 		groups |= o->group[i] < 0 ? 0 : STORE_BIT(o->group[i]);

@@ -90,9 +90,9 @@ void optim_add_groups(const struct optim_config *c, struct store_groups *g);
  * and the device. Collective over the store's mesh. */
 struct optim *optim_open(const struct optim_config *c, struct store *s, struct device *d);
 void optim_free(struct optim *o); /* NULL: does nothing */
-/* Updates all parameters from the gradient; `how` is in device memory. Overwrites the gradients of
+/* Updates all parameters from the gradient; `hyper` is in device memory. Overwrites the gradients of
  * tensors that are updated as matrices. Collective over the mesh. */
-void optim_update(struct optim *o, const struct update *how);
+void optim_update(struct optim *o, const struct update *hyper);
 /* Runs the matmuls of an update on arbitrary values, so that a GPU chooses their algorithms. */
 void optim_autotune(struct optim *o);
 

@@ -16,9 +16,9 @@ static void sgd_prepare(const struct optim_config *c, double step, struct update
 }
 
 static void sgd_update(
-	struct device *d, const struct update_part *x, int n, const struct update *how)
+	struct device *d, const struct update_part *x, int n, const struct update *hyper)
 {
-	d->k->sgd(d, x, n, how);
+	d->k->sgd(d, x, n, hyper);
 }
 
 const struct optimizer optimizer_sgd = {
