@@ -196,7 +196,7 @@ make_chats() { # N: conversations of one to three questions
 	done
 	mkdir empty
 	code_of 65 pt-prepare "${opts[@]}" --chat-template empty -o x.h5
-	says 'empty: has no chat_template.jinja and no tokenizer_config.json'
+	says 'empty: the directory has no chat_template.jinja and no tokenizer_config.json'
 	echo '{"eos_token": "x"}' >empty/tokenizer_config.json
 	code_of 65 pt-prepare "${opts[@]}" --chat-template empty -o x.h5
 	says 'empty/tokenizer_config.json: has no chat_template; the known templates are'
