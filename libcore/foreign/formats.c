@@ -76,7 +76,7 @@ int convert_open(
 	bool moments = kind.format == &convert_torch &&
 		       kind.probed != &container_one_bin &&
 		       kind.probed != &container_bins;
-	if (how && how->optimizer && !moments && container_trainer.is_in(path))
+	if (how && how->optimizer && !moments && container_trainer.matches(path))
 		kind = (struct convert_kind){&convert_torch, &container_trainer};
 	return convert_open_as(v, &kind, path, how, e);
 }
