@@ -66,10 +66,10 @@ static int write_file(struct number_file *f, const struct st_write *w, struct er
 	int64_t digits;
 	char text[ST_DIGITS + 1];
 	make_header(w, &header, &digits);
-	int rc = number_file_bytes(f, header.s, (int64_t)header.len, e);
+	int rc = number_file_append_bytes(f, header.s, (int64_t)header.len, e);
 	for (int i = 0; i < w->n && !rc; i++) {
 		int64_t end = f->n + count_elements(&w->list[i]);
-		rc = w->write(w->with, w->list[i].number, f, e);
+		rc = w->write(w->arg, w->list[i].number, f, e);
 		BUG_ON(!rc && f->n != end);
 	}
 	snprintf(text, sizeof(text), "%016llx", (unsigned long long)number_file_hash(f));
@@ -79,7 +79,7 @@ static int write_file(struct number_file *f, const struct st_write *w, struct er
 int safetensors_write(const char *path, const struct st_write *w, struct err *e)
 {
 	struct number_file f;
-	if (number_file_begin(&f, path, w->dtype, e))
+	if (number_file_open(&f, path, w->dtype, e))
 		return -1;
-	return number_file_end(&f, write_file(&f, w, e), e);
+	return number_file_commit(&f, write_file(&f, w, e), e);
 }
