@@ -30,7 +30,7 @@ static int add_tensors(
 	if (pickle_kind(p, p->root) != PICKLE_DICT)
 		return err_set(e, EX_DATAERR, "%s: not a dict of named tensors",
 			f->parts->files[file]);
-	pickle_each_init(&it, p, p->root);
+	pickle_begin(&it, p, p->root);
 	while (rc >= 0 && pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		const char *text = pickle_text(p, key, &n);
 		scoped_str name = {0};
@@ -91,8 +91,6 @@ static int bins_open(struct torch_file *f, struct err *e)
 }
 
 const struct container container_bins = {.matches = bins_matches, .open = bins_open};
-
-/* ---- one file -------------------------------------------------------------------------------- */
 
 static const char one_file[] = "pytorch_model.bin";
 

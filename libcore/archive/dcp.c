@@ -69,7 +69,7 @@ static int read_size(const struct dcp *d, uint32_t node, int ndim, int64_t *out)
 	int n = 0;
 	if (pickle_kind(&d->tree, node) != PICKLE_TUPLE)
 		return -1;
-	pickle_each_init(&it, &d->tree, node);
+	pickle_begin(&it, &d->tree, node);
 	while (pickle_next(&it, &x))
 		if (n == TORCH_MAX_DIMS || pickle_int(&d->tree, x, &out[n]) ||
 			out[n++] < 0)
@@ -91,7 +91,6 @@ static bool is_path_inside(const char *name, size_t n)
 	return true;
 }
 
-/* Returns the slot of a path in the hash table, or the free slot where it belongs. */
 static int32_t *find_slot(const struct dcp *d, const char *name)
 {
 	uint64_t at = hash_str(name);
@@ -102,7 +101,6 @@ static int32_t *find_slot(const struct dcp *d, const char *name)
 	}
 }
 
-/* Doubles the hash table until it is at most half full. */
 static void grow_slots(struct dcp *d)
 {
 	if (d->f->parts->n_files * 2 < d->n_slots)
@@ -186,7 +184,7 @@ static int add_boxes(struct dcp *d, const char *name, uint32_t chunks)
 	uint32_t node;
 	int64_t n = 0;
 	int rc = 0;
-	pickle_each_init(&it, &d->tree, chunks);
+	pickle_begin(&it, &d->tree, chunks);
 	scoped_ptr struct box *list = xcalloc((size_t)it.left + 1, sizeof(*list));
 	while (!rc && pickle_next(&it, &node)) {
 		rc = read_box(d, t, node, &list[n]);
@@ -239,7 +237,7 @@ static int add_items(struct dcp *d, uint32_t dict)
 	size_t n;
 	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
 		return reject(d, "state_dict_metadata is missing");
-	pickle_each_init(&it, &d->tree, dict);
+	pickle_begin(&it, &d->tree, dict);
 	while (pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		const char *name = pickle_text(&d->tree, key, &n);
 		if (!name)
@@ -306,7 +304,6 @@ static struct chunk *find_box(
 	return NULL;
 }
 
-/* Sets the file and byte range of a chunk from a _StorageInfo. */
 static int read_storage_info(struct dcp *d, uint32_t info, struct chunk *c)
 {
 	uint32_t transforms = get_field(d, info, "transform_descriptors");
@@ -348,7 +345,7 @@ static int read_storage_data(struct dcp *d, uint32_t dict)
 	if (pickle_kind(&d->tree, dict) != PICKLE_DICT)
 		return reject(d, "storage_data is missing");
 	d->item_of = xcalloc(d->tree.n_nodes, sizeof(*d->item_of));
-	pickle_each_init(&it, &d->tree, dict);
+	pickle_begin(&it, &d->tree, dict);
 	while (pickle_next(&it, &index) && pickle_next(&it, &info))
 		if (read_storage_entry(d, index, info))
 			return -1;

@@ -54,8 +54,7 @@ struct torch_item *items_add(
 {
 	enum { MAX_NAME = 4096 };
 	if (n_bytes > MAX_NAME || memchr(name, 0, n_bytes)) {
-		err_set(e, EX_DATAERR,
-			"%s: the name of an item is invalid: the file is damaged",
+		err_set(e, EX_DATAERR, "%s: invalid item name: the file is damaged",
 			f->path);
 		return NULL;
 	}
@@ -367,7 +366,6 @@ struct sink {
 	double *doubles;
 };
 
-/* Returns the destination of element i of a destination. */
 static struct sink sink_at(const struct sink *s, int64_t i)
 {
 	return (struct sink){

@@ -54,7 +54,7 @@ static struct numbered_name *list_numbered_names(const struct pickle *p, int64_t
 	struct pickle_each it;
 	uint32_t key, name, dict = pickle_get(p, p->root, "names");
 	struct numbered_name *v = NULL;
-	pickle_each_init(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	for (*n = 0; pickle_next(&it, &key) && pickle_next(&it, &name);) {
 		struct numbered_name x = {.name = name, .decay = -1};
 		if (pickle_int(p, key, &x.number))
@@ -82,10 +82,10 @@ static void read_decays(const struct pickle *p, struct numbered_name *v, int64_t
 	int64_t left = n;
 	struct pickle_each groups, it;
 	uint32_t group, id;
-	pickle_each_init(&groups, p, pickle_get(p, p->root, "param_groups"));
+	pickle_begin(&groups, p, pickle_get(p, p->root, "param_groups"));
 	while (left > 0 && pickle_next(&groups, &group)) {
 		uint32_t decay = pickle_field(p, group, "weight_decay");
-		pickle_each_init(&it, p, pickle_field(p, group, "params"));
+		pickle_begin(&it, p, pickle_field(p, group, "params"));
 		for (; left > 0 && pickle_kind(p, decay) == PICKLE_REAL &&
 			pickle_next(&it, &id);
 			left--) {
@@ -149,7 +149,7 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	uint32_t dict = pickle_get(p, p->root, "state");
 	int rc = 0;
 	read_decays(p, names, n_names);
-	pickle_each_init(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		const struct numbered_name *found =
 			find_numbered_name(names, n_names, p, key);
@@ -161,7 +161,7 @@ static int read_rank(struct nanotron *t, int64_t rank)
 					     a.zip.name);
 	}
 	dict = pickle_get(p, p->root, "gradient_accumulator");
-	pickle_each_init(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &node))
 		rc = add_state(
 			t, rank, &a, &(struct numbered_name){.name = key}, FP32, node);
@@ -199,8 +199,6 @@ static int64_t find_states(const struct nanotron *t, const char *name, enum kind
 		n++;
 	return n;
 }
-
-/* ---- items ----------------------------------------------------------------------------------- */
 
 /* A box of the whole tensor, and where its elements are stored. */
 struct box {
@@ -453,7 +451,7 @@ static int add_decays(struct nanotron *t)
 	const struct pickle *p = &t->f->parts->archive.tree;
 	struct pickle_each groups;
 	uint32_t group, nodes[MAX_GROUPS], n = 0;
-	pickle_each_init(&groups, p, pickle_get(p, p->root, "param_groups"));
+	pickle_begin(&groups, p, pickle_get(p, p->root, "param_groups"));
 	while (n < MAX_GROUPS && pickle_next(&groups, &group)) {
 		uint32_t decay = pickle_field(p, group, "weight_decay"), k = 0;
 		while (k < n && p->nodes[nodes[k]].as.real != p->nodes[decay].as.real)

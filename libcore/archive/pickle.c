@@ -4,49 +4,16 @@
 #include "base/file.h"
 
 /* Opcodes, with the names of pickletools. */
-enum {
-	PROTO = 0x80,
-	FRAME = 0x95,
-	STOP = '.',
-	MARK = '(',
-	POP = '0',
-	EMPTY_TUPLE = ')',
-	EMPTY_LIST = ']',
-	EMPTY_DICT = '}',
-	EMPTY_SET = 0x8f,
-	TUPLE = 't',
-	TUPLE1 = 0x85,
-	TUPLE2 = 0x86,
-	TUPLE3 = 0x87,
-	NONE = 'N',
-	NEWTRUE = 0x88,
-	NEWFALSE = 0x89,
-	BININT = 'J',
-	BININT1 = 'K',
-	BININT2 = 'M',
-	LONG1 = 0x8a,
-	BINFLOAT = 'G',
-	BINUNICODE = 'X',
-	SHORT_BINUNICODE = 0x8c,
-	BINBYTES = 'B',
-	SHORT_BINBYTES = 'C',
-	GLOBAL = 'c',
-	STACK_GLOBAL = 0x93,
-	BINPUT = 'q',
-	LONG_BINPUT = 'r',
-	MEMOIZE = 0x94,
-	BINGET = 'h',
-	LONG_BINGET = 'j',
-	APPEND = 'a',
-	APPENDS = 'e',
-	ADDITEMS = 0x90,
-	SETITEM = 's',
-	SETITEMS = 'u',
-	NEWOBJ = 0x81,
-	REDUCE = 'R',
-	BUILD = 'b',
-	BINPERSID = 'Q',
-};
+enum { PROTO = 0x80, FRAME = 0x95, STOP = '.', MARK = '(', POP = '0' };
+enum { EMPTY_TUPLE = ')', EMPTY_LIST = ']', EMPTY_DICT = '}', EMPTY_SET = 0x8f };
+enum { TUPLE = 't', TUPLE1 = 0x85, TUPLE2 = 0x86, TUPLE3 = 0x87 };
+enum { NONE = 'N', NEWTRUE = 0x88, NEWFALSE = 0x89 };
+enum { BININT = 'J', BININT1 = 'K', BININT2 = 'M', LONG1 = 0x8a, BINFLOAT = 'G' };
+enum { BINUNICODE = 'X', SHORT_BINUNICODE = 0x8c, BINBYTES = 'B', SHORT_BINBYTES = 'C' };
+enum { GLOBAL = 'c', STACK_GLOBAL = 0x93, BINPERSID = 'Q' };
+enum { NEWOBJ = 0x81, REDUCE = 'R', BUILD = 'b' };
+enum { BINPUT = 'q', LONG_BINPUT = 'r', MEMOIZE = 0x94, BINGET = 'h', LONG_BINGET = 'j' };
+enum { APPEND = 'a', APPENDS = 'e', ADDITEMS = 0x90, SETITEM = 's', SETITEMS = 'u' };
 
 /* Limits. Python writes at least 3 bytes for a value that gets a node; FREE_NODES covers a few
  * smaller values at the start. Node indices have 32 bits. */
@@ -649,7 +616,7 @@ static bool is_container(const struct pickle_node *x)
 	       x->kind == PICKLE_SET || x->kind == PICKLE_DICT;
 }
 
-void pickle_each_init(struct pickle_each *it, const struct pickle *p, uint32_t node)
+void pickle_begin(struct pickle_each *it, const struct pickle *p, uint32_t node)
 {
 	const struct pickle_node *x = &p->nodes[node];
 	*it = (struct pickle_each){.p = p, .left = is_container(x) ? x->n : 0};
@@ -685,7 +652,7 @@ uint32_t pickle_item(const struct pickle *p, uint32_t node, uint32_t i)
 {
 	struct pickle_each it;
 	uint32_t x = 0;
-	pickle_each_init(&it, p, node);
+	pickle_begin(&it, p, node);
 	if (i >= it.left)
 		return 0;
 	for (uint32_t k = 0; k <= i; k++)
@@ -699,7 +666,7 @@ uint32_t pickle_get(const struct pickle *p, uint32_t dict, const char *key)
 	uint32_t k, x, found = 0;
 	if (pickle_kind(p, dict) != PICKLE_DICT)
 		return 0;
-	pickle_each_init(&it, p, dict);
+	pickle_begin(&it, p, dict);
 	while (pickle_next(&it, &k) && pickle_next(&it, &x))
 		if (pickle_is_text(
 			    p, k, key)) /* (in Python the last of equal keys wins) */

@@ -86,7 +86,7 @@ struct pickle_each {
 	uint64_t at;		 /* offset of the next member in `links` */
 };
 /* Begins at the first member of a node; a node that is not a container has none. */
-void pickle_each_init(struct pickle_each *it, const struct pickle *p, uint32_t node);
+void pickle_begin(struct pickle_each *it, const struct pickle *p, uint32_t node);
 /* Sets *member to the next member. Returns false after the last one. */
 bool pickle_next(struct pickle_each *it, uint32_t *member);
 

@@ -45,8 +45,6 @@ int safetensors_dtype(const struct st_tensor *t)
 	return name ? dtype_of_name(name, strlen(name)) : -1;
 }
 
-/* ---- one entry of the header ------------------------------------------------------- */
-
 static int find_type_index(const char *name)
 {
 	for (int i = 0; i < (int)ARRAY_LEN(types); i++)
@@ -108,8 +106,6 @@ static int by_name(const void *a, const void *b)
 	return strcmp(
 		((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
 }
-
-/* ---- the header of a file ----------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b)
 {
@@ -233,7 +229,7 @@ static int read_header_text(
 		n = n << 8 | word[i];
 	if (n < 2 || n > MAX_HEADER || (int64_t)n > st.st_size - 8)
 		return err_set(e, EX_DATAERR,
-			"%s: not a safetensors file, or damaged: header size %llu", path,
+			"%s: not a safetensors file, or damaged: a header of %llu bytes", path,
 			(unsigned long long)n);
 	scoped_ptr char *text = xmalloc((size_t)n);
 	int rc = file_read_at(fd, path, text, (size_t)n, 8, e);

@@ -32,8 +32,6 @@ static bool shards_matches(const char *directory)
 	return list_shards(directory, &list);
 }
 
-/* ---- one file ----------------------------------------------------------------------------- */
-
 /* A tensor of a file: a box of the whole tensor. */
 struct shard {
 	int32_t file;
@@ -105,8 +103,6 @@ static int add_file_shards(struct shards *s, int32_t file)
 	safetensors_header_free(&h);
 	return rc;
 }
-
-/* ---- all of them ---------------------------------------------------------------------------- */
 
 static int by_name_and_begin(const void *a, const void *b)
 {

@@ -112,8 +112,6 @@ static int dtype_of_storage(const char *name, size_t n_bytes)
 	return -1;
 }
 
-/* ---- archives ------------------------------------------------------------------------ */
-
 /* Finds the entry PREFIX/data.pkl, and sets a->prefix. */
 static int find_pickle(struct archive *a, const struct zip_entry **pkl, struct err *e)
 {
@@ -210,7 +208,7 @@ static int read_integers(
 	*n = 0;
 	if (pickle_kind(p, node) != PICKLE_TUPLE)
 		return -1;
-	pickle_each_init(&it, p, node);
+	pickle_begin(&it, p, node);
 	while (pickle_next(&it, &x))
 		if (*n == TORCH_MAX_DIMS || pickle_int(p, x, &out[(*n)++]))
 			return -1;

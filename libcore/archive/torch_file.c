@@ -43,10 +43,10 @@ static bool is_list_of_items(const struct pickle *p, uint32_t node)
 	       (first == PICKLE_DICT || first == PICKLE_OBJECT);
 }
 
-static int add_node_items(struct walk *w, uint32_t node);
+static int add_items(struct walk *w, uint32_t node);
 
 /* Appends the items of a member of a container. `number`: its index, if key is 0. */
-static int add_child_items(struct walk *w, uint32_t key, int64_t number, uint32_t node)
+static int add_child(struct walk *w, uint32_t key, int64_t number, uint32_t node)
 {
 	size_t before = w->name.len, n;
 	const char *text = key ? pickle_text(w->p, key, &n) : NULL;
@@ -59,34 +59,33 @@ static int add_child_items(struct walk *w, uint32_t key, int64_t number, uint32_
 	else
 		str_printf(&w->name, "%lld", (long long)number);
 	/* (nested names can grow very long, since parts may be shared) */
-	int rc =
-		w->name.len > MAX_NAME
-			? err_set(w->e, EX_DATAERR,
-				  "%s: the name of an item is invalid: the file is damaged",
-				  w->f->path)
-			: add_node_items(w, node);
+	int rc = w->name.len > MAX_NAME
+			 ? err_set(w->e, EX_DATAERR,
+				   "%s: invalid item name: the file is damaged",
+				   w->f->path)
+			 : add_items(w, node);
 	w->name.len = before;
 	w->name.s[before] = '\0';
 	return rc;
 }
 
-static int add_member_items(struct walk *w, uint32_t node)
+static int add_members(struct walk *w, uint32_t node)
 {
 	bool is_dict = pickle_kind(w->p, node) == PICKLE_DICT;
 	struct pickle_each it;
 	uint32_t key = 0, x;
 	int rc = 0;
-	pickle_each_init(&it, w->p, node);
+	pickle_begin(&it, w->p, node);
 	w->depth++;
 	for (int64_t i = 0;
 		!rc && (!is_dict || pickle_next(&it, &key)) && pickle_next(&it, &x); i++)
-		rc = add_child_items(w, key, i, x);
+		rc = add_child(w, key, i, x);
 	w->depth--;
 	return rc;
 }
 
 /* Appends the items at and below a node. */
-static int add_node_items(struct walk *w, uint32_t node)
+static int add_items(struct walk *w, uint32_t node)
 {
 	struct tensor_info d;
 	if (w->depth > MAX_DEPTH ||
@@ -96,7 +95,7 @@ static int add_node_items(struct walk *w, uint32_t node)
 	if (items_charge(w->f, sizeof(node), w->e)) /* (empty dicts cost memory, too) */
 		return -1;
 	if (pickle_kind(w->p, node) == PICKLE_DICT || is_list_of_items(w->p, node))
-		return add_member_items(w, node);
+		return add_members(w, node);
 	int rc = describe_tensor(w->p, node, &d, w->e);
 	if (rc < 0)
 		return -1;
@@ -114,7 +113,7 @@ int torch_file_add_items(
 	struct walk w = {.f = f, .p = &f->parts->archive.tree, .e = e};
 	str_puts(&w.name, name);
 	str_puts(&w.name, "");
-	int rc = add_node_items(&w, node);
+	int rc = add_items(&w, node);
 	str_free(&w.name);
 	return rc;
 }
@@ -261,7 +260,7 @@ static int64_t read_numbers(
 	int64_t n = 0;
 	if (max && read_number(p, node, out))
 		return 1;
-	pickle_each_init(&it, p, node);
+	pickle_begin(&it, p, node);
 	while (n < max && pickle_next(&it, &member) && read_number(p, member, &out[n]))
 		n++;
 	return it.left ? 0 : n; /* (0: too many, or not all are numbers) */
@@ -352,7 +351,7 @@ int torch_read_strings(
 	if (open_value(f, x, &v, e))
 		return -1;
 	int rc = append_string(f, v.p, v.node, out, e);
-	pickle_each_init(&it, v.p, v.node);
+	pickle_begin(&it, v.p, v.node);
 	while (!rc && pickle_next(&it, &member))
 		rc = append_string(f, v.p, member, out, e);
 	close_value(f, &v);

@@ -71,7 +71,7 @@ static int add_options(struct torch_file *f, int32_t file, int64_t n_bytes, int6
 	struct pickle_each it;
 	uint32_t key, value;
 	size_t n;
-	pickle_each_init(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, dict) == PICKLE_DICT ? dict : 0);
 	while (pickle_next(&it, &key) && pickle_next(&it, &value)) {
 		scoped_str name = {0};
 		const char *text = pickle_text(p, key, &n);
@@ -106,7 +106,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 			&a.tree, pickle_part(&a.tree, node, PICKLE_ARGUMENTS), 0);
 	pickle_int(&a.tree, node, &stage);
 	uint32_t groups = pickle_get(&a.tree, a.tree.root, "param_groups");
-	pickle_each_init(
+	pickle_begin(
 		&it, &a.tree, pickle_kind(&a.tree, groups) == PICKLE_LIST ? groups : 0);
 	int rc = 0;
 	for (int64_t g = 0; !rc && pickle_next(&it, &group); g++)

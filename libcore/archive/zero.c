@@ -61,7 +61,7 @@ static uint32_t *list_numbered(const struct pickle *p, uint32_t node, int64_t n)
 	bool is_dict = pickle_kind(p, node) == PICKLE_DICT;
 	struct pickle_each it;
 	int64_t at = -1;
-	pickle_each_init(&it, p, node);
+	pickle_begin(&it, p, node);
 	while ((!is_dict || pickle_next(&it, &key)) && pickle_next(&it, &x)) {
 		if (is_dict && pickle_int(p, key, &at))
 			continue;
@@ -104,7 +104,7 @@ static int64_t read_count(const struct pickle *p, uint32_t node, int64_t none)
 		return x;
 	if (pickle_kind(p, node) != PICKLE_LIST && pickle_kind(p, node) != PICKLE_TUPLE)
 		return none;
-	pickle_each_init(&it, p, node);
+	pickle_begin(&it, p, node);
 	while (pickle_next(&it, &member))
 		if (!pickle_int(p, member, &x))
 			max = max64(max, x);
@@ -129,8 +129,6 @@ static uint32_t get_buffers(const struct pickle *p)
 					     : "single_partition_of_fp32_groups";
 	return pickle_get(p, get_optimizer(p), key);
 }
-
-/* ---- the layout --------------------------------------------------------------- */
 
 /* Reads the ZeRO stage and the number of ranks from the first optimizer file. */
 static int read_layout(struct zero *z)
@@ -254,7 +252,7 @@ static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x
 	uint32_t member;
 	if (pickle_kind(p, node) != PICKLE_TUPLE)
 		return -1;
-	pickle_each_init(&it, p, node);
+	pickle_begin(&it, p, node);
 	while (pickle_next(&it, &member))
 		if (x->ndim == TORCH_MAX_DIMS ||
 			pickle_int(p, member, &x->dims[x->ndim++]))
@@ -307,8 +305,8 @@ static int add_group(struct zero *z, uint32_t shapes, uint32_t paddings, int64_t
 	struct pickle_each it, padding_it;
 	uint32_t key, shape, padding_node;
 	int rc = 0;
-	pickle_each_init(&it, &z->model.tree, shapes);
-	pickle_each_init(&padding_it, first, paddings);
+	pickle_begin(&it, &z->model.tree, shapes);
+	pickle_begin(&padding_it, first, paddings);
 	while (!rc && pickle_next(&it, &key) && pickle_next(&it, &shape)) {
 		rc = add_parameter(z, key, shape, group);
 		int64_t *padding =
@@ -338,8 +336,8 @@ static int read_parameters(struct zero *z)
 			"%s has %u parameter group%s, but the optimizer has %lld",
 			p->name, p->nodes[list].n, plural(p->nodes[list].n),
 			(long long)z->groups);
-	pickle_each_init(&it, p, list);
-	pickle_each_init(&all, first, z->stage < 3 ? paddings : 0);
+	pickle_begin(&it, p, list);
+	pickle_begin(&all, first, z->stage < 3 ? paddings : 0);
 	for (int64_t g = 0; pickle_next(&it, &shapes); g++) {
 		uint32_t padding_it = 0;
 		pickle_next(&all, &padding_it);
@@ -433,7 +431,7 @@ static int check_sizes(struct zero *z)
 			int64_t want = sizes[z->stage == 3 ? 0 : i];
 			if ((has + align - 1) / align != (want + align - 1) / align)
 				rc = err_set(z->e, EX_DATAERR,
-					"%s: the parameters of %s %lld have %lld elements, but the %s "
+					"%s: the parameters of %s %lld have %lld elements, the %s "
 					"buffers %lld: files of several runs, or offloaded to disk",
 					z->files.directory.s,
 					z->stage == 3 ? "rank" : "group", (long long)i,
@@ -509,7 +507,7 @@ static int add_aliases(struct zero *z)
 	int rc = 0;
 	memcpy(sorted, z->parameters, n * sizeof(*sorted));
 	qsort(sorted, n, sizeof(*sorted), compare_texts);
-	pickle_each_init(&it, p, pickle_kind(p, shared) == PICKLE_DICT ? shared : 0);
+	pickle_begin(&it, p, pickle_kind(p, shared) == PICKLE_DICT ? shared : 0);
 	while (!rc && pickle_next(&it, &alias) && pickle_next(&it, &source)) {
 		scoped_ptr char *name = copy_text(z, p, alias, &rc);
 		scoped_ptr char *original = rc ? NULL : copy_text(z, p, source, &rc);
@@ -548,7 +546,7 @@ static int add_names(
 	bool is_dict = pickle_kind(p, list) == PICKLE_DICT;
 	struct pickle_each it;
 	uint32_t name, value;
-	pickle_each_init(&it, p, list);
+	pickle_begin(&it, p, list);
 	while (!rc && pickle_next(&it, &name) && (!is_dict || pickle_next(&it, &value))) {
 		scoped_ptr char *text = copy_text(z, p, name, &rc);
 		if (text)
@@ -575,7 +573,7 @@ static int add_frozen(struct zero *z)
 		     : 0;
 	strs_sort(&excluded);
 	uint32_t module = pickle_get(p, p->root, "module");
-	pickle_each_init(&it, p, pickle_kind(p, module) == PICKLE_DICT ? module : 0);
+	pickle_begin(&it, p, pickle_kind(p, module) == PICKLE_DICT ? module : 0);
 	while (rc >= 0 && pickle_next(&it, &key) && pickle_next(&it, &node)) {
 		scoped_ptr char *name = copy_text(z, p, key, &rc);
 		if (name && !(excluded.n && bsearch(&name, excluded.v, (size_t)excluded.n,
@@ -593,7 +591,7 @@ static int read_fragments(
 	const struct pickle *p = &a->tree;
 	uint32_t is_dict = pickle_get(p, p->root, "frozen_param_fragments"), key, node;
 	struct pickle_each it;
-	pickle_each_init(&it, p, pickle_kind(p, is_dict) == PICKLE_DICT ? is_dict : 0);
+	pickle_begin(&it, p, pickle_kind(p, is_dict) == PICKLE_DICT ? is_dict : 0);
 	for (int64_t i = begin; i < z->n_parameters; i++) {
 		const struct parameter *x = &z->parameters[i];
 		struct buffer *b = &z->buffers[(i - begin) * z->ranks + rank];

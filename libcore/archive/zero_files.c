@@ -73,8 +73,6 @@ static int report_missing_optimizer(const char *path, struct err *e)
 		path);
 }
 
-/* ---- one file per rank --------------------------------------------------------------- */
-
 int zero_files_check(const struct zero_files *x, struct err *e)
 {
 	const struct strs *both[] = {&x->model, &x->optim};

@@ -6,25 +6,11 @@
 #include <zlib.h>
 
 /* Sizes of records, and offsets of their fields, in bytes. */
-enum {
-	LOCAL_BYTES = 30,
-	CENTRAL_BYTES = 46,
-	END_BYTES = 22,
-	END64_BYTES = 56,
-	LOCATOR64_BYTES = 20,
-	MAX_COMMENT = 65535
-};
+enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, MAX_COMMENT = 65535 };
+enum { END_BYTES = 22, END64_BYTES = 56, LOCATOR64_BYTES = 20 };
 enum { LOCAL_NAME = 26, LOCAL_EXTRA = 28 };
-enum {
-	CENTRAL_METHOD = 10,
-	CENTRAL_CRC = 16,
-	CENTRAL_STORED = 20,
-	CENTRAL_SIZE = 24,
-	CENTRAL_NAME = 28,
-	CENTRAL_EXTRA = 30,
-	CENTRAL_COMMENT = 32,
-	CENTRAL_HEADER = 42
-};
+enum { CENTRAL_METHOD = 10, CENTRAL_CRC = 16, CENTRAL_STORED = 20, CENTRAL_SIZE = 24 };
+enum { CENTRAL_NAME = 28, CENTRAL_EXTRA = 30, CENTRAL_COMMENT = 32, CENTRAL_HEADER = 42 };
 enum { END_ENTRIES = 10, END_SIZE = 12, END_BEGIN = 16 };
 enum { END64_ENTRIES = 32, END64_SIZE = 40, END64_BEGIN = 48, LOCATOR64_END = 8 };
 /* A 32-bit field with this value has its 64-bit value in extra field 1. */
@@ -45,8 +31,6 @@ static int reject(const struct zip *z, const char *why, struct err *e)
 	return err_set(e, EX_DATAERR, "%s: not a file of torch.save(), or damaged: %s",
 		z->name, why);
 }
-
-/* ---- the central directory --------------------------------------------------------- */
 
 struct directory {
 	uint64_t n, begin, n_bytes;

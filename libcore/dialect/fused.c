@@ -61,8 +61,6 @@ static void find_tensor(const struct torch_names *x, const char *ours, const cha
 			out->item = find_in_layer(x, group, r->theirs[k], layer, out);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------- */
-
 /* Returns the rows of the tensor that contains ours; 0 if it is missing. */
 static int64_t count_rows(const struct torch_names *x, const char *ours)
 {
@@ -97,8 +95,6 @@ int64_t fused_count_key_rows(const struct torch_names *x, const struct model_con
 	int64_t qkv = count_rows(x, "layers.0.attention.wq.weight");
 	return (qkv - c->heads * head_width(c)) / 2;
 }
-
-/* ---- sources --------------------------------------------------------------------------------- */
 
 /* Sets the source of tensor i. */
 static int set_source(struct placement *x, int group, int i, struct err *e)

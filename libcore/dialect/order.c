@@ -19,8 +19,6 @@ struct numbering {
 	const struct torch_item **order;  /* [n_numbers] parameter: the result */
 };
 
-/* ---- reading groups -------------------------------------------------------------------- */
-
 /* Appends a group. The total is capped at one more than the model's parameters. */
 static int add_group(
 	struct numbering *w, const struct torch_item *params, double *ids, struct err *e)
@@ -61,8 +59,6 @@ static void set_one_group(struct numbering *w, int64_t n_states)
 	w->begin[1] = w->n_numbers = n_states;
 }
 
-/* ---- names ------------------------------------------------------------------------------- */
-
 /* Sets w->order by param_names. Returns 1, 0 if there are none, or -1. */
 static int order_by_names(struct numbering *w, struct err *e)
 {
@@ -99,8 +95,8 @@ enum fits { FITS_NONE, FITS_ONE, FITS_SEVERAL };
 
 struct search {
 	const struct numbering *w;
-	bool frozen_are_out;	 /* exactly the frozen parameters are in no group */
-	bool groups_kinds;	 /* equal names in several layers are in one group */
+	bool frozen_out;	 /* exactly the frozen parameters are in no group */
+	bool by_kind;		 /* equal names in several layers are in one group */
 	int64_t *next;		 /* [n_groups + 1] parameters in each group so far */
 	int64_t n_out;		 /* parameters in no group */
 	int64_t *choice, *found; /* [n + 1] groups */
@@ -117,13 +113,12 @@ static bool group_allows(const struct search *s, int64_t i, int64_t g)
 {
 	const struct numbering *w = s->w;
 	const struct torch_parameter *p = &w->list[i];
-	if (s->groups_kinds && s->kind_first[s->kind[i]] < i &&
-		s->kind_group[s->kind[i]] != g)
+	if (s->by_kind && s->kind_first[s->kind[i]] < i && s->kind_group[s->kind[i]] != g)
 		return false;
 	if (g == w->n_groups)
-		return s->next[g] < s->n_out && (!s->frozen_are_out || p->frozen);
+		return s->next[g] < s->n_out && (!s->frozen_out || p->frozen);
 	int64_t number = w->begin[g] + s->next[g];
-	return !(s->frozen_are_out && p->frozen) && number < w->begin[g + 1] &&
+	return !(s->frozen_out && p->frozen) && number < w->begin[g + 1] &&
 	       (!w->states[number] || same_shape(w->states[number], p->item));
 }
 
@@ -186,7 +181,7 @@ static void store_solution(struct search *s)
 
 /* Counts the assignments that fit (none, one, several), and stores one. A state without a solution
  * is not searched again. A second path to a state of the solution is a second solution. (With
- * groups_kinds, next[] is not the whole state.) */
+ * by_kind, next[] is not the whole state.) */
 static enum fits run_search(struct search *s)
 {
 	const struct numbering *w = s->w;
@@ -206,7 +201,7 @@ static enum fits run_search(struct search *s)
 		}
 		if (g > w->n_groups) {
 			uint64_t *seen =
-				s->groups_kinds ? NULL : find_state_slot(s, s->key[i]);
+				s->by_kind ? NULL : find_state_slot(s, s->key[i]);
 			if (seen && !*seen)
 				*seen = s->key[i] & ~1ull;
 			if (--i >= 0)
@@ -215,7 +210,7 @@ static enum fits run_search(struct search *s)
 		}
 		assign_group(s, i, g);
 		s->choice[++i] = -1;
-		uint64_t seen = s->groups_kinds ? 0 : *find_state_slot(s, s->key[i]);
+		uint64_t seen = s->by_kind ? 0 : *find_state_slot(s, s->key[i]);
 		if (seen & 1 && fits == FITS_ONE)
 			return FITS_SEVERAL;
 		if (seen && !(seen & 1))
@@ -225,12 +220,11 @@ static enum fits run_search(struct search *s)
 }
 
 /* Sets w->order if exactly one assignment of parameters to groups fits. */
-static enum fits search_assignment(
-	struct numbering *w, bool frozen_are_out, bool groups_kinds)
+static enum fits assign_all(struct numbering *w, bool frozen_out, bool by_kind)
 {
 	struct search s = {.w = w,
-		.frozen_are_out = frozen_are_out,
-		.groups_kinds = groups_kinds,
+		.frozen_out = frozen_out,
+		.by_kind = by_kind,
 		.n_out = w->n - w->n_numbers};
 	size_t n = (size_t)w->n + 1, n_groups = (size_t)w->n_groups + 1;
 	enum fits fits = FITS_SEVERAL;
@@ -240,7 +234,7 @@ static enum fits search_assignment(
 	s.kind = xcalloc(n, sizeof(*s.kind));
 	s.key = xcalloc(n, sizeof(*s.key));
 	s.seen = xcalloc(2 * (size_t)MAX_STEPS, sizeof(*s.seen));
-	if (w->n <= MAX_SEARCHED && (set_kinds(&s) || !groups_kinds))
+	if (w->n <= MAX_SEARCHED && (set_kinds(&s) || !by_kind))
 		fits = run_search(&s);
 	memset(s.next, 0, n_groups * sizeof(*s.next));
 	for (int64_t i = 0; fits == FITS_ONE && i < w->n; i++)
@@ -285,18 +279,17 @@ static int order_by_shapes(struct numbering *w, struct err *e)
 			w->order[i] = w->list[i].item;
 		return 0;
 	}
-	bool frozen_are_out = w->n_numbers < w->n && n_frozen == w->n - w->n_numbers;
-	if (w->n_numbers < w->n && n_frozen && !frozen_are_out)
+	bool frozen_out = w->n_numbers < w->n && n_frozen == w->n - w->n_numbers;
+	if (w->n_numbers < w->n && n_frozen && !frozen_out)
 		return err_set(e, EX_UNAVAILABLE,
 			"%s: the optimizer has %lld numbered parameters, the model %lld; "
 			"--freeze names %lld",
 			w->f->path, (long long)w->n_numbers, (long long)w->n,
 			(long long)n_frozen);
-	enum fits fits = search_assignment(w, frozen_are_out, false);
+	enum fits fits = assign_all(w, frozen_out, false);
 	if (fits == FITS_SEVERAL)
-		fits = search_assignment(w, frozen_are_out, true) == FITS_ONE
-			       ? FITS_ONE
-			       : FITS_SEVERAL;
+		fits = assign_all(w, frozen_out, true) == FITS_ONE ? FITS_ONE
+								   : FITS_SEVERAL;
 	return fits == FITS_ONE ? 0 : report_ambiguous(w, fits, e);
 }
 

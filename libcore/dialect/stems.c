@@ -118,8 +118,6 @@ int foreign_list(const struct scheme *s, const struct model *m, int64_t vocab,
 	return rc ? -1 : n;
 }
 
-/* ---- the order of the class ------------------------------------------------------------------ */
-
 /* Where a class has a parameter. `part`: before the layers (0), in one (1), after them (2). */
 struct class_place {
 	const struct torch_item *item;

@@ -41,7 +41,7 @@ struct convert_format {
 	 * NULL if it differs. */
 	const void *(*probe)(const char *path);
 	/* Returns true if an output of this name has this format. */
-	bool (*matches_name)(const char *path);
+	bool (*is_name)(const char *path);
 	/* Opens a view, which verifies checksums as it reads. `probed`: result of probe(). */
 	int (*open)(struct ckpt_view *v, const char *path, const void *probed,
 		const struct open_how *how, struct err *e);

@@ -32,7 +32,7 @@ const struct convert_format *convert_target(int choice, const char *path)
 	if (choice)
 		return convert_formats[choice - 1];
 	for (int i = 0; convert_formats[i]; i++)
-		if (convert_formats[i]->matches_name(path))
+		if (convert_formats[i]->is_name(path))
 			return convert_formats[i];
 	return &convert_huggingface;
 }
@@ -132,7 +132,6 @@ static int check_tokens(
 				 (long long)t->vocab.n, v->name, (long long)c.vocab);
 }
 
-/* Reads the tokenizer of a checkpoint or shard. */
 static int read_tokenizer(struct tokenizer *t, const char *path, struct err *e)
 {
 	struct h5 *h;
@@ -322,7 +321,7 @@ const struct convert_format convert_pt = {
 	.name = "pt",
 	.help = "checkpoints of pt-train",
 	.probe = probe_pt,
-	.matches_name = is_pt_name,
+	.is_name = is_pt_name,
 	.open = open_pt,
 	.save = save_pt,
 };

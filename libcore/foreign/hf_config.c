@@ -5,8 +5,6 @@
 
 #include <math.h>
 
-/* ---- reading -------------------------------------------------------------------------- */
-
 struct hf_reader {
 	const char *path;
 	json_t *root;
@@ -105,13 +103,8 @@ static int get_activation(const struct hf_reader *r, const char *key, bool gated
 	return not_supported(r, key, "is an unsupported activation function");
 }
 
-enum {
-	MAX_HEADS = 4095,
-	MAX_HEAD_DIM = 1 << 16,
-	MAX_LAYERS = 100000,
-	MAX_DIM = 1 << 22,
-	MAX_FFN = 1 << 24
-};
+enum { MAX_HEADS = 4095, MAX_HEAD_DIM = 1 << 16, MAX_LAYERS = 100000 };
+enum { MAX_DIM = 1 << 22, MAX_FFN = 1 << 24 };
 
 /* Fails if layer_types gives any layer a window. */
 static int require_full_attention(const struct hf_reader *r)

@@ -60,7 +60,6 @@ static const struct hf_class *choose_class(const struct model *m)
 							 : HF_LLAMA];
 }
 
-/* Adds the keys of sliding windows to a configuration. */
 static void add_windows(json_t *o, const struct model *m, const struct hf_class *class)
 {
 	const struct model_config *c = &m->c;

@@ -12,7 +12,7 @@ enum { CONFIG, N_MODEL_FILES = 2 };
 
 static const char *const token_keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
-static json_t *parse_json_text(const json_t *text)
+static json_t *parse_json(const json_t *text)
 {
 	return text ? json_loadb(
 			      json_string_value(text), json_string_length(text), 0, NULL)
@@ -22,7 +22,7 @@ static json_t *parse_json_text(const json_t *text)
 /* Returns config.json with only the keys to keep. Frees `text`. */
 static json_t *reduce_config(json_t *text)
 {
-	json_t *config = parse_json_text(text), *kept = json_object();
+	json_t *config = parse_json(text), *kept = json_object();
 	for (size_t i = 0; i < ARRAY_LEN(token_keys); i++)
 		json_object_set(
 			kept, token_keys[i], json_object_get(config, token_keys[i]));
@@ -106,7 +106,7 @@ static json_t *load_file(const struct str *origin, const char *name)
 {
 	json_auto_t *all =
 		origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
-	return parse_json_text(json_object_get(all, name));
+	return parse_json(json_object_get(all, name));
 }
 
 /* Appends a token or a list of tokens. Returns their number. */
@@ -139,7 +139,7 @@ int64_t hf_origin_end_tokens(const struct str *origin, uint32_t **ids)
 }
 
 /* Returns the template named default. A model may have more, such as one for tools. */
-static const json_t *find_default_template(const json_t *x)
+static const json_t *get_default_template(const json_t *x)
 {
 	for (size_t i = 0; i < json_array_size(x); i++) {
 		const json_t *entry = json_array_get(x, i);
@@ -154,10 +154,9 @@ void hf_origin_template(const struct str *origin, struct str *out)
 {
 	json_auto_t *all =
 		origin->len ? json_loadb(origin->s, origin->len, 0, NULL) : NULL;
-	json_auto_t *config =
-		parse_json_text(json_object_get(all, "tokenizer_config.json"));
+	json_auto_t *config = parse_json(json_object_get(all, "tokenizer_config.json"));
 	const json_t *x = json_object_get(all, "chat_template.jinja");
-	x = x ? x : find_default_template(json_object_get(config, "chat_template"));
+	x = x ? x : get_default_template(json_object_get(config, "chat_template"));
 	if (json_is_string(x))
 		str_add(out, json_string_value(x), json_string_length(x));
 }
@@ -180,7 +179,7 @@ int hf_origin_save(
 	return rc;
 }
 
-static bool has_special_tokens(const json_t *config)
+static bool has_token_keys(const json_t *config)
 {
 	return json_object_get(config, token_keys[0]) ||
 	       json_object_get(config, token_keys[1]) ||
@@ -193,11 +192,11 @@ json_t *hf_origin_keys(
 	const json_t *origin, const struct model *m, const struct tokenizer *t)
 {
 	json_t *o = json_object(),
-	       *old_config = parse_json_text(json_object_get(origin, files[CONFIG]));
+	       *old_config = parse_json(json_object_get(origin, files[CONFIG]));
 	int64_t end = t ? tokenizer_end_of_text(t) : -1;
 	int64_t positions = json_integer_value(json_object_get(old_config, HF_POSITIONS));
 	for (size_t i = 0; i < ARRAY_LEN(token_keys); i++) {
-		if (has_special_tokens(old_config))
+		if (has_token_keys(old_config))
 			json_object_set(o, token_keys[i],
 				json_object_get(old_config, token_keys[i]));
 		else

@@ -30,8 +30,6 @@ static bool is_hf_name(const char *path)
 	return false;
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
-
 struct hf {
 	char *path;
 	struct torch_file files;
@@ -63,7 +61,7 @@ static void close_hf(struct ckpt_view *v)
 	free(h);
 }
 
-static int cache_whole_tensor(struct hf *h, int at, struct err *e)
+static int cache_tensor(struct hf *h, int at, struct err *e)
 {
 	const struct foreign *f = &h->list[at];
 	if (h->cached == at)
@@ -81,7 +79,7 @@ static int read_transposed(
 	struct hf *h, int at, int64_t first, int64_t n, float *out, struct err *e)
 {
 	int64_t inputs = h->list[at].dims[0], width = h->list[at].dims[1];
-	if (cache_whole_tensor(h, at, e))
+	if (cache_tensor(h, at, e))
 		return -1;
 	for (int64_t i = 0; i < inputs; i++)
 		for (int64_t k = 0; k < n; k++)
@@ -357,7 +355,7 @@ const struct convert_format convert_huggingface = {
 	.name = "huggingface",
 	.help = "a directory with config.json and safetensors files",
 	.probe = probe_hf,
-	.matches_name = is_hf_name,
+	.is_name = is_hf_name,
 	.open = open_hf,
 	.save = hf_save,
 };

@@ -26,8 +26,6 @@ static bool is_llmc_name(const char *path)
 	return text_ends(path, ".bin");
 }
 
-/* ---- reading -------------------------------------------------------------------------- */
-
 static void close_llmc(struct ckpt_view *v)
 {
 	struct llmc *x = v->with;
@@ -164,8 +162,6 @@ static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
 	return rc;
 }
 
-/* ---- writing -------------------------------------------------------------------------- */
-
 /* Writes a tensor with the rows of each head in the order of the file. */
 static int write_rotated(struct number_file *w, const struct ckpt_view *v,
 	const struct ckpt_rows *rows, int64_t head_dim, struct err *e)
@@ -243,7 +239,7 @@ const struct convert_format convert_llmc = {
 	.name = "llmc",
 	.help = "model files of llm.c (GPT-2, Llama 3)",
 	.probe = probe_llmc,
-	.matches_name = is_llmc_name,
+	.is_name = is_llmc_name,
 	.open = open_llmc,
 	.save = save_llmc,
 };

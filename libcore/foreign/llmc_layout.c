@@ -11,23 +11,9 @@
 /* llm.c's GPT-2 kernels require a vocabulary of this multiple. */
 enum { VOCAB_MULTIPLE = 128 };
 enum { G_CONTEXT = 2, G_VOCAB, G_LAYERS, G_HEADS, G_DIM, G_PADDED_VOCAB, G_END };
-enum {
-	L_CONTEXT = 2,
-	L_VOCAB,
-	L_LAYERS,
-	L_HEADS,
-	L_KV_HEADS,
-	L_DIM,
-	L_FFN_FACTOR,
-	L_FFN_MULTIPLE,
-	L_NORM_EPS,
-	L_ROPE_THETA,
-	L_SCALED_ROPE,
-	L_BATCH,
-	L_MAJOR,
-	L_MINOR,
-	L_END
-};
+enum { L_CONTEXT = 2, L_VOCAB, L_LAYERS, L_HEADS, L_KV_HEADS, L_DIM, L_FFN_FACTOR };
+enum { L_FFN_MULTIPLE = L_FFN_FACTOR + 1, L_NORM_EPS, L_ROPE_THETA, L_SCALED_ROPE };
+enum { L_BATCH = L_SCALED_ROPE + 1, L_MAJOR, L_MINOR, L_END };
 
 static const struct llmc_kind gpt2_kinds[] = {
 	{false, {"tok_embeddings.weight"}},
@@ -62,9 +48,6 @@ static const struct llmc_kind llama_kinds[] = {
 	{0},
 };
 
-/* ---- reading -------------------------------------------------------------------------- */
-
-/* Fails unless words first to last of a header are positive and not too large. */
 static int check_words(
 	const int32_t *h, int first, int last, const char *path, struct err *e)
 {
@@ -169,8 +152,6 @@ static int read_llama(const int32_t *h, int64_t n_parameters, struct model_confi
 		*rows, *rows, path, e);
 }
 
-/* ---- writing -------------------------------------------------------------------------- */
-
 static bool has_llmc_norm_eps(const struct model_config *c)
 {
 	return fabs(c->norm_eps - 1e-5) < 1e-12;
@@ -240,8 +221,6 @@ static int write_llama(int32_t *h, const struct model *m, struct err *e)
 	h[LLMC_OWN] = (int32_t)c->vocab;
 	return 0;
 }
-
-/* ---- the table ------------------------------------------------------------------------ */
 
 static const struct llmc_layout layouts[] = {
 	{20240326, ARCH_GPT2, G_END, gpt2_kinds, false, read_gpt2, write_gpt2,

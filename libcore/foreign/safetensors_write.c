@@ -22,8 +22,6 @@ int64_t safetensors_bytes(const struct st_source *t, enum dtype dtype)
 	return count_elements(t) * dtype_bytes(dtype);
 }
 
-/* ---- the header ---------------------------------------------------------------------- */
-
 static json_t *make_entry(const struct st_source *t, enum dtype dtype, int64_t *at)
 {
 	json_t *shape = json_array();
@@ -57,8 +55,6 @@ static void make_header(const struct st_write *w, struct str *out, int64_t *digi
 		str_putc(out, ' ');
 	*digits = (char *)memmem(out->s, out->len, zeros, ST_DIGITS) - out->s;
 }
-
-/* ---- data ---------------------------------------------------------------------------- */
 
 static int write_file(struct number_file *f, const struct st_write *w, struct err *e)
 {

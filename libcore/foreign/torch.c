@@ -60,8 +60,8 @@ static int64_t source_row(
 }
 
 /* Reads rows [row, row + n) of an item into the cache. */
-static int cache_item_rows(struct torch_view *x, const struct tensor_source *s,
-	int64_t row, int64_t n, struct err *e)
+static int cache_rows(struct torch_view *x, const struct tensor_source *s, int64_t row,
+	int64_t n, struct err *e)
 {
 	if (x->cached == s->item && x->cached_layer == s->layer)
 		return 0;
@@ -80,7 +80,7 @@ static int read_transposed(struct torch_view *x, const struct tensor_source *s,
 	int64_t row, int64_t n, float *out, struct err *e)
 {
 	int64_t inputs = s->item->dims[0], width = s->item->dims[1];
-	if (cache_item_rows(x, s, 0, inputs, e))
+	if (cache_rows(x, s, 0, inputs, e))
 		return -1;
 	for (int64_t i = 0; i < inputs; i++)
 		for (int64_t k = 0; k < n; k++)
@@ -96,7 +96,7 @@ static int read_row(struct torch_view *x, const struct tensor_source *s, int64_t
 	int64_t at = is_permuted ? source_row(x, s, row) : s->first + row;
 	if (s->layer < 0)
 		return torch_read(&x->file, s->item, at, 1, out, e);
-	if (cache_item_rows(x, s, s->layer, 1, e))
+	if (cache_rows(x, s, s->layer, 1, e))
 		return -1;
 	memcpy(out, x->whole + at * width, (size_t)width * sizeof(*out));
 	return 0;
@@ -154,8 +154,7 @@ static int by_address(const void *a, const void *b)
 }
 
 /* Lists the distinct items of the parameters, sorted by address. Returns their number. */
-static int64_t list_parameter_items(
-	const struct torch_view *x, const struct torch_item **out)
+static int64_t list_used_items(const struct torch_view *x, const struct torch_item **out)
 {
 	int64_t n = 0, n_all = 0;
 	for (int i = 0; i < x->m.n_tensors; i++)
@@ -250,7 +249,7 @@ static bool is_model_name(const char *name)
 	return false;
 }
 
-/* Fails if the file has a tensor that the model lacks. `used`: from list_parameter_items(). */
+/* Fails if the file has a tensor that the model lacks. `used`: from list_used_items(). */
 static int check_all_used(struct torch_view *x, const struct torch_item *const *used,
 	int64_t n, struct err *e)
 {
@@ -275,8 +274,6 @@ static int check_all_used(struct torch_view *x, const struct torch_item *const *
 	}
 	return 0;
 }
-
-/* ---- the optimizer's step -------------------------------------------------------------------- */
 
 /* Reads AdamW's step. pt-train has one for all parameters. */
 static int read_step(struct torch_view *x, int64_t *step, struct err *e)
@@ -358,7 +355,7 @@ static void set_frozen(
 }
 
 /* Maps the numbers of an optimizer to parameters. `used`: the items of all n parameters. */
-static int map_optimizer_numbers(
+static int map_numbers(
 	struct torch_view *x, const struct torch_item **used, int64_t n, struct err *e)
 {
 	if (!x->moments)
@@ -413,8 +410,8 @@ static int add_moments(struct torch_view *x, struct ckpt_view *v, struct err *e)
 {
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
-	int64_t n = list_parameter_items(x, used);
-	int rc = check_all_used(x, used, n, e) || map_optimizer_numbers(x, used, n, e);
+	int64_t n = list_used_items(x, used);
+	int rc = check_all_used(x, used, n, e) || map_numbers(x, used, n, e);
 	if (rc)
 		return -1;
 	if (!x->moments) {
@@ -526,7 +523,7 @@ static int load_gradients(
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
 	if (x->names.dialect->set_sources(&x->at, CKPT_MODEL, e) ||
-		check_all_used(x, used, list_parameter_items(x, used), e))
+		check_all_used(x, used, list_used_items(x, used), e))
 		return -1;
 	for (int i = 0; i < x->m.n_tensors; i++)
 		x->how->found[i] = get_source(&x->at, CKPT_MODEL, i)->item != NULL;
@@ -577,7 +574,7 @@ const struct convert_format convert_torch = {
 	.name = "torch",
 	.help = "PyTorch checkpoints: files of torch.save, directories of DCP",
 	.probe = probe_torch,
-	.matches_name = is_torch_name,
+	.is_name = is_torch_name,
 	.open = open_torch,
 	.save = save_torch,
 };

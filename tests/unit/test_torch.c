@@ -298,7 +298,7 @@ TEST(storages_are_checked_once)
 		z->entries[i].crc32 ^= 1;
 	succeed(torch_read(&f, t, 0, 1, x, &e));
 	for (int64_t i = 0; i < z->n; i++)
-		z->entries[i].crc32 ^= z->entries[i].checked;
+		z->entries[i].crc32 ^= z->entries[i].is_verified;
 	succeed(torch_read(&f, t, 1, 1, x, &e));
 	torch_close(&f);
 }
