@@ -366,7 +366,7 @@ struct sink {
 	double *doubles;
 };
 
-static struct sink sink_at(const struct sink *s, int64_t i)
+static struct sink offset_sink(const struct sink *s, int64_t i)
 {
 	return (struct sink){
 		s->floats ? s->floats + i : NULL, s->doubles ? s->doubles + i : NULL};
@@ -404,7 +404,7 @@ static int read_scattered(struct torch_file *f, const struct torch_item *t,
 			at += rest % sizes[k] * c->place->stride[k];
 			rest /= sizes[k];
 		}
-		const struct sink to = sink_at(out, i);
+		const struct sink to = offset_sink(out, i);
 		convert_elements(&to, t->dtype, (const char *)p->span + at * size, 1);
 	}
 	return 0;
@@ -428,7 +428,7 @@ static int read_chunk(struct torch_file *f, const struct torch_item *t, struct c
 	scoped_ptr char *raw = xmalloc((size_t)(min64(per, n) * size));
 	for (int64_t i = 0; i < n && !rc; i += per) {
 		int64_t part = min64(per, n - i);
-		const struct sink to = sink_at(out, i);
+		const struct sink to = offset_sink(out, i);
 		rc = file_read_at(fd, chunk_path(f, c), raw, (size_t)(part * size),
 			c->place->at + (first + i) * size, e);
 		if (!rc)
@@ -477,7 +477,7 @@ static int read_chunk_rows(struct torch_file *f, const struct torch_item *t,
 		width *= sizes[i];
 	int64_t first = (begin - box[0]) * width, count = (end - begin) * width;
 	if (width == torch_row_size(t)) {
-		const struct sink to = sink_at(out, (begin - row) * width);
+		const struct sink to = offset_sink(out, (begin - row) * width);
 		return read_chunk(f, t, c, first, count, &to, e);
 	}
 	struct sink columns = {0};

@@ -39,8 +39,6 @@ static int by_name_and_rank(const void *a, const void *b)
 	return order ? order : (x->tp > y->tp) - (x->tp < y->tp);
 }
 
-/* ---- optimizer files ------------------------------------------------------------------------- */
-
 /* The name (node) of the optimizer's parameter `number`, and the weight decay of its group. */
 struct numbered_name {
 	int64_t number;
@@ -169,7 +167,7 @@ static int read_rank(struct nanotron *t, int64_t rank)
 	return rc;
 }
 
-static int by_parameter(const void *a, const void *b)
+static int by_parameter_and_rank(const void *a, const void *b)
 {
 	const struct state *x = a, *y = b;
 	int order = strcmp(x->name, y->name);
@@ -188,7 +186,7 @@ static int64_t find_states(const struct nanotron *t, const char *name, enum kind
 	int64_t low = 0, high = t->n_states, n = 0;
 	while (low < high) {
 		int64_t middle = low + (high - low) / 2;
-		if (by_parameter(&t->states[middle], &key) < 0)
+		if (by_parameter_and_rank(&t->states[middle], &key) < 0)
 			low = middle + 1;
 		else
 			high = middle;
@@ -477,6 +475,7 @@ static int add_decays(struct nanotron *t)
 	return 0;
 }
 
+/* Reads the files of all ranks, and appends all items. */
 static int read_files(struct nanotron *t)
 {
 	struct torch_parts *p = t->f->parts;
@@ -491,7 +490,8 @@ static int read_files(struct nanotron *t)
 	for (int64_t i = 0; i < t->n_ranks && !rc; i++)
 		rc = read_rank(t, i);
 	if (t->n_states)
-		qsort(t->states, (size_t)t->n_states, sizeof(*t->states), by_parameter);
+		qsort(t->states, (size_t)t->n_states, sizeof(*t->states),
+			by_parameter_and_rank);
 	rc = rc || add_items(t) ? -1 : 0;
 	/* (the groups of all ranks have the same options) */
 	if (!rc && t->n_ranks)

@@ -443,6 +443,7 @@ static int execute_number(struct machine *m, int op)
 	}
 }
 
+/* Executes an opcode for a container, a number or the memo. */
 static int execute_container(struct machine *m, int op)
 {
 	enum {

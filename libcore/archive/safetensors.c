@@ -229,8 +229,8 @@ static int read_header_text(
 		n = n << 8 | word[i];
 	if (n < 2 || n > MAX_HEADER || (int64_t)n > st.st_size - 8)
 		return err_set(e, EX_DATAERR,
-			"%s: not a safetensors file, or damaged: a header of %llu bytes", path,
-			(unsigned long long)n);
+			"%s: not a safetensors file, or damaged: a header of %llu bytes",
+			path, (unsigned long long)n);
 	scoped_ptr char *text = xmalloc((size_t)n);
 	int rc = file_read_at(fd, path, text, (size_t)n, 8, e);
 	if (!rc)

@@ -120,6 +120,7 @@ static int add_common(struct torch_file *f, const char *path, struct err *e)
 				 f->path);
 }
 
+/* Appends the fp32 tensor, moments and step of each parameter, then the common options. */
 static int universal_open(struct torch_file *f, struct err *e)
 {
 	static const char *const states[] = {"fp32", "exp_avg", "exp_avg_sq", "step"};

@@ -152,8 +152,6 @@ static int read_layout(struct zero *z)
 	return rc;
 }
 
-/* ---- buffers --------------------------------------------------------------------------------- */
-
 /* Sets a rank's buffers of one kind. `nodes`: [group] the fp32 buffer, or the optimizer state. */
 static int read_group_buffers(struct zero *z, const struct archive *a, int64_t rank,
 	enum kind kind, const uint32_t *nodes)
@@ -243,8 +241,6 @@ static int read_rank(struct zero *z, int64_t rank)
 	return rc;
 }
 
-/* ---- parameters ------------------------------------------------------------------------------ */
-
 /* Reads the dimensions of a torch.Size. Returns -1 if the node is not one. */
 static int read_shape(const struct pickle *p, uint32_t node, struct parameter *x)
 {
@@ -320,6 +316,7 @@ static int add_group(struct zero *z, uint32_t shapes, uint32_t paddings, int64_t
 	return rc;
 }
 
+/* Appends the parameters that param_shapes of the model file lists. */
 static int read_parameters(struct zero *z)
 {
 	const struct pickle *p = &z->model.tree, *first = &z->f->parts->archive.tree;
@@ -348,8 +345,6 @@ static int read_parameters(struct zero *z)
 	}
 	return 0;
 }
-
-/* ---- items ----------------------------------------------------------------------------------- */
 
 /* Buffers that concatenate to one vector: first[0], first[step], first[2 * step], ... */
 struct vector {
@@ -657,6 +652,7 @@ static int add_fragments(struct zero *z)
 	return rc;
 }
 
+/* Reads the files of all ranks, and appends all items. */
 static int read_files(struct zero *z)
 {
 	scoped_strs paths = {0};

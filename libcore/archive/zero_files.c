@@ -149,7 +149,7 @@ static bool find_one_file(const char *path, struct str *out)
 	return is;
 }
 
-static bool is_one_file(const char *path)
+static bool is_one_model_file(const char *path)
 {
 	return !container_has_safetensors(path) && find_one_file(path, NULL);
 }
@@ -174,4 +174,4 @@ static int open_one_file(struct torch_file *f, struct err *e)
 }
 
 const struct container container_zero_model = {
-	.matches = is_one_file, .open = open_one_file};
+	.matches = is_one_model_file, .open = open_one_file};

@@ -37,7 +37,7 @@ struct directory {
 };
 
 /* Reads the zip64 end record, for over 4 GiB or 65,534 entries. `end`: offset of the end record. */
-static int find_end64(
+static int read_zip64_end(
 	const struct zip *z, int64_t end, struct directory *d, struct err *e)
 {
 	unsigned char x[END64_BYTES];
@@ -80,7 +80,7 @@ static int find_directory(const struct zip *z, struct directory *d, struct err *
 		return reject(z, "the end record is missing: the file is truncated", e);
 	int64_t end = z->size - n + at;
 	if ((d->n == 0xffff || d->begin == IN_EXTRA || d->n_bytes == IN_EXTRA) &&
-		find_end64(z, end, d, e))
+		read_zip64_end(z, end, d, e))
 		return -1;
 	if (d->begin > (uint64_t)end || d->n_bytes > (uint64_t)end - d->begin ||
 		d->n_bytes > MAX_DIRECTORY || d->n > d->n_bytes / CENTRAL_BYTES)

@@ -17,6 +17,7 @@ static void add_scaled(double *sum, const float *x, int64_t n, double weight)
 		sum[i] += weight * (double)x[i];
 }
 
+/* Computes rows of the weighted sum in fp64. Implements ckpt_view.read. */
 static int read_sum(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {

@@ -218,7 +218,7 @@ static void copy_block(struct ckpt_writing *x, const struct block *b, void *arg)
 	comm_poll();
 }
 
-static void list_block(struct ckpt_writing *x, const struct block *b, void *arg)
+static void append_block(struct ckpt_writing *x, const struct block *b, void *arg)
 {
 	struct block **end = arg;
 	(void)x;
@@ -230,7 +230,7 @@ static void copy_in_parallel(struct ckpt_writing *x, float *copy)
 {
 	enum { BATCH = 64 };
 	struct block *list = xcalloc((size_t)x->part_blocks, sizeof(*list)), *end = list;
-	for_each_block(x, true, list_block, &end);
+	for_each_block(x, true, append_block, &end);
 	for (int64_t i = 0; i < x->part_blocks; i += BATCH) {
 		int64_t stop = min64(i + BATCH, x->part_blocks);
 #pragma omp parallel for schedule(dynamic)
@@ -393,7 +393,7 @@ static void writing_free(struct ckpt_writing *x)
 
 /* ---- sizes, and the complete write ------------------------------------------------ */
 
-static int count_copies(const struct ckpt_write *w, int tensor)
+static int count_tensor_groups(const struct ckpt_write *w, int tensor)
 {
 	return w->tensors[tensor].stateless ? 1 : w->n_groups;
 }
@@ -412,7 +412,7 @@ int64_t ckpt_bytes(const struct ckpt_write *w)
 		    w->n_numbers * (int64_t)sizeof(double);
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t data = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		n += count_copies(w, i) * (PER_TENSOR + data + data / 65536);
+		n += count_tensor_groups(w, i) * (PER_TENSOR + data + data / 65536);
 	}
 	return n;
 }
@@ -423,7 +423,7 @@ int64_t ckpt_copy_bytes(const struct ckpt_write *w)
 	for (int i = 0; i < w->n_tensors; i++) {
 		int64_t n_bytes = ckpt_size(&w->tensors[i]) * (int64_t)sizeof(float);
 		int64_t row = ckpt_row_size(&w->tensors[i]) * (int64_t)sizeof(float);
-		all += count_copies(w, i) * n_bytes;
+		all += count_tensor_groups(w, i) * n_bytes;
 		longest = max64(longest, row);
 	}
 	int64_t n_bytes = part_bytes(all, w, &begin);

@@ -84,7 +84,7 @@ static int order_by_names(struct numbering *w, struct err *e)
 
 /* ---- order and shapes ---------------------------------------------------------------------- */
 
-static bool same_shape(const struct torch_item *a, const struct torch_item *b)
+static bool is_same_shape(const struct torch_item *a, const struct torch_item *b)
 {
 	return a->ndim == b->ndim && !memcmp(a->dims, b->dims, sizeof(a->dims));
 }
@@ -119,7 +119,7 @@ static bool group_allows(const struct search *s, int64_t i, int64_t g)
 		return s->next[g] < s->n_out && (!s->frozen_out || p->frozen);
 	int64_t number = w->begin[g] + s->next[g];
 	return !(s->frozen_out && p->frozen) && number < w->begin[g + 1] &&
-	       (!w->states[number] || same_shape(w->states[number], p->item));
+	       (!w->states[number] || is_same_shape(w->states[number], p->item));
 }
 
 static uint64_t hash_count(int64_t group, int64_t count)
@@ -297,7 +297,7 @@ static int check_shapes(const struct numbering *w, struct err *e)
 {
 	for (int64_t i = 0; i < w->n_numbers; i++) {
 		const struct torch_item *s = w->states[i];
-		if (s && (s->kind != TORCH_TENSOR || !same_shape(s, w->order[i])))
+		if (s && (s->kind != TORCH_TENSOR || !is_same_shape(s, w->order[i])))
 			return err_set(e, EX_DATAERR,
 				"%s: parameter %lld of the optimizer differs in shape from %s",
 				w->f->path, (long long)i, w->order[i]->name);

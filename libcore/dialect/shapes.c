@@ -12,9 +12,9 @@ static const struct torch_item *find_in_layer(
 	return stems_find_item(x, text);
 }
 
-static int64_t count_rows(const struct torch_item *t, int64_t none)
+static int64_t count_rows(const struct torch_item *t, int64_t fallback)
 {
-	return t && t->ndim ? t->dims[0] : none;
+	return t && t->ndim ? t->dims[0] : fallback;
 }
 
 void set_head_norm(struct model_config *c, int64_t size)

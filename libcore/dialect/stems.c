@@ -124,7 +124,7 @@ struct class_place {
 	int64_t part, layer, module, bias;
 };
 
-static int by_class(const void *a, const void *b)
+static int by_class_order(const void *a, const void *b)
 {
 	const struct class_place *x = a, *y = b;
 	const int64_t both[][2] = {{x->part, y->part}, {x->layer, y->layer},
@@ -173,7 +173,7 @@ int64_t stems_list_in_order(
 		places[n_all].item = get_source(x, SOURCE_MODEL, list[i].part[0])->item;
 		rc = set_place(d->scheme, list[i].name, &places[n_all++]);
 	}
-	qsort(places, (size_t)n_all, sizeof(*places), by_class);
+	qsort(places, (size_t)n_all, sizeof(*places), by_class_order);
 	for (int64_t i = 0; i < n_all; i++)
 		if (places[i].item && (!n || out[n - 1] != places[i].item))
 			out[n++] = places[i].item;

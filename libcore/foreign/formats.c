@@ -294,6 +294,7 @@ static int check_progress(const struct ckpt_view *v, const char *path, struct er
 	return state_check(&c, e);
 }
 
+/* Writes a checkpoint with the tensors in forward order, as pt-train does. */
 static int save_pt(const struct ckpt_view *v, const struct model *m, const char *path,
 	const struct convert_opts *o, struct err *e)
 {

@@ -81,6 +81,7 @@ static int require_bool(const struct hf_reader *r, const char *key, bool value)
 	return x == value ? 0 : not_supported(r, key, value ? "is false" : "is true");
 }
 
+/* Reads the name of an activation function, gated (such as SwiGLU) or not. */
 static int get_activation(const struct hf_reader *r, const char *key, bool gated,
 	const char *fallback, int *out)
 {
@@ -201,6 +202,7 @@ static int read_yarn(const struct hf_reader *r, json_t *scaling, struct model_co
 	return 0;
 }
 
+/* Reads rope_type, and the keys of that type. */
 static int read_rope_scaling(const struct hf_reader *r, const struct hf_class *class,
 	json_t *scaling, struct model_config *c)
 {

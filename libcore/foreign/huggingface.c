@@ -61,25 +61,25 @@ static void close_hf(struct ckpt_view *v)
 	free(h);
 }
 
-static int cache_tensor(struct hf *h, int at, struct err *e)
+static int cache_tensor(struct hf *h, int index, struct err *e)
 {
-	const struct foreign *f = &h->list[at];
-	if (h->cached == at)
+	const struct foreign *f = &h->list[index];
+	if (h->cached == index)
 		return 0;
 	h->cached = -1;
 	h->whole = xrealloc(h->whole, (size_t)(f->dims[0] * f->dims[1]) * sizeof(float));
-	if (torch_read(&h->files, h->items[at], 0, f->dims[0], h->whole, e))
+	if (torch_read(&h->files, h->items[index], 0, f->dims[0], h->whole, e))
 		return -1;
-	h->cached = at;
+	h->cached = index;
 	return 0;
 }
 
 /* Reads our rows from columns of the file's tensor. */
 static int read_transposed(
-	struct hf *h, int at, int64_t first, int64_t n, float *out, struct err *e)
+	struct hf *h, int index, int64_t first, int64_t n, float *out, struct err *e)
 {
-	int64_t inputs = h->list[at].dims[0], width = h->list[at].dims[1];
-	if (cache_tensor(h, at, e))
+	int64_t inputs = h->list[index].dims[0], width = h->list[index].dims[1];
+	if (cache_tensor(h, index, e))
 		return -1;
 	for (int64_t i = 0; i < inputs; i++)
 		for (int64_t k = 0; k < n; k++)
@@ -108,27 +108,27 @@ static int read_hf(
 	const struct ckpt_view *v, const struct ckpt_rows *r, float *out, struct err *e)
 {
 	struct hf *h = v->with;
-	int at = h->source[r->tensor];
+	int index = h->source[r->tensor];
 	int64_t first = h->first[r->tensor] + r->row;
 	int64_t width = ckpt_row_size(&v->tensors[r->tensor]), n = r->n;
-	if (h->list[at].transposed && h->items[at])
-		return read_transposed(h, at, first, n, out, e);
-	if (h->items[at] && has_rotated_rows(&h->m.tensors[r->tensor]) &&
+	if (h->list[index].transposed && h->items[index])
+		return read_transposed(h, index, first, n, out, e);
+	if (h->items[index] && has_rotated_rows(&h->m.tensors[r->tensor]) &&
 		(h->config.rope_interleaved || h->m.c.rotary))
 		return read_rotated(h, r, width, out, e);
 	/* rows that pad the vocabulary, and biases that the file lacks, are zeros */
-	n = h->items[at] ? min64(n, max64(0, h->list[at].dims[0] - first)) : 0;
+	n = h->items[index] ? min64(n, max64(0, h->list[index].dims[0] - first)) : 0;
 	memset(out + n * width, 0, (size_t)((r->n - n) * width) * sizeof(*out));
-	return n ? torch_read(&h->files, h->items[at], first, n, out, e) : 0;
+	return n ? torch_read(&h->files, h->items[index], first, n, out, e) : 0;
 }
 
 static void append_file_name(const struct ckpt_view *v, int tensor, struct str *out)
 {
 	const struct hf *h = v->with;
-	int at = h->source[tensor];
-	if (h->items[at])
-		append_item_range(h->items[at], h->first[tensor],
-			v->tensors[tensor].dims[0], h->list[at].transposed, out);
+	int index = h->source[tensor];
+	if (h->items[index])
+		append_item_range(h->items[index], h->first[tensor],
+			v->tensors[tensor].dims[0], h->list[index].transposed, out);
 }
 
 /* Finds a tensor by name, or by the name without the outer module, as in a bare model. */
@@ -221,17 +221,17 @@ static int check_tied(struct hf *h, struct err *e)
 	const struct torch_item *copy =
 		h->m.tie ? torch_find(&h->files, tied_copy) : NULL;
 	struct torch_difference d;
-	int at = 0;
-	while (copy && h->list[at].part[0] != h->m.tokens - h->m.tensors)
-		at++;
+	int index = 0;
+	while (copy && h->list[index].part[0] != h->m.tokens - h->m.tensors)
+		index++;
 	if (!copy)
 		return 0;
-	if (check_shape(h, &h->list[at], copy, e) ||
-		torch_compare(&h->files, h->items[at], copy, &d, e))
+	if (check_shape(h, &h->list[index], copy, e) ||
+		torch_compare(&h->files, h->items[index], copy, &d, e))
 		return -1;
 	return d.n ? err_set(e, EX_DATAERR,
 			     "%s: %s differs from %s, but config.json ties them", h->path,
-			     copy->name, h->items[at]->name)
+			     copy->name, h->items[index]->name)
 		   : 0;
 }
 

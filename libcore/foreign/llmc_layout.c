@@ -157,6 +157,7 @@ static bool has_llmc_norm_eps(const struct model_config *c)
 	return fabs(c->norm_eps - 1e-5) < 1e-12;
 }
 
+/* Sets the header of a GPT-2 model. Fails if llm.c does not support the model. */
 static int write_gpt2(int32_t *h, const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;
@@ -191,6 +192,7 @@ static bool has_llama_rope(const struct model_config *c)
 		       (c->rope_scaling == ROPE_LLAMA3 && is_llama3));
 }
 
+/* Sets the header of a Llama 3 model. Fails if llm.c does not support the model. */
 static int write_llama(int32_t *h, const struct model *m, struct err *e)
 {
 	const struct model_config *c = &m->c;

@@ -70,7 +70,7 @@ static void append_real(struct str *out, const char *key, double x)
 	str_printf(out, "%s = %s\n", key, text_double(text, x));
 }
 
-static void append_factors(const struct model_config *c, struct str *out)
+static void append_scales(const struct model_config *c, struct str *out)
 {
 	const struct {
 		const char *key;
@@ -113,7 +113,7 @@ static void append_options(const struct model *m, struct str *out)
 		append_int(out, "sliding-window-skip", c->window_skip);
 	if (c->qk_norm)
 		str_puts(out, "qk-norm = yes\n");
-	append_factors(c, out);
+	append_scales(c, out);
 	if (!m->arch->rope)
 		return;
 	if (c->nope_every)

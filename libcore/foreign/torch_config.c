@@ -12,8 +12,6 @@
 /* The limits of pt-train's options. */
 enum { MAX_DIM = 1 << 22, MAX_ROWS = 1 << 24, MAX_LAYERS = 100000 };
 
-/* ---- configurations -------------------------------------------------------------------------- */
-
 /* Reads a number that the program saved; leaves *out unchanged if it is missing. */
 static int read_argument(struct torch_file *f, const struct torch_names *x,
 	const char *name, double *out, struct err *e)
@@ -54,9 +52,9 @@ struct specified {
 	bool has_heads, has_context, has_tie;
 };
 
-static int mark_specified(void *to, const char *key, const char *value, struct err *e)
+static int mark_specified(void *arg, const char *key, const char *value, struct err *e)
 {
-	struct specified *s = to;
+	struct specified *s = arg;
 	(void)value, (void)e;
 	s->has_heads = s->has_heads || !strcmp(key, "heads");
 	s->has_context = s->has_context || !strcmp(key, "context");
@@ -262,8 +260,6 @@ int torch_config_read(struct model_config *c, bool *pairs, struct torch_file *f,
 	rc = rc || set_kv_heads(c, x, path ? path : f->path, e) ? -1 : 0;
 	return rc;
 }
-
-/* ---- the optimizer --------------------------------------------------------------------------- */
 
 /* Sets *all_agree to whether all groups from name `at` on have the value v[n] of a key. */
 static int check_groups_agree(struct torch_file *f, const struct torch_names *x,

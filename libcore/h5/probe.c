@@ -25,7 +25,7 @@ enum { NO_HARM = 0, NO_MEMORY = 3, SEALED = 4, TOO_LITTLE = 5, FAILURE = 100 };
 
 /* ---- the child: all calls of readers --------------------------------------------- */
 
-static void touch_attribute(
+static void try_attribute(
 	struct h5 *f, hid_t object, const char *path, const char *name, hid_t type)
 {
 	union {
@@ -41,7 +41,7 @@ static void touch_attribute(
 		free(value.text);
 }
 
-static void touch_attributes(struct h5 *f, hid_t object, const char *path)
+static void try_attributes(struct h5 *f, hid_t object, const char *path)
 {
 	H5O_info_t info;
 	if (H5Oget_info(object, &info) < 0)
@@ -52,13 +52,13 @@ static void touch_attributes(struct h5 *f, hid_t object, const char *path)
 			H5P_DEFAULT, H5P_DEFAULT);
 		hid_t type = H5Aget_type(id);
 		if (H5Aget_name(id, sizeof(name), name) > 0)
-			touch_attribute(f, object, path, name, type);
+			try_attribute(f, object, path, name, type);
 		H5Tclose(type);
 		H5Aclose(id);
 	}
 }
 
-static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
+static void try_dataset(struct h5 *f, hid_t dataset, const char *path)
 {
 	struct h5_info info;
 	scoped_str text = {0};
@@ -76,14 +76,14 @@ static void touch_dataset(struct h5 *f, hid_t dataset, const char *path)
 }
 
 /* Makes all calls of readers for one object. */
-static void touch_object(struct h5 *f, hid_t object, const char *path)
+static void try_object(struct h5 *f, hid_t object, const char *path)
 {
 	scoped_strs names = {0};
 	struct err e;
 	H5I_type_t kind = H5Iget_type(object);
-	touch_attributes(f, object, path);
+	try_attributes(f, object, path);
 	if (kind == H5I_DATASET)
-		touch_dataset(f, object, path);
+		try_dataset(f, object, path);
 	if (kind == H5I_GROUP)
 		h5_list(f, path, &names, &e);
 }
@@ -100,7 +100,7 @@ static int probe_file(const char *path, const char *name, int64_t size_bytes)
 	if (h5_open_at(&f, path, name, size_bytes, &e))
 		return h5_failure(NULL) ? FAILURE + h5_failure(NULL) : NO_HARM;
 	bool sealed = !h5_fields_read(f, "/", format, &text, &e) &&
-		      !h5_check_seal_visiting(f, touch_object, &e);
+		      !h5_check_seal_visiting(f, try_object, &e);
 	int failure = f->failure;
 	h5_close(f, &e);
 	return failure ? FAILURE + failure : sealed ? SEALED : NO_HARM;
@@ -204,7 +204,7 @@ static bool is_same_file(const struct file_id *x, const struct file_id *y)
 	return !memcmp(x, y, sizeof(*x)); /* it has no padding */
 }
 
-static bool find_checked(const struct stat *st, bool *sealed)
+static bool was_checked(const struct stat *st, bool *sealed)
 {
 	struct file_id x = make_file_id(st);
 	for (size_t i = 0; i < ARRAY_LEN(checked_files) && i < n_checked; i++) {
@@ -216,7 +216,7 @@ static bool find_checked(const struct stat *st, bool *sealed)
 	return false;
 }
 
-static void record_checked(const struct stat *st, bool sealed, double now)
+static void record_checked_file(const struct stat *st, bool sealed, double now)
 {
 	if ((double)max64(st->st_mtime, st->st_ctime) + 2 >= now)
 		return;
@@ -296,7 +296,7 @@ int h5_probe(const char *path, const char *name, const struct stat *st, bool *se
 	double now = clock_wall();
 	sigset_t all, old_mask;
 	*sealed = false;
-	if (find_checked(st, sealed) || pipe2(pipe_fds, O_CLOEXEC))
+	if (was_checked(st, sealed) || pipe2(pipe_fds, O_CLOEXEC))
 		return 0;
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &old_mask);
@@ -308,6 +308,6 @@ int h5_probe(const char *path, const char *name, const struct stat *st, bool *se
 	int rc = pid < 0 ? 0 : wait_for_child(pid, pipe_fds[0], name, sealed, e);
 	close(pipe_fds[0]);
 	if (!rc && pid > 0)
-		record_checked(st, *sealed, now);
+		record_checked_file(st, *sealed, now);
 	return rc;
 }
