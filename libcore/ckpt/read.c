@@ -156,12 +156,12 @@ static int read_contents(struct ckpt *c, struct h5 *h, struct err *e)
 /* Returns the path of the file or link that a name stands for; for free(). */
 static char *resolve_name(const char *name)
 {
-	static const char *const below[] = {"/latest.h5", "/checkpoints/latest.h5"};
+	static const char *const links[] = {"/latest.h5", "/checkpoints/latest.h5"};
 	struct str path = {0};
 	struct stat st;
-	for (size_t i = 0; i < ARRAY_LEN(below); i++) {
+	for (size_t i = 0; i < ARRAY_LEN(links); i++) {
 		str_clear(&path);
-		str_printf(&path, "%s%s", name, below[i]);
+		str_printf(&path, "%s%s", name, links[i]);
 		if (!lstat(path.s, &st))
 			return path.s;
 	}
@@ -297,10 +297,10 @@ static int reject_foreign(
 static int reject_empty(const char *name, struct err *e)
 {
 	scoped_str newest = {0};
-	struct err none = {0};
-	scoped_ptr char *below = text_printf("%s/checkpoints", name);
-	const char *directory = file_is_directory(below) ? below : name;
-	int64_t *steps, n = ckpt_list(directory, &steps, &none);
+	struct err ignored = {0};
+	scoped_ptr char *checkpoints = text_printf("%s/checkpoints", name);
+	const char *directory = file_is_directory(checkpoints) ? checkpoints : name;
+	int64_t *steps, n = ckpt_list(directory, &steps, &ignored);
 	if (n > 0)
 		ckpt_name(&newest, directory, steps[n - 1]);
 	free(steps);

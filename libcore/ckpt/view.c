@@ -142,14 +142,14 @@ static void report_copy(void *arg, const struct ckpt_copy *x)
 
 int ckpt_view_check(const struct ckpt_view *v, struct err *e)
 {
-	struct err difference = {0};
+	struct err copy_error = {0};
 	for (int g = 0; g < (int)v->groups.n; g++)
 		if (read_group(v, g, NULL, e))
 			return -1;
-	if (v->copies && v->copies(v, report_copy, &difference, e))
+	if (v->copies && v->copies(v, report_copy, &copy_error, e))
 		return -1;
-	*e = difference;
-	return difference.code ? err_prefix(e, "%s: ", v->name) : 0;
+	*e = copy_error;
+	return copy_error.code ? err_prefix(e, "%s: ", v->name) : 0;
 }
 
 struct writing {

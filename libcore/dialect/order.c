@@ -122,7 +122,7 @@ static bool group_allows(const struct search *s, int64_t i, int64_t g)
 	       (!w->states[number] || is_same_shape(w->states[number], p->item));
 }
 
-static uint64_t hash_count(int64_t group, int64_t count)
+static uint64_t hash_group_count(int64_t group, int64_t count)
 {
 	const int64_t both[2] = {group, count};
 	return hash_bytes(both, sizeof(both), 1);
@@ -165,8 +165,8 @@ static bool set_kinds(struct search *s)
 static void assign_group(struct search *s, int64_t i, int64_t g)
 {
 	s->choice[i] = g;
-	s->key[i + 1] =
-		s->key[i] - hash_count(g, s->next[g]) + hash_count(g, s->next[g] + 1);
+	s->key[i + 1] = s->key[i] - hash_group_count(g, s->next[g]) +
+			hash_group_count(g, s->next[g] + 1);
 	s->next[g]++;
 	s->kind_group[s->kind[i]] =
 		s->kind_first[s->kind[i]] == i ? g : s->kind_group[s->kind[i]];

@@ -505,10 +505,10 @@ static int load_gradients(
 	if (convert_model(x->how->gradients_of, &x->m, e) ||
 		torch_open_as(&x->file, x->container, path, e))
 		return -1;
-	struct err other = {0};
+	struct err value_error = {0};
 	int rc = torch_names_open_partial(&x->names, &x->file, &x->m, e);
-	if (check_gradient_values(x, &other))
-		*e = other;
+	if (check_gradient_values(x, &value_error))
+		*e = value_error;
 	if (rc || e->code)
 		return -1;
 	if (x->names.dialect->fused)

@@ -102,7 +102,7 @@ static int read_attribute(hid_t object, const struct h5_field *a, void *value)
 }
 
 /* Creates a group unless it exists; dense at once if h5_expect_links() announced many links. */
-static int make_group(struct h5 *f, const char *path, struct err *e)
+static int create_group(struct h5 *f, const char *path, struct err *e)
 {
 	if (h5_has(f, path))
 		return 0;
@@ -131,7 +131,7 @@ int h5_make_groups(struct h5 *f, const char *path, struct err *e)
 			continue;
 		memcpy(part, path, i);
 		part[i] = '\0';
-		if (make_group(f, part, e))
+		if (create_group(f, part, e))
 			return -1;
 	}
 	memcpy(f->group, path, n);
