@@ -361,10 +361,10 @@ shapes() { # CHECKPOINT
 	try 's/"sliding_window": 4/"sliding_window": 0/' 'sliding_window is out of range'
 	rm -r good
 	pt-ckpt convert run -o good
-	try 's/"n_layer": 1/"n_layer": 2/' 'not the model'
+	try 's/"n_layer": 1/"n_layer": 2/' 'not the options of'
 	try 's/"n_layer": 1/"n_layer": 100000/' '100000 layers'
 	try 's/"n_head": 2/"n_head": 3/' 'not divisible'
-	try 's/"n_head": 2/"n_head": 1/' 'not the model'
+	try 's/"n_head": 2/"n_head": 1/' 'not the options of'
 	try 's/{/[/' 'not a JSON object'
 	try 's/"n_embd": 16/"n_embd": -1/' 'n_embd'
 	rm -r bad/config.json
