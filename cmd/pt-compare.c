@@ -157,9 +157,9 @@ static void generate(int kind, FILE *f)
 	else if (kind == 1)
 		columns_man(f);
 	else if (kind == 2)
-		log_formats_man(f);
+		log_print_formats_man(f);
 	else if (kind == 3)
-		log_names_man(f);
+		log_print_names_man(f);
 	else
 		rules_man(f);
 }
@@ -167,7 +167,7 @@ static void generate(int kind, FILE *f)
 static void offer_formats(const char *option, struct strs *words)
 {
 	if (!strcmp(option, "format"))
-		log_format_names(words);
+		log_list_format_names(words);
 }
 
 static const struct program program = {
@@ -194,7 +194,7 @@ static int64_t add_names(
 	for (int64_t i = 0; i < n && !e->code; i++)
 		if (whole_files)
 			strs_add(to, names[i]);
-		else if (log_runs(names[i], to, e))
+		else if (log_list_runs(names[i], to, e))
 			e->code = EX_TROUBLE;
 	return to->n - before;
 }
@@ -247,7 +247,7 @@ static int cut_sense(char *name)
 /* Sets *judged to the NAME of --column (NULL: none) and *sense to its :min or :max, and opens *how
  * with the formats and column names of the options. */
 static int open_formats(const struct opts *o, const char **judged, int *sense,
-	struct log_how *how, struct err *e)
+	struct log_options *how, struct err *e)
 {
 	*judged = NULL;
 	*sense = 0;
@@ -255,14 +255,14 @@ static int open_formats(const struct opts *o, const char **judged, int *sense,
 	how->pattern = o->pattern;
 	for (int64_t i = 0; i < o->columns.n; i++) {
 		bool pair = strchr(o->columns.v[i], '=');
-		if (pair && log_how_map(how, o->columns.v[i], e))
+		if (pair && log_options_map_column(how, o->columns.v[i], e))
 			return -1;
 		if (pair)
 			continue;
 		*sense = cut_sense(o->columns.v[i]);
 		*judged = o->columns.v[i];
 	}
-	return log_how_open(how, e);
+	return log_options_load(how, e);
 }
 
 static bool any_has_name(const struct runs *r, const char *name)
@@ -323,13 +323,13 @@ static const char *const result_columns[] = {
 
 /* Finds the column to judge: *name, or the column mapped to it; if it is NULL, the first of
  * result_columns that all logs have, or the loss if any log has it. */
-static int find_column(const struct runs *r, const struct log_how *reading,
+static int find_column(const struct runs *r, const struct log_options *reading,
 	const char **name, struct err *e)
 {
 	char why[128];
 	if (*name && !any_has_name(r, *name)) {
 		snprintf(why, sizeof(why), "a column '%s'", *name);
-		*name = log_column_name(reading, *name);
+		*name = log_column_for_name(reading, *name);
 		return any_has_name(r, *name) ? 0 : no_column(r, why, EX_USAGE, e);
 	}
 	if (*name)
@@ -536,7 +536,7 @@ static bool judge_rows(void *context, const struct run_log *logs, int n)
 /* Reads the logs until the runs have ended, or one differs. Sets how->exact.common if the runs
  * continue. */
 static int follow(struct runs *r, const struct strs *names, const struct opts *o,
-	const struct log_how *reading, struct outcome_opts *how, struct err *e)
+	const struct log_options *reading, struct outcome_opts *how, struct err *e)
 {
 	struct following f = {r, *how, xmalloc((size_t)r->n * sizeof(*f.reported))};
 	enum follow_end why;
@@ -631,7 +631,7 @@ static int check_exports(const struct opts *o, struct err *e)
 }
 
 static int export_all(const struct runs *r, const struct opts *o,
-	const struct log_how *reading, struct err *e)
+	const struct log_options *reading, struct err *e)
 {
 	scoped_strs chosen = {0};
 	int rc = 0;
@@ -659,7 +659,7 @@ int main(int argc, char **argv)
 	struct err e = {0};
 	struct runs r = {0};
 	scoped_strs names = {0};
-	struct log_how reading = {.format = NULL};
+	struct log_options reading = {.format = NULL};
 	const char *column = NULL;
 	int sense = 0;
 	advice_set(advice);
@@ -712,7 +712,7 @@ int main(int argc, char **argv)
 		 write_reports(&r, &o, column, reports, &e);
 	free_reports(reports, r.n);
 	free_runs(&r);
-	log_how_close(&reading);
+	log_options_release(&reading);
 	if (rc)
 		return err_print(&e) == EX_USAGE ? EX_USAGE : EX_TROUBLE;
 	stdout_close();

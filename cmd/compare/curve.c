@@ -29,7 +29,7 @@ bool curve_is_axis(const char *name)
 	for (int i = 0; i < N_CURVE_AXES; i++)
 		if (axes[i].total && !strcmp(axes[i].total, name))
 			return true;
-	return log_is_step(name);
+	return log_is_step_name(name);
 }
 
 bool curve_has_column(const struct run_log *l, int c)

@@ -18,9 +18,9 @@ enum follow_end {
 	FOLLOW_SIGNAL,	/* SIGINT */
 };
 
-struct log_how;
+struct log_options;
 struct follow {
-	const struct log_how *how; /* as for log_read() */
+	const struct log_options *how; /* as for log_read() */
 	/* Called after new rows; returns true to stop. */
 	bool (*judge)(void *context, const struct run_log *logs, int n);
 	void *context;

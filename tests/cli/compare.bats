@@ -144,7 +144,7 @@ curve() { # SEED ROWS FORMAT
 	reports 1 "the first: loss '" pt-compare --pattern 'it (?<step>\S+) :: nll=(?<loss>\S+)' bad bad
 	reports 2 'pt-compare: a: no line matches the pattern' pt-compare --pattern 'at (?<step>\d+)' a a
 	reports 64 'has no named group' pt-compare --pattern 'it (\d+)' a a
-	reports 64 'at character 11: missing closing parenthesis' pt-compare --pattern 'it (?<loss>' a a
+	reports 64 'character 11: missing closing parenthesis' pt-compare --pattern 'it (?<loss>' a a
 	# of pt-train's logs what is in them is read
 	make_shard
 	tiny -n 3 -o run >/dev/null
@@ -158,13 +158,13 @@ curve() { # SEED ROWS FORMAT
 	} >a
 	for hostile in 'loss=(?<loss>(0|00|0+)+1)$' '(0+)(0+)(?<loss>[2-9!]1)'; do
 		code_of 2 timeout 100 pt-compare --pattern "$hostile" a a
-		says 'pt-compare: a: pattern: takes too long on a line that begins with '"'loss=000"
+		says 'pt-compare: a: pattern: matching takes too long on a line that begins with '"'loss=000"
 	done
 	# what is no more than many lines is read
 	seq -f 'a b c d e f loss=%g' 20000 >many
 	reports 0 'verdict: identical' pt-compare -q --pattern '.* .* .*loss=(?<loss>\d+)' many many
 	printf 'loss=1\n%04097d\nloss=2\n' 1 >long
-	reports 0 'the pattern was not tried on 1 lines' pt-compare --pattern 'loss=(?<loss>\d+)' long long
+	reports 0 '1 lines are ignored, because they are longer than 4 KiB' pt-compare --pattern 'loss=(?<loss>\d+)' long long
 	says 'loss       identical, 2 values'
 }
 
@@ -570,7 +570,7 @@ curve() { # SEED ROWS FORMAT
 		says "${f#.}"
 	done
 	reports 2 'a pt-shard file instead of a pt-run file' pt-compare a data.h5
-	reports 2 'standard input: neither' pt-compare a - <empty
+	reports 2 'standard input: unknown log format' pt-compare a - <empty
 	reports 2 'standard input: not an HDF5 file, or damaged' pt-compare a - <torn.h5
 	mkfifo fifo
 	cat torn.h5 >fifo 3>&- &

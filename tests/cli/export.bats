@@ -72,7 +72,7 @@ equal() { # RUN RUN
 	pt-compare all.jsonl -t | awk -F'\t' '/^30\t/ { if ($2 != 8.30 || $3 != 7.30 || $4 != 6.30) exit 1; n++ } END { exit n != 1 }'
 	# through a pipe only the first can be read, and that is said
 	pt-compare - --export - <all.csv >one.csv 2>err
-	grep -q 'several runs; only the first one, r' err
+	grep -q 'only the first of several runs is read, r' err
 	[ "$(wc -l <one.csv)" -eq 31 ]
 	# two of one name stay two
 	pt-compare r1.txt r1.txt --export twice.csv

@@ -364,5 +364,5 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 	# but not what must be read as a whole
 	echo '{"0": {"lm loss": 2.5}}' >whole.json
 	code_of 2 timeout 30 pt-compare --follow --format megatron-bridge a - <whole.json
-	says 'standard input: a log of this format can be followed in a file, but not through a pipe'
+	says 'standard input: cannot follow a log of this format through a pipe; write the log to a file'
 }
