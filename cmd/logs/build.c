@@ -265,8 +265,6 @@ void build_set_total(struct build *b, int64_t steps)
 	build_add_setting(b, "steps", span_of(text));
 }
 
-/* ---- rows ------------------------------------------------------------------------ */
-
 struct steps {
 	int64_t *v, n;
 };

@@ -7,8 +7,6 @@
 /* The series of clock times, until build_finish(). (No name in a log begins with a blank.) */
 #define CLOCK " clock"
 
-/* ---- time stamps ------------------------------------------------------------------- */
-
 /* Returns the days since 1970-01-01, in the Gregorian calendar. */
 static int64_t days_since_1970(int64_t year, int64_t month, int64_t day)
 {
@@ -76,8 +74,6 @@ void build_set_time(struct build *b, int64_t step, double seconds)
 		build_set(b, step, SPAN(CLOCK), seconds);
 	b->line.clocked = step;
 }
-
-/* ---- derived columns --------------------------------------------------------------- */
 
 static struct series *find_series(struct build *b, const char *name)
 {

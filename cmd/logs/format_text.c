@@ -88,8 +88,6 @@ static bool parse_unit(struct format_parser *p, double *scale, bool suffix)
 	       syntax_error(p, s, "the unit is not supported here");
 }
 
-/* ---- formats --------------------------------------------------------------------- */
-
 void format_release(struct log_format *f)
 {
 	str_free(&f->about);
@@ -259,8 +257,6 @@ static bool parse_alone_directive(struct format_parser *p)
 	p->group = p->current->n_kinds;
 	return added;
 }
-
-/* ---- names ----------------------------------------------------------------------- */
 
 /* Adds names that other logs have for a column or a setting, or texts before a setting. */
 static bool parse_names_directive(struct format_parser *p)

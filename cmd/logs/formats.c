@@ -157,8 +157,6 @@ void log_print_names_man(FILE *f)
 	formats_release(&all);
 }
 
-/* ---- lines ----------------------------------------------------------------------- */
-
 /* Returns the length of a color code at the beginning: ESC [ parameters letter. */
 static size_t color_length(struct span s)
 {

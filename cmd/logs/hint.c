@@ -5,8 +5,6 @@
 #include <ctype.h>
 #include <dirent.h>
 
-/* ---- lines ----------------------------------------------------------------------------- */
-
 /* Lines of one form: their numbers have the same names. */
 struct form {
 	struct str line;	  /* the first line of the form */
@@ -175,8 +173,6 @@ int reject_unknown_format(const struct log_options *opts, const char *name,
 		name, pattern.len ? ", such as --pattern '" : "",
 		pattern.len ? pattern.s : "", pattern.len ? "'" : "");
 }
-
-/* ---- directories --------------------------------------------------------------------------- */
 
 /* Returns the file with the history or the output of a run in its W&B directory; NULL: none. */
 static char *wandb_output(const char *path)

@@ -117,8 +117,6 @@ static const char *skip_blanks(struct span s)
 	return i < s.n ? s.p + i : "";
 }
 
-/* ---- golden values ---------------------------------------------------------------- */
-
 bool is_megatron_golden(struct span first)
 {
 	return *skip_blanks(first) == '{' && span_find(first, "\"start_step\"") &&
@@ -405,8 +403,6 @@ bool parse_jsonl_line(struct build *b, struct span line)
 	b->n_parsed += has_values;
 	return has_values;
 }
-
-/* ---- arrays ------------------------------------------------------------------------ */
 
 /* Detects MLflow's {"metrics": [{"key": "loss", "value": 2.5, "timestamp": 1764201600500}]}. */
 static bool is_mlflow_history(struct span first)

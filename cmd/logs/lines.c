@@ -3,8 +3,6 @@
 
 #include <ctype.h>
 
-/* ---- spans ----------------------------------------------------------------------- */
-
 bool span_begins(struct span s, const char *prefix)
 {
 	size_t n = strlen(prefix);
@@ -171,8 +169,6 @@ double scale_of_suffix(struct span rest)
 			return units[i].scale;
 	return 1;
 }
-
-/* ---- lines ----------------------------------------------------------------------- */
 
 /* Returns the index of the first label that a text begins with; -1: none. */
 static int find_label(const struct line_kind *k, struct span s)

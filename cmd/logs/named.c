@@ -5,8 +5,6 @@
 #include <math.h>
 #include <strings.h>
 
-/* ---- words --------------------------------------------------------------------------- */
-
 static bool is_blank(char c)
 {
 	return c == ' ' || c == '\t';
@@ -125,8 +123,6 @@ static bool is_progress(struct span s, const char *number, const char *after)
 		       byte_at(s, skip_blanks(s, after)) == '[') &&
 	       !(is_blank(byte_at(s, after)) && is_digit(byte_at(s, after + 1)));
 }
-
-/* ---- search ---------------------------------------------------------------------------- */
 
 struct number_search {
 	struct span line;
@@ -261,8 +257,6 @@ int count_form(struct form_count forms[static MAX_FORMS], const struct named *f,
 	forms[index].n++;
 	return index;
 }
-
-/* ---- columns ----------------------------------------------------------------------------- */
 
 /* Returns the index in columns[] of run.h for a name in a log; -1: none. */
 static int find_run_column(struct build *b, struct span name)

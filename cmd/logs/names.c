@@ -214,8 +214,6 @@ void add_settings_of_line(struct build *b, struct span line)
 	}
 }
 
-/* ---- the manual page ---------------------------------------------------------------- */
-
 /* Lists each name under its column or option. */
 static void print_name_list(const struct log_names *all, FILE *f)
 {

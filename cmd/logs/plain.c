@@ -117,8 +117,6 @@ struct roles find_roles(
 	return r;
 }
 
-/* ---- rows ---------------------------------------------------------------------------------- */
-
 static void copy_name(char to[static 32], struct span name)
 {
 	snprintf(to, 32, "%.*s", (int)min64((int64_t)name.n, 31), name.p);
@@ -199,8 +197,6 @@ bool parse_plain_line(struct build *b, struct span line)
 	build_set_time(b, step, time_of_line(line));
 	return true;
 }
-
-/* ---- detection ---------------------------------------------------------------------------- */
 
 /* Rejects prose: it may have the word loss and numbers, but neither one form nor rising steps. */
 bool plain_detect(const struct log_options *opts, struct span sample)

@@ -11,8 +11,6 @@
 enum { SAMPLE = 1 << 20, MAX_TEXT = 1 << 30, MAX_JSON = 1 << 28 };
 enum { READERS = 4 }; /* threads */
 
-/* ---- files ----------------------------------------------------------------------- */
-
 /* Returns true for a line that ends with a closing quote. */
 static bool ends_with_quote(struct span line)
 {
