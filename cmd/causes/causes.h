@@ -14,7 +14,7 @@
 /* Computes the gradients that the number x leads to, of all tensors or of s->screen. With x = 0
  * they are the reference gradients. context: what solve_number() was given. */
 typedef void compute_with_number(const struct cause_search *s, const void *context,
-	double x, bool all, struct gradients *g);
+	double x, bool is_full, struct gradients *g);
 /* Returns the number that explains the wrong tensors; 0: none. The search begins at `first`. */
 double solve_number(const struct cause_search *s, compute_with_number *compute,
 	const void *context, double first);
@@ -35,8 +35,7 @@ struct guess {
 	const char *text; /* description, after "as if" */
 	bool applies;	  /* the model may have the bug */
 };
-/* Returns true if a guess explains the gradients better than *nearest, which it then lowers to its
- * own distance. */
+/* Returns true if a guess explains the gradients better than *nearest, which is then lowered. */
 bool try_guess(const struct cause_search *s, const struct guess *t, double *nearest);
 
 /* ---- target_causes.c: weights that single targets have in the loss ---------------------- */
@@ -49,7 +48,7 @@ struct target_fit {
 	double *k;    /* [n][n]: dot products of the targets' parts of the gradient */
 	double *b;    /* [n]: dot products of the parts and the checked gradient */
 	double yy;    /* squared norm of the checked gradient */
-	double bound; /* upper bound of the relative distance after the fit_sum */
+	double bound; /* upper bound of the relative distance after the fit */
 	double *p;    /* [n]: probabilities of the targets */
 	double *w;    /* [n]: solved weights; most are 1 */
 };
@@ -63,8 +62,7 @@ void target_fit_release(struct target_fit *t);
 bool solve_definite(double *a, double *b, int64_t n);
 /* Scales weights [n] so that most are 1. */
 void normalize_weights(double *w, int64_t n);
-/* Returns the relative residual of the gradient of the last block's w2, with weights w and the best
- * common factor. */
+/* Returns the relative residual of the last block's w2 with weights w and the best factor. */
 double target_residual(const struct target_fit *t, const double *w);
 
 /* target_patterns.c: Sets w[n] to the weights that a bug would give, with values from t->w, and

@@ -33,9 +33,9 @@ bool by_clipped_tensors(struct cause_search *s)
 	for (int k = 0; k < s->n_wrong; k++) {
 		if (!fits_as_multiple(c, s->wrong[k], &seen, &own))
 			return false;
-		bool full = fabs(seen / clip - 1) <= tolerance(c);
-		clipped += full && own > clip * (1 - tolerance(c));
-		whole += !full && fabs(seen / own - 1) <= tolerance(c);
+		bool is_clipped = fabs(seen / clip - 1) <= tolerance(c);
+		clipped += is_clipped && own > clip * (1 - tolerance(c));
+		whole += !is_clipped && fabs(seen / own - 1) <= tolerance(c);
 	}
 	snprintf(s->detail, sizeof(s->detail), "%.4g", clip);
 	return clipped > 2 && clipped + whole == s->n_wrong;
@@ -93,9 +93,9 @@ static bool are_shards_clipped(const struct cause_search *s, int n, double *f)
 		clip = fmax(clip, sqrt(p[k].aa));
 	}
 	for (int k = 0; k < n; k++) {
-		bool full = fabs(sqrt(p[k].aa) / clip - 1) <= tolerance(s->c);
-		clipped += full;
-		whole += !full && fabs(f[k] - 1) <= tolerance(s->c);
+		bool is_clipped = fabs(sqrt(p[k].aa) / clip - 1) <= tolerance(s->c);
+		clipped += is_clipped;
+		whole += !is_clipped && fabs(f[k] - 1) <= tolerance(s->c);
 	}
 	if (!clipped || clipped + whole < n || are_equal(f, n, 2e-4))
 		return false;

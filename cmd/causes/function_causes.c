@@ -423,8 +423,7 @@ static void add_rank_sum_guesses(const struct step_check *c, struct guess *list,
 	add_guesses(list, n, tries, ARRAY_LEN(tries));
 }
 
-/* Removes "context parallelism" from the detail if the layout does not have it. Without a layout,
- * it becomes a question. */
+/* Removes "context parallelism" if the layout has none; without a layout, it becomes a question. */
 static void correct_axis(struct cause_search *s)
 {
 	static const char axis[] = " (context parallelism)";

@@ -40,20 +40,21 @@ static double nearest_window(const struct cause_search *s, int64_t layer, int64_
 	const int64_t length = s->c->batch.length;
 	double nearest = INFINITY;
 	for (int64_t w = 1; w < length; w *= 2) {
-		double far = variant_distance(s, window_variant(layer, w), false);
-		*window = far < nearest ? w : *window;
-		nearest = fmin(nearest, far);
+		double dist = variant_distance(s, window_variant(layer, w), false);
+		*window = dist < nearest ? w : *window;
+		nearest = fmin(nearest, dist);
 	}
 	if (!(nearest < 0.9 * largest_residual(s, &s->c->reference)))
 		return INFINITY;
 	for (int64_t step = *window / 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1; side += 2) {
 			int64_t w = *window + side * step;
-			double far = w < length ? variant_distance(s,
-							  window_variant(layer, w), false)
-						: INFINITY;
-			if (far < nearest) {
-				nearest = far;
+			double dist = w < length
+					      ? variant_distance(s,
+							window_variant(layer, w), false)
+					      : INFINITY;
+			if (dist < nearest) {
+				nearest = dist;
 				*window = w;
 				break;
 			}
@@ -68,12 +69,12 @@ bool by_window_of_layer(struct cause_search *s)
 	const int64_t length = s->c->batch.length;
 	for (int64_t layer = 0; layer < m->layers && m->layers <= MAX_LAYERS; layer++) {
 		int64_t window = length;
-		double far = layer_has_window(m, layer)
-				     ? variant_distance(
-					       s, window_variant(layer, length), false)
-				     : nearest_window(s, layer, &window);
-		if (far > s->near || variant_distance(s, window_variant(layer, window),
-					     true) > s->near)
+		double dist = layer_has_window(m, layer)
+				      ? variant_distance(
+						s, window_variant(layer, length), false)
+				      : nearest_window(s, layer, &window);
+		if (dist > s->near || variant_distance(s, window_variant(layer, window),
+					      true) > s->near)
 			continue;
 		if (window == length)
 			snprintf(s->detail, sizeof(s->detail),
@@ -146,7 +147,7 @@ static double embedding_factor(const struct model *m)
 
 /* Computes the gradients with a part of the model times 1 + x or 1 / (1 + x). */
 static void compute_with_stretch(const struct cause_search *s, const void *context,
-	double x, bool all, struct gradients *g)
+	double x, bool is_full, struct gradients *g)
 {
 	const struct stretch *st = context;
 	const struct model *m = &s->c->weights.m;
@@ -166,7 +167,7 @@ static void compute_with_stretch(const struct cause_search *s, const void *conte
 			snprintf(name, sizeof(name), "layers.%d.%s", st->layer, tensor);
 		v.scaled[0] = name;
 	}
-	gradients_of(s, v, all, g);
+	gradients_of(s, v, is_full, g);
 }
 
 /* Returns true if a factor of one part of the model explains the gradients, and describes it. */
@@ -214,10 +215,10 @@ bool by_stretch_of_layer(struct cause_search *s)
 	return false;
 }
 
-static double theta_distance(const struct cause_search *s, double log_theta, bool all)
+static double theta_distance(const struct cause_search *s, double log_theta, bool is_full)
 {
 	return variant_distance(
-		s, (struct variant){.rope_theta = pow(10, log_theta)}, all);
+		s, (struct variant){.rope_theta = pow(10, log_theta)}, is_full);
 }
 
 /* Returns true if another rope theta explains the gradients. Searches a grid of powers of ten, then
@@ -230,25 +231,25 @@ bool by_theta(struct cause_search *s)
 	if (!s->c->weights.m.arch->rope)
 		return false;
 	for (double x = 2; x <= 8; x += step) {
-		double far = theta_distance(s, x, false);
-		best = far < nearest ? x : best;
-		nearest = fmin(nearest, far);
+		double dist = theta_distance(s, x, false);
+		best = dist < nearest ? x : best;
+		nearest = fmin(nearest, dist);
 	}
 	double from = best - step, to = best + step;
 	double x[2] = {to - ratio * (to - from), from + ratio * (to - from)};
-	double far[2] = {theta_distance(s, x[0], false), theta_distance(s, x[1], false)};
-	for (int k = 0; k < 30 && fmin(far[0], far[1]) > 0.1 * s->near; k++) {
-		const bool low = far[0] < far[1];
-		if (k == 8 && fmin(far[0], far[1]) > 0.5 * without)
+	double dist[2] = {theta_distance(s, x[0], false), theta_distance(s, x[1], false)};
+	for (int k = 0; k < 30 && fmin(dist[0], dist[1]) > 0.1 * s->near; k++) {
+		const bool low = dist[0] < dist[1];
+		if (k == 8 && fmin(dist[0], dist[1]) > 0.5 * without)
 			return false;
 		*(low ? &to : &from) = x[low];
 		x[low] = x[!low];
-		far[low] = far[!low];
+		dist[low] = dist[!low];
 		x[!low] = low ? to - ratio * (to - from) : from + ratio * (to - from);
-		far[!low] = theta_distance(s, x[!low], false);
+		dist[!low] = theta_distance(s, x[!low], false);
 	}
-	best = far[0] < far[1] ? x[0] : x[1];
+	best = dist[0] < dist[1] ? x[0] : x[1];
 	snprintf(s->detail, sizeof(s->detail), "%.4g", pow(10, best));
-	return fmin(far[0], far[1]) <= s->near &&
+	return fmin(dist[0], dist[1]) <= s->near &&
 	       theta_distance(s, best, true) <= s->near;
 }

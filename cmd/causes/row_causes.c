@@ -250,12 +250,12 @@ static void add_rows_with_bug(struct rows *r, enum row_bug bug, int64_t from, in
 	for (int64_t i = from; i < to; i++)
 		count[tokens[i]]++;
 	for (int64_t i = from; i < to; i++) {
-		int64_t k = tokens[i], nth = ++seen[k];
-		double by = bug == DIVIDED_BY_COUNT ? 1 / (double)count[k]
-			    : bug == LAST_WINS	    ? nth == count[k]
-						    : nth == 1;
+		int64_t k = tokens[i], occurrence = ++seen[k];
+		double weight = bug == DIVIDED_BY_COUNT ? 1 / (double)count[k]
+				: bug == LAST_WINS	? occurrence == count[k]
+							: occurrence == 1;
 		for (int64_t j = 0; j < dim; j++)
-			r->row[k * dim + j] += by * r->dx[i * dim + j];
+			r->row[k * dim + j] += weight * r->dx[i * dim + j];
 	}
 	free(count);
 	free(seen);
@@ -279,8 +279,7 @@ static double residual_with_bug(struct rows *r, enum row_bug bug, int tensor)
 	return all > 0 ? sqrt(left / all) : INFINITY;
 }
 
-/* Returns true if rows of tokens that occur several times are divided by their count, or have
- * one occurrence only. */
+/* Returns true if rows of frequent tokens are divided by their count, or have one occurrence. */
 bool by_embedding_rows(struct cause_search *s)
 {
 	static const char *const texts[][2] = {

@@ -4,9 +4,9 @@
 
 #include <math.h>
 
-static double window_distance(const struct cause_search *s, int64_t window, bool all)
+static double window_distance(const struct cause_search *s, int64_t window, bool is_full)
 {
-	return variant_distance(s, (struct variant){.window = window}, all);
+	return variant_distance(s, (struct variant){.window = window}, is_full);
 }
 
 /* Returns true if the model's sliding window is missing. */
@@ -24,18 +24,19 @@ bool by_window(struct cause_search *s)
 	int64_t length = s->c->batch.length, best = 1;
 	double nearest = INFINITY;
 	for (int64_t w = 1; w < length; w *= 2) {
-		double far = window_distance(s, w, false);
-		best = far < nearest ? w : best;
-		nearest = fmin(nearest, far);
+		double dist = window_distance(s, w, false);
+		best = dist < nearest ? w : best;
+		nearest = fmin(nearest, dist);
 	}
 	if (!(nearest < 0.9 * window_distance(s, length, false)))
 		return false;
 	for (int64_t step = best / 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1; side += 2) {
 			int64_t w = best + side * step;
-			double far = w < length ? window_distance(s, w, false) : INFINITY;
-			if (far < nearest) {
-				nearest = far;
+			double dist =
+				w < length ? window_distance(s, w, false) : INFINITY;
+			if (dist < nearest) {
+				nearest = dist;
 				best = w;
 				break;
 			}
@@ -93,7 +94,7 @@ enum squashing { SCORES_CAPPED, LOGITS_CAPPED, LOGITS_DIVIDED, LOGITS_MULTIPLIED
 /* Computes the gradients with a soft cap, x = 1 / cap^2, as the change is proportional to x for
  * large caps; or with logits divided or multiplied by 1 + x. */
 static void compute_with_squashing(const struct cause_search *s, const void *context,
-	double x, bool all, struct gradients *g)
+	double x, bool is_full, struct gradients *g)
 {
 	const enum squashing *how = context;
 	struct variant v = {0};
@@ -104,7 +105,7 @@ static void compute_with_squashing(const struct cause_search *s, const void *con
 		v.function.logit_cap = cap;
 	else
 		v.function.logit_scale = *how == LOGITS_DIVIDED ? 1 / (1 + x) : 1 + x;
-	gradients_of(s, v, all, g);
+	gradients_of(s, v, is_full, g);
 }
 
 /* Returns true if logits divided or multiplied by a number explain the gradients. */
@@ -134,9 +135,9 @@ static double find_first_cap(const struct cause_search *s, enum squashing how)
 		struct gradients g;
 		double x = 1 / (caps[k] * caps[k]);
 		compute_with_squashing(s, &how, x, false, &g);
-		double far = largest_residual(s, &g);
-		first = far < nearest ? x : first;
-		nearest = fmin(nearest, far);
+		double dist = largest_residual(s, &g);
+		first = dist < nearest ? x : first;
+		nearest = fmin(nearest, dist);
 		gradients_free(&g);
 	}
 	return first;
@@ -162,10 +163,10 @@ bool by_capped_logits(struct cause_search *s)
 }
 
 static void compute_with_zero_logits(const struct cause_search *s, const void *context,
-	double x, bool all, struct gradients *g)
+	double x, bool is_full, struct gradients *g)
 {
 	(void)context;
-	gradients_of(s, (struct variant){.function = {.zero_logits = x}}, all, g);
+	gradients_of(s, (struct variant){.function = {.zero_logits = x}}, is_full, g);
 }
 
 /* Returns true if a number of further logits that are 0 explains the gradients. */
@@ -221,7 +222,7 @@ static int64_t slice_of_row(const struct model *m, const struct tensor *t, int64
 
 /* Computes the gradients with old parameters in old slices. x: learning rate of the last update. */
 static void compute_with_old_parameters(const struct cause_search *s, const void *context,
-	double x, bool all, struct gradients *g)
+	double x, bool is_full, struct gradients *g)
 {
 	const struct old_slices *old = context;
 	struct weights w = s->c->weights;
@@ -236,7 +237,7 @@ static void compute_with_old_parameters(const struct cause_search *s, const void
 			w.w[k][j] = (float)((double)s->c->weights.w[k][j] + by);
 		}
 	}
-	const struct variant v = {.sequence = -1, .wanted = all ? NULL : s->screen};
+	const struct variant v = {.sequence = -1, .wanted = is_full ? NULL : s->screen};
 	reference_float64(&w, &s->c->batch, &v, g);
 	for (int k = 0; k < w.m.n_tensors; k++)
 		free(w.w[k]);
@@ -328,7 +329,7 @@ static double residual_of_sum(
 	const struct step_check *c = s->c;
 	const double beta = c->files.adam.beta1;
 	struct tensor_step t;
-	double far = INFINITY, a[4] = {0};
+	double dist = INFINITY, a[4] = {0};
 	x[0] = x[1] = 0;
 	if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, e) && t.m0) {
 		for (int64_t j = 0; j < t.n; j++)
@@ -336,10 +337,10 @@ static double residual_of_sum(
 		const float *part[] = {reference_of(c, i), t.m0};
 		add_products(a, x, part, 2, c->seen[i], t.n);
 		if (solve(a, x, 2))
-			far = distance_of(part, x, 2, c->seen[i], t.n);
+			dist = distance_of(part, x, 2, c->seen[i], t.n);
 	}
 	tensor_step_free(&t);
-	return far;
+	return dist;
 }
 
 /* Returns true if the previous gradients were not set to zero: both factors are equal. */
@@ -350,8 +351,8 @@ bool by_kept_gradients(struct cause_search *s)
 	struct err e = {0};
 	int explained = 0;
 	for (int k = 0; k < s->n_wrong && c->files.m0 >= 0 && !e.code; k++) {
-		double x[2], far = residual_of_sum(s, s->wrong[k], x, &e);
-		explained += within(c, s->wrong[k], far) &&
+		double x[2], dist = residual_of_sum(s, s->wrong[k], x, &e);
+		explained += within(c, s->wrong[k], dist) &&
 			     fabs(x[1] / x[0] - 1) <= within_factor;
 	}
 	die_io(&e);

@@ -54,20 +54,20 @@ bool set_screen(struct cause_search *s)
 }
 
 void gradients_of(
-	const struct cause_search *s, struct variant v, bool all, struct gradients *g)
+	const struct cause_search *s, struct variant v, bool is_full, struct gradients *g)
 {
-	v.wanted = all ? NULL : s->screen;
+	v.wanted = is_full ? NULL : s->screen;
 	v.sequence = -1;
 	reference_float64(&s->c->weights, &s->c->batch, &v, g);
 }
 
-double variant_distance(const struct cause_search *s, struct variant v, bool all)
+double variant_distance(const struct cause_search *s, struct variant v, bool is_full)
 {
 	struct gradients g = {0};
-	gradients_of(s, v, all, &g);
-	double far = largest_residual(s, &g);
+	gradients_of(s, v, is_full, &g);
+	double dist = largest_residual(s, &g);
 	gradients_free(&g);
-	return far;
+	return dist;
 }
 
 void set_required_distance(struct cause_search *s)
@@ -101,7 +101,7 @@ bool fit_sum(const struct cause_search *s, const struct gradients *g, int n, dou
 	return is_solved;
 }
 
-/* Returns the residual g a fit_sum, relative to what was seen. */
+/* Returns the residual of a fit, relative to the checked gradients. */
 static double residual_of_fit(
 	const struct cause_search *s, const struct gradients *g, int n, const double *x)
 {
@@ -165,8 +165,7 @@ static bool are_all_zero_or_one(const struct step_check *c, const double *x, int
 	return true;
 }
 
-/* Describes the weights x[n] of sequences, with a maximum of 1. max: the maximum before the
- * division. */
+/* Describes the weights x[n] of sequences, which were divided by their maximum, max. */
 static void describe_sequences(struct cause_search *s, const double *x, int n, double max)
 {
 	const struct step_check *c = s->c;
@@ -255,7 +254,7 @@ static bool fit_sequences(
 	return fits;
 }
 
-/* Returns true if a few numbers may fit_sum each tensor without a cause by chance. */
+/* Returns true if a few numbers may fit each tensor without a cause by chance. */
 static bool may_all_fit_by_chance(const struct cause_search *s)
 {
 	for (int k = 0; k < s->n_wrong; k++)
@@ -291,8 +290,7 @@ bool by_sequences(struct cause_search *s)
 	return fits;
 }
 
-/* Returns true if exp_avg was zero before the step: (m1 - beta1 m0) / (1 - beta1) is then right
- * without m0. */
+/* Returns true if exp_avg was zero before: (m1 - beta1 m0) / (1 - beta1) is right without m0. */
 bool by_lost_moments(struct cause_search *s)
 {
 	struct step_check *c = s->c;
@@ -337,14 +335,14 @@ static float *assemble_from_ranks(
 			}
 		}
 		const struct products p = products_of(s->c->seen[i], g, size);
-		double far = p.bb > 0 ? residual_of(&p, p.ab / p.bb) : INFINITY;
-		if (best && !(far < nearest)) {
+		double dist = p.bb > 0 ? residual_of(&p, p.ab / p.bb) : INFINITY;
+		if (best && !(dist < nearest)) {
 			free(g);
 			continue;
 		}
 		free(best);
 		best = g;
-		nearest = far;
+		nearest = dist;
 	}
 	return best;
 }
@@ -472,8 +470,8 @@ static int find_first_unit(const struct cause_search *s)
 	const struct model *m = &s->c->weights.m;
 	for (int k = 0; k < s->n_wrong; k++) {
 		const struct tensor *t = tensor_of(s->c, s->wrong[k]);
-		bool tied = t == m->output && t == m->tokens;
-		if (s->c->of[s->wrong[k]].cause < 0 && !(tied && s->n_wrong > 1))
+		bool is_tied = t == m->output && t == m->tokens;
+		if (s->c->of[s->wrong[k]].cause < 0 && !(is_tied && s->n_wrong > 1))
 			return t->unit;
 	}
 	return -1;
@@ -492,18 +490,18 @@ static bool layer_has_no_gradient(const struct step_check *c, int layer)
 static bool is_possible(const struct cause_search *s, const struct path *p, bool forward)
 {
 	const int layers = (int)s->c->weights.m.c.layers, unit = find_first_unit(s);
-	const bool all = p->layer < 0;
+	const bool is_all = p->layer < 0;
 	switch (p->kind) {
 	case PATH_DETACHED:
 		return unit >= 0 && unit <= layers &&
-		       (all || p->layer == unit || p->layer + 1 == unit);
+		       (is_all || p->layer == unit || p->layer + 1 == unit);
 	case PATH_NO_RESIDUAL:
 		return forward;
 	case PATH_SKIPPED:
-		return forward && !all && !p->sublayer &&
+		return forward && !is_all && !p->sublayer &&
 		       layer_has_no_gradient(s->c, p->layer);
 	case PATH_TWICE:
-		return forward && !all && !p->sublayer;
+		return forward && !is_all && !p->sublayer;
 	default:
 		return false;
 	}
@@ -535,7 +533,7 @@ bool by_path(struct cause_search *s)
 {
 	enum { MAX_LAYERS = 12 }; /* (each of them takes three passes) */
 	const int layers = (int)s->c->weights.m.c.layers;
-	const bool forward = (s->has & IF_MOST) && (s->has & IF_FORWARD);
+	const bool can_change_loss = (s->has & IF_MOST) && (s->has & IF_FORWARD);
 	struct path best = {0};
 	double nearest = s->near;
 	for (int layer = -1; layer < layers; layer++)
@@ -544,7 +542,7 @@ bool by_path(struct cause_search *s)
 				const struct path p = {(enum path_kind)k, layer, sub};
 				const struct guess g = {{.function = {.path = p}}, NULL,
 					is_possible(s, &p,
-						forward &&
+						can_change_loss &&
 							(layer < 0 ||
 								layers <= MAX_LAYERS))};
 				if (try_guess(s, &g, &nearest))

@@ -67,9 +67,9 @@ static bool solve_weights(struct target_fit *t, double noise)
 		a[i * n + i] += ridge;
 	for (int64_t i = 0; i < n; i++)
 		t->w[i] = t->b[i] + ridge * mean;
-	bool solved = solve_definite(a, t->w, n);
+	bool is_solved = solve_definite(a, t->w, n);
 	free(a);
-	return solved;
+	return is_solved;
 }
 
 /* ---- the equations -------------------------------------------------------------------- */
@@ -185,15 +185,15 @@ void target_fit_release(struct target_fit *t)
 
 /* Returns true if targets with weights w explain all wrong tensors, or only s->screen. */
 static bool weights_explain_wrong(const struct cause_search *s,
-	const struct target_fit *t, const double *w, bool all)
+	const struct target_fit *t, const double *w, bool is_full)
 {
 	const struct token_batch *b = &s->c->batch;
 	double *each = xcalloc((size_t)(b->n * b->length), sizeof(*each));
 	for (int64_t i = 0; i < t->n; i++)
 		each[t->position[i]] = w[i];
-	double far = variant_distance(s, (struct variant){.weights = each}, all);
+	double dist = variant_distance(s, (struct variant){.weights = each}, is_full);
 	free(each);
-	return far <= s->near;
+	return dist <= s->near;
 }
 
 void normalize_weights(double *w, int64_t n)

@@ -58,9 +58,9 @@ static void solve_group_weights(struct groups *g, const struct target_fit *t, do
 		for (int64_t j = 0; j < t->n; j++)
 			a[row * n + index[g->group[j]]] += t->k[i * t->n + j];
 	}
-	bool solved = solve_definite(a, b, n);
+	bool is_solved = solve_definite(a, b, n);
 	for (int64_t i = 0; i < t->n; i++)
-		w[i] = solved ? b[index[g->group[i]]] : g->mean[g->group[i]];
+		w[i] = is_solved ? b[index[g->group[i]]] : g->mean[g->group[i]];
 	normalize_weights(w, t->n);
 	for (int64_t i = 0; i < t->n; i++)
 		g->mean[g->group[i]] = w[i];
@@ -124,18 +124,18 @@ static int64_t mask_weights(const struct groups *g, const struct target_fit *t, 
 	return n;
 }
 
-/* Returns the number of masked groups at the end of each period, or with `first` at its beginning;
+/* Returns the number of masked groups at the end of each period, or with at_begin at its beginning;
  * 0: groups elsewhere are masked, too. */
-static int64_t mask_length(const struct groups *g, int64_t period, bool first)
+static int64_t mask_length(const struct groups *g, int64_t period, bool at_begin)
 {
 	int64_t n = 0;
 	for (int64_t k = 0; k < g->n; k++) {
-		int64_t r = first ? k % period : period - 1 - k % period;
+		int64_t r = at_begin ? k % period : period - 1 - k % period;
 		if (is_group_masked(g, k))
 			n = max64(n, r + 1);
 	}
 	for (int64_t k = 0; k < g->n; k++) {
-		int64_t r = first ? k % period : period - 1 - k % period;
+		int64_t r = at_begin ? k % period : period - 1 - k % period;
 		if (r < n && g->count[k] && !is_group_masked(g, k))
 			return 0;
 	}
@@ -144,13 +144,13 @@ static int64_t mask_length(const struct groups *g, int64_t period, bool first)
 
 /* Describes a mask of the n first or last targets of each period of positions. */
 static void describe_mask(char *text, size_t capacity, int64_t n, int64_t period,
-	int64_t length, bool first)
+	int64_t length, bool at_begin)
 {
-	const char *which = first ? "first" : "last";
+	const char *which = at_begin ? "first" : "last";
 	char of[60] = "sequence";
 	if (period < length)
 		snprintf(of, sizeof(of), "chunk of %lld positions", (long long)period);
-	if (first && period == length && n == length / 2)
+	if (at_begin && period == length && n == length / 2)
 		snprintf(text, capacity,
 			"the targets of the first half of each sequence did not count: does "
 			"the batch lack a loss mask?");

@@ -44,8 +44,7 @@ bool may_fit_by_chance(const struct cause_search *s, int i)
 	       ((s->has & IF_MOST) || c->of[i].gradient.value < 0.1);
 }
 
-/* Returns true if a residual of tensor i is within its bound, and at most half of its distance
- * without a cause. */
+/* Returns true if a residual of tensor i is within its bound and halves its distance. */
 bool within(const struct step_check *c, int i, double residual)
 {
 	const struct distance *d = &c->of[i].gradient;
@@ -146,8 +145,7 @@ bool by_slices(struct cause_search *s)
 	return try_slices(s, (const int64_t[]){s->c->o.tp, s->c->o.fsdp}, slices_explain);
 }
 
-/* Sets from[n] to the slice of the reference that is nearest to each slice of a dimension. Returns
- * the residual. */
+/* Sets from[n] to the nearest slice of the reference for each slice. Returns the residual. */
 static double find_slice_order(const struct cause_search *s, int dim, int n, int *from)
 {
 	const struct step_check *c = s->c;
@@ -161,7 +159,7 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 		double nearest = INFINITY;
 		for (int to = 0; to < n; to++) {
 			int r = (k + to) % n; /* (first its own) */
-			double far = 0;
+			double dist = 0;
 			for (int64_t j = 0; j < c->of[i].n; j++) {
 				int64_t at = dim ? j % cols : j / cols;
 				if (at / size != k)
@@ -169,10 +167,10 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 				double d =
 					(double)a[j] -
 					c->scale.common * (double)b[j + (r - k) * step];
-				far += d * d;
+				dist += d * d;
 			}
-			if (far < nearest) {
-				nearest = far;
+			if (dist < nearest) {
+				nearest = dist;
 				from[k] = r;
 			}
 		}
@@ -352,7 +350,7 @@ bool by_exchanged_means(struct cause_search *s)
 	return is_found;
 }
 
-/* Returns true if a multiple of the parameter was added to the gradient: weight decay as L2, as in
+/* Returns true if a multiple of the parameter was added: weight decay as L2, as in
  * torch.optim.Adam. */
 bool by_decay(struct cause_search *s)
 {
@@ -409,10 +407,10 @@ static void describe_parts(const struct step_check *c, char *text, size_t capaci
 	char list[120];
 	int ones = 0, zeros = 0, last = 0;
 	for (int k = 0; k < p->n; k++) {
-		bool one = fabs(x[k] - 1) < 0.01;
-		ones += one;
+		bool is_one = fabs(x[k] - 1) < 0.01;
+		ones += is_one;
 		zeros += fabs(x[k]) < 0.01;
-		last = one ? k : last;
+		last = is_one ? k : last;
 	}
 	append_factors(c, list, sizeof(list), x, p->n);
 	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
@@ -465,8 +463,7 @@ static int explain_parts(struct cause_search *s, struct parts *p, const bool *wa
 	return n;
 }
 
-/* Returns true if the layout may have an axis with such parts. (Sequence parallelism divides
- * positions, too.) */
+/* Returns true if an axis may have such parts. (Sequence parallelism divides positions, too.) */
 static bool has_axis_of_kind(const struct step_check *c, enum part_kind kind)
 {
 	return kind == PART_USE	    ? true

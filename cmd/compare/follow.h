@@ -12,7 +12,7 @@
 
 enum follow_end {
 	FOLLOW_CONTINUES,
-	FOLLOW_STOPPED, /* by judge() */
+	FOLLOW_STOPPED, /* judge() returned true */
 	FOLLOW_ENDED,	/* every journal reports its end, every pipe is closed */
 	FOLLOW_QUIET,	/* no new row for `patience` seconds */
 	FOLLOW_SIGNAL,	/* SIGINT */

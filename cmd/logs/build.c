@@ -222,12 +222,12 @@ void build_rewind(struct build *b, int64_t step)
 		remove_values_from(b, &b->series[i], step);
 }
 
-void build_begin_row(struct build *b, int64_t step, bool training)
+void build_begin_row(struct build *b, int64_t step, bool is_training)
 {
-	if (training && step < b->line.trained && !b->is_table)
+	if (is_training && step < b->line.trained && !b->is_table)
 		build_rewind(b, step + 1);
 	b->repeats = false;
-	if (training)
+	if (is_training)
 		b->line.trained = step;
 	b->line.step = step;
 	b->n_parsed++;

@@ -8,9 +8,9 @@
 static struct span next_field(struct span *rest, char delimiter)
 {
 	struct span f = {rest->p, 0};
-	bool quoted = false;
-	while (f.n < rest->n && (quoted || f.p[f.n] != delimiter))
-		quoted ^= f.p[f.n++] == '"';
+	bool is_quoted = false;
+	while (f.n < rest->n && (is_quoted || f.p[f.n] != delimiter))
+		is_quoted ^= f.p[f.n++] == '"';
 	if (f.n == rest->n)
 		*rest = (struct span){NULL, 0};
 	else
@@ -44,10 +44,10 @@ static char find_delimiter(struct span line)
 	char best = '\0';
 	for (int i = 0; candidates[i]; i++) {
 		size_t n = 0;
-		bool quoted = false;
+		bool is_quoted = false;
 		for (size_t k = 0; k < line.n; k++) {
-			quoted ^= line.p[k] == '"';
-			n += !quoted && line.p[k] == candidates[i];
+			is_quoted ^= line.p[k] == '"';
+			n += !is_quoted && line.p[k] == candidates[i];
 		}
 		if (n > max)
 			max = n, best = candidates[i];

@@ -55,9 +55,9 @@ static bool split_words(struct format_parser *p, char *s)
 		s = quote ? strchr(s, quote) : s + strcspn(s, " \t\r");
 		if (!s)
 			return syntax_error(p, begin, "the text has no closing quote");
-		bool fits = s > begin && s - begin <= MAX_TEXT;
+		bool is_valid = s > begin && s - begin <= MAX_TEXT;
 		s = terminate_text(s);
-		if (!fits)
+		if (!is_valid)
 			return syntax_error(p, begin, "a text must have 1 to 255 bytes");
 	}
 }
@@ -73,10 +73,10 @@ static const char *next_word(struct format_parser *p, enum kind_of_word kind)
 /* Skips the next word and returns true, if it is this one without quotes. */
 static bool accept_word(struct format_parser *p, const char *word)
 {
-	bool is = p->next < p->n && !p->word[p->next].quoted &&
-		  !strcmp(p->word[p->next].s, word);
-	p->next += is;
-	return is;
+	bool is_next = p->next < p->n && !p->word[p->next].quoted &&
+		       !strcmp(p->word[p->next].s, word);
+	p->next += is_next;
+	return is_next;
 }
 
 /* Reads an optional unit; 1: none. Returns false if it is unknown. suffix: allows "suffix". */
@@ -221,13 +221,13 @@ static bool add_label(struct format_parser *p, struct line_kind *k, struct label
 	return true;
 }
 
-/* Reads TEXT COLUMN [UNIT]; suffix: the unit may be "suffix". */
-static bool parse_label(struct format_parser *p, struct label *l, bool suffix)
+/* Reads TEXT COLUMN [UNIT]; allows_suffix: the unit may be "suffix". */
+static bool parse_label(struct format_parser *p, struct label *l, bool allows_suffix)
 {
 	l->text = next_word(p, TEXT);
 	l->column = next_word(p, NAME);
 	l->len = (unsigned char)(l->text ? strlen(l->text) : 0);
-	return l->text && l->column && parse_unit(p, &l->scale, suffix);
+	return l->text && l->column && parse_unit(p, &l->scale, allows_suffix);
 }
 
 /* Adds a number next to a text to the kinds of lines of the current group. */
@@ -253,9 +253,9 @@ static bool parse_alone_directive(struct format_parser *p)
 	if (!parse_label(p, &l, false) || !add_label(p, &k, l))
 		return false;
 	k.mark = l.text;
-	bool added = add_kind(p, k);
+	bool is_added = add_kind(p, k);
 	p->group = p->current->n_kinds;
-	return added;
+	return is_added;
 }
 
 /* Adds names that other logs have for a column or a setting, or texts before a setting. */
@@ -342,16 +342,16 @@ int formats_add(struct log_formats *to, const char *text, const char *name, bool
 	struct err *e)
 {
 	struct format_parser p = {to, name, .built_in = built_in, .e = e};
-	bool valid = true;
+	bool is_valid = true;
 	*e = (struct err){0};
 	strs_add(&to->texts, text);
-	for (char *s = to->texts.v[to->texts.n - 1]; *s && valid;) {
+	for (char *s = to->texts.v[to->texts.n - 1]; *s && is_valid;) {
 		char *line = s;
 		s = terminate_text(s + strcspn(s, "\n"));
 		p.line++;
-		valid = parse_line(&p, line);
+		is_valid = parse_line(&p, line);
 	}
-	return valid && end_format(&p) ? 0 : -1;
+	return is_valid && end_format(&p) ? 0 : -1;
 }
 
 int formats_read(struct log_formats *to, const char *path, struct err *e)

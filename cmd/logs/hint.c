@@ -72,12 +72,12 @@ static struct roles choose_numbers(const struct log_options *opts, const struct 
 static void append_escaped(struct str *out, const char *p, const char *end)
 {
 	for (; p < end; p++) {
-		bool blank = isspace((unsigned char)*p);
-		if (blank && (p + 1 == end || !isspace((unsigned char)p[1])))
+		bool is_blank = isspace((unsigned char)*p);
+		if (is_blank && (p + 1 == end || !isspace((unsigned char)p[1])))
 			str_puts(out, "\\s*");
-		else if (!blank && (*p == '\'' || (signed char)*p < ' '))
+		else if (!is_blank && (*p == '\'' || (signed char)*p < ' '))
 			str_putc(out, '.');
-		else if (!blank)
+		else if (!is_blank)
 			str_printf(
 				out, strchr("\\^$.[]|()?*+{}", *p) ? "\\%c" : "%c", *p);
 	}

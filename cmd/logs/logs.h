@@ -55,8 +55,7 @@ int log_read(struct run_log *l, const char *path, const struct log_options *opts
 /* Reads n logs, several at a time. The caller frees all, also after an error. */
 int log_read_all(struct run_log *l, const char *const *paths, int n,
 	const struct log_options *opts, struct err *e);
-/* Returns a hash that changes with the size or time of a file, or of a directory's event files; 0:
- * missing or empty. */
+/* Returns a hash that changes with the files at a path; 0: missing or empty. */
 uint64_t log_state(const char *path);
 /* Appends the runs at a path: PATH#RUN for each run of a table of several runs, such as W&B
  * exports; PATH/RUN for each subdirectory with event files; else PATH. */

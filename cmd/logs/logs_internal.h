@@ -169,7 +169,7 @@ void build_set_mean(
 	struct build *b, int64_t from, int64_t step, struct span name, double v);
 /* Begins a row. Except in a table, a training row at an earlier step than the last one removes all
  * rows after it. */
-void build_begin_row(struct build *b, int64_t step, bool training);
+void build_begin_row(struct build *b, int64_t step, bool is_training);
 /* Removes the values at this and later steps, since the run was resumed before them. */
 void build_rewind(struct build *b, int64_t step);
 /* Adds a setting that the log states. A later value replaces an earlier one. */

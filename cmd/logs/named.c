@@ -283,8 +283,8 @@ static void set_converted(struct build *b, int64_t step, struct span column,
 void set_column_from(
 	struct build *b, int64_t step, struct span column, const struct named *f)
 {
-	bool known = find_run_column(b, column) >= 0;
-	set_converted(b, step, column, f, known ? scale_of_suffix(f->unit) : 1);
+	bool is_known = find_run_column(b, column) >= 0;
+	set_converted(b, step, column, f, is_known ? scale_of_suffix(f->unit) : 1);
 }
 
 void set_named_column(struct build *b, int64_t step, const struct named *f)
@@ -326,9 +326,9 @@ int64_t step_in_epochs(struct build *b, int64_t epoch, int64_t step, int64_t tot
 
 void begin_named_row(struct build *b, int64_t step)
 {
-	bool repeats = step == b->line.trained;
+	bool is_repeated = step == b->line.trained;
 	build_begin_row(b, step, true);
-	b->repeats = repeats;
+	b->repeats = is_repeated;
 }
 
 /* ---- formats with named numbers ------------------------------------------------------------ */

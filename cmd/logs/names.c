@@ -56,10 +56,10 @@ struct span our_column(const struct log_options *opts, struct span name, double 
 		return ours;
 	const struct log_name *found = NULL;
 	for (const struct log_name *m = all->v; m < all->v + all->n; m++) {
-		bool exact = names_match(m->name, name) && span_begins(name, m->name);
-		if (exact || (!found && names_match(m->name, name)))
+		bool is_exact = names_match(m->name, name) && span_begins(name, m->name);
+		if (is_exact || (!found && names_match(m->name, name)))
 			found = m;
-		if (exact)
+		if (is_exact)
 			break;
 	}
 	if (found) {

@@ -231,8 +231,7 @@ static bool is_directory(const char *path)
 	return strcmp(path, "-") != 0 && file_is_directory(path);
 }
 
-/* Appends event files (depth 0) in the order of their times, or metrics of MLflow, with
- * subdirectories. */
+/* Appends event files (depth 0), oldest first, or metrics of MLflow and its subdirectories. */
 static void list_files(const char *directory, int depth, struct strs *paths)
 {
 	enum { MAX_DEPTH = 8 };
@@ -309,8 +308,8 @@ static const char *find_run_in_path(const char *path)
 	for (const char *hash = path; !is_path && (hash = strchr(hash, '#')); hash++) {
 		scoped_str file = {0};
 		str_add(&file, path, (size_t)(hash - path));
-		bool exists = file.len && !access(file.s, F_OK);
-		if (exists)
+		bool is_file = file.len && !access(file.s, F_OK);
+		if (is_file)
 			return hash + 1;
 	}
 	return NULL;

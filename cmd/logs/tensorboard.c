@@ -23,7 +23,7 @@ bool is_tensorboard(struct span first)
 
 int parse_tensorboard(struct build *b, struct span text, struct err *e)
 {
-	const struct tfevents_sink take = {add_scalar, rewind_restart, b};
+	const struct tfevents_sink sink = {add_scalar, rewind_restart, b};
 	b->exact = true;
-	return tfevents_read(text.p, text.n, &take, e);
+	return tfevents_read(text.p, text.n, &sink, e);
 }

@@ -172,8 +172,8 @@ curve() { # SEED ROWS FORMAT
 	curve 1 40 '{"step": %d, "accuracy": %.9g}' >a
 	curve 2 40 '{"step": %d, "accuracy": %.9g}' >b
 	code_of 2 pt-compare a b
-	says 'none of the logs has a loss (choose a column by --column NAME, or specify the loss by --column loss=NAME); they have accuracy'
-	reports 64 "none of the logs has a column 'accurcy'; they have accuracy" pt-compare -y accurcy a b
+	says 'none of the logs has a loss (choose a column by --column NAME, or specify the loss by --column loss=NAME); the columns are accuracy'
+	reports 64 "none of the logs has a column 'accurcy'; the columns are accuracy" pt-compare -y accurcy a b
 	reports 0 'accuracy   identical, 40 values' pt-compare -y accuracy a a
 	reports 3 'accuracy   40 of 40 values differ' pt-compare -y accuracy a b
 	says 'verdict: undecided: at the end accuracy'
@@ -191,7 +191,7 @@ curve() { # SEED ROWS FORMAT
 	sed 's/accuracy/val_loss/' a >'val'
 	code_of 0 pt-compare -q 'val' 'val' -o r.md
 	grep -q 'val_loss' r.md
-	reports 2 'one: no value of val_loss; it has loss' pt-compare -y val_loss val one
+	reports 2 'one: the log has no value of val_loss; its columns are loss' pt-compare -y val_loss val one
 }
 
 @test "evaluations that have diverged are not hidden by equal losses; a reward is a result" {
@@ -681,7 +681,7 @@ curve() { # SEED ROWS FORMAT
 	code_of 1 pt-compare --test c -- a b
 	[ "${lines[0]} ${lines[1]}" = 'b c' ]
 	code_of 64 pt-compare --control a b
-	reports 64 'not an operand if both --control and --test are given' pt-compare --control a --test b -q c
+	reports 64 "'c' cannot be an operand: both --control and --test are given" pt-compare --control a --test b -q c
 }
 
 @test "--json: the verdict, its reason, every column; --require: what the code demands" {
@@ -716,7 +716,7 @@ curve() { # SEED ROWS FORMAT
 	log_of 3 2 1 | sed 's/$/ dt=1 mem=1024/' >fast
 	code_of 0 pt-compare --json --speed fast fast
 	jq -e '.comparisons[0].speed[] | select(.name == "mem") | .ratio == 1' <<<"$output"
-	reports 64 'json: not with --graph or --table' pt-compare --json -g a a
+	reports 64 'json: cannot be combined with --graph or --table' pt-compare --json -g a a
 	code_of 64 pt-compare --json -t a a
 }
 

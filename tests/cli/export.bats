@@ -128,7 +128,7 @@ equal() { # RUN RUN
 	grep -q identical out
 	# but of pt-train's it is the directory of one run
 	: >tb/run.h5
-	reports 64 'give two or more runs' pt-compare tb
+	reports 64 'too few runs; give a control and a test' pt-compare tb
 }
 
 @test "a table or JSON with two fields for one column says which one is read" {
@@ -159,7 +159,7 @@ equal() { # RUN RUN
 	reports 64 'because nothing is compared or shown' pt-compare in.csv in.csv --export - --json
 	reports 64 "column 'none'" pt-compare in.csv --export - -y none
 	pt-compare in.csv --export there
-	reports 64 'has event files already' pt-compare in.csv --export there
-	reports 64 'give a directory' pt-compare in.csv in.csv --export one.tfevents
+	reports 64 'already has event files' pt-compare in.csv --export there
+	reports 64 'specify a directory' pt-compare in.csv in.csv --export one.tfevents
 	reports 2 'nowhere/x.csv' pt-compare in.csv --export nowhere/x.csv
 }

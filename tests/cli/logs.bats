@@ -194,7 +194,7 @@ in_formats() { # STEP LOSS
 	printf '# meta ranks = 2\nstep=1 loss=2.5\nstep=2 loss=2.25\n' >b
 	code_of 0 pt-compare a.csv b --report page.md
 	grep -qx '| ranks | - | 2 |' page.md
-	reports 2 'nope.csv: no log appeared' pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
+	reports 2 'nope.csv: the log did not appear' pt-compare --follow --follow-timeout 0.1 a.csv nope.csv
 }
 
 @test "logs that are not read as they are: compressed ones, and those of W&B" {

@@ -251,7 +251,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	reports 0 'too few steps for a statement' pt-compare few few --speed
 	# a log without times and memory: silence would be no answer
 	sed -E 's/ (tps|tps_per_gpu|mem|mem_active|mfu|dt)=[^ ]*//g' a >bare
-	reports 0 'speed and memory      not compared: the logs share no such column' pt-compare bare a --speed
+	reports 0 'speed and memory      not compared: the logs have no such column in common' pt-compare bare a --speed
 }
 
 @test "any column: of measurements, and of none" {

@@ -31,7 +31,7 @@ static void compare_with_itself(const struct run_log *l)
 	/* (what cannot be read agrees with nothing) */
 	FUZZ_ON(!l->unread.n_values && !l->unread.n_rows &&
 		d.verdict != VERDICT_IDENTICAL && d.verdict != VERDICT_NOTHING);
-	run_diff_free(&d);
+	run_diff_release(&d);
 }
 
 /* The same bytes as a file that grows, in two pieces: what is there at its end is that log. */

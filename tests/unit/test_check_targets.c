@@ -232,8 +232,7 @@ TEST(masked_are_zero)
 		free(s.batch.targets);
 		s.batch.targets = right.targets;
 		step_train(&s);
-		step_expect(&s, &plain_check,
-			"as if masked targets were token 0");
+		step_expect(&s, &plain_check, "as if masked targets were token 0");
 		step_end(&s);
 	}
 }
@@ -307,8 +306,7 @@ TEST(weights_of_tokens)
 			add_noise(&s);
 		o.precision = bf16 ? RUN_BF16 : RUN_FP32;
 		step_train(&s);
-		snprintf(text, sizeof(text),
-			"depended on its token: token %d 2 times\n",
+		snprintf(text, sizeof(text), "depended on its token: token %d 2 times\n",
 			common_label(&(struct plant){.s = &s}));
 		step_expect(&s, &o, text);
 		step_end(&s);

@@ -164,10 +164,12 @@ TEST(what_is_no_format)
 			"line 2: 'x': no train or eval line comes before"},
 		{"format a\ntrain 'x' pairs '='\n'x' loss\n",
 			"'x': a line with pairs cannot have other numbers"},
-		{"format a\ntrain 'x'\n", "'a': the format does not specify which numbers"},
+		{"format a\ntrain 'x'\n",
+			"'a': the format does not specify which numbers"},
 		{"format a\ntrain 'x'\nformat b\n",
 			"'a': the format does not specify which numbers"},
-		{"format a\nformat a\n", "'a': the format does not specify which numbers"},
+		{"format a\nformat a\n",
+			"'a': the format does not specify which numbers"},
 		{"format a\ntrain x\n", "line 2: the syntax is: train \"TEXT\" [needs"},
 		{"format a\ntrain 'x' needs\n", "line 2: the syntax is: train"},
 		{"format a\neval 'x' pairs\n", "line 2: the syntax is: eval"},
@@ -250,7 +252,8 @@ TEST(limits)
 			"a format has at most 12 kinds"},
 		{"format a\nalone 'x' x\ncolumn loss", 30, " 'x@'", "\n",
 			"a line has at most 32 words"},
-		{"format a\nalone '", 255, "x", "' x\n", "a text must have 1 to 255 bytes"},
+		{"format a\nalone '", 255, "x", "' x\n",
+			"a text must have 1 to 255 bytes"},
 	};
 	struct str s = {0};
 	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
