@@ -14,7 +14,7 @@
 #include "logs/logs.h"
 
 struct opts {
-	int by, axis, rule, require, export_choose_format;
+	int by, axis, rule, require, export_format;
 	double rtol, atol, margin, alarm, confidence, patience;
 	bool common, follow, json, locate, speed, table, each_run, whole_range;
 	int64_t spool_limit;
@@ -133,7 +133,7 @@ static const struct opt options[] = {
 		"of event files (several runs: in one directory each). The names of runs omit what "
 		"all have in common. - is standard output. Values are exact, and pt-compare reads all "
 		"these formats. May be given many times."},
-	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_choose_format), .values = export_names,
+	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_format), .values = export_names,
 		.help =
 		"The format that --export writes. auto: by the name; CSV to standard output."},
 	{OPT_FLAG, 's', "speed", NULL, "no", O(speed), .help =
@@ -150,6 +150,7 @@ static const char *const synopsis[] = {"[options] CONTROL TEST ...",
 	"--graph | --plot FILE | --table | --report FILE [options] RUN",
 	"--export FILE [options] RUN ...", NULL};
 
+/* Prints a part of the manual page: the index of one of program.kinds. */
 static void generate(int kind, FILE *f)
 {
 	if (kind == 0)
@@ -187,15 +188,15 @@ static const struct program program = {
 
 /* Appends names of runs: all runs in a file unless whole_files. Returns their number. */
 static int64_t append_run_names(
-	struct strs *to, char **names, int64_t n, bool whole_files, struct err *e)
+	struct strs *list, char **names, int64_t n, bool whole_files, struct err *e)
 {
-	int64_t before = to->n;
+	int64_t n_before = list->n;
 	for (int64_t i = 0; i < n && !e->code; i++)
 		if (whole_files)
-			strs_add(to, names[i]);
-		else if (log_list_runs(names[i], to, e))
+			strs_add(list, names[i]);
+		else if (log_list_runs(names[i], list, e))
 			e->code = EX_TROUBLE;
-	return to->n - before;
+	return list->n - n_before;
 }
 
 /* Returns true if the options only show curves, which works with a single run. */
@@ -542,13 +543,13 @@ static int follow(struct runs *r, const struct strs *names, const struct opts *o
 {
 	struct following f = {r, *opts, xmalloc((size_t)r->n * sizeof(*f.reported))};
 	enum follow_end why;
-	const struct follow each = {log_opts, judge_new_rows, &f, o->patience};
+	const struct follow callbacks = {log_opts, judge_new_rows, &f, o->patience};
 	f.opts.exact.common = true;
 	f.opts.judge.is_growing = true;
 	for (int i = 0; i < r->n; i++)
 		f.reported[i] = VERDICT_NOTHING;
-	int rc =
-		follow_runs(r->logs, (const char *const *)names->v, r->n, &each, &why, e);
+	int rc = follow_runs(
+		r->logs, (const char *const *)names->v, r->n, &callbacks, &why, e);
 	opts->exact.common |= !rc && (why == FOLLOW_STOPPED || why == FOLLOW_SIGNAL);
 	free(f.reported);
 	return rc;
@@ -616,7 +617,7 @@ static void free_report_runs(struct report_run *runs, int n)
 static int check_exports(const struct opts *o, struct err *e)
 {
 	for (int64_t i = 0; i < o->exports.n; i++)
-		if (export_choose_format(o->exports.v[i], o->export_choose_format, e) < 0)
+		if (export_choose_format(o->exports.v[i], o->export_format, e) < 0)
 			return -1;
 	bool has_other = o->follow || o->locate || o->json || o->speed || o->reports.n ||
 			 o->require || o->plots.n || o->table || o->draw.graph;
@@ -641,8 +642,8 @@ static int export_all(const struct runs *r, const struct opts *o,
 		strs_add(&chosen, name);
 	}
 	for (int64_t i = 0; i < o->exports.n && !rc; i++)
-		rc = export_write(r->logs, r->n, &chosen, o->exports.v[i],
-			o->export_choose_format, e);
+		rc = export_write(
+			r->logs, r->n, &chosen, o->exports.v[i], o->export_format, e);
 	return rc;
 }
 

@@ -28,7 +28,8 @@ bool has_gradient(const struct step_check *c, int i);
 
 /* Solves by least squares for factors x[n] so that x[0] g[0] + ... is near the wrong tensors, over
  * the tensors that all g have. Returns false if the gradients depend on each other. */
-bool fit_sum(const struct cause_search *s, const struct gradients *g, int n, double *x);
+bool solve_factors(
+	const struct cause_search *s, const struct gradients *g, int n, double *x);
 /* A bug that may explain the gradients. */
 struct guess {
 	struct variant v; /* the model with the bug */

@@ -108,9 +108,10 @@ bool by_layer(struct cause_search *s)
 			if (try_guess(s, &tries[k], &nearest)) {
 				found = true;
 				scoped_str text = {0};
-				const char *at = strstr(tries[k].text, "%d");
-				str_printf(&text, "%.*s%d%s", (int)(at - tries[k].text),
-					tries[k].text, i, at + 2);
+				const char *number = strstr(tries[k].text, "%d");
+				str_printf(&text, "%.*s%d%s",
+					(int)(number - tries[k].text), tries[k].text, i,
+					number + 2);
 				snprintf(s->detail, sizeof(s->detail), "%s", text.s);
 			}
 	}

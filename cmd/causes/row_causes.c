@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-/* ---- few rows, columns or elements ---------------------------------------------------- */
-
 enum { MAX_FEW = 8, MAX_ELEMENTS = 1 << 25 }; /* (of a tensor) */
 
 /* How elements of a tensor are grouped: by row, by column, or each alone. */
@@ -219,8 +217,8 @@ static void rows_init(struct rows *r, const struct step_check *c, int tensor)
 	r->rest = xcalloc((size_t)size, sizeof(double));
 	r->row = xcalloc((size_t)size, sizeof(double));
 	want[c->of[tensor].in_model] = true;
-	const struct target_rows to = {.dx = r->dx};
-	const struct variant v = {.sequence = -1, .wanted = want, .rows = &to};
+	const struct target_rows target = {.dx = r->dx};
+	const struct variant v = {.sequence = -1, .wanted = want, .rows = &target};
 	reference_float64(&c->weights, &c->batch, &v, &g);
 	for (int64_t j = 0; j < size; j++)
 		r->rest[j] = (double)g.g[c->of[tensor].in_model][j];

@@ -67,7 +67,7 @@ double solve_number(const struct cause_search *s, compute_with_number *compute,
 				last.g[t][j] = parts[0].g[t][j] - last.g[t][j];
 		double distance = largest_residual(s, &parts[0]);
 		bool is_nearer = distance < nearest,
-		     is_fit = fit_sum(s, parts, 2, weights);
+		     is_fit = solve_factors(s, parts, 2, weights);
 		nearest = is_nearer ? distance : nearest;
 		best = is_nearer ? x : best;
 		gradients_free(&last);
@@ -233,8 +233,8 @@ static void compute_with_old_parameters(const struct cause_search *s, const void
 		w.w[k] = xmalloc((size_t)n * sizeof(**w.w));
 		for (int64_t j = 0; j < n; j++) {
 			bool is_old = old->is_old[slice_of_row(&w.m, t, j / cols, old)];
-			double by = is_old ? x * (double)old->update[k][j] : 0;
-			w.w[k][j] = (float)((double)s->c->weights.w[k][j] + by);
+			double change = is_old ? x * (double)old->update[k][j] : 0;
+			w.w[k][j] = (float)((double)s->c->weights.w[k][j] + change);
 		}
 	}
 	const struct variant v = {.sequence = -1, .wanted = is_full ? NULL : s->screen};
@@ -249,21 +249,21 @@ static void compute_with_old_parameters(const struct cause_search *s, const void
 static bool find_old(const struct cause_search *s, struct old_slices *old)
 {
 	const struct model *m = &s->c->weights.m;
-	struct gradients of[MAX_OLD + 1] = {s->c->reference};
+	struct gradients g[MAX_OLD + 1] = {s->c->reference};
 	double x[MAX_OLD + 1], max = 0;
 	for (int i = 0; i < old->n; i++) {
 		memset(old->is_old, 0, sizeof(old->is_old));
 		old->is_old[i] = true;
-		compute_with_old_parameters(s, old, s->c->lr, false, &of[i + 1]);
+		compute_with_old_parameters(s, old, s->c->lr, false, &g[i + 1]);
 		for (int t = 0; t < m->n_tensors; t++)
 			for (int64_t j = 0;
-				of[i + 1].g[t] && j < tensor_size(&m->tensors[t]); j++)
-				of[i + 1].g[t][j] -= of[0].g[t][j];
+				g[i + 1].g[t] && j < tensor_size(&m->tensors[t]); j++)
+				g[i + 1].g[t][j] -= g[0].g[t][j];
 	}
-	bool fits = fit_sum(s, of, old->n + 1, x) && x[0] > 0;
+	bool fits = solve_factors(s, g, old->n + 1, x) && x[0] > 0;
 	for (int i = 1; i <= old->n; i++) {
 		max = fmax(max, x[i]);
-		gradients_free(&of[i]);
+		gradients_free(&g[i]);
 	}
 	for (int i = 0; i < old->n; i++)
 		old->is_old[i] = x[i + 1] > 0.5 * max;

@@ -86,7 +86,8 @@ static bool get_parts(const float **part, const struct gradients *g, int n, int 
 	return has_all;
 }
 
-bool fit_sum(const struct cause_search *s, const struct gradients *g, int n, double *x)
+bool solve_factors(
+	const struct cause_search *s, const struct gradients *g, int n, double *x)
 {
 	const float *part[MAX_PARTS];
 	double *a = xcalloc((size_t)(n * n), sizeof(*a));
@@ -130,12 +131,12 @@ static bool is_weight(const struct step_check *c, double x, double weight)
 static void list_sequences(const struct step_check *c, char *out, size_t capacity,
 	const double *x, int n, double weight)
 {
-	size_t at = 0;
+	size_t len = 0;
 	*out = '\0';
-	for (int i = 0; i < n && at < capacity; i++)
+	for (int i = 0; i < n && len < capacity; i++)
 		if (is_weight(c, x[i], weight))
-			at += (size_t)snprintf(
-				out + at, capacity - at, "%s%d", at ? " " : "", i + 1);
+			len += (size_t)snprintf(
+				out + len, capacity - len, "%s%d", len ? " " : "", i + 1);
 }
 
 /* Returns true if a few sequences have the weight 1 and all remaining ones the same smaller weight.
@@ -245,7 +246,7 @@ static bool fit_sequences(
 		reference_float64(&c->weights, &c->batch, &v, &g[j]);
 		one[j] = c->scale.common;
 	}
-	double left = fit_sum(s, g, n, x) ? residual_of_fit(s, g, n, x) : INFINITY;
+	double left = solve_factors(s, g, n, x) ? residual_of_fit(s, g, n, x) : INFINITY;
 	bool fits = left <= bound &&
 		    (wanted == s->screen || left <= 0.5 * residual_of_fit(s, g, n, one));
 	for (int j = 0; j < n; j++)
@@ -329,8 +330,9 @@ static float *assemble_from_ranks(
 			int64_t from = part_begin(all, n, rank),
 				to = part_begin(all, n, rank + 1);
 			for (int64_t j = 0; j < size; j++) {
-				int64_t at = order == 0 ? j / cols : j % cols;
-				if (order > 1 ? order - 2 == rank : at >= from && at < to)
+				int64_t index = order == 0 ? j / cols : j % cols;
+				if (order > 1 ? order - 2 == rank
+					      : index >= from && index < to)
 					g[j] = ranks_g[rank].g[k][j];
 			}
 		}
@@ -352,18 +354,18 @@ static bool lacks_all_reduce(
 	const struct cause_search *s, int n, enum missing which, bool is_full)
 {
 	struct step_check *c = s->c;
-	struct gradients *of = xcalloc((size_t)n, sizeof(*of));
+	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
 	struct gradients all = {.n = c->weights.m.n_tensors};
 	all.g = xcalloc((size_t)all.n, sizeof(*all.g));
-	gradients_of(s, (struct variant){.part = {PART_RANKS, n, 0, which}}, is_full, of);
+	gradients_of(s, (struct variant){.part = {PART_RANKS, n, 0, which}}, is_full, g);
 	for (int k = 0; k < s->n_wrong; k++)
 		if (is_full || s->screen[c->of[s->wrong[k]].in_model])
 			all.g[c->of[s->wrong[k]].in_model] =
-				assemble_from_ranks(s, s->wrong[k], of, n);
+				assemble_from_ranks(s, s->wrong[k], g, n);
 	bool is_explained = largest_residual(s, &all) <= s->near;
 	for (int rank = 0; rank < n; rank++)
-		gradients_free(&of[rank]);
-	free(of);
+		gradients_free(&g[rank]);
+	free(g);
 	gradients_free(&all);
 	return is_explained;
 }
@@ -409,17 +411,17 @@ bool by_missing_all_reduce(struct cause_search *s)
 static bool fit_term(const struct cause_search *s, enum loss term, bool all, double *x)
 {
 	const struct step_check *c = s->c;
-	struct gradients of[2] = {{0}, c->reference};
-	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &of[0]);
-	bool fits =
-		fit_sum(s, of, 2, x) && (x[0] > 0 || term == LOSS_ENTROPY) && x[1] > 0;
-	for (int k = 0; k < of[0].n && fits; k++) /* their sum, in place */
+	struct gradients g[2] = {{0}, c->reference};
+	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &g[0]);
+	bool fits = solve_factors(s, g, 2, x) && (x[0] > 0 || term == LOSS_ENTROPY) &&
+		    x[1] > 0;
+	for (int k = 0; k < g[0].n && fits; k++) /* their sum, in place */
 		for (int64_t j = 0;
-			of[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
-			of[0].g[k][j] = (float)(x[0] * (double)of[0].g[k][j] +
-						x[1] * (double)of[1].g[k][j]);
-	fits = fits && largest_residual(s, &of[0]) <= s->near;
-	gradients_free(&of[0]);
+			g[0].g[k] && j < tensor_size(&c->weights.m.tensors[k]); j++)
+			g[0].g[k][j] = (float)(x[0] * (double)g[0].g[k][j] +
+					       x[1] * (double)g[1].g[k][j]);
+	fits = fits && largest_residual(s, &g[0]) <= s->near;
+	gradients_free(&g[0]);
 	return fits;
 }
 

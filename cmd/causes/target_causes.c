@@ -188,11 +188,11 @@ static bool weights_explain_wrong(const struct cause_search *s,
 	const struct target_fit *t, const double *w, bool is_full)
 {
 	const struct token_batch *b = &s->c->batch;
-	double *each = xcalloc((size_t)(b->n * b->length), sizeof(*each));
+	double *weights = xcalloc((size_t)(b->n * b->length), sizeof(*weights));
 	for (int64_t i = 0; i < t->n; i++)
-		each[t->position[i]] = w[i];
-	double dist = variant_distance(s, (struct variant){.weights = each}, is_full);
-	free(each);
+		weights[t->position[i]] = w[i];
+	double dist = variant_distance(s, (struct variant){.weights = weights}, is_full);
+	free(weights);
 	return dist <= s->near;
 }
 
@@ -200,13 +200,13 @@ void normalize_weights(double *w, int64_t n)
 {
 	double *sorted = xmalloc((size_t)n * sizeof(*sorted)), max = 0;
 	memcpy(sorted, w, (size_t)n * sizeof(*sorted));
-	double by = median(sorted, n);
+	double scale = median(sorted, n);
 	for (int64_t i = 0; i < n; i++)
 		max = fmax(max, fabs(w[i]));
-	if (fabs(by) < 0.1 * max)
-		by = max;
-	for (int64_t i = 0; i < n && by != 0; i++)
-		w[i] /= by;
+	if (fabs(scale) < 0.1 * max)
+		scale = max;
+	for (int64_t i = 0; i < n && scale != 0; i++)
+		w[i] /= scale;
 	free(sorted);
 }
 

@@ -146,30 +146,31 @@ static int64_t mask_length(const struct groups *g, int64_t period, bool at_begin
 static void describe_mask(char *text, size_t capacity, int64_t n, int64_t period,
 	int64_t length, bool at_begin)
 {
-	const char *which = at_begin ? "first" : "last";
-	char of[60] = "sequence";
+	const char *end = at_begin ? "first" : "last";
+	char unit[60] = "sequence";
 	if (period < length)
-		snprintf(of, sizeof(of), "chunk of %lld positions", (long long)period);
+		snprintf(
+			unit, sizeof(unit), "chunk of %lld positions", (long long)period);
 	if (at_begin && period == length && n == length / 2)
 		snprintf(text, capacity,
 			"the targets of the first half of each sequence did not count: does "
 			"the batch lack a loss mask?");
 	else if (n == 1)
-		snprintf(text, capacity, "the %s target of each %s did not count", which,
-			of);
+		snprintf(text, capacity, "the %s target of each %s did not count", end,
+			unit);
 	else
 		snprintf(text, capacity, "the %s %lld targets of each %s did not count",
-			which, (long long)n, of);
+			end, (long long)n, unit);
 }
 
 /* Appends the masked groups, such as " 3 5", as far as they fit. */
 static void list_masked_groups(const struct groups *g, char *text, size_t capacity)
 {
-	size_t at = strlen(text);
-	for (int64_t k = 0; k < g->n && at + 30 < capacity; k++)
+	size_t len = strlen(text);
+	for (int64_t k = 0; k < g->n && len + 30 < capacity; k++)
 		if (is_group_masked(g, k))
-			at += (size_t)snprintf(
-				text + at, capacity - at, " %lld", (long long)k);
+			len += (size_t)snprintf(
+				text + len, capacity - len, " %lld", (long long)k);
 }
 
 /* Detects positions that do not count in each sequence: the ends of periods, or a list. */
@@ -264,14 +265,14 @@ static void list_token_weights(
 	const struct target_fit *t, const struct groups *g, char *text, size_t capacity)
 {
 	int64_t others = 0;
-	size_t at = strlen(text);
+	size_t len = strlen(text);
 	for (int64_t k = 0; k < g->n; k++)
 		if (g->count[k] && fabs(g->mean[k] - 1) > 0.02 && others++ < 6)
-			at += (size_t)snprintf(text + at, capacity - at,
+			len += (size_t)snprintf(text + len, capacity - len,
 				"%s token %lld %.4g times", others > 1 ? "," : "",
 				(long long)k, shown(t->c, g->mean[k]));
 	if (others > 6)
-		snprintf(text + at, capacity - at, ", and %lld more",
+		snprintf(text + len, capacity - len, ", and %lld more",
 			(long long)others - 6);
 }
 
@@ -423,10 +424,10 @@ bool by_mask(const struct target_fit *t, double *w, char *text, size_t capacity)
 	snprintf(text, capacity,
 		"%lld of %lld targets did not count (sequence:position, from 0):",
 		(long long)off, (long long)t->n);
-	size_t at = strlen(text);
-	for (int64_t i = 0; i < t->n && at + 40 < capacity; i++)
+	size_t len = strlen(text);
+	for (int64_t i = 0; i < t->n && len + 40 < capacity; i++)
 		if (w[i] < 0.5)
-			at += (size_t)snprintf(text + at, capacity - at, " %lld:%lld",
+			len += (size_t)snprintf(text + len, capacity - len, " %lld:%lld",
 				(long long)sequence_of(t, i),
 				(long long)position_of(t, i));
 	return off && off < t->n;

@@ -28,13 +28,11 @@ double shown(const struct step_check *c, double f)
 void append_factors(
 	const struct step_check *c, char *out, size_t capacity, const double *f, int n)
 {
-	size_t at = 0;
-	for (int i = 0; i < n && at < capacity; i++)
-		at += (size_t)snprintf(
-			out + at, capacity - at, "%s%.4g", i ? " " : "", shown(c, f[i]));
+	size_t len = 0;
+	for (int i = 0; i < n && len < capacity; i++)
+		len += (size_t)snprintf(out + len, capacity - len, "%s%.4g", i ? " " : "",
+			shown(c, f[i]));
 }
-
-/* ---- one tensor by itself ------------------------------------------------------------- */
 
 bool may_fit_by_chance(const struct cause_search *s, int i)
 {
@@ -161,8 +159,8 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 			int r = (k + to) % n; /* (first its own) */
 			double dist = 0;
 			for (int64_t j = 0; j < c->of[i].n; j++) {
-				int64_t at = dim ? j % cols : j / cols;
-				if (at / size != k)
+				int64_t index = dim ? j % cols : j / cols;
+				if (index / size != k)
 					continue;
 				double d =
 					(double)a[j] -
@@ -194,12 +192,12 @@ bool by_order_of_slices(struct cause_search *s)
 				!within(c, s->tensor,
 					find_slice_order(s, dim, (int)n[k], from)))
 				continue;
-			int at = snprintf(s->detail, sizeof(s->detail),
+			int len = snprintf(s->detail, sizeof(s->detail),
 				"%d in %d slices: the gradients of slices", dim,
 				(int)n[k]);
 			for (int64_t j = 0; j < n[k]; j++)
-				at += snprintf(s->detail + at,
-					sizeof(s->detail) - (size_t)at, " %d", from[j]);
+				len += snprintf(s->detail + len,
+					sizeof(s->detail) - (size_t)len, " %d", from[j]);
 			return true;
 		}
 	return false;
@@ -303,7 +301,7 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
-	const double part = c->files.adam.beta1 / (1 - c->files.adam.beta1);
+	const double ratio = c->files.adam.beta1 / (1 - c->files.adam.beta1);
 	static const enum order orders[] = {IN_PLACE, HALVES, PAIRS};
 	struct tensor_step t;
 	struct err e = {0};
@@ -320,7 +318,7 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 		for (int64_t j = 0; j < t.n; j++) {
 			int64_t from = element_in_order(s, orders[k], j);
 			g[j] = (float)((double)c->seen[i][j] +
-				       part * ((double)mean[j] - (double)t.m0[from]));
+				       ratio * ((double)mean[j] - (double)t.m0[from]));
 		}
 		const struct products p = products_of(g, reference_of(c, i), t.n);
 		is_found = within(c, i, residual_of(&p, c->scale.common));
@@ -334,19 +332,19 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 bool by_exchanged_means(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
-	struct tensor_step own = {0};
+	struct tensor_step step = {0};
 	struct err e = {0};
 	bool is_found = false, is_read = c->files.m0 >= 0;
 	is_read =
-		is_read && !tensor_step_read(&own, &c->files, s->tensor, STEP_MEANS, &e);
+		is_read && !tensor_step_read(&step, &c->files, s->tensor, STEP_MEANS, &e);
 	die_io(&e);
 	for (int k = 0; is_read && k < s->n_wrong && !is_found; k++) {
 		snprintf(s->detail, sizeof(s->detail), "%s",
 			tensor_of(c, s->wrong[k])->name);
 		is_found = has_same_shape(s, s->wrong[k]) &&
-			   has_swapped_mean(s, own.m0, s->wrong[k]);
+			   has_swapped_mean(s, step.m0, s->wrong[k]);
 	}
-	tensor_step_free(&own);
+	tensor_step_free(&step);
 	return is_found;
 }
 

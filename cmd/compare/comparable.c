@@ -99,20 +99,20 @@ static struct token_rows collect_token_rows(
 	for (int64_t i = 0, j = 0; i < a->n_rows && j < b->n_rows;) {
 		double x = run_log_value(a, i, COL_STEP),
 		       y = run_log_value(b, j, COL_STEP);
-		double now[] = {x, run_log_value(a, i, COL_TOKENS),
+		double current[] = {x, run_log_value(a, i, COL_TOKENS),
 			run_log_value(b, j, COL_TOKENS)};
 		i += !(x > y);
 		j += !(y > x);
-		if (x != y || !(x > 0) || is_absent(now[1]) || is_absent(now[2]))
+		if (x != y || !(x > 0) || is_absent(current[1]) || is_absent(current[2]))
 			continue;
 		if (!t.n++)
-			memcpy(t.first, now, sizeof(now));
+			memcpy(t.first, current, sizeof(current));
 		else {
-			double more = now[2] - t.last[2] - (now[1] - t.last[1]);
-			t.sum += more;
-			t.squares += more * more;
+			double growth = current[2] - t.last[2] - (current[1] - t.last[1]);
+			t.sum += growth;
+			t.squares += growth * growth;
 		}
-		memcpy(t.last, now, sizeof(now));
+		memcpy(t.last, current, sizeof(current));
 	}
 	return t;
 }
@@ -120,25 +120,25 @@ static struct token_rows collect_token_rows(
 /* Returns true if neither token_rounding nor chance explains a difference of token counts: if
  * samples differ in length, the number of tokens depends on the seed. */
 static bool do_counts_differ(
-	const double at[3], double rounding, double sd, int64_t n, int64_t df)
+	const double row[3], double rounding, double sd, int64_t n, int64_t df)
 {
 	const double level = 0.001;
-	double d = fabs(at[2] - at[1]);
+	double d = fabs(row[2] - row[1]);
 	double chance = df > 0 ? student_quantile(level, df) * sd * sqrt((double)n) : 0;
-	return d > rounding * at[1] && d > chance;
+	return d > rounding * row[1] && d > chance;
 }
 
-/* Compares the token counts in the first and last common row; at[]: the row that differs. */
+/* Compares the token counts in the first and last common row; row[]: step and counts that differ. */
 static bool do_tokens_differ(
-	const struct run_log *a, const struct run_log *b, double at[3])
+	const struct run_log *a, const struct run_log *b, double row[3])
 {
 	struct token_rows t = collect_token_rows(a, b);
 	int64_t n = t.n - 1; /* rows after the first */
 	double rounding = fmax(token_rounding(a), token_rounding(b));
-	double rest = t.squares - (n > 0 ? t.sum * t.sum / (double)n : 0);
-	double sd = n > 1 && rest > 0 ? sqrt(rest / (double)(n - 1)) : 0;
+	double squares = t.squares - (n > 0 ? t.sum * t.sum / (double)n : 0);
+	double sd = n > 1 && squares > 0 ? sqrt(squares / (double)(n - 1)) : 0;
 	bool differs_first = t.n && do_counts_differ(t.first, rounding, sd, 1, n - 1);
-	memcpy(at, differs_first ? t.first : t.last, sizeof(t.first));
+	memcpy(row, differs_first ? t.first : t.last, sizeof(t.first));
 	return differs_first ||
 	       (t.n && do_counts_differ(t.last, rounding, sd, t.n, n - 1));
 }
@@ -147,19 +147,19 @@ bool are_comparable(const struct run_log *control, const struct run_log *test,
 	struct str *differences)
 {
 	struct properties a, b;
-	size_t before = differences->len;
-	double at[3];
+	size_t old_len = differences->len;
+	double row[3];
 	read_properties(control, &a);
 	read_properties(test, &b);
 	for (int k = 0; k < N_COMPARED; k++)
 		if (is_compared(&a, &b, k) && !are_values_equal(&a, &b, k))
 			str_printf(differences, "%s%s: %s, %s",
-				differences->len > before ? "; " : "", keys[k],
+				differences->len > old_len ? "; " : "", keys[k],
 				a.value[k], b.value[k]);
-	if (do_tokens_differ(control, test, at))
+	if (do_tokens_differ(control, test, row))
 		str_printf(differences, "%stokens after step %.0f: %.0f, %.0f",
-			differences->len > before ? "; " : "", at[0], at[1], at[2]);
-	return differences->len == before;
+			differences->len > old_len ? "; " : "", row[0], row[1], row[2]);
+	return differences->len == old_len;
 }
 
 int same_batches(const struct properties *a, const struct properties *b)

@@ -42,19 +42,19 @@ int curve_direction(const struct curve_diff *c)
 }
 
 /* Adds two values of a row that both runs have to the comparison. */
-static void add_pair(
-	struct curve_diff *c, const struct compare_opts *o, double at, double x, double y)
+static void add_pair(struct curve_diff *c, const struct compare_opts *o, double key,
+	double x, double y)
 {
 	float a = (float)x, b = (float)y;
 	c->n_common++;
 	if (same_as_logged(x, y)) {
 		if (!isfinite(a) && !c->n_nonfinite++)
-			c->first_nonfinite = at;
+			c->first_nonfinite = key;
 		return;
 	}
-	struct value_pair p = {at, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
+	struct value_pair p = {key, a, b, fabs((double)a - (double)b), float_ulps(a, b)};
 	if (have_same_bits(a, b))
-		p = (struct value_pair){at, x, y, fabs(x - y), 0};
+		p = (struct value_pair){key, x, y, fabs(x - y), 0};
 	c->n_higher += p.test > p.control;
 	c->n_lower += p.test < p.control;
 	if (!c->n_differ++)
@@ -73,10 +73,10 @@ static void add_pair(
 }
 
 /* Counts a value that only one run has. */
-static void add_lone(struct curve_diff *c, double at, bool in_control)
+static void add_lone(struct curve_diff *c, double key, bool in_control)
 {
 	if (!c->only_control && !c->only_test)
-		c->first_only = at;
+		c->first_only = key;
 	++*(in_control ? &c->only_control : &c->only_test);
 }
 
@@ -89,9 +89,9 @@ static int64_t count_unread(const struct run_log *l, struct curve_diff *c, int k
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		if (!is_unread(run_log_value(l, i, column)))
 			continue;
-		double at = run_log_value(l, i, key_column);
-		if (!n++ && !(c->first_unread <= at))
-			c->first_unread = at;
+		double key = run_log_value(l, i, key_column);
+		if (!n++ && !(c->first_unread <= key))
+			c->first_unread = key;
 	}
 	return n;
 }
@@ -107,13 +107,13 @@ static void compare_curve(const struct run_log *control, const struct run_log *t
 {
 	struct log_rows r[] = {{control, run_log_find(control, c->name)},
 		{test, run_log_find(test, c->name)}};
-	double at;
-	for (int n; (n = log_rows_next(r, 2, o->by, &at)) > 0;) {
+	double key;
+	for (int n; (n = log_rows_next(r, 2, o->by, &key)) > 0;) {
 		c->n_ending = n == 2 ? 0 : c->n_ending + 1;
 		if (n == 2)
-			add_pair(c, o, at, r[0].v, r[1].v);
+			add_pair(c, o, key, r[0].v, r[1].v);
 		else
-			add_lone(c, at, r[0].has_row);
+			add_lone(c, key, r[0].has_row);
 	}
 	c->first_unread = NAN;
 	c->unread_control = count_unread(control, c, o->by);

@@ -192,9 +192,9 @@ static void judge_last_rows(
 static bool is_design_settled(const struct judging *j)
 {
 	bool is_settled = j->finite.n >= 2 * MIN_NOISE_BLOCK;
-	const struct properties *all = j->stated;
+	const struct properties *stated = j->stated;
 	for (int i = 1; i < j->n_runs[CONTROL] + j->n_runs[TEST] && !is_settled; i++)
-		if (same_batches(&all[0], &all[i]) < 0)
+		if (same_batches(&stated[0], &stated[i]) < 0)
 			return false;
 	return true;
 }

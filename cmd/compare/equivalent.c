@@ -86,9 +86,9 @@ static double units_for_interval(
 	const struct judging *j, const struct interval *i, double half_width)
 {
 	double n = j->n_units[CONTROL], m = j->n_units[TEST];
-	double each = j->design == DESIGN_PAIRED ? n : 2 / (1 / n + 1 / m);
-	double more = i->half_width / half_width;
-	return fmax(ceil(each * more * more), fmax(fmax(n, m), 3));
+	double units = j->design == DESIGN_PAIRED ? n : 2 / (1 / n + 1 / m);
+	double ratio = i->half_width / half_width;
+	return fmax(ceil(units * ratio * ratio), fmax(fmax(n, m), 3));
 }
 
 enum { MAX_UNITS = 32 };
@@ -114,7 +114,7 @@ static int units_to_differ(const struct judging *j, const struct verdict_result 
 static void advise_single(const struct judging *j, struct str *out)
 {
 	int n = j->n_seeds[CONTROL], all = n + j->n_seeds[TEST];
-	int more = 4 - all > 2 - n ? 4 - all : 2 - n;
+	int missing = 4 - all > 2 - n ? 4 - all : 2 - n;
 	if (j->design == DESIGN_SAME_BATCHES)
 		str_puts(out,
 			"four controls with different rounding (another micro-batch, or "
@@ -123,7 +123,7 @@ static void advise_single(const struct judging *j, struct str *out)
 		str_printf(out,
 			"%d more control%s, so that the runs can be judged as "
 			"replicas, or ",
-			more, plural(more));
+			missing, plural(missing));
 	str_puts(out, "controls and tests with three or more seeds, the same for both");
 }
 

@@ -93,14 +93,14 @@ static double *mean_curve(const struct judging *j, enum set s, int64_t from, int
 }
 
 /* Fits a straight line. Returns its slope and the standard error of the slope. */
-static struct estimate fit_line(const double *at, const double *x, int64_t n)
+static struct estimate fit_line(const double *steps, const double *x, int64_t n)
 {
-	struct estimate e = {.mean = slope_of(at, x, n), .df = n - 2};
-	double mean_at = mean_of(at, n), mean = mean_of(x, n), rest = 0, xx = 0;
+	struct estimate e = {.mean = slope_of(steps, x, n), .df = n - 2};
+	double mean_at = mean_of(steps, n), mean = mean_of(x, n), rest = 0, xx = 0;
 	for (int64_t i = 0; i < n; i++) {
-		double d = x[i] - mean - e.mean * (at[i] - mean_at);
+		double d = x[i] - mean - e.mean * (steps[i] - mean_at);
 		rest += d * d;
-		xx += (at[i] - mean_at) * (at[i] - mean_at);
+		xx += (steps[i] - mean_at) * (steps[i] - mean_at);
 	}
 	if (n < 3 || !(xx > 0))
 		return (struct estimate){.mean = e.mean};
@@ -109,15 +109,15 @@ static struct estimate fit_line(const double *at, const double *x, int64_t n)
 }
 
 /* Estimates the slope from means of batches of rows, since neighboring rows may be correlated. */
-static struct estimate slope_by_batches(const double *at, const double *x, int64_t n)
+static struct estimate slope_by_batches(const double *steps, const double *x, int64_t n)
 {
 	double mean_at[N_BATCHES], mean[N_BATCHES];
 	if (n < 2 * N_BATCHES)
-		return fit_line(at, x, n);
+		return fit_line(steps, x, n);
 	for (int i = 0; i < N_BATCHES; i++) {
 		int64_t from = part_begin(n, N_BATCHES, i);
 		int64_t len = part_begin(n, N_BATCHES, i + 1) - from;
-		mean_at[i] = mean_of(at + from, len);
+		mean_at[i] = mean_of(steps + from, len);
 		mean[i] = mean_of(x + from, len);
 	}
 	return fit_line(mean_at, mean, N_BATCHES);
@@ -137,10 +137,10 @@ static struct estimate estimate_same_batches(const struct judging *j,
 /* Returns the change of the controls' mean from the previous to - from rows to rows [from, to). */
 static double previous_fall(const struct judging *j, int64_t from, int64_t to)
 {
-	int64_t before = max64(0, 2 * from - to);
-	if (before == from)
+	int64_t start = max64(0, 2 * from - to);
+	if (start == from)
 		return 0;
-	return fabs(set_mean(j, CONTROL, before, from) - set_mean(j, CONTROL, from, to));
+	return fabs(set_mean(j, CONTROL, start, from) - set_mean(j, CONTROL, from, to));
 }
 
 /* Estimates the difference of two curves with different batches. The error has an assumed part. */

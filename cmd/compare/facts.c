@@ -96,7 +96,7 @@ static bool has_axis(const char *layout, const char *axis)
 void report_append_techniques(const struct run_log *l, struct str *out)
 {
 	scoped_strs pairs = {0};
-	size_t before = out->len;
+	size_t old_len = out->len;
 	add_options(&pairs, l);
 	for (size_t i = 0; i < ARRAY_LEN(techniques); i++) {
 		const struct technique *t = &techniques[i];
@@ -104,7 +104,7 @@ void report_append_techniques(const struct run_log *l, struct str *out)
 		if (!v || !strcmp(v, t->plain) ||
 			(t->axis && !has_axis(l->info.layout, t->axis)))
 			continue;
-		str_puts(out, out->len > before ? ", " : "");
+		str_puts(out, out->len > old_len ? ", " : "");
 		str_printf(out, "%s%s%s", t->only_value ? "" : t->key,
 			t->only_value ? "" : "=", v);
 	}
@@ -187,14 +187,14 @@ static void add_if_different(
 	}
 	if (!do_differ || is_identity(key) || is_listed(d, key))
 		return;
-	struct difference one = {group_names[g], xstrdup(key),
-		xcalloc((size_t)d->n_runs, sizeof(*one.value))};
+	struct difference entry = {group_names[g], xstrdup(key),
+		xcalloc((size_t)d->n_runs, sizeof(*entry.value))};
 	for (int i = 0; i < d->n_runs; i++) {
 		const char *v = find_value(&pairs[i], key);
-		one.value[i] = v ? xstrdup(v) : NULL;
+		entry.value[i] = v ? xstrdup(v) : NULL;
 	}
 	d->v = xrealloc(d->v, (size_t)(d->n + 1) * sizeof(*d->v));
-	d->v[d->n++] = one;
+	d->v[d->n++] = entry;
 }
 
 void differences_init(const struct report *r, struct differences *d)

@@ -10,16 +10,16 @@ void figure_print_stroke(const struct series_list *l, int series, struct str *ou
 	static const char *const dashes[] = {
 		"", ";stroke-dasharray:7 3", ";stroke-dasharray:2 3"};
 	const struct curve_series *s = &l->v[series];
-	int before = 0;
+	int n_before = 0;
 	for (int i = 0; i < series; i++)
-		before += l->v[i].is_control == s->is_control;
+		n_before += l->v[i].is_control == s->is_control;
 	/* wide controls under ever thinner tests, so that equal curves are all visible */
 	if (s->is_control)
-		str_printf(out, "color:var(--k%d);--w:4", before % CONTROLS);
+		str_printf(out, "color:var(--k%d);--w:4", n_before % CONTROLS);
 	else
-		str_printf(out, "color:var(--t%d);--w:%.2g%s", before % TESTS,
-			fmax(1.3, 2.6 - 0.4 * before),
-			dashes[before / TESTS % (int)ARRAY_LEN(dashes)]);
+		str_printf(out, "color:var(--t%d);--w:%.2g%s", n_before % TESTS,
+			fmax(1.3, 2.6 - 0.4 * n_before),
+			dashes[n_before / TESTS % (int)ARRAY_LEN(dashes)]);
 }
 
 enum { MANY_SERIES = 8 };
@@ -145,8 +145,9 @@ void figure_print_spark(const struct figures *f, int run, struct str *out)
 	int series = 0;
 	while (run >= f->list.v[series].first + f->list.v[series].n)
 		series++;
-	const struct curve_series one = {run, 1, false, NULL};
-	if (!series_get_points(&f->list, &one, f->r->column, f->r->axis, &c.p, &c.n, &e))
+	const struct curve_series single = {run, 1, false, NULL};
+	if (!series_get_points(
+		    &f->list, &single, f->r->column, f->r->axis, &c.p, &c.n, &e))
 		c.n = series_thin(c.p, c.n, POINTS);
 	str_puts(out,
 		"<svg class=\"spark\" viewBox=\"0 0 1000 1000\" "

@@ -101,13 +101,13 @@ static void subtract_control(
 static struct figure *add_figure(
 	struct figures *f, const char *column, bool is_difference)
 {
-	struct figure *to = &f->v[f->n++];
+	struct figure *fig = &f->v[f->n++];
 	struct str title = {0};
 	str_printf(&title, "%s%s", column, is_difference ? ": test − control" : "");
-	*to = (struct figure){.title = title.s, .is_difference = is_difference};
-	to->series = xcalloc((size_t)f->list.n, sizeof(*to->series));
-	to->runs = xcalloc((size_t)f->list.n_runs, sizeof(*to->runs));
-	return to;
+	*fig = (struct figure){.title = title.s, .is_difference = is_difference};
+	fig->series = xcalloc((size_t)f->list.n, sizeof(*fig->series));
+	fig->runs = xcalloc((size_t)f->list.n_runs, sizeof(*fig->runs));
+	return fig;
 }
 
 /* Adds the figure of a column, with its curves thinned to the budget of the page. */
@@ -115,21 +115,21 @@ static void add_column_figure(struct figures *f, const char *column, int64_t n_c
 {
 	bool is_first = f->n == 0;
 	int n = f->list.n;
-	struct figure *to = add_figure(f, column, false);
+	struct figure *fig = add_figure(f, column, false);
 	int64_t max = is_first ? points_per_curve(&main_budget, n)
 			       : points_per_curve(&other_budget, n * n_columns);
 	int64_t run_max = points_per_curve(&run_budget, f->list.n_runs * n_columns);
 	for (int i = 0; i < n; i++) {
 		const struct curve_series *s = &f->list.v[i];
-		f->lacks_axis[i] |= !read_curve(f, s, column, &to->series[i]);
-		thin_curve(&to->series[i], max);
+		f->lacks_axis[i] |= !read_curve(f, s, column, &fig->series[i]);
+		thin_curve(&fig->series[i], max);
 		for (int k = s->first; k < s->first + s->n && s->n > 1; k++) {
-			const struct curve_series one = {k, 1, s->is_control, NULL};
-			read_curve(f, &one, column, &to->runs[k]);
-			thin_curve(&to->runs[k], run_max);
+			const struct curve_series single = {k, 1, s->is_control, NULL};
+			read_curve(f, &single, column, &fig->runs[k]);
+			thin_curve(&fig->runs[k], run_max);
 		}
 	}
-	set_range(to, n, f->r->whole_range);
+	set_range(fig, n, f->r->whole_range);
 }
 
 /* Adds the figure of the differences between each series and the first one, the controls. */
@@ -139,15 +139,15 @@ static void add_difference_figure(struct figures *f)
 	struct figure_curve control;
 	if (n < 2)
 		return;
-	struct figure *to = add_figure(f, f->r->column, true);
+	struct figure *fig = add_figure(f, f->r->column, true);
 	read_curve(f, &f->list.v[0], f->r->column, &control);
 	for (int i = 1; i < n; i++) {
-		read_curve(f, &f->list.v[i], f->r->column, &to->series[i]);
-		subtract_control(&to->series[i], &control);
-		thin_curve(&to->series[i], points_per_curve(&main_budget, n));
+		read_curve(f, &f->list.v[i], f->r->column, &fig->series[i]);
+		subtract_control(&fig->series[i], &control);
+		thin_curve(&fig->series[i], points_per_curve(&main_budget, n));
 	}
 	free(control.p);
-	set_range(to, n, f->r->whole_range);
+	set_range(fig, n, f->r->whole_range);
 }
 
 static void set_x_range(struct figures *f)

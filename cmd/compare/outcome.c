@@ -27,7 +27,7 @@ static void compare_with_nearest(const struct runs *r, const struct run_log *tes
 static const int evaluations[] = {COL_VAL_LOSS, COL_VAL_BPB};
 
 /* Returns true if the controls and the tests of the outcome all have the column. */
-static bool have_all(const struct outcome *x, int column)
+static bool all_have_column(const struct outcome *x, int column)
 {
 	const struct runs *r = x->runs;
 	bool have_column = true;
@@ -45,7 +45,7 @@ static int choose_evaluations(
 	int n = 0;
 	for (size_t k = 0; k < ARRAY_LEN(evaluations); k++) {
 		also[k] = strcmp(columns[evaluations[k]].name, o->column) != 0 &&
-			  have_all(x, evaluations[k]);
+			  all_have_column(x, evaluations[k]);
 		n += also[k];
 	}
 	return n;

@@ -5,22 +5,22 @@
 #include <math.h>
 
 /* Fills a graph's series with points, and for replicas with a band. */
-static void fill_series(
-	struct graph_series *to, struct series_point *from, int64_t n, bool are_replicas)
+static void fill_series(struct graph_series *graph, struct series_point *points,
+	int64_t n, bool are_replicas)
 {
 	enum { MAX_BAND = 1024 }; /* points: about as many as there are pixels */
 	struct graph_point *p = xmalloc((size_t)(n + 1) * sizeof(*p));
 	for (int64_t k = 0; k < n; k++)
-		p[k] = (struct graph_point){from[k].x, from[k].y};
-	to->p = p;
-	to->n = n;
+		p[k] = (struct graph_point){points[k].x, points[k].y};
+	graph->p = p;
+	graph->n = n;
 	if (!are_replicas)
 		return;
-	to->n_band = series_thin(from, n, MAX_BAND);
-	struct graph_band *band = xmalloc((size_t)(to->n_band + 1) * sizeof(*band));
-	for (int64_t k = 0; k < to->n_band; k++)
-		band[k] = (struct graph_band){from[k].x, from[k].low, from[k].high};
-	to->band = band;
+	graph->n_band = series_thin(points, n, MAX_BAND);
+	struct graph_band *band = xmalloc((size_t)(graph->n_band + 1) * sizeof(*band));
+	for (int64_t k = 0; k < graph->n_band; k++)
+		band[k] = (struct graph_band){points[k].x, points[k].low, points[k].high};
+	graph->band = band;
 }
 
 int curve_plot_init(struct curve_plot *c, const struct run_log *logs, int n,

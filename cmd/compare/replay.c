@@ -134,13 +134,13 @@ static void make_arguments(const struct replay *r, struct strs *args)
 void replay_hold_signals(struct held_signals *h)
 {
 	static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-	struct sigaction now;
+	struct sigaction action;
 	h->received = 0;
 	signal(SIGCHLD, SIG_DFL);
 	sigemptyset(&h->held);
 	sigaddset(&h->held, SIGCHLD);
 	for (size_t i = 0; i < ARRAY_LEN(ending); i++)
-		if (!sigaction(ending[i], NULL, &now) && now.sa_handler != SIG_IGN)
+		if (!sigaction(ending[i], NULL, &action) && action.sa_handler != SIG_IGN)
 			sigaddset(&h->held, ending[i]);
 	sigprocmask(SIG_BLOCK, &h->held, &h->old_mask);
 }
@@ -174,13 +174,13 @@ static pid_t start_program(
 	pid_t pid = fork();
 	if (pid)
 		return pid;
-	int to = open(messages, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-	int from = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	if (to < 0 || from < 0)
+	int output = open(messages, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+	int input = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (output < 0 || input < 0)
 		_exit(126);
-	dup2(from, STDIN_FILENO);
-	dup2(to, STDOUT_FILENO);
-	dup2(to, STDERR_FILENO);
+	dup2(input, STDIN_FILENO);
+	dup2(output, STDOUT_FILENO);
+	dup2(output, STDERR_FILENO);
 	sigprocmask(SIG_SETMASK, &h->old_mask, NULL);
 	execvp(args[0], args);
 	_exit(127);

@@ -56,10 +56,10 @@ static void print_linked(struct str *out, const char *text)
 	for (const char *at; (at = strstr(text, word));) {
 		const char *number = at + strlen(word);
 		size_t digits = strspn(number, "0123456789");
-		struct str before = {0};
-		str_add(&before, text, (size_t)(at - text));
-		html_text(out, before.s);
-		str_free(&before);
+		struct str prefix = {0};
+		str_add(&prefix, text, (size_t)(at - text));
+		html_text(out, prefix.s);
+		str_free(&prefix);
 		if (digits && digits < 17)
 			str_printf(out, "<a href=\"#step=%.*s\">%s%.*s</a>", (int)digits,
 				number, word, (int)digits, number);
@@ -344,10 +344,10 @@ static void print_differences(const struct view *v, struct doc *d)
 {
 	const struct report *r = v->r;
 	const bool is_page = d->kind == PAGE_HTML;
-	struct differences all;
-	differences_init(r, &all);
+	struct differences list;
+	differences_init(r, &list);
 	doc_section(d, "differences", "Options and environment");
-	if (all.n) {
+	if (list.n) {
 		doc_markup(d, "", "\nDifferences in options and environment:\n");
 		doc_table(d, "differences");
 		doc_column(d, "", false);
@@ -359,19 +359,19 @@ static void print_differences(const struct view *v, struct doc *d)
 	} else
 		doc_markup(d, "<p>No difference is logged.</p>\n",
 			"\nNo difference in options or environment is logged.\n");
-	for (int64_t k = 0; k < all.n; k++) {
+	for (int64_t k = 0; k < list.n; k++) {
 		doc_row(d);
-		doc_cell(d, CELL_HEADING, all.v[k].key);
+		doc_cell(d, CELL_HEADING, list.v[k].key);
 		if (is_page)
-			doc_cell(d, CELL_TEXT, all.v[k].group);
+			doc_cell(d, CELL_TEXT, list.v[k].group);
 		for (int i = 0; i < r->n; i++)
-			doc_cell(d, CELL_TEXT, all.v[k].value[i]);
+			doc_cell(d, CELL_TEXT, list.v[k].value[i]);
 		doc_row_end(d);
 	}
-	if (all.n)
+	if (list.n)
 		doc_table_end(d);
 	doc_section_end(d);
-	differences_release(&all);
+	differences_release(&list);
 }
 
 /* ---- Markdown ---------------------------------------------------------------------- */

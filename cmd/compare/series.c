@@ -29,8 +29,8 @@ static size_t common_suffix(const struct run_log *logs, int n, size_t begin)
 	for (size_t at = 1; do_differ && at <= len; at++) {
 		char c = logs[0].name[len - at];
 		for (int i = 0; i < n; i++) {
-			size_t other = strlen(logs[i].name);
-			if (begin + at >= other || logs[i].name[other - at] != c)
+			size_t other_len = strlen(logs[i].name);
+			if (begin + at >= other_len || logs[i].name[other_len - at] != c)
 				return common;
 		}
 		if (c == '/')

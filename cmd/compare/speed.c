@@ -123,7 +123,7 @@ static void widen_error(struct speed *s, double deviation, int n)
 static struct speed measure_runs(
 	const struct run_log *logs, int n, const struct measure *m)
 {
-	struct speed all = {.df = SPEED_BLOCKS - 1};
+	struct speed total = {.df = SPEED_BLOCKS - 1};
 	double sum = 0, squares = 0, within = 0;
 	int k = 0;
 	for (int i = 0; i < n; i++) {
@@ -135,17 +135,17 @@ static struct speed measure_runs(
 		k++;
 		squares += delta * (s.value - sum / k); /* Welford */
 		within += s.error * s.error;
-		all.n_rows += s.n_rows;
-		all.n_skipped += s.n_skipped;
+		total.n_rows += s.n_rows;
+		total.n_skipped += s.n_skipped;
 	}
 	if (!k)
 		return (struct speed){.value = NAN, .error = NAN};
-	all.value = m->peak ? round(exp(sum / k)) : exp(sum / k); /* (whole bytes) */
-	all.error = sqrt(within) / k;
-	all.n_runs = k;
-	all.deviation = k > 1 ? sqrt(squares / (k - 1)) : 0;
-	widen_error(&all, all.deviation, k);
-	return all;
+	total.value = m->peak ? round(exp(sum / k)) : exp(sum / k); /* (whole bytes) */
+	total.error = sqrt(within) / k;
+	total.n_runs = k;
+	total.deviation = k > 1 ? sqrt(squares / (k - 1)) : 0;
+	widen_error(&total, total.deviation, k);
+	return total;
 }
 
 struct speed measure_speed(const struct run_log *logs, int n, int column)

@@ -351,8 +351,6 @@ bool csv_is_run_table(struct span sample)
 	return false;
 }
 
-/* ---- rows ------------------------------------------------------------------------ */
-
 /* Reads the step of a row, or counts rows if no field is a step. Returns false if it is invalid. */
 static bool read_row_step(struct build *b, struct span line, int64_t *step)
 {

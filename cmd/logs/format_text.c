@@ -132,15 +132,15 @@ static bool end_format(struct format_parser *p)
 static bool parse_format_directive(struct format_parser *p)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
-	struct log_formats *to = p->formats;
+	struct log_formats *formats = p->formats;
 	const char *name = next_word(p, NAME);
 	if (!name || name[strspn(name, letters)] || !end_format(p))
 		return false;
 	if (!p->built_in && (find_coded_format(name) || !strcmp(name, "auto")))
 		return syntax_error(
 			p, name, "this format cannot be replaced; choose another name");
-	to->v = xgrow(to->v, to->n, sizeof(*to->v));
-	p->current = &to->v[to->n++];
+	formats->v = xgrow(formats->v, formats->n, sizeof(*formats->v));
+	p->current = &formats->v[formats->n++];
 	*p->current = (struct log_format){.name = name};
 	return true;
 }
@@ -338,14 +338,14 @@ static bool parse_line(struct format_parser *p, char *text)
 	return false;
 }
 
-int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
-	struct err *e)
+int formats_add(struct log_formats *formats, const char *text, const char *name,
+	bool built_in, struct err *e)
 {
-	struct format_parser p = {to, name, .built_in = built_in, .e = e};
+	struct format_parser p = {formats, name, .built_in = built_in, .e = e};
 	bool is_valid = true;
 	*e = (struct err){0};
-	strs_add(&to->texts, text);
-	for (char *s = to->texts.v[to->texts.n - 1]; *s && is_valid;) {
+	strs_add(&formats->texts, text);
+	for (char *s = formats->texts.v[formats->texts.n - 1]; *s && is_valid;) {
 		char *line = s;
 		s = terminate_text(s + strcspn(s, "\n"));
 		p.line++;
@@ -354,7 +354,7 @@ int formats_add(struct log_formats *to, const char *text, const char *name, bool
 	return is_valid && end_format(&p) ? 0 : -1;
 }
 
-int formats_read(struct log_formats *to, const char *path, struct err *e)
+int formats_read(struct log_formats *formats, const char *path, struct err *e)
 {
 	scoped_str text = {0};
 	if (file_read(path, MAX_FILE, &text, e))
@@ -362,5 +362,5 @@ int formats_read(struct log_formats *to, const char *path, struct err *e)
 	if (text.len && strlen(text.s) < text.len)
 		return err_set(
 			e, EX_DATAERR, "%s: not a text file: it has a NUL byte", path);
-	return formats_add(to, text.len ? text.s : "", path, false, e);
+	return formats_add(formats, text.len ? text.s : "", path, false, e);
 }

@@ -39,10 +39,10 @@ const struct coded_format *find_coded_format(const char *name)
 
 /* ---- how logs are read ------------------------------------------------------------- */
 
-static void add_built_in_formats(struct log_formats *to)
+static void add_built_in_formats(struct log_formats *formats)
 {
 	struct err e;
-	if (formats_add(to, log_trainers, "share/logs/trainers", true, &e))
+	if (formats_add(formats, log_trainers, "share/logs/trainers", true, &e))
 		bug(__FILE__, __LINE__, e.msg);
 }
 
@@ -64,7 +64,7 @@ static int is_format_file(const struct dirent *d)
 }
 
 /* Adds the formats in share/pt/logs, in the order of their files' names. */
-static int add_shared_formats(struct log_formats *to, struct err *e)
+static int add_shared_formats(struct log_formats *formats, struct err *e)
 {
 	scoped_str directory = {0};
 	struct dirent **d;
@@ -74,7 +74,8 @@ static int add_shared_formats(struct log_formats *to, struct err *e)
 	for (int i = 0; i < n; i++) {
 		scoped_ptr char *file = text_printf("%s/%s", directory.s, d[i]->d_name);
 		if (!rc)
-			rc = file_check_regular(file, e) || formats_read(to, file, e);
+			rc = file_check_regular(file, e) ||
+			     formats_read(formats, file, e);
 		free(d[i]);
 	}
 	if (n >= 0)
@@ -82,48 +83,49 @@ static int add_shared_formats(struct log_formats *to, struct err *e)
 	return rc ? -1 : 0;
 }
 
-static bool detects_format(const struct log_options *h)
+static bool detects_format(const struct log_options *opts)
 {
-	return !h->format || !strcmp(h->format, "auto") || strpbrk(h->format, "./");
+	return !opts->format || !strcmp(opts->format, "auto") ||
+	       strpbrk(opts->format, "./");
 }
 
-static int reject_format_name(const struct log_options *h, struct err *e)
+static int reject_format_name(const struct log_options *opts, struct err *e)
 {
 	scoped_strs names = {0};
 	strs_add(&names, "auto");
-	for (int i = 0; i < h->formats->n; i++)
-		strs_add(&names, h->formats->v[i].name);
-	err_none_of(e, "format", h->format, (const char *const *)names.v, names.n);
+	for (int i = 0; i < opts->formats->n; i++)
+		strs_add(&names, opts->formats->v[i].name);
+	err_none_of(e, "format", opts->format, (const char *const *)names.v, names.n);
 	return -1;
 }
 
-int log_options_load(struct log_options *h, struct err *e)
+int log_options_load(struct log_options *opts, struct err *e)
 {
-	struct log_formats *f = h->formats = xcalloc(1, sizeof(*f));
-	if (h->format && strpbrk(h->format, "./")) {
-		if (formats_read(f, h->format, e))
+	struct log_formats *f = opts->formats = xcalloc(1, sizeof(*f));
+	if (opts->format && strpbrk(opts->format, "./")) {
+		if (formats_read(f, opts->format, e))
 			return -1;
 		f->n_given = f->n;
 		if (!f->n)
 			return err_set(e, EX_DATAERR,
 				"%s: the file has no format; pt-compare(1) describes formats",
-				h->format);
+				opts->format);
 	}
 	if (add_shared_formats(f, e))
 		return -1;
 	add_built_in_formats(f);
-	if (!detects_format(h) && !format_find(f, h->format))
-		return reject_format_name(h, e);
-	return h->pattern ? pattern_open(f, h->pattern, e) : 0;
+	if (!detects_format(opts) && !format_find(f, opts->format))
+		return reject_format_name(opts, e);
+	return opts->pattern ? pattern_open(f, opts->pattern, e) : 0;
 }
 
-void log_options_release(struct log_options *h)
+void log_options_release(struct log_options *opts)
 {
-	if (h->formats)
-		formats_release(h->formats);
-	free(h->formats);
-	strs_free(&h->columns);
-	*h = (struct log_options){.format = NULL};
+	if (opts->formats)
+		formats_release(opts->formats);
+	free(opts->formats);
+	strs_free(&opts->columns);
+	*opts = (struct log_options){.format = NULL};
 }
 
 void log_list_format_names(struct strs *names)

@@ -103,8 +103,8 @@ struct coded_format {
 	bool (*detect)(struct span first);
 };
 const struct coded_format *find_coded_format(const char *name); /* NULL: none */
-/* Adds the formats and names of a text, called `name` in messages, except formats that *to already
- * has. built_in: formats without kinds of lines are in C. */
+/* Adds the formats and names of a text, called `name` in messages, except formats that it
+ * already has. built_in: formats without kinds of lines are in C. */
 int formats_add(struct log_formats *to, const char *text, const char *name, bool built_in,
 	struct err *e);
 /* Adds the formats and names of a file. */

@@ -212,12 +212,12 @@ static void add_json_settings(struct build *b, json_t *object)
 	json_t *v;
 	json_object_foreach(object, key, v)
 	{
-		const char *to = option_for_setting(b->opts, span_of(key));
+		const char *option = option_for_setting(b->opts, span_of(key));
 		char text[NUM_TEXT];
-		if (!to || !json_is_number(v))
+		if (!option || !json_is_number(v))
 			continue;
 		text_double(text, json_number_value(v));
-		build_add_setting(b, to, span_of(text));
+		build_add_setting(b, option, span_of(text));
 	}
 }
 

@@ -127,8 +127,6 @@ const char *scan_step(struct span s, int64_t *step)
 	return p;
 }
 
-/* ---- units ----------------------------------------------------------------------- */
-
 static const struct {
 	const char *name;
 	double scale;
@@ -258,11 +256,12 @@ static void parse_before_labels(
 {
 	for (int i = 0; i < k->n_labels; i++) {
 		const struct label *l = &k->label[i];
-		const char *at = l->is_before ? span_find(line, l->text) : NULL, *p = at;
+		const char *found = l->is_before ? span_find(line, l->text) : NULL,
+			   *p = found;
 		double v;
 		while (p && p > line.p && (p[-1] == '.' || isdigit((unsigned char)p[-1])))
 			p--;
-		if (p && p < at && scan_double(p, at, &v) == at)
+		if (p && p < found && scan_double(p, found, &v) == found)
 			build_set(b, b->line.step, span_of(l->column),
 				convert_unit(v, l->scale));
 	}
@@ -281,8 +280,6 @@ static void parse_alone_line(struct build *b, struct span line, const struct lin
 		build_set(b, max64(b->line.trained, 0), span_of(k->label->column),
 			convert_unit(v, k->label->scale));
 }
-
-/* ---- garbled lines ------------------------------------------------------------------- */
 
 /* Returns true if the rest of a line has the mark and the step of a second row. */
 static bool has_second_row(struct span rest, const struct line_kind *k)

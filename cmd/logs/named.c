@@ -70,8 +70,6 @@ bool name_has_word(struct span name, const char *const *words)
 	return false;
 }
 
-/* ---- numbers ------------------------------------------------------------------------- */
-
 /* Returns true if a number may begin at p: the digit in Acc@1 or top-5 does not. */
 static bool may_begin_number(struct span s, const char *p)
 {
@@ -118,8 +116,8 @@ static bool is_progress(struct span s, const char *number, const char *after)
 {
 	while (number > s.p && is_blank(number[-1]))
 		number--;
-	char before = number > s.p ? number[-1] : '\0';
-	return (before == '[' || before == '|' ||
+	char preceding = number > s.p ? number[-1] : '\0';
+	return (preceding == '[' || preceding == '|' ||
 		       byte_at(s, skip_blanks(s, after)) == '[') &&
 	       !(is_blank(byte_at(s, after)) && is_digit(byte_at(s, after + 1)));
 }
@@ -292,8 +290,6 @@ void set_named_column(struct build *b, int64_t step, const struct named *f)
 	if (f->name.n)
 		set_column_from(b, step, f->name, f);
 }
-
-/* ---- steps --------------------------------------------------------------------------------- */
 
 int64_t step_of_number(const struct named *f)
 {

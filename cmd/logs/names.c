@@ -98,8 +98,6 @@ bool log_is_step_name(const char *name)
 	return name_is_step(span_of(name));
 }
 
-/* ---- settings -------------------------------------------------------------------- */
-
 /* Compares a known name with one in a log, without case; ' ' and '-' equal '_'. */
 static bool setting_names_match(const char *s, struct span name)
 {

@@ -46,8 +46,8 @@ static bool record_unread_pair(struct build *b, struct span word, bool begins_ro
 		(struct span){text, (size_t)(word.p + word.n - text)});
 }
 
-/* Reads "step=100" or "iter=100". Returns the byte after it, or NULL; an invalid step is a lost
- * row. */
+/* Reads "step=100" or "iter=100". Returns the byte after it, or NULL. Records a row with an invalid
+ * step as lost. */
 static const char *scan_step_pair(struct build *b, struct span line, int64_t *step)
 {
 	static const char *const marks[] = {"step=", "iter="};

@@ -110,16 +110,16 @@ struct roles find_roles(
 	if (r.loss < 0)
 		return r;
 	const char *name = f[r.loss].name.p;
-	struct span before = {line.p, (size_t)(name - line.p)};
+	struct span prefix = {line.p, (size_t)(name - line.p)};
 	bool names_training = loss == TRAIN_LOSS || loss == USER_LOSS;
 	r.is_evaluation =
-		loss == VAL_LOSS || (!names_training && name_has_word(before, val_words));
+		loss == VAL_LOSS || (!names_training && name_has_word(prefix, val_words));
 	return r;
 }
 
-static void copy_name(char to[static 32], struct span name)
+static void copy_name(char out[static 32], struct span name)
 {
-	snprintf(to, 32, "%.*s", (int)min64((int64_t)name.n, 31), name.p);
+	snprintf(out, 32, "%.*s", (int)min64((int64_t)name.n, 31), name.p);
 }
 
 /* Counts a training row and its form, for plain_detect() and plain_warn(). */

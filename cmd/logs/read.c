@@ -137,11 +137,12 @@ static int open_uncompressed(int fd, const char *name, struct err *e)
 	if (!is_packed(first, (size_t)n))
 		return fd;
 	int64_t size = fstat(fd, &st) ? 0 : (int64_t)st.st_size;
-	int to = file_unpack(fd, name, min64(MAX_TEXT, ALLOWED + MAX_GROWTH * size), e);
-	int h5 = to < 0 ? 0 : h5_file_is_hdf5(to, name, e);
+	int unpacked =
+		file_unpack(fd, name, min64(MAX_TEXT, ALLOWED + MAX_GROWTH * size), e);
+	int h5 = unpacked < 0 ? 0 : h5_file_is_hdf5(unpacked, name, e);
 	if (!h5)
-		return to;
-	close(to);
+		return unpacked;
+	close(unpacked);
 	return h5 < 0 ? -1
 		      : err_set(e, EX_DATAERR,
 				"%s: compressed HDF5 is not supported; decompress it",
@@ -295,8 +296,8 @@ uint64_t log_state(const char *path)
 		return file_state(path);
 	list_directory(path, &files);
 	for (int64_t i = 0; i < files.n; i++) {
-		uint64_t one = file_state(files.v[i]);
-		state = one ? hash_mix(state ^ one) | 1 : state;
+		uint64_t hash = file_state(files.v[i]);
+		state = hash ? hash_mix(state ^ hash) | 1 : state;
 	}
 	return state;
 }
@@ -419,8 +420,9 @@ int log_read(struct run_log *l, const char *path, const struct log_options *opts
 int log_read_growing(struct run_log *l, const char *path, const struct log_options *opts,
 	bool is_stream, struct err *e)
 {
-	struct run_log now = {.name = xstrdup(l->name)};
-	struct log_reading r = {.l = &now, .is_growing = true, .is_stream = is_stream};
+	struct run_log current = {.name = xstrdup(l->name)};
+	struct log_reading r = {
+		.l = &current, .is_growing = true, .is_stream = is_stream};
 	struct err why = {0};
 	if (parse_log(&r, path, opts, &why)) {
 		bool is_final = r.is_pt || why.code == EX_USAGE;
@@ -428,10 +430,10 @@ int log_read_growing(struct run_log *l, const char *path, const struct log_optio
 			*e = why;
 		return is_final ? -1 : 1;
 	}
-	now.brief = l->brief;
+	current.brief = l->brief;
 	l->brief = NULL;
 	run_log_free(l);
-	*l = now;
+	*l = current;
 	return 0;
 }
 

@@ -26,7 +26,7 @@ only() { # PROGRAM...
 	says 'verdict: identical bit for bit'
 	reports 1 'verdict: different' pt-compare a other
 	reports 2 'nowhere: No such file' pt-compare a nowhere
-	reports 64 'two or more runs' pt-compare a
+	reports 64 'too few runs' pt-compare a
 	code_of 64 pt-compare
 	reports 64 "did you mean 'step'" pt-compare a same --by stpe
 	code_of 64 pt-compare a same --rtol=-1
@@ -871,7 +871,7 @@ moved() { # EXPRESSION [COLUMN]
 	says '; specify which is better by --column turnips:min or turnips:max'
 	code_of 1 pt-compare --json --column turnips a.csv b.csv
 	jq -e '.comparisons[0].judgement | .direction == "higher" and .better == null' <<<"$output"
-	reports 64 'give --column NAME:min or NAME:max' pt-compare --column turnips --require not-worse a.csv b.csv
+	reports 64 'specify --column NAME:min or NAME:max' pt-compare --column turnips --require not-worse a.csv b.csv
 	code_of 0 pt-compare -q --column turnips:max --require not-worse a.csv b.csv
 }
 
