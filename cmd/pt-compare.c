@@ -359,8 +359,8 @@ static void runs_release(struct runs *r)
 	free(r->logs);
 }
 
-/* Prints the first tensor that differs; returns the exit code. */
-static int print_located(const struct strs *runs, const struct opts *o)
+/* Finds and prints the first tensor that differs. Returns the exit code. */
+static int locate_tensor(const struct strs *runs, const struct opts *o)
 {
 	struct locate_opts l = {.program = {o->control_program, o->test_program},
 		.launcher = o->launcher,
@@ -537,7 +537,7 @@ static bool judge_new_rows(void *context, const struct run_log *logs, int n)
 	return is_final;
 }
 
-/* Reads and judges the logs until they end or a verdict is final. Sets exact.common if they grow. */
+/* Reads and judges the logs until the end or a final verdict; exact.common: the runs still grow. */
 static int follow(struct runs *r, const struct strs *names, const struct opts *o,
 	const struct log_options *log_opts, struct outcome_opts *opts, struct err *e)
 {
@@ -678,7 +678,7 @@ int main(int argc, char **argv)
 	bool is_pair = names.n == 2;
 	if (o.locate || (is_pair && !o.exports.n &&
 				locate_are_checkpoints(names.v[0], names.v[1], &e)))
-		return print_located(&names, &o);
+		return locate_tensor(&names, &o);
 	if (e.code)
 		return err_print(&e), EX_TROUBLE;
 	file_spool_limit(o.spool_limit);

@@ -406,7 +406,7 @@ bool by_missing_all_reduce(struct cause_search *s)
 	return false;
 }
 
-/* Returns true if the loss has another term: the wrong tensors, or without `all` of s->screen, are
+/* Returns true if the loss has another term: the wrong tensors, or only s->screen if !all, are
  * x[0] times the gradient of the term plus x[1] times the reference. */
 static bool fit_term(const struct cause_search *s, enum loss term, bool all, double *x)
 {
@@ -488,8 +488,9 @@ static bool layer_has_no_gradient(const struct step_check *c, int layer)
 }
 
 /* Returns true if a path may explain the gradients. A detached residual changes no gradient of a
- * later layer; a skipped layer has no gradient. forward: the forward pass may be wrong. */
-static bool is_possible(const struct cause_search *s, const struct path *p, bool forward)
+ * later layer; a skipped layer has no gradient. may_change_loss: the loss may be wrong, too. */
+static bool is_path_possible(
+	const struct cause_search *s, const struct path *p, bool may_change_loss)
 {
 	const int layers = (int)s->c->weights.m.c.layers, unit = find_first_unit(s);
 	const bool is_all = p->layer < 0;
@@ -498,12 +499,12 @@ static bool is_possible(const struct cause_search *s, const struct path *p, bool
 		return unit >= 0 && unit <= layers &&
 		       (is_all || p->layer == unit || p->layer + 1 == unit);
 	case PATH_NO_RESIDUAL:
-		return forward;
+		return may_change_loss;
 	case PATH_SKIPPED:
-		return forward && !is_all && !p->sublayer &&
+		return may_change_loss && !is_all && !p->sublayer &&
 		       layer_has_no_gradient(s->c, p->layer);
 	case PATH_TWICE:
-		return forward && !is_all && !p->sublayer;
+		return may_change_loss && !is_all && !p->sublayer;
 	default:
 		return false;
 	}
@@ -543,7 +544,7 @@ bool by_path(struct cause_search *s)
 			for (int sub = 0; sub < SUBLAYERS + (k == PATH_DETACHED); sub++) {
 				const struct path p = {(enum path_kind)k, layer, sub};
 				const struct guess g = {{.function = {.path = p}}, NULL,
-					is_possible(s, &p,
+					is_path_possible(s, &p,
 						can_change_loss &&
 							(layer < 0 ||
 								layers <= MAX_LAYERS))};

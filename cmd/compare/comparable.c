@@ -92,6 +92,7 @@ struct token_rows {
 		squares; /* of b's growth minus a's growth per row, after the first row */
 };
 
+/* Summarizes the token counts of two logs in their common rows. */
 static struct token_rows collect_token_rows(
 	const struct run_log *a, const struct run_log *b)
 {
@@ -128,7 +129,7 @@ static bool do_counts_differ(
 	return d > rounding * row[1] && d > chance;
 }
 
-/* Compares the token counts in the first and last common row; row[]: step and counts that differ. */
+/* Compares the token counts in the first and last common row; row[]: where they differ. */
 static bool do_tokens_differ(
 	const struct run_log *a, const struct run_log *b, double row[3])
 {

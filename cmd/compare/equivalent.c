@@ -64,7 +64,7 @@ void explain_margin(struct verdict_result *r)
 	str_printf(&r->reason, ", %s the margin of %.3g",
 		is_inside(&r->difference, r->margin)   ? "within"
 		: is_beyond(&r->difference, r->margin) ? "beyond"
-						       : "which is inconclusive against",
+						       : "neither within nor beyond",
 		r->margin);
 }
 

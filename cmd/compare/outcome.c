@@ -278,11 +278,11 @@ static bool explain_few(const struct run_log *control, const struct curve_diff *
 	if (!isnan(c->largest.abs))
 		snprintf(abs, sizeof(abs), "%.3g", c->largest.abs);
 	str_printf(out,
-		"all but %lld of %lld values of %s are equal %s, the first at %s "
-		"%.0f, the largest difference %s at %s %.0f",
-		(long long)c->n_differ, (long long)c->n_common, c->name, digits,
-		columns[key_column].name, c->first.at, abs, columns[key_column].name,
-		c->largest.at);
+		"%lld of %lld values of %s differ%s, first at %s %.0f and most at %s %.0f, by "
+		"%s; all others are equal %s",
+		(long long)c->n_differ, (long long)c->n_common, c->name,
+		c->n_differ == 1 ? "s" : "", columns[key_column].name, c->first.at,
+		columns[key_column].name, c->largest.at, abs, digits);
 	return true;
 }
 
@@ -549,9 +549,8 @@ static void print_spikes(const struct verdict_result *r, int key_column, struct 
 	int64_t shown = min64(r->n_spikes, 4);
 	if (!r->n_spikes)
 		return;
-	str_printf(out, "spikes: %lld of the test%s, %lld of the control%s, at %s",
-		(long long)r->n_spikes, plural(r->n_spikes),
-		(long long)r->n_control_spikes, plural(r->n_control_spikes),
+	str_printf(out, "spikes: %lld in tests, %lld in controls, at %s",
+		(long long)r->n_spikes, (long long)r->n_control_spikes,
 		columns[key_column].name);
 	for (int64_t i = 0; i < shown; i++)
 		str_printf(out, " %.0f", r->spike[i].at);

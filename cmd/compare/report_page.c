@@ -244,7 +244,7 @@ static void print_table(const struct view *v, struct doc *d)
 	free(facts);
 }
 
-static void print_left_out(const struct figures *f, struct str *out)
+static void print_omitted_columns(const struct figures *f, struct str *out)
 {
 	enum { MAX_NAMES = 40 };
 	if (!f->left_out.n)
@@ -266,7 +266,7 @@ static void print_curves(const struct view *v, struct doc *d)
 	for (int i = 0; i < v->figures.n; i++)
 		figure_print_svg(&v->figures, i, d->out);
 	str_puts(d->out, "</div>\n");
-	print_left_out(&v->figures, d->out);
+	print_omitted_columns(&v->figures, d->out);
 	doc_section_end(d);
 }
 

@@ -24,7 +24,7 @@ static bool accept_torchtitan(const struct rule_pair *p, struct str *reason)
 {
 	for (int64_t i = 0; i < p->n; i++)
 		if (isnan(p->test[i]) || !same_as_logged(p->control[i], p->test[i])) {
-			str_printf(reason, "step %.0f: %.9g, %.9g", p->at[i],
+			str_printf(reason, "step %.0f: control %.9g, test %.9g", p->at[i],
 				p->control[i], p->test[i]);
 			return false;
 		}
@@ -61,7 +61,7 @@ static bool accept_megatron(const struct rule_pair *p, double rtol, struct str *
 	if (rtol > 0 && n > 1)
 		allowed = min64(max64(n / 100, 1), 50);
 	str_printf(reason,
-		"%lld of %lld values differ by more than %g; %lld are allowed to",
+		"%lld of %lld values differ by more than %g; the rule allows %lld",
 		(long long)n_failed, (long long)n, rtol, (long long)allowed);
 	return n && n_failed <= allowed;
 }

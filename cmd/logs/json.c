@@ -382,6 +382,7 @@ static bool parse_json_row(struct build *b, json_t *row, struct span line)
 	return b->n_points > points;
 }
 
+/* Parses the text of a JSON row. */
 static bool parse_row_text(struct build *b, struct span line)
 {
 	json_error_t why;

@@ -11,7 +11,7 @@ static const char *const step_names[] = {"step", "iteration", "iter", "_step",
 	"valid_num_updates", "global_step/max_steps", "training/global_step",
 	"rollout/step", NULL};
 
-/* Ignores case; some writers of event files replace parentheses and '%' by '_'. */
+/* Ignores case. '_' matches parentheses and '%': some writers of event files replace them. */
 static bool letters_match(char known, char c)
 {
 	return tolower((unsigned char)known) == tolower((unsigned char)c) ||

@@ -475,7 +475,7 @@ static const struct {
 	{GPT2, logits_multiplied, "as if logits were multiplied by 1.5\n"},
 	{LLAMA, second_half, "of the first half of each sequence did not count"},
 	{LLAMA, first_lost, "the first target of each sequence did not count"},
-	{LLAMA, gate_exchanged, "activation were of w3 (up)"},
+	{LLAMA, gate_exchanged, "activation were applied to w3 (up)"},
 	{LLAMA, no_residual, "no residual connection around the FFN of layer 1"},
 	{GPT2, no_residual, "no residual connection around the FFN of layer 1"},
 	{LLAMA, no_residuals, "no residual connection around attention of all layers"},
