@@ -6,8 +6,6 @@
 #include <ctype.h>
 #include <math.h>
 
-/* ---- JSON with NaN --------------------------------------------------------------- */
-
 /* Numbers that Python prints, but JSON lacks. */
 static const char *const not_json[] = {
 	"-Infinity", "Infinity", "NaN", "-inf", "inf", "nan"};
