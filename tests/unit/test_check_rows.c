@@ -109,7 +109,7 @@ static const struct {
 } bugs[] = {
 	{LLAMA, three_rows_doubled, W1 " (1): rows "},
 	{LLAMA, three_rows_doubled, " of 48, from 0: 2 times\n"},
-	{LLAMA, eight_rows_spoiled, " and 2 more of 48, from 0: the others are right\n"},
+	{LLAMA, eight_rows_spoiled, " and 2 more of 48, from 0: all others are right\n"},
 	{LLAMA, column_lost, W1 " (1): column 7 of 32, from 0: no gradient\n"},
 	{LLAMA, element_flipped, W1 " (1): element [3][5] of 1536, from 0: -1 times\n"},
 	{LLAMA, element_of_norm,
