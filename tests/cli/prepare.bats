@@ -494,7 +494,7 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	says 'does not specify how text is split into words; give'
 	reports 65 'the file has 299 tokens, but gpt2 has 50256' pt-prepare -t gpt2 --vocab-files ranks golden.txt -o c.h5
 	code_of 65 pt-prepare -t gpt2 --vocab-files . golden.txt -o c.h5
-	says "merges.txt: has $(($(wc -l <merges.txt) - 1)) merges, but gpt2 has 50000"
+	says "merges.txt: the file has $(($(wc -l <merges.txt) - 1)) merges, but gpt2 has 50000"
 	reports 64 'no vocabulary files; give --vocab-files' pt-prepare -t gpt2 golden.txt -o c.h5
 	printf '\n\016\n\005<unk>\025\0\0\0\0\030\002' >tokenizer.model
 	code_of 65 pt-prepare -t bpe --vocab-files tokenizer.model golden.txt -o c.h5
