@@ -65,7 +65,7 @@ struct sublayer_run {
  *   y = x + dropout(bias + the sum over slices of out inner(in norm(x))),
  * with column-parallel matmuls `in` and a row-parallel one `out` (struct sublayer_tensors).
  * A sublayer implements in_forward() (the matmuls `in`), inner_forward() and the backwards; block.c
- * computes the rest. Functions with a gather or a sum are called for each slice and chunk, the inner
+ * computes the rest. Functions with a gather or a sum are called for each slice and chunk, inner
  * functions once for all. The gather is still in progress: rows are used as they arrive. */
 struct sublayer {
 	const char *norm,

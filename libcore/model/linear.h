@@ -4,7 +4,7 @@
 
 #include "model/layers.h"
 
-/* Return the types of activations (operands and results of matmuls), of attention's sums over chunks,
+/* Return the types of activations (operands and results of matmuls), of sums over chunks,
  * and of the addends of a sum over slices. */
 enum dtype act_type(const struct pass *p);
 enum dtype sum_type(const struct pass *p);

@@ -141,7 +141,7 @@ static inline int64_t model_q_width(const struct model *m)
 {
 	return m->c.heads * m->head_dim;
 }
-/* Returns true if a layer has a window. Every window_skip'th layer has none; if window_skip < 0, only
+/* Returns true if a layer has a window. Every window_skip'th layer has none; if it is < 0, only
  * every -window_skip'th has one. Layers before window_from have none. */
 bool layer_has_window(const struct model_config *c, int64_t layer);
 /* Sets the window options so that the layers with has[layer] have a window. Returns false if no

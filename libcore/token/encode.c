@@ -178,7 +178,7 @@ static int64_t encode_text_between(struct encoder *s, const char *text, int64_t 
 typedef int64_t encode_fn(struct encoder *s, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e);
 
-/* Adds the set's tokens in text; encode_between() adds the others. Returns the bytes used, or -1. */
+/* Adds the set's tokens in text; encode_between() adds others. Returns bytes used, or -1. */
 static int64_t encode_around_added(struct encoder *s, const struct added_set *set,
 	encode_fn *encode_between, const char *text, int64_t n, bool final,
 	struct output *o, struct err *e)
