@@ -166,13 +166,13 @@ kept() { # RUN NUMBER
 		head -c $bytes run/journal.txt >cut/journal.txt
 		[ $bytes -gt 0 ] || rm cut/journal.txt
 		tiny -n 12 --decay-steps 20 -o cut --resume auto >/dev/null 2>err
-		grep -q "cut/journal.txt lacks [0-9]* rows that run.h5 has, which is kept as cut/run.h5.1" err
+		grep -q "cut/journal.txt lacks [0-9]* rows of run.h5; the old run.h5 is kept as cut/run.h5.1" err
 		cmp run/run.h5 cut/run.h5.1
 		pt-compare --common run cut/run.h5.1
 	done
 	echo damaged >run/run.h5
 	tiny -n 12 --decay-steps 20 -o run --resume auto >/dev/null 2>err
-	grep -q 'it is kept as run/run.h5.1' err
+	grep -q 'the file is kept as run/run.h5.1' err
 	tiny -n 13 --decay-steps 20 -o run --resume auto >/dev/null 2>err
 	[ ! -s err ]
 }
