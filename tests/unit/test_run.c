@@ -521,7 +521,7 @@ static double put_and_publish(struct journal *j, int64_t first, int64_t last)
 		if (!journal_is_stale(j, 0))
 			continue;
 		assert_int_equal(journal_publish(j, &e), 0);
-		spent += j->publish_cost;
+		spent += j->publish_secs;
 	}
 	return spent;
 }
@@ -533,9 +533,9 @@ TEST_AFTER(begin, a_hundred_thousand_rows)
 	open_journal(&j, -1);
 	double begin = clock_seconds();
 	double spent = put_and_publish(&j, 1, MANY), all = clock_seconds() - begin;
-	assert_true(spent - j.publish_cost <= all / 20);
+	assert_true(spent - j.publish_secs <= all / 20);
 	assert_int_equal(journal_publish(&j, &e), 0);
-	double last = j.publish_cost;
+	double last = j.publish_secs;
 	journal_close(&j);
 	begin = clock_seconds();
 	open_journal(&j, MANY / 2);
