@@ -98,7 +98,7 @@ rank_at() { # RANK: its process, of the runs here
 		cmp run$worker/checkpoints/latest.h5 named$worker/checkpoints/latest.h5
 	done
 	# the first worker's finds the others
-	reports 65 'name the first worker' on 3 --edit-workers 3 --resume run/worker-1/$at -o other
+	reports 65 "give --resume the first worker's" on 3 --edit-workers 3 --resume run/worker-1/$at -o other
 }
 
 @test "averages have nothing to go back to: only from where they agreed" {

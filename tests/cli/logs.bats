@@ -213,7 +213,7 @@ in_formats() { # STEP LOSS
 	rm -r wandb/run-1/files
 	reports 2 "wandb/run-1: a directory of W&B without the run's output; export" pt-compare wandb/run-1 log.gz
 	code_of 2 pt-compare wandb/run-1/run-1.wandb log.gz
-	says 'a transaction log of W&B, which is not supported; use the run's output, files/output.log'
+	says 'a transaction log of W&B, which is not supported; use the run'
 }
 
 @test "lines of a program that is not known: what was read as step and loss" {

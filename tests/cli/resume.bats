@@ -123,7 +123,7 @@ kept() { # RUN NUMBER
 	tiny -n 6 -o run >/dev/null
 	cp -r run before
 	rm run/checkpoints/step-*
-	reports 65 'run/checkpoints/latest.h5: step-00000006.h5 is missing: ' tiny -n 3 -o run --resume auto
+	reports 65 'run/checkpoints/latest.h5: step-00000006.h5 is missing; ' tiny -n 3 -o run --resume auto
 	diff -r -x checkpoints before run
 	rm run/checkpoints/*
 	tiny -n 3 -o run --resume auto >/dev/null 2>err
