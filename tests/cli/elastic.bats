@@ -133,7 +133,7 @@ rank_at() { # RANK: its process, of the runs here
 	done
 	# of a time before the third there is nothing to repeat
 	code_of 65 mpiexec -n 3 pt-train "${TINY[@]}" "${clock[@]}" -n 32 --edit-workers 3 --edit-replay run -o none
-	says "run/worker-2: the log lacks synchronization 1; --resume a checkpoint after synchronization $((syncs - 1))"
+	says "run/worker-2: the log lacks synchronization 1; resume from a checkpoint after synchronization $((syncs - 1)) (--resume)"
 	[ ! -e none ]
 }
 
