@@ -1,26 +1,26 @@
 /* Injected faults: slow ranks, and corrupt data. */
 #include "train/faults.h"
 
-enum { ANY = -1 };
+enum { RANDOM_RANK = -1 };
 
-/* "RANK:MS" or "RANK:MS:PROBABILITY". */
-static int parse_delay(const char *text, struct fault_delay *s, struct err *e)
+/* Parses "RANK:MS" or "RANK:MS:PROBABILITY". */
+static int parse_delay(const char *text, struct fault_delay *d, struct err *e)
 {
 	char *words = xstrdup(text), *rest = words, *rank = strsep(&rest, ":");
 	const char *ms = rest ? strsep(&rest, ":") : "", *odds = rest ? rest : "1";
-	bool good = !parse_double(ms, &s->ms) && s->ms >= 0 && s->ms < 1e9 &&
-		    !parse_double(odds, &s->probability) && s->probability >= 0 &&
-		    s->probability <= 1;
-	int64_t n = ANY;
+	bool ok = !parse_double(ms, &d->ms) && d->ms >= 0 && d->ms < 1e9 &&
+		  !parse_double(odds, &d->probability) && d->probability >= 0 &&
+		  d->probability <= 1;
+	int64_t n = RANDOM_RANK;
 	if (strcmp(rank, "random"))
-		good = good && !parse_int(rank, &n) && n >= 0 && n < INT32_MAX;
-	s->rank = (int)n;
+		ok = ok && !parse_int(rank, &n) && n >= 0 && n < INT32_MAX;
+	d->rank = (int)n;
 	free(words);
-	return good ? 0
-		    : err_set(e, EX_USAGE,
-			      "inject-delay: '%s' is not RANK:MS or RANK:MS:PROBABILITY; RANK "
-			      "may be `random' for a random rank in every step",
-			      text);
+	return ok ? 0
+		  : err_set(e, EX_USAGE,
+			    "inject-delay: '%s' is not RANK:MS or RANK:MS:PROBABILITY; RANK "
+			    "may be random, for a random rank in every step",
+			    text);
 }
 
 int faults_parse_delays(
@@ -42,16 +42,16 @@ double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int
 		const struct fault_delay *s = &list[i];
 		struct philox_key key = philox_key(seed, PHILOX_STRAGGLE, (uint64_t)step);
 		struct philox_block b = philox(key, (uint32_t)i, 0, 0, 0);
-		double any = philox_uniform64(b.x[0], b.x[1]);
-		int who = s->rank == ANY ? (int)(any * ranks) : s->rank;
-		if (who == rank && philox_uniform64(b.x[2], b.x[3]) < s->probability)
+		double random = philox_uniform64(b.x[0], b.x[1]);
+		int slow = s->rank == RANDOM_RANK ? (int)(random * ranks) : s->rank;
+		if (slow == rank && philox_uniform64(b.x[2], b.x[3]) < s->probability)
 			ms += s->ms;
 	}
 	return ms;
 }
 
-/* Waits, and polls as computation does, so that communication makes progress. */
-static void wait_ms(double ms)
+/* Waits, and polls like computation, so that communication makes progress. */
+static void wait_and_poll(double ms)
 {
 	double until = clock_seconds() + ms / 1e3, left;
 	while (ms > 0 && (left = until - clock_seconds()) > 0) {
@@ -60,20 +60,20 @@ static void wait_ms(double ms)
 	}
 }
 
-static int parse_corruption(const char *text, struct fault_corruption *g, struct err *e)
+static int parse_corruption(const char *text, struct fault_corruption *c, struct err *e)
 {
-	*g = (struct fault_corruption){.worker = -1};
+	*c = (struct fault_corruption){.worker = -1};
 	if (!text)
 		return 0;
 	char *words = xstrdup(text), *rest = words, *worker = strsep(&rest, ":");
 	const char *first = rest ? strsep(&rest, ":") : "";
-	bool good = rest && !parse_int(worker, &g->worker) && g->worker >= 0 &&
-		    !parse_int(first, &g->first) && g->first > 0 &&
-		    !parse_int(rest, &g->last) && g->last >= g->first;
+	bool ok = rest && !parse_int(worker, &c->worker) && c->worker >= 0 &&
+		  !parse_int(first, &c->first) && c->first > 0 &&
+		  !parse_int(rest, &c->last) && c->last >= c->first;
 	free(words);
-	return good ? 0
-		    : err_set(e, EX_USAGE, "corrupt-batch: '%s' is not WORKER:FIRST:LAST",
-			      text);
+	return ok ? 0
+		  : err_set(e, EX_USAGE, "corrupt-batch: '%s' is not WORKER:FIRST:LAST",
+			    text);
 }
 
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e)
@@ -111,21 +111,21 @@ static void random_window(
 	}
 }
 
-static void delay(const struct faults *f, const struct trainer *t)
+static void inject_delays(const struct faults *f, const struct trainer *t)
 {
 	int ranks = t->world->size;
-	wait_ms(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed, t->step + 1,
-		t->o.resolved.worker * ranks + t->world->rank,
+	wait_and_poll(faults_delay_ms(f->delays, f->n_delays, (uint64_t)t->o.seed,
+		t->step + 1, t->o.resolved.worker * ranks + t->world->rank,
 		ranks * (int)max64(1, t->o.edit.workers)));
 }
 
-/* Allocates random windows that replace this step's; NULL: none are requested. */
+/* Allocates random windows that replace this rank's of the step; NULL: none are requested. */
 static int32_t *corrupt_windows(const struct faults *f, const struct trainer *t)
 {
-	const struct fault_corruption *g = &f->corruption;
+	const struct fault_corruption *c = &f->corruption;
 	const struct pipe_input in = step_input(t, NULL);
 	int64_t step = t->step + 1, b = t->o.micro_batch, len = t->model.c.context + 1;
-	if (g->worker != t->o.resolved.worker || step < g->first || step > g->last)
+	if (c->worker != t->o.resolved.worker || step < c->first || step > c->last)
 		return NULL;
 	int32_t *windows = xcalloc((size_t)(in.n * b * len) + 1, sizeof(*windows));
 	for (int64_t i = 0; i < in.n * b; i++) {
@@ -143,7 +143,7 @@ void faults_step(const struct faults *f, struct trainer *t,
 	struct step_data data;
 	step_load(t, &data);
 	scoped_ptr int32_t *corrupted = corrupt_windows(f, t);
-	delay(f, t);
+	inject_delays(f, t);
 	step_run_on(t, corrupted ? corrupted : data.windows, votes, r);
 	r->data = data.waited;
 	step_data_free(&data);

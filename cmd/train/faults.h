@@ -5,11 +5,11 @@
 
 struct fault_delay {
 	int rank;	    /* among all ranks; -1: a random rank in every step */
-	double ms;	    /* added to a step */
-	double probability; /* of the delay in a step */
+	double ms;	    /* milliseconds added to a step */
+	double probability; /* probability of the delay in each step */
 };
 
-/* A worker that gets corrupt data in steps [first, last]. */
+/* The worker whose data are replaced by random tokens in steps [first, last]. */
 struct fault_corruption {
 	int64_t worker; /* -1: none */
 	int64_t first, last;
@@ -21,17 +21,17 @@ struct faults {
 	struct fault_corruption corruption;
 };
 
-/* Collective. step_run() with faults: waits before the step, or computes it on random windows. */
+/* Runs a step with faults: waits before it, or computes it on random windows. Collective. */
 void faults_step(const struct faults *f, struct trainer *t,
 	const struct step_votes *votes, struct step_result *r);
 
-/* `ranks`: ranks per worker. Call faults_close() even after an error. */
+/* Parses the options of faults. `ranks`: per worker. Call faults_close() even after an error. */
 int faults_open(struct faults *f, const struct train_opts *o, int ranks, struct err *e);
 void faults_close(struct faults *f);
 
 /* Parses texts RANK:MS or RANK:MS:PROBABILITY; *list is allocated even on an error. */
 int faults_parse_delays(
 	const struct strs *texts, struct fault_delay **list, int *n, struct err *e);
-/* The delay of a rank in a step. */
+/* Returns the milliseconds by which a rank is delayed in a step. */
 double faults_delay_ms(const struct fault_delay *list, int n, uint64_t seed, int64_t step,
 	int rank, int ranks);

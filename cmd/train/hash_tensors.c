@@ -9,12 +9,12 @@
 
 #include <math.h>
 
-/* A rank's part of a tensor. Records with the same place are copies of the same elements. */
+/* A rank's part of a tensor. Records of a tensor with the same `first` are copies of each other. */
 struct record {
-	struct tensor_hash of;
+	struct tensor_hash sum;
 	int64_t layer; /* -1: embedding; model.c.layers: head */
 	int64_t order; /* position among the results of the layer, as computed */
-	int64_t place; /* index of the first element in the whole tensor */
+	int64_t first; /* index of the first element in the whole tensor */
 	int rank;
 };
 
@@ -23,7 +23,7 @@ static struct record *add_record(struct run *r, enum step_phase phase, int64_t l
 	struct run_hashes *h = &r->hashes;
 	h->record = xgrow(h->record, h->n, sizeof(*h->record));
 	struct record *x = &h->record[h->n];
-	*x = (struct record){.of = {.step = h->step, .micro = -1, .phase = phase},
+	*x = (struct record){.sum = {.step = h->step, .micro = -1, .phase = phase},
 		.layer = layer,
 		.rank = r->world->rank};
 	x->order = h->n++;
@@ -52,6 +52,7 @@ static void widen_values(const void *from, float *to, int64_t n, enum dtype type
 	}
 }
 
+/* Returns a matrix in host memory, widened to fp32; the caller frees to_free. */
 static struct host_mat to_host(struct device *d, struct mat x)
 {
 	struct host_mat m = {.v = x.p};
@@ -72,10 +73,11 @@ static struct host_mat to_host(struct device *d, struct mat x)
 
 /* ---- activations --------------------------------------------------------------------- */
 
+/* Sets the name of a result in the file: layers.N.NAME, or its parameter's name. */
 static void name_result(const struct model *m, const struct result *x, struct record *to)
 {
-	char *name = to->of.name;
-	size_t size = sizeof(to->of.name);
+	char *name = to->sum.name;
+	size_t size = sizeof(to->sum.name);
 	if (x->extent == EXTENT_LEAF)
 		snprintf(name, size, "%s%s", x->name, x->use ? ":output" : "");
 	else if (x->at.layer >= 0 && x->at.layer < m->c.layers)
@@ -84,7 +86,7 @@ static void name_result(const struct model *m, const struct result *x, struct re
 		snprintf(name, size, "%s", x->name);
 }
 
-/* Hashes the rows of a chunk. */
+/* Hashes the rows of a result of one chunk, by their indices in the whole tensor. */
 static void hash_rows(struct run *r, const struct result *x, struct record *to)
 {
 	const struct pass *p = &r->t.pass;
@@ -93,18 +95,18 @@ static void hash_rows(struct run *r, const struct result *x, struct record *to)
 	int64_t width = x->x.cols * (slice ? p->tp.n : 1);
 	int64_t col = slice ? (p->tp.first + x->at.slice) * x->x.cols : 0;
 	struct host_mat m = to_host(&r->t.d, x->x);
-	to->place = -1; /* without rows, it is not a copy of the first rows */
+	to->first = -1; /* without rows, it is not a copy of the first rows */
 	for (int64_t i = 0; i < x->x.rows; i++) {
 		int64_t row = x->first_row + i;
 		int64_t sample = p->micro.first_sample + row / seq_rows;
 		int64_t pos = p->in.host_pos[x->at.chunk * p->rows + row];
 		int64_t first = (sample * p->m->c.context + pos) * width + col;
-		to->place = i ? to->place : first;
+		to->first = i ? to->first : first;
 		if (x->integers)
 			tensor_hash_add_ints(
-				&to->of, m.ids + i * x->x.cols, x->x.cols, first);
+				&to->sum, m.ids + i * x->x.cols, x->x.cols, first);
 		else
-			tensor_hash_add(&to->of, m.v + i * x->x.cols, x->x.cols, first);
+			tensor_hash_add(&to->sum, m.v + i * x->x.cols, x->x.cols, first);
 	}
 	free(m.to_free);
 }
@@ -117,14 +119,14 @@ static void hash_leaf(struct run *r, const struct result *x, struct record *to)
 	int64_t number = (int64_t)(p->cp.first + x->at.chunk) * t->users_per_slice +
 			 tensor_slice_user(t, p->tp.first + x->at.slice);
 	struct host_mat m = to_host(&r->t.d, x->x);
-	to->place = number * tensor_size(t) + tensor_index(t, x->slice, 0);
+	to->first = number * tensor_size(t) + tensor_index(t, x->slice, 0);
 	for (int64_t i = 0; i < t->rows; i++)
-		tensor_hash_add(&to->of, m.v + i * t->cols, t->cols,
+		tensor_hash_add(&to->sum, m.v + i * t->cols, t->cols,
 			number * tensor_size(t) + tensor_index(t, x->slice, i));
 	free(m.to_free);
 }
 
-static int64_t layer_of(const struct model *m, const struct result *x)
+static int64_t result_layer(const struct model *m, const struct result *x)
 {
 	if (x->extent != EXTENT_LEAF)
 		return x->at.layer;
@@ -136,8 +138,8 @@ static void hash_result(void *with, const struct result *x)
 	struct run *r = with;
 	const struct pass *p = &r->t.pass;
 	struct record *to = add_record(
-		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, layer_of(p->m, x));
-	to->of.micro = p->micro.number;
+		r, x->gradient ? PHASE_BACKWARD : PHASE_FORWARD, result_layer(p->m, x));
+	to->sum.micro = p->micro.number;
 	name_result(p->m, x, to);
 	if (x->extent != EXTENT_LEAF) {
 		hash_rows(r, x, to);
@@ -164,14 +166,14 @@ static void hash_part(void *with, const struct part *x)
 	float *v = h->group == STORE_GRAD ? x->g : x->state[h->group];
 	struct host_mat m = to_host(&t->d, mat(v, x->rows, x->cols));
 	to->order = x->t - t->model.tensors;
-	to->place = tensor_index(x->t, x->slice, x->row);
+	to->first = tensor_index(x->t, x->slice, x->row);
 	if (h->phase == PHASE_STATE)
-		snprintf(to->of.name, sizeof(to->of.name), "%s/%s",
+		snprintf(to->sum.name, sizeof(to->sum.name), "%s/%s",
 			t->store->c.groups.list[h->group].name, x->t->name);
 	else
-		snprintf(to->of.name, sizeof(to->of.name), "%s", x->t->name);
+		snprintf(to->sum.name, sizeof(to->sum.name), "%s", x->t->name);
 	for (int64_t i = 0; i < x->rows; i++)
-		tensor_hash_add(&to->of, m.v + i * x->cols, x->cols,
+		tensor_hash_add(&to->sum, m.v + i * x->cols, x->cols,
 			tensor_index(x->t, x->slice, x->row + i));
 	free(m.to_free);
 }
@@ -182,7 +184,7 @@ static void hash_group(struct run *r, int group, enum step_phase phase)
 	store_for_each_part(r->t.store, false, STORE_BIT(group), 0, hash_part, &h);
 }
 
-static void begin_step(void *with)
+static void begin_hashing(void *with)
 {
 	struct run *r = with;
 	r->hashes.n = 0;
@@ -194,11 +196,11 @@ static void hash_gradients(void *with)
 	hash_group(with, STORE_GRAD, PHASE_GRADIENT);
 }
 
-static void hash_number(struct run *r, const char *name, float x)
+static void hash_scalar(struct run *r, const char *name, float x)
 {
 	struct record *to = add_record(r, PHASE_NORM, 0);
-	snprintf(to->of.name, sizeof(to->of.name), "%s", name);
-	tensor_hash_add(&to->of, &x, 1, 0);
+	snprintf(to->sum.name, sizeof(to->sum.name), "%s", name);
+	tensor_hash_add(&to->sum, &x, 1, 0);
 }
 
 /* ---- one list for all ranks ------------------------------------------------------------ */
@@ -209,94 +211,95 @@ static void hash_number(struct run *r, const char *name, float x)
 			return (a) < (b) ? -1 : 1; \
 	} while (0)
 
-/* Returns the order of a phase; forward and backward of a micro-batch come together. */
-static int part_of_step(enum step_phase p)
+/* Returns the order of a phase; forward and backward of a micro-batch are printed together. */
+static int phase_order(enum step_phase p)
 {
 	return p == PHASE_BACKWARD ? PHASE_FORWARD : (int)p;
 }
 
-static int compare_places(const struct record *a, const struct record *b)
+/* Compares the phase, micro-batch and layer of two records. */
+static int compare_layers(const struct record *a, const struct record *b)
 {
-	ORDER(part_of_step(a->of.phase), part_of_step(b->of.phase));
-	ORDER(a->of.micro, b->of.micro);
-	ORDER(a->of.phase, b->of.phase);
-	if (a->of.phase == PHASE_BACKWARD)
+	ORDER(phase_order(a->sum.phase), phase_order(b->sum.phase));
+	ORDER(a->sum.micro, b->sum.micro);
+	ORDER(a->sum.phase, b->sum.phase);
+	if (a->sum.phase == PHASE_BACKWARD)
 		ORDER(b->layer, a->layer);
 	ORDER(a->layer, b->layer);
 	return 0;
 }
 
-static int compare_names(const void *x, const void *y)
+static int compare_for_merging(const void *x, const void *y)
 {
 	const struct record *a = x, *b = y;
-	int places = compare_places(a, b), names = strcmp(a->of.name, b->of.name);
-	if (places || names)
-		return places ? places : names;
-	ORDER(a->place, b->place);
+	int layers = compare_layers(a, b), names = strcmp(a->sum.name, b->sum.name);
+	if (layers || names)
+		return layers ? layers : names;
+	ORDER(a->first, b->first);
 	ORDER(a->rank, b->rank);
 	return 0;
 }
 
-static int compare_orders(const void *x, const void *y)
+static int compare_for_printing(const void *x, const void *y)
 {
 	const struct record *a = x, *b = y;
-	int places = compare_places(a, b);
-	if (places)
-		return places;
+	int layers = compare_layers(a, b);
+	if (layers)
+		return layers;
 	ORDER(a->order, b->order);
-	return strcmp(a->of.name, b->of.name);
+	return strcmp(a->sum.name, b->sum.name);
 }
 
-static bool same_tensor(const struct record *a, const struct record *b)
+static bool is_same_tensor(const struct record *a, const struct record *b)
 {
-	return !compare_places(a, b) && !strcmp(a->of.name, b->of.name);
+	return !compare_layers(a, b) && !strcmp(a->sum.name, b->sum.name);
 }
 
-static void add_part(struct record *to, const struct record *x)
+static void add_record_hash(struct record *to, const struct record *x)
 {
-	to->of.hash += x->of.hash;
-	to->of.elements += x->of.elements;
-	to->of.nonfinite += x->of.nonfinite;
-	if (x->of.max > to->of.max)
-		to->of.max = x->of.max;
+	to->sum.hash += x->sum.hash;
+	to->sum.elements += x->sum.elements;
+	to->sum.nonfinite += x->sum.nonfinite;
+	if (x->sum.max > to->sum.max)
+		to->sum.max = x->sum.max;
 	to->order = min64(to->order, x->order);
 }
 
-/* Adds the parts of each tensor, and compares copies. Moves the tensors to the front, and returns
- * their number. */
+/* Adds the hashes of the parts of each tensor, and compares copies. Moves the tensors to the front,
+ * and returns their number. */
 static int64_t merge_records(struct record *list, int64_t n)
 {
 	int64_t to = -1;
 	struct record part = {.rank = -1}; /* the next record may be a copy of it */
-	qsort(list, (size_t)n, sizeof(*list), compare_names);
+	qsort(list, (size_t)n, sizeof(*list), compare_for_merging);
 	for (int64_t i = 0; i < n; i++) {
 		const struct record x = list[i];
-		bool same = to >= 0 && same_tensor(&list[to], &x);
+		bool same = to >= 0 && is_same_tensor(&list[to], &x);
 		if (!same)
 			list[++to] = x;
-		else if (x.place == part.place && x.rank != part.rank)
-			list[to].of.replicas_differ |= x.of.hash != part.of.hash;
+		else if (x.first == part.first && x.rank != part.rank)
+			list[to].sum.replicas_differ |= x.sum.hash != part.sum.hash;
 		else
-			add_part(&list[to], &x);
-		if (!same || x.place != part.place)
+			add_record_hash(&list[to], &x);
+		if (!same || x.first != part.first)
 			part = x;
 	}
 	to++;
-	qsort(list, (size_t)to, sizeof(*list), compare_orders);
+	qsort(list, (size_t)to, sizeof(*list), compare_for_printing);
 	return to;
 }
 
-/* Collective over the worker. Gathers the records of all ranks on rank 0. */
+/* Gathers the records of all ranks on rank 0. Collective over the worker. */
 static void gather_records(struct run *r, struct str *all)
 {
 	const struct run_hashes *h = &r->hashes;
 	for (int rank = 0; rank < r->world->size; rank++) {
-		scoped_str mine = {0};
+		scoped_str own = {0};
 		if (rank == r->world->rank)
-			str_add(&mine, h->record, (size_t)h->n * sizeof(*h->record));
-		comm_bcast_str(r->world, &mine, rank);
+			str_add(&own, h->record, (size_t)h->n * sizeof(*h->record));
+		comm_bcast_str(r->world, &own, rank);
 		if (run_is_first(r))
-			str_add(all, mine.s, mine.len);
+			str_add(all, own.s, own.len);
 	}
 }
 
@@ -313,7 +316,7 @@ static int write_text(struct run *r, const struct str *text, struct err *e)
 	return rc;
 }
 
-/* Collective. Writes the hashes of a step to the file. */
+/* Writes the hashes of a step to the file. Collective. */
 static int write_step(struct run *r, struct err *e)
 {
 	struct run_hashes *h = &r->hashes;
@@ -324,7 +327,7 @@ static int write_step(struct run *r, struct err *e)
 		struct record *list = (struct record *)all.s;
 		int64_t n = merge_records(list, (int64_t)(all.len / sizeof(*list)));
 		for (int64_t i = 0; i < n; i++)
-			tensor_hash_print(&list[i].of, &text);
+			tensor_hash_print(&list[i].sum, &text);
 		write_text(r, &text, e);
 	}
 	return comm_agree(r->all, e);
@@ -345,7 +348,7 @@ int hashes_open(struct run *r, const struct train_opts *o, struct err *e)
 	if (run_is_first(r) && !e->code)
 		h->fd = file_begin(o->hash_tensors, e);
 	h->observer =
-		(struct observer){.begin = begin_step, .see = hash_result, .with = r};
+		(struct observer){.begin = begin_hashing, .see = hash_result, .with = r};
 	return comm_agree(r->all, e);
 }
 
@@ -373,8 +376,8 @@ int hashes_end_step(struct run *r, const struct step_result *s)
 		return 0;
 	t->pass.observer = NULL;
 	t->before_update = NULL;
-	hash_number(r, "loss", s->loss);
-	hash_number(r, "grad_norm", s->grad_norm);
+	hash_scalar(r, "loss", s->loss);
+	hash_scalar(r, "grad_norm", s->grad_norm);
 	for (int g = 1; g < t->store->c.groups.n; g++)
 		hash_group(r, g, PHASE_STATE);
 	hash_group(r, STORE_PARAM, PHASE_UPDATED);
@@ -385,7 +388,7 @@ int hashes_end_step(struct run *r, const struct step_result *s)
 	return EX_IOERR;
 }
 
-bool hashes_done(const struct run *r)
+bool hashes_are_done(const struct run *r)
 {
 	return r->hashes.first && r->t.step >= r->hashes.last;
 }

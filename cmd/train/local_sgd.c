@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-static bool has_others(const struct run *r)
+static bool has_other_workers(const struct run *r)
 {
 	return r->local.sync && r->local.sync->size > 1;
 }
@@ -20,15 +20,15 @@ static void set_next_sync(struct run *r)
 
 /* ---- meetings -------------------------------------------------------------------- */
 
-/* Collective. All workers meet before every collective operation. A worker that fails reports it
- * once, here. If one requests a stop or a save, all do it. False: a worker quits. */
-static bool meet(struct run *r, bool quits)
+/* Exchanges requests before collectives of all workers: if one requests a stop or a save, all
+ * do it. `quits`: this worker has failed. Returns false if any quits. Collective over all. */
+static bool meet_workers(struct run *r, bool quits)
 {
 	struct local_sgd *x = &r->local;
 	const struct trainer *t = &r->t;
 	struct {
 		int64_t leaving, stop, save, ends, steps;
-	} all = {quits, x->wish_stop, save_due(r), t->step >= t->o.steps,
+	} all = {quits, x->wish_stop, save_is_due(r), t->step >= t->o.steps,
 		run_is_first(r) ? t->step - x->synced : 0};
 	if (quits)
 		comm_notify_send(&x->notify, x->meetings + 1);
@@ -36,7 +36,7 @@ static bool meet(struct run *r, bool quits)
 	x->meetings++;
 	x->enough = all.stop || all.ends || all.steps >= t->o.edit.min_total;
 	set_next_sync(r);
-	if (!has_others(r))
+	if (!has_other_workers(r))
 		return true;
 	x->stop = all.stop;
 	x->save = all.save;
@@ -45,27 +45,27 @@ static bool meet(struct run *r, bool quits)
 	return !r->deserted;
 }
 
-/* Is the next synchronization replayed? */
-static bool replays(const struct run *r)
+/* Returns true if --edit-replay determines the next synchronization. */
+static bool is_sync_replayed(const struct run *r)
 {
 	return edit_syncs(r->local.edit) < r->local.n_replay;
 }
 
-/* Only the first rank of each worker looks at the clock and receives notifications. */
+/* Votes for a meeting; only the first rank of each worker reads the clock and notifications. */
 bool local_sgd_vote(struct run *r)
 {
 	struct local_sgd *x = &r->local;
-	return x->edit && r->t.o.edit.async && run_is_first(r) && !replays(r) &&
+	return x->edit && r->t.o.edit.async && run_is_first(r) && !is_sync_replayed(r) &&
 	       (clock_seconds() >= x->due_at ||
 		       comm_notify_received(&x->notify, x->meetings + 1));
 }
 
-/* Asynchronous: is it time to synchronize? If a worker stops or has finished, it is. */
-static bool is_time(struct run *r, const struct step_result *s)
+/* Returns true if an asynchronous worker must meet the others: by replay, at its end or by vote. */
+static bool is_time_to_meet(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
-	if (replays(r))
+	if (is_sync_replayed(r))
 		return t->step - x->synced ==
 		       x->replay[edit_syncs(x->edit) - x->first_replay];
 	if (x->wish_stop || t->step >= t->o.steps) {
@@ -77,7 +77,7 @@ static bool is_time(struct run *r, const struct step_result *s)
 
 /* ---- synchronization ------------------------------------------------------------- */
 
-/* Results of find_due() other than the number of a fragment. */
+/* Results of find_due_sync() other than the number of a fragment. */
 enum { NOTHING = -1, EVERYTHING = -2 };
 
 static int64_t local_steps(const struct trainer *t)
@@ -85,20 +85,21 @@ static int64_t local_steps(const struct trainer *t)
 	return t->step - t->o.edit.warmup;
 }
 
-static int find_due(struct run *r, const struct step_result *s)
+/* Returns the fragment to synchronize after this step, EVERYTHING or NOTHING. */
+static int find_due_sync(struct run *r, const struct step_result *s)
 {
 	const struct trainer *t = &r->t;
 	if (local_steps(t) <= 0)
 		return NOTHING;
 	if (t->o.edit.async)
-		return is_time(r, s) ? EVERYTHING : NOTHING;
+		return is_time_to_meet(r, s) ? EVERYTHING : NOTHING;
 	if (t->step == t->o.steps)
 		return EVERYTHING;
 	int f = edit_due(r->local.edit, local_steps(t));
 	return f == 0 && !edit_streams(&t->o.edit.config) ? EVERYTHING : f;
 }
 
-/* Sums losses and steps of all workers since the last synchronization; *max_steps: maximum. */
+/* Sums losses and steps of all workers since the last synchronization. *max_steps: maximum. */
 static void sum_steps(struct run *r, int64_t *max_steps)
 {
 	struct trainer *t = &r->t;
@@ -106,12 +107,12 @@ static void sum_steps(struct run *r, int64_t *max_steps)
 	struct {
 		double loss;
 		int64_t steps;
-	} mine = {x->loss_sum, t->step - x->synced}, *all;
+	} own = {x->loss_sum, t->step - x->synced}, *all;
 	int64_t steps = 0;
 	double loss = 0;
 	*max_steps = 0;
 	all = xcalloc((size_t)x->sync->size, sizeof(*all));
-	comm_allgather(x->control, &mine, all, sizeof(mine));
+	comm_allgather(x->control, &own, all, sizeof(own));
 	for (int i = 0; i < x->sync->size; i++) {
 		loss += all[i].loss;
 		steps += all[i].steps;
@@ -122,8 +123,8 @@ static void sum_steps(struct run *r, int64_t *max_steps)
 	t->n_unseen += (*max_steps * x->sync->size - steps) * layout_worker_batch(&t->o);
 }
 
-/* Writes an event to the journal, and with --verbose to standard error too. */
-static void report_debug(struct run *r, struct str *text)
+/* Writes an event to the journal, and with --verbose to standard error too. Frees the text. */
+static void report_detail(struct run *r, struct str *text)
 {
 	report_event(r, "%s", text->s);
 	if (r->t.o.verbose)
@@ -131,8 +132,8 @@ static void report_debug(struct run *r, struct str *text)
 	str_free(text);
 }
 
-/* Reports names, if there are any. With a delay, other synchronizations may have begun
- * meanwhile, so the event names the fragment. */
+/* Reports the units that a synchronization excluded or clipped, if any, and frees their names. With
+ * a delay, others may have begun meanwhile, so the event names the fragment. */
 static void report_names(struct run *r, int what, const char *did, struct str *names)
 {
 	struct str text = {0};
@@ -142,11 +143,11 @@ static void report_names(struct run *r, int what, const char *did, struct str *n
 		str_printf(&text, "synchronization %lld: %s %s",
 			(long long)edit_syncs(r->local.edit), did, names->s);
 	if (text.len)
-		report_debug(r, &text);
+		report_detail(r, &text);
 	str_free(names);
 }
 
-/* Reports outliers that were included because the norms of all workers have risen. */
+/* Reports units whose outliers were included, because the norms of all workers have risen. */
 static void report_readmitted(struct run *r, int units)
 {
 	struct str text = {0};
@@ -154,71 +155,72 @@ static void report_readmitted(struct run *r, int units)
 		"%d unit%s: all workers were outliers more than %d times in a row, and were "
 		"included",
 		units, plural(units), EDIT_LOCKOUTS);
-	report_debug(r, &text);
+	report_detail(r, &text);
 	if (r->local.has_warned || r->all->rank)
 		return;
 	r->local.has_warned = true;
-	warn("step %lld: edit-skip-anomaly left out all workers in %d synchronizations in a row: "
+	warn("step %lld: edit-skip-anomaly excluded all workers in %d synchronizations in a row: "
 	     "their norms rose together; they are included from now on; a longer "
-	     "--edit-ewma-warmup (it is %lld) or a lower --lr prevents this",
+	     "--edit-ewma-warmup (now %lld) or a lower --lr prevents this",
 		(long long)r->t.step, EDIT_LOCKOUTS,
 		(long long)r->t.o.edit.config.detect.warmup);
 }
 
-static void report_outliers(struct run *r, int what)
+/* Reports workers that a synchronization excluded, or included again. */
+static void report_outliers(struct run *r, int fragment)
 {
 	const struct local_sgd *x = &r->local;
-	const int out = x->result.all_left_out;
+	const int n_left_out = x->result.all_left_out;
 	struct str names = {0}, text = {0};
-	if (out) {
+	if (n_left_out) {
 		str_printf(&text,
-			"%d unit%s: all workers were left out, and nothing changed", out,
-			plural(out));
-		report_debug(r, &text);
+			"%d unit%s: all workers were left out, and nothing changed",
+			n_left_out, plural(n_left_out));
+		report_detail(r, &text);
 	}
 	if (x->result.readmitted)
 		report_readmitted(r, x->result.readmitted);
-	edit_describe_excluded(x->edit, what, &names);
-	report_names(r, what, "left out", &names);
+	edit_describe_excluded(x->edit, fragment, &names);
+	report_names(r, fragment, "left out", &names);
 }
 
 /* Reports that the result of a synchronization has been applied. */
-static void report_end(struct run *r, int what)
+static void report_end(struct run *r, int fragment)
 {
 	struct str names = {0};
 	r->local.ended = true;
-	edit_describe_clipped(r->local.edit, what, &names);
-	report_names(r, what, "clipped", &names);
+	edit_describe_clipped(r->local.edit, fragment, &names);
+	report_names(r, fragment, "clipped", &names);
 }
 
 /* Starts the exchange; the all-gather of the results may overlap the next forward. */
-static void start_exchange(struct run *r, int what, int64_t steps)
+static void start_exchange(struct run *r, int fragment, int64_t steps)
 {
 	const struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
 	x->begun = true;
-	if (what != EVERYTHING) {
+	if (fragment != EVERYTHING) {
 		struct edit_result before =
 			x->result; /* of a fragment that has just ended */
-		edit_begin(x->edit, what, steps, &x->result);
+		edit_begin(x->edit, fragment, steps, &x->result);
 		x->result.reduced = before.reduced;
 		x->result.clip = before.clip;
 		if (t->o.edit.config.delay)
 			return;
-		edit_end(x->edit, what, &x->result);
-		report_end(r, what);
+		edit_end(x->edit, fragment, &x->result);
+		report_end(r, fragment);
 	} else if (t->step < t->o.steps && !t->o.graph &&
 		   edit_completes_by_unit(x->edit)) {
 		edit_begin(x->edit, 0, steps, &x->result);
 		x->in_flight = true;
 	} else {
 		edit_sync(x->edit, steps, &x->result);
-		report_end(r, what);
+		report_end(r, fragment);
 	}
 }
 
-/* Collective. Synchronizes a fragment or everything, after all workers have met. */
-static void synchronize(struct run *r, int what)
+/* Synchronizes a fragment or EVERYTHING, after all workers have met. Collective over all. */
+static void synchronize(struct run *r, int fragment)
 {
 	struct trainer *t = &r->t;
 	struct local_sgd *x = &r->local;
@@ -227,13 +229,13 @@ static void synchronize(struct run *r, int what)
 	x->steps = t->step - x->synced;
 	x->synced_before = x->synced;
 	sum_steps(r, &max_steps);
-	start_exchange(r, what, t->o.edit.compat ? t->step - t->skipped : x->steps);
+	start_exchange(r, fragment, t->o.edit.compat ? t->step - t->skipped : x->steps);
 	x->waited = comm_waited() - waited;
 	step_skip(t, max_steps - x->steps);
 	x->synced = t->step;
 	x->loss_sum = 0;
 	set_next_sync(r);
-	report_outliers(r, what);
+	report_outliers(r, fragment);
 }
 
 /* Completes a unit before its first use since a synchronization began. */
@@ -247,15 +249,15 @@ static void complete_before_use(void *with, int unit)
 	r->local.waited += comm_waited() - waited;
 }
 
-/* Called before a step in which units get their new parameters. */
-static void begin_in_flight(struct run *r)
+/* Completes the units with tied parameters, before a step that completes other units. */
+static void complete_tied_parameters(struct run *r)
 {
 	double waited = comm_waited();
 	edit_complete_tied(r->local.edit);
 	r->local.waited += comm_waited() - waited;
 }
 
-/* Streaming: ends a fragment that has been in flight for --edit-sync-delay steps. */
+/* Ends the exchange of a fragment that has been in flight for --edit-sync-delay steps. */
 static void end_delayed_fragment(struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -269,10 +271,10 @@ static void end_delayed_fragment(struct run *r)
 	report_end(r, f);
 }
 
-static void add_columns(struct run *r, struct row *row)
+static void set_sync_columns(struct run *r, struct row *row)
 {
 	struct local_sgd *x = &r->local;
-	bool anchor = !isnan(x->result.norm);
+	bool has_anchor = !isnan(x->result.norm);
 	if (x->begun) {
 		row_set(row, COL_SYNCS, (double)edit_syncs(x->edit));
 		row_set(row, COL_LOCAL_STEPS, (double)x->steps);
@@ -281,7 +283,7 @@ static void add_columns(struct run *r, struct row *row)
 		row_set(row, COL_WORKER_WEIGHT, x->result.weight);
 		row_set(row, COL_SYNC_WAIT, x->waited + x->met);
 	}
-	if (x->begun && anchor) {
+	if (x->begun && has_anchor) {
 		row_set(row, COL_PSEUDO_GRAD_NORM, x->result.norm);
 		row_set(row, COL_ANOMALIES, (double)x->result.anomalies);
 	}
@@ -306,8 +308,8 @@ void local_sgd_complete(struct run *r)
 	if (!x->holds_row)
 		return;
 	x->holds_row = false;
-	add_columns(r, &x->row);
-	report_row(r, &x->row);
+	set_sync_columns(r, &x->row);
+	report_write_row(r, &x->row);
 }
 
 /* ---- around a step --------------------------------------------------------------- */
@@ -316,16 +318,16 @@ bool local_sgd_begin(struct run *r)
 {
 	struct local_sgd *x = &r->local;
 	if (x->in_flight)
-		begin_in_flight(r);
+		complete_tied_parameters(r);
 	if (!x->sync || r->t.step >= r->t.o.edit.warmup)
 		return true;
-	if (meet(r, false))
+	if (meet_workers(r, false))
 		r->now.stop = x->stop;
 	return !r->deserted && !r->now.stop;
 }
 
-/* At the end of the warm-up, the parameters of all workers are equal and become the anchor. */
-static void begin_intervals(struct run *r)
+/* Begins the first interval. After the warm-up, the parameters are equal, and become the anchor. */
+static void begin_local_steps(struct run *r)
 {
 	if (r->t.step == r->t.o.edit.warmup)
 		edit_anchor(r->local.edit);
@@ -337,7 +339,7 @@ void local_sgd_start(struct run *r)
 {
 	if (!r->local.edit)
 		return;
-	begin_intervals(r);
+	begin_local_steps(r);
 	const struct train_opts *o = &r->t.o;
 	if (o->steps && o->edit.warmup >= o->steps && r->all->rank == 0)
 		warn("edit-warmup-steps %lld: the run has only %lld step%s, so its workers never "
@@ -346,8 +348,8 @@ void local_sgd_start(struct run *r)
 	store_before_use(r->t.store, complete_before_use, r);
 }
 
-/* --ckpt-syncs: is a checkpoint due after this synchronization? A supervisor restarts the run
- * from it when a worker was lost, so that at most an interval is lost. */
+/* Returns true if --ckpt-syncs requests a checkpoint after this synchronization. When a worker is
+ * lost, a supervisor restarts the run from it, and at most an interval is lost. */
 static bool is_sync_to_save(const struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -355,13 +357,14 @@ static bool is_sync_to_save(const struct run *r)
 	return n && (t->step == t->o.edit.warmup || edit_syncs(r->local.edit) % n == 0);
 }
 
-static void note_step(struct run *r, const struct step_result *s)
+/* Adds a step to the sums since the last synchronization, and delays its stop or save. */
+static void record_step(struct run *r, const struct step_result *s)
 {
 	struct local_sgd *x = &r->local;
 	const struct trainer *t = &r->t;
 	x->begun = x->ended = false;
 	/* Workers stop and save only together. */
-	if (has_others(r)) {
+	if (has_other_workers(r)) {
 		x->wish_stop |= r->now.stop;
 		r->now.stop = false;
 		r->now.save = in_warmup(t) && x->save;
@@ -372,31 +375,32 @@ static void note_step(struct run *r, const struct step_result *s)
 		x->loss_sum = 0;
 	}
 	if (t->step == t->o.edit.warmup) {
-		begin_intervals(r);
+		begin_local_steps(r);
 		r->now.save |= is_sync_to_save(r);
 	}
 }
 
-/* Do all workers have the same parameters? Between synchronizations they differ. */
-static bool is_agreed(const struct run *r)
+/* Returns true if all workers have the same parameters. Between synchronizations they differ. */
+static bool have_equal_parameters(const struct run *r)
 {
 	const struct trainer *t = &r->t;
-	return !has_others(r) ||
+	return !has_other_workers(r) ||
 	       (r->local.synced == t->step &&
 		       (!edit_streams(&t->o.edit.config) || t->step == t->o.steps));
 }
 
-static bool meet_and_synchronize(struct run *r, int what)
+/* Synchronizes, unless asynchronous workers have done too few steps. False: a worker has quit. */
+static bool meet_and_synchronize(struct run *r, int fragment)
 {
 	struct local_sgd *x = &r->local;
 	double waited = comm_waited();
-	if (!meet(r, false))
+	if (!meet_workers(r, false))
 		return false;
 	x->met = comm_waited() - waited;
-	if (r->t.o.edit.async && !replays(r) && !x->enough)
+	if (r->t.o.edit.async && !is_sync_replayed(r) && !x->enough)
 		return true;
-	synchronize(r, what);
-	if (has_others(r)) {
+	synchronize(r, fragment);
+	if (has_other_workers(r)) {
 		r->now.stop = x->stop;
 		r->now.save = x->save;
 	}
@@ -404,13 +408,13 @@ static bool meet_and_synchronize(struct run *r, int what)
 	return true;
 }
 
-/* --edit-global-loss: computes the loss over all workers in a logged step. They meet for it, so
- * that none waits for a worker that has failed. */
-static bool add_up_loss(struct run *r, struct step_result *s)
+/* Computes the loss over all workers in a logged step, for --edit-global-loss. They meet for it, so
+ * that none waits for a worker that has failed. Returns false if a worker has quit. */
+static bool compute_global_loss(struct run *r, struct step_result *s)
 {
-	if (!r->t.o.edit.global_loss || in_warmup(&r->t) || !report_due(r))
+	if (!r->t.o.edit.global_loss || in_warmup(&r->t) || !report_is_due(r))
 		return true;
-	if (!meet(r, false))
+	if (!meet_workers(r, false))
 		return false;
 	step_global_loss(&r->t, s);
 	return true;
@@ -421,17 +425,17 @@ bool local_sgd_after_step(struct run *r, struct step_result *s)
 	if (!r->local.sync)
 		return true;
 	local_sgd_complete(r);
-	note_step(r, s);
+	record_step(r, s);
 	end_delayed_fragment(r);
-	int what = find_due(r, s);
-	if (what != NOTHING && !meet_and_synchronize(r, what))
+	int fragment = find_due_sync(r, s);
+	if (fragment != NOTHING && !meet_and_synchronize(r, fragment))
 		return false;
-	r->now.agreed = is_agreed(r);
+	r->now.agreed = have_equal_parameters(r);
 	r->now.log = r->local.begun || r->local.ended;
-	return add_up_loss(r, s);
+	return compute_global_loss(r, s);
 }
 
-bool local_sgd_due(const struct run *r, int64_t n)
+bool local_sgd_is_due(const struct run *r, int64_t n)
 {
 	const struct trainer *t = &r->t;
 	if (!t->o.edit.async || in_warmup(t))
@@ -439,21 +443,21 @@ bool local_sgd_due(const struct run *r, int64_t n)
 	return n > 0 && r->local.begun && t->step / n > r->local.synced_before / n;
 }
 
-void local_sgd_eval(struct run *r, struct eval_sum *sum)
+void local_sgd_sum_eval(struct run *r, struct eval_sum *sum)
 {
-	if (has_others(r) && r->t.o.data_per_rank && r->now.agreed)
+	if (has_other_workers(r) && r->t.o.data_per_rank && r->now.agreed)
 		comm_sum_i64(
 			r->local.control, (int64_t *)sum, sizeof(*sum) / sizeof(int64_t));
 }
 
-bool local_sgd_row(struct run *r, struct row *row)
+bool local_sgd_fill_row(struct run *r, struct row *row)
 {
 	struct local_sgd *x = &r->local;
 	if (x->in_flight) {
 		x->holds_row = true;
 		x->row = *row;
 	} else if (x->begun || x->ended) {
-		add_columns(r, row);
+		set_sync_columns(r, row);
 	}
 	return !x->in_flight;
 }
@@ -463,5 +467,5 @@ void local_sgd_end(struct run *r, bool failed)
 	local_sgd_complete(r);
 	if (failed && r->local.sync && !r->deserted && !r->now.stop &&
 		r->t.step < r->t.o.steps)
-		meet(r, true);
+		meet_workers(r, true);
 }

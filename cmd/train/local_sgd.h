@@ -24,21 +24,21 @@ struct local_sgd {
 	double loss_sum;  /* sum over this worker's steps since then */
 	bool from_anchor; /* the run resumed from the last synchronization */
 	/* The last synchronization, for the log. */
-	bool begun, ended; /* after this step */
+	bool begun, ended; /* a synchronization began, or ended, after this step */
 	bool in_flight;	   /* each unit gets its parameters when the next step uses it */
 	bool holds_row;	   /* `row` is written when all units have their parameters */
 	struct row row;
 	struct edit_result result;
-	bool has_warned;     /* has warned that the norms of all workers have risen */
-	int64_t sent_before; /* bytes, up to the last row */
+	bool has_warned;     /* the warning that all norms have risen was printed */
+	int64_t sent_before; /* bytes that `sync` had sent at the last row */
 	double met, waited;  /* seconds of waiting in the meeting, and after it */
 	double loss; /* mean over all workers and steps since the previous synchronization */
-	int64_t steps; /* steps of this worker since then */
-	int64_t synced_before;
+	int64_t steps; /* steps of this worker between the last two synchronizations */
+	int64_t synced_before; /* step of the previous synchronization */
 	/* Meetings: if one worker requests a stop or a save, all do it. */
 	bool wish_stop, stop, save;
 	bool enough; /* enough steps for a synchronization */
-	/* Asynchronous: when the next one is due; a worker that cannot wait notifies the others. */
+	/* Asynchronous workers: clock when the next synchronization is due, and requests for one. */
 	double due_at;
 	struct comm_notify notify;
 	int64_t meetings;
@@ -48,24 +48,24 @@ struct local_sgd {
 
 /* ---- local_sgd.c: the training loop ---------------------------------------------------- */
 
-/* Called after the start, before the first step of the program. */
+/* Begins local SGD after the start, before the program's first step. */
 void local_sgd_start(struct run *r);
-/* Collective in the warm-up, before a step. False: do not step; all stop, or a worker has quit. */
+/* Returns false if no step may follow: all workers stop, or one has quit. Collective in warm-up. */
 bool local_sgd_begin(struct run *r);
-/* This rank's vote in a step: is it time to meet the other workers? */
+/* Returns this rank's vote in a step: true if it is time to meet the other workers. */
 bool local_sgd_vote(struct run *r);
-/* Called after a finite step: synchronizes if due, and sets r->now. False: a worker has quit. */
+/* Synchronizes after a finite step if due, and sets r->now. Returns false if a worker has quit. */
 bool local_sgd_after_step(struct run *r, struct step_result *s);
-/* Is an action of every n steps due? Workers at different steps do it when they synchronize. */
-bool local_sgd_due(const struct run *r, int64_t n);
-/* Collective over the worker. Completes a synchronization that overlaps the forward. */
+/* Returns true if an action of every n steps is due, or was since asynchronous workers last met. */
+bool local_sgd_is_due(const struct run *r, int64_t n);
+/* Completes a synchronization that overlaps the forward pass. Collective over the worker. */
 void local_sgd_complete(struct run *r);
-/* With --data-per-rank, workers evaluate different windows: adds up their sums if their
- * parameters are equal, collective over all workers. Else does nothing. */
-void local_sgd_eval(struct run *r, struct eval_sum *sum);
-/* Adds the columns of a synchronization. False: it is in flight; its end writes the row. */
-bool local_sgd_row(struct run *r, struct row *row);
-/* Called after the last step. A failed worker notifies the others, which would wait for it. */
+/* With --data-per-rank, adds the sums of all workers, which evaluate different windows, if their
+ * parameters are equal. Else does nothing. Collective over all workers. */
+void local_sgd_sum_eval(struct run *r, struct eval_sum *sum);
+/* Sets the columns of the last sync. Returns false if it is in flight; its end writes the row. */
+bool local_sgd_fill_row(struct run *r, struct row *row);
+/* Ends local SGD after the last step. A failed worker notifies the others, which may be waiting. */
 void local_sgd_end(struct run *r, bool failed);
 
 /* ---- local_sgd_start.c: start and checkpoints ------------------------------------------ */
@@ -83,14 +83,14 @@ int local_sgd_settle(struct run *r, struct err *e);
 void local_sgd_report_resume(struct run *r);
 void local_sgd_close(struct run *r);
 
-/* The worker's numbers in checkpoints; also for runs without workers, which may resume one
- * with. */
+/* Saves and loads the numbers of a worker in checkpoints. A run without workers may resume a run
+ * with workers. */
 extern const struct saved_numbers local_sgd_numbers;
 /* Checks that a run with that many workers can resume from it. Between synchronizations,
  * another number of workers needs the anchor. */
 int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);
 /* local_sgd_check_ckpt() for ckpt_newest(); `with` is a struct train_opts. */
-int local_sgd_usable(void *with, const struct ckpt *c, struct err *e);
+int local_sgd_check_usable(void *with, const struct ckpt *c, struct err *e);
 /* Chooses the state that a run resumes with; *from_anchor: from the last synchronization. */
-int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
+int local_sgd_choose_state(const struct train_opts *o, const struct ckpt *c,
 	struct ckpt_info *info, bool *from_anchor, struct err *e);

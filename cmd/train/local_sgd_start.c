@@ -30,13 +30,13 @@ int local_sgd_open(struct run *r, struct train_opts *o, struct err *e)
 
 int local_sgd_check_devices(struct run *r, struct err *e)
 {
-	bool gpu = r->t.d.discrete;
+	bool has_gpu = r->t.d.discrete;
 	if (!r->local.sync || r->local.sync->size == 1)
 		return 0;
 	if (start_agree(r, e)) /* a worker may have failed before it had a device */
 		return -1;
 	trainer_query_free_memory(&r->t);
-	if (comm_min_i64(r->all, gpu) == comm_max_i64(r->all, gpu))
+	if (comm_min_i64(r->all, has_gpu) == comm_max_i64(r->all, has_gpu))
 		return 0;
 	r->error_agreed = true;
 	return err_set(e, EX_USAGE,
@@ -44,30 +44,31 @@ int local_sgd_check_devices(struct run *r, struct err *e)
 		"--device cuda or cpu");
 }
 
-static void add_gradients(void *with, int64_t *sum, int64_t n)
+static void add_gradients(void *context, int64_t *sum, int64_t n)
 {
-	struct local_sgd *x = with;
+	struct local_sgd *x = context;
 	comm_sum_i64(x->sync, sum, n);
 }
 
-static void mean_gradient(void *with)
+static void average_gradient(void *context)
 {
-	struct local_sgd *x = with;
+	struct local_sgd *x = context;
 	edit_mean_gradient(x->edit);
 }
 
-static int64_t maximum(void *with, int64_t mine)
+static int64_t max_over_workers(void *context, int64_t own)
 {
-	struct local_sgd *x = with;
-	return comm_max_i64(x->sync, mine);
+	struct local_sgd *x = context;
+	return comm_max_i64(x->sync, own);
 }
 
-static void sum_over_workers(void *with, int64_t *v, int64_t n)
+static void sum_over_workers(void *context, int64_t *v, int64_t n)
 {
-	struct local_sgd *x = with;
+	struct local_sgd *x = context;
 	comm_sum_i64(x->control, v, n);
 }
 
+/* Opens the state of a worker, and connects the trainer to the other workers. */
 void local_sgd_build(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -80,8 +81,8 @@ void local_sgd_build(struct run *r)
 	r->local.peers = (struct peers){.with = &r->local,
 		.n = r->local.sync->size,
 		.add = add_gradients,
-		.mean_gradient = mean_gradient,
-		.largest = maximum,
+		.mean_gradient = average_gradient,
+		.largest = max_over_workers,
 		.sum = sum_over_workers};
 	t->peers = &r->local.peers;
 }
@@ -95,8 +96,8 @@ void local_sgd_close(struct run *r)
 
 /* ---- replay ---------------------------------------------------------------------- */
 
-/* Reads the log of this worker in a run directory, which must have as many workers. */
-static int read_log(const char *dir, const struct train_opts *o, struct str *path,
+/* Reads the log of this worker in a run directory. Fails if that run had more workers. */
+static int read_worker_log(const char *dir, const struct train_opts *o, struct str *path,
 	struct run_log *log, struct err *e)
 {
 	str_printf(path, "%s/worker-%lld", dir, (long long)o->edit.workers);
@@ -115,7 +116,7 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 {
 	struct run_log log = {0};
 	scoped_str path = {0};
-	int rc = read_log(o->edit.replay, o, &path, &log, e);
+	int rc = read_worker_log(o->edit.replay, o, &path, &log, e);
 	x->replay = xcalloc((size_t)log.n_rows + 1, sizeof(*x->replay));
 	for (int64_t i = 0; i < log.n_rows && !rc; i++) {
 		const struct row row = run_log_row(&log, i);
@@ -133,15 +134,15 @@ static int read_steps(struct local_sgd *x, const struct train_opts *o, struct er
 		rc = err_set(e, EX_DATAERR, "%s: no synchronization to replay", path.s);
 	if (!rc && x->first_replay > next)
 		rc = err_set(e, EX_DATAERR,
-			"%s: has no synchronization %lld: resume from a checkpoint after the "
-			"first %lld (--resume)",
+			"%s: the log lacks synchronization %lld; resume from a checkpoint "
+			"after synchronization %lld (--resume)",
 			path.s, (long long)next + 1, (long long)x->first_replay);
 	run_log_free(&log);
 	return rc;
 }
 
-/* Collective over sync. Returns the step of the last synchronization that was read. */
-static int64_t last_step(const struct run *r)
+/* Returns the step of the last synchronization to replay. Collective over sync. */
+static int64_t last_replayed_step(const struct run *r)
 {
 	const struct local_sgd *x = &r->local;
 	int64_t step = max64(r->t.o.edit.warmup, x->synced);
@@ -150,6 +151,7 @@ static int64_t last_step(const struct run *r)
 	return step;
 }
 
+/* Reads the steps to replay on the first rank of each worker, and sends them to its ranks. */
 int local_sgd_read_replay(struct run *r, struct err *e)
 {
 	struct local_sgd *x = &r->local;
@@ -168,11 +170,11 @@ int local_sgd_read_replay(struct run *r, struct err *e)
 	comm_bcast(r->world, x->replay, n * (int64_t)sizeof(*x->replay), 0);
 	if (comm_min_i64(r->all, x->n_replay) != comm_max_i64(r->all, x->n_replay))
 		err_set(e, EX_DATAERR,
-			"%s: its workers have different numbers of synchronizations",
+			"%s: the logs of its workers have different numbers of synchronizations",
 			dir);
-	else if (last_step(r) > r->t.o.steps)
+	else if (last_replayed_step(r) > r->t.o.steps)
 		err_set(e, EX_USAGE,
-			"%s: has more than %lld steps; give at least as many --steps",
+			"%s: the run has more than %lld steps; give a larger --steps",
 			dir, (long long)r->t.o.steps);
 	return start_agree(r, e);
 }
@@ -184,7 +186,7 @@ static struct local_sgd *trainer_local_sgd(const struct trainer *t)
 	return t->peers ? t->peers->with : NULL;
 }
 
-/* Returns NULL for a run without workers if no worker has skipped samples before. */
+/* Returns the numbers to save; NULL without workers, unless workers have skipped samples before. */
 static double *save_numbers(const struct trainer *t, int64_t *n)
 {
 	const struct local_sgd *x = trainer_local_sgd(t);
@@ -204,12 +206,12 @@ static double *save_numbers(const struct trainer *t, int64_t *n)
 	return v;
 }
 
-static int bad_numbers(const struct ckpt *c, struct err *e)
+static int set_numbers_error(const struct ckpt *c, struct err *e)
 {
-	return err_set(e, EX_DATAERR, "%s: impossible numbers of a worker", c->path);
+	return err_set(e, EX_DATAERR, "%s: the state of local SGD is invalid", c->path);
 }
 
-/* Returns the step of the last synchronization, without workers of the checkpoint; -1: invalid. */
+/* Returns the last synchronization's step, or without workers the checkpoint's; -1: invalid. */
 static int64_t synced_step(const struct ckpt *c)
 {
 	double step = (double)c->info.step;
@@ -221,7 +223,7 @@ static int64_t synced_step(const struct ckpt *c)
 	return (int64_t)c->numbers[SYNCED];
 }
 
-/* When the number of workers changes, worker k resumes from worker k modulo the previous number. */
+/* Checks whose checkpoint it is: worker k resumes from worker k modulo the previous number. */
 static int check_worker(const struct trainer *t, const struct ckpt *c, struct err *e)
 {
 	int64_t before = max64(1, t->o.resolved.from_workers);
@@ -229,14 +231,15 @@ static int check_worker(const struct trainer *t, const struct ckpt *c, struct er
 		c->info.worker == t->o.resolved.worker % before)
 		return 0;
 	return err_set(e, EX_DATAERR,
-		"%s: is of worker %lld of %lld, but worker %d of %lld resumes from worker "
-		"%lld of %lld: name the first worker's checkpoint, and the others are found",
+		"%s: belongs to worker %lld of %lld, but worker %d of %lld resumes from worker "
+		"%lld of %lld; give --resume the first worker's checkpoint",
 		c->path, (long long)c->info.worker, (long long)c->info.workers,
 		t->o.resolved.worker, (long long)t->o.edit.workers,
 		(long long)(t->o.resolved.worker % before),
 		(long long)t->o.resolved.from_workers);
 }
 
+/* Restores the state of a worker from its numbers in a checkpoint. */
 static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 {
 	struct local_sgd *x = trainer_local_sgd(t);
@@ -251,13 +254,13 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	}
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(x->edit))
 		return err_set(e, EX_DATAERR,
-			"%s: its detectors or units differ from those that these options give",
+			"%s: was saved with other anomaly detectors or units than these options give",
 			c->path);
 	if (!(v[SYNCED] >= 0 && v[SYNCED] <= step && isfinite(v[LOSS_SUM])))
-		return bad_numbers(c, e);
-	if ((v[WARMUP] <= step) != (warmup <= step)) /* over with one of the two only */
+		return set_numbers_error(c, e);
+	if ((v[WARMUP] <= step) != (warmup <= step)) /* only one has ended */
 		return err_set(e, EX_USAGE,
-			"edit-warmup-steps %g: the run is at step %g, but was started with %g",
+			"edit-warmup-steps %g: the run is at step %g, but was started with %g; give the same",
 			warmup, step, v[WARMUP]);
 	x->synced = (int64_t)v[SYNCED];
 	/* a run that resumes from the anchor has no steps since then */
@@ -274,7 +277,7 @@ static int load_numbers(
 	struct local_sgd *x = trainer_local_sgd(t);
 	double n = c && c->n_numbers >= OWN_NUMBERS ? c->numbers[UNSEEN] : 0;
 	if (!(n >= 0 && n <= (double)t->samples))
-		return bad_numbers(c, e);
+		return set_numbers_error(c, e);
 	t->n_unseen = (int64_t)n;
 	if (!x)
 		return 0;
@@ -288,19 +291,19 @@ int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e)
 {
 	int64_t synced = synced_step(c);
 	if (synced < 0)
-		return bad_numbers(c, e);
+		return set_numbers_error(c, e);
 	if (workers == c->info.workers || synced == c->info.step ||
 		ckpt_find_group(c, "anchor") >= 0)
 		return 0;
 	return err_set(e, EX_DATAERR,
 		"%s: its %lld workers have differed since step %lld and keep no anchor, so "
-		"%lld cannot resume from it: name a checkpoint of a synchronization, as "
-		"--ckpt-syncs writes them, or resume with %lld workers up to one",
+		"%lld workers cannot resume from it; --resume a checkpoint of a "
+		"synchronization (--ckpt-syncs), or resume with %lld workers up to one",
 		c->path, (long long)c->info.workers, (long long)synced,
 		(long long)workers, (long long)c->info.workers);
 }
 
-int local_sgd_usable(void *with, const struct ckpt *c, struct err *e)
+int local_sgd_check_usable(void *with, const struct ckpt *c, struct err *e)
 {
 	const struct train_opts *o = with;
 	if (!o->edit.workers || o->eval_only)
@@ -308,7 +311,8 @@ int local_sgd_usable(void *with, const struct ckpt *c, struct err *e)
 	return local_sgd_check_ckpt(c, o->edit.workers, e);
 }
 
-int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
+/* Chooses the state to resume: with another number of workers, the last synchronization's. */
+int local_sgd_choose_state(const struct train_opts *o, const struct ckpt *c,
 	struct ckpt_info *info, bool *from_anchor, struct err *e)
 {
 	struct train_opts saved;
@@ -341,18 +345,18 @@ int local_sgd_info(const struct train_opts *o, const struct ckpt *c,
 }
 
 const struct saved_numbers local_sgd_numbers = {
-	.save = save_numbers, .choose = local_sgd_info, .load = load_numbers};
+	.save = save_numbers, .choose = local_sgd_choose_state, .load = load_numbers};
 
 /* ---- the run directory of a run that resumes ---------------------------------------- */
 
-/* Does this worker resume at an earlier step than its checkpoint's? */
-static bool went_back(const struct run *r)
+/* Returns true if this worker resumes at an earlier step than its checkpoint's. */
+static bool resumes_earlier(const struct run *r)
 {
 	return r->t.loaded_step > r->t.step;
 }
 
-/* Saves the step that the workers went back to, before later checkpoints are removed. */
-static int save_step(struct run *r, struct err *e)
+/* Saves the earlier step at which the workers resume, before later checkpoints are removed. */
+static int save_resumed_step(struct run *r, struct err *e)
 {
 	struct trainer *t = &r->t;
 	scoped_str path = {0};
@@ -375,7 +379,7 @@ int local_sgd_settle(struct run *r, struct err *e)
 	struct trainer *t = &r->t;
 	if (!r->dir.ckpt_path)
 		return 0;
-	if (went_back(r) && t->o.ckpt && save_step(r, e))
+	if (resumes_earlier(r) && t->o.ckpt && save_resumed_step(r, e))
 		return -1;
 	/* Later checkpoints are no longer part of this run, like later rows of the journal. */
 	if (run_is_first(r))
@@ -398,7 +402,7 @@ void local_sgd_report_resume(struct run *r)
 	else
 		str_printf(&text, "resuming with %lld workers instead of %lld",
 			(long long)o->edit.workers, (long long)o->resolved.from_workers);
-	if (went_back(r))
+	if (resumes_earlier(r))
 		str_printf(&text,
 			"; step %lld was between two synchronizations: back to step %lld",
 			(long long)t->loaded_step, (long long)t->step);

@@ -22,9 +22,9 @@ static void on_stop(int sig)
 	stop_signal = sig;
 }
 
-/* The action for SIGHUP at the start of the program. UCX, which MPICH may load, replaces it
- * before main() with a handler that does nothing, even under nohup. So it is read before
- * libraries start, and restored afterwards. */
+/* The action for SIGHUP at the start of the program. UCX, which MPICH may load, replaces it before
+ * main() with a handler that does nothing, even under nohup. So the program reads the action before
+ * libraries start, and restores it afterwards. */
 static struct sigaction hangup;
 
 static void read_hangup(void)
@@ -52,10 +52,10 @@ static void catch_signals(void)
 	launch_stops(true);
 }
 
-/* Has it been long since a signal? An evaluation or a sample may take any time, since the
- * options may come from a checkpoint. Short ones continue after a signal, so that a stopped run
- * has the same rows and the same best checkpoint as an uninterrupted run. */
-static bool long_since_signal(void)
+/* Returns true 10 s after a signal, which then ends an evaluation or a sample. Others continue
+ * after a signal, so that a stopped run has the same rows and the same best checkpoint as an
+ * uninterrupted run. */
+static bool is_signal_old(void)
 {
 	enum { STOP_SECS = 10 };
 	static double since;
@@ -66,55 +66,55 @@ static bool long_since_signal(void)
 	return now - since >= STOP_SECS;
 }
 
-/* Work that a signal may cut short, at the same place on all ranks of the worker. The ranks
- * agree rarely as long as the work between two agreements is quick on all of them. */
-struct cut {
+/* Work that a signal may interrupt, at the same place on all ranks of the worker. The ranks agree
+ * rarely as long as the work between two agreements is quick on all ranks. */
+struct interruptible {
 	struct run *r;
-	bool cut;
-	int64_t every, skip;
-	double asked;
+	bool interrupted;
+	int64_t every, skip; /* calls between two agreements, and before the next one */
+	double last;	     /* clock at the last agreement */
 };
 
-static struct cut cut_begin(struct run *r)
+static struct interruptible interruptible_begin(struct run *r)
 {
-	return (struct cut){.r = r, .every = 1, .asked = clock_seconds()};
+	return (struct interruptible){.r = r, .every = 1, .last = clock_seconds()};
 }
 
-/* Collective over the worker. Has the work been cut short? */
-static bool is_cut(void *with)
+/* Returns true if the work is to end because of a signal. Collective over the worker. */
+static bool poll_interruption(void *context)
 {
-	enum { QUICK, SLOW, CUT, SELDOM = 64 };
-	struct cut *c = with;
-	if (c->cut || c->skip-- > 0)
-		return c->cut;
+	enum { QUICK, SLOW, STOP, MAX_EVERY = 64 };
+	struct interruptible *c = context;
+	if (c->interrupted || c->skip-- > 0)
+		return c->interrupted;
 	double now = clock_seconds();
-	int64_t mine = long_since_signal() ? CUT : now - c->asked > 0.1 ? SLOW : QUICK;
+	int64_t mine = is_signal_old() ? STOP : now - c->last > 0.1 ? SLOW : QUICK;
 	int64_t worst = comm_max_i64(c->r->world, mine);
-	c->cut = worst == CUT;
-	c->every = worst == QUICK ? min64(2 * c->every, SELDOM) : 1;
+	c->interrupted = worst == STOP;
+	c->every = worst == QUICK ? min64(2 * c->every, MAX_EVERY) : 1;
 	c->skip = c->every - 1;
-	c->asked = now;
-	return c->cut;
+	c->last = now;
+	return c->interrupted;
 }
 
 /* ---- between steps -------------------------------------------------- */
 
-/* Collective. Evaluates; returns false, without a loss, if a signal has cut it short. *best:
- * the validation loss is the best so far. */
+/* Evaluates, and sets the losses of the row. Returns false, without a loss, if a signal ended the
+ * evaluation. *best: the validation loss is the lowest so far. Collective. */
 static bool evaluate(struct run *r, struct row *row, bool *best)
 {
 	struct trainer *t = &r->t;
-	struct cut c = cut_begin(r);
+	struct interruptible c = interruptible_begin(r);
 	double loss[2];
 	*best = false;
 	for (int s = SPLIT_TRAIN; s <= SPLIT_VAL; s++) {
 		struct eval_sum sum = {.stopped = 1};
-		if (!c.cut)
-			eval_sum(t, (enum split)s, is_cut, &c, &sum);
-		local_sgd_eval(r, &sum);
+		if (!c.interrupted)
+			eval_sum(t, (enum split)s, poll_interruption, &c, &sum);
+		local_sgd_sum_eval(r, &sum);
 		loss[s] = eval_mean(t, &sum, (enum split)s);
 	}
-	if (c.cut) {
+	if (c.interrupted) {
 		report_event(r, "the evaluation was ended by a signal");
 		return false;
 	}
@@ -148,7 +148,7 @@ static void begin_sample(
 	uint32_t *ids = NULL;
 	const char *prompt = t->o.sample_prompt ? t->o.sample_prompt : "\n";
 	int64_t n = tokenizer_encode_all(tok, prompt, (int64_t)strlen(prompt), &ids, &e);
-	if (n < 1) { /* no prompt, or not in the vocabulary: begins with token 0 */
+	if (n < 1) { /* no prompt, or one outside the vocabulary: token 0 */
 		free(ids);
 		ids = xcalloc(1, sizeof(*ids));
 		n = 1;
@@ -184,30 +184,30 @@ static void end_sample(struct run *r, struct sample *x)
 	str_free(&x->text);
 }
 
-/* Collective. Rank 0 samples from the whole model: its own, or a gathered copy. */
+/* Samples on rank 0, from its model if it is whole, else from a gathered copy. Collective. */
 static void write_sample(struct run *r)
 {
-	enum { PIECE = 64 }; /* tokens between two checks for signals */
+	enum { CHUNK = 64 };
 	struct trainer *t = &r->t;
 	struct inference x;
 	struct sample s = {0};
-	struct cut c = cut_begin(r);
+	struct interruptible c = interruptible_begin(r);
 	bool whole = state_is_whole(t), draws = run_is_first(r);
 	if (!whole)
 		state_gather(t, &x);
 	if (draws)
 		begin_sample(
 			r, whole ? &t->model : &x.model, whole ? t->store : x.store, &s);
-	for (int64_t n = t->o.sample_tokens; n > 0 && !is_cut(&c); n -= PIECE)
+	for (int64_t n = t->o.sample_tokens; n > 0 && !poll_interruption(&c); n -= CHUNK)
 		if (draws)
-			draw_sample(r, &s, min64(n, PIECE));
+			draw_sample(r, &s, min64(n, CHUNK));
 	if (draws)
 		end_sample(r, &s);
 	if (!whole)
 		inference_close(&x);
 }
 
-/* Collective. Are the replicas of all parameters equal? */
+/* Compares all replicas of parameters, and reports it. Returns an exit code. Collective. */
 static int check_replicas(struct run *r)
 {
 	scoped_str who = {0};
@@ -234,20 +234,20 @@ struct due {
 	bool last, log, eval, replicas, save, sample;
 };
 
-static struct due find_due(struct run *r)
+static struct due find_due_actions(struct run *r)
 {
 	const struct trainer *t = &r->t;
 	const struct train_opts *o = &t->o;
-	struct due due = {.last = t->step == o->steps, .log = report_due(r)};
-	due.eval = local_sgd_due(r, o->eval_every) || (due.last && o->eval_every);
+	struct due due = {.last = t->step == o->steps, .log = report_is_due(r)};
+	due.eval = local_sgd_is_due(r, o->eval_every) || (due.last && o->eval_every);
 	due.replicas = o->check_replicas_every && t->step % o->check_replicas_every == 0;
-	due.save = local_sgd_due(r, o->ckpt_every) || r->now.save;
-	due.sample = local_sgd_due(r, o->sample_every);
+	due.save = local_sgd_is_due(r, o->ckpt_every) || r->now.save;
+	due.sample = local_sgd_is_due(r, o->sample_every);
 	return due;
 }
 
-/* Saves a checkpoint if one is due. `best`: the validation loss is the best so far. */
-static void save_step(struct run *r, const struct due *due, bool best)
+/* Saves a checkpoint if one is due. `best`: the validation loss is the lowest so far. */
+static void save_if_due(struct run *r, const struct due *due, bool best)
 {
 	bool stop = r->now.stop;
 	if (due->save)
@@ -258,7 +258,7 @@ static void save_step(struct run *r, const struct due *due, bool best)
 		save_now(r, "the best", true);
 }
 
-/* Collective. Evaluates if due, and logs. Returns true if the validation loss is the best. */
+/* Evaluates if due, and logs. Returns true if the validation loss is the lowest. Collective. */
 static bool log_step(struct run *r, const struct step_result *s, const struct due *due)
 {
 	struct row row = report_new_row(r);
@@ -269,15 +269,15 @@ static bool log_step(struct run *r, const struct step_result *s, const struct du
 	if (evaluated)
 		r->saver.saved_step = r->saver.tried_step =
 			-1; /* to save the new losses */
-	if ((due->log || evaluated) && local_sgd_row(r, &row))
-		report_row(r, &row);
+	if ((due->log || evaluated) && local_sgd_fill_row(r, &row))
+		report_write_row(r, &row);
 	return best;
 }
 
-/* After a step: rows, evaluation (as in an uninterrupted run), checkpoint, sample. */
+/* Performs the actions that are due after a step. Returns an exit code, or 0. */
 static int after_step(struct run *r, const struct step_result *s)
 {
-	const struct due due = find_due(r);
+	const struct due due = find_due_actions(r);
 	if (s->skipped)
 		report_event(r,
 			"gradients overflow with a loss scale of %g: nothing is updated, "
@@ -287,7 +287,7 @@ static int after_step(struct run *r, const struct step_result *s)
 		report_event(r, "no token of the batch counts: nothing is updated");
 	if (due.eval || due.save || due.sample || due.replicas || due.last || r->now.stop)
 		local_sgd_complete(r);
-	if (r->now.stop) /* first: whoever sent the signal may not wait for an evaluation */
+	if (r->now.stop) /* first: the sender of the signal may not wait for an evaluation */
 		save_now(r, "stopped", false);
 	bool best = log_step(r, s, &due);
 	show_progress(r, s);
@@ -295,7 +295,7 @@ static int after_step(struct run *r, const struct step_result *s)
 		save_end(r);
 	if (due.replicas && check_replicas(r))
 		return EX_FAILED; /* without saving this step */
-	save_step(r, &due, best);
+	save_if_due(r, &due, best);
 	if (due.sample)
 		write_sample(r);
 	return 0;
@@ -303,7 +303,7 @@ static int after_step(struct run *r, const struct step_result *s)
 
 /* ---- on a GPU -------------------------------------------------------------------- */
 
-/* A run may resume within the steps of --profile, and a worker may skip some. */
+/* Begins --profile in the first of its steps that this run does: it may resume within them. */
 static void begin_profile(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -315,6 +315,7 @@ static void begin_profile(struct run *r)
 	t->profile.running = true;
 }
 
+/* Chooses the same GEMM algorithms on all ranks. Returns 0, or -1 after printing the error. */
 static int agree_on_gemm_algorithms(struct run *r)
 {
 	struct err e = {0};
@@ -324,7 +325,7 @@ static int agree_on_gemm_algorithms(struct run *r)
 	return rc;
 }
 
-/* GEMMs choose their algorithms in the first step; an evaluation adds GEMMs of other shapes. */
+/* Saves GEMM algorithms after the first step, and with checkpoints: evaluations add shapes. */
 static void save_algorithms(struct run *r)
 {
 	struct err e = {0};
@@ -336,13 +337,13 @@ static void save_algorithms(struct run *r)
 		warn("%s", e.msg);
 }
 
-/* Prints the profile after its last step. `over`: no steps follow. */
-static void show_profile(struct run *r, bool over)
+/* Prints the profile after its last step. is_last_step: no steps follow. */
+static void print_profile_if_done(struct run *r, bool is_last_step)
 {
 	struct trainer *t = &r->t;
 	scoped_str table = {0};
 	int64_t last = max64(t->profile.first, min64(t->step, t->profile.last));
-	if (!t->profile.running || (t->step < t->profile.last && !over))
+	if (!t->profile.running || (t->step < t->profile.last && !is_last_step))
 		return;
 	device_profile_end(&t->d, &table);
 	info("kernels of steps %lld to %lld:\n%s", (long long)t->profile.first,
@@ -365,6 +366,7 @@ static int fail_step(struct run *r, struct step_result *s)
 	return EX_FAILED;
 }
 
+/* Reports that a signal stopped the run. Returns the exit code. */
 static int report_stop(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -396,12 +398,13 @@ static void evaluate_first(struct run *r)
 	struct row row = report_new_row(r);
 	bool best;
 	if (evaluate(r, &row, &best))
-		report_row(r, &row);
+		report_write_row(r, &row);
 	r->t.best_val_loss = (double)NAN;
 	if (r->t.o.sample_every)
 		write_sample(r);
 }
 
+/* Prepares the loop: signals, GEMM algorithms, progress bar, first evaluation. */
 static int begin_run(struct run *r)
 {
 	struct trainer *t = &r->t;
@@ -427,19 +430,19 @@ static void cast_votes(void *with, int64_t vote[STEP_VOTES])
 {
 	struct run *r = with;
 	vote[VOTE_STOP] = stop_signal != 0;
-	vote[VOTE_SAVE] = save_due(r);
+	vote[VOTE_SAVE] = save_is_due(r);
 	vote[VOTE_WRITTEN] = state_save_done(&r->t);
 	vote[VOTE_MEET] = local_sgd_vote(r);
 }
 
-static void decide(struct run *r, const struct step_result *s)
+static void set_decision(struct run *r, const struct step_result *s)
 {
 	r->now = (struct decision){.stop = s->vote[VOTE_STOP] > 0 && !s->bad,
 		.save = s->vote[VOTE_SAVE] > 0,
 		.agreed = true};
 }
 
-/* One iteration of the loop. */
+/* Runs a step with all that precedes and follows it. Returns an exit code, or 0. */
 static int run_step(struct run *r)
 {
 	const struct step_votes votes = {cast_votes, r};
@@ -453,7 +456,7 @@ static int run_step(struct run *r)
 	hashes_begin_step(r);
 	faults_step(&r->faults, &r->t, &votes, &s);
 	int hashed = hashes_end_step(r, &s);
-	decide(r, &s);
+	set_decision(r, &s);
 	bool synchronized = !s.bad && local_sgd_after_step(r, &s);
 	report_step(r, &s, before);
 	if (s.coarser)
@@ -466,11 +469,12 @@ static int run_step(struct run *r)
 		rc = fail_step(r, &s);
 	else if (synchronized)
 		rc = after_step(r, &s);
-	show_profile(r, false);
+	print_profile_if_done(r, false);
 	save_algorithms(r);
 	return rc ? rc : hashed;
 }
 
+/* Runs the loop until its end. Returns the exit code. */
 static int train(struct run *r)
 {
 	const struct trainer *t = &r->t;
@@ -478,9 +482,9 @@ static int train(struct run *r)
 	if (rc)
 		return rc;
 	while (!rc && !r->now.stop && !r->deserted && t->step < t->o.steps &&
-		!hashes_done(r))
+		!hashes_are_done(r))
 		rc = run_step(r);
-	show_profile(r, true);
+	print_profile_if_done(r, true);
 	trace_end_run(r);
 	local_sgd_end(r, rc != 0);
 	if (!rc && r->now.stop && !r->deserted)
@@ -518,7 +522,7 @@ int loop_run(struct run *r)
 	if (r->t.o.eval_only)
 		return evaluate_only(r);
 	int rc = train(r);
-	save_close(r);
+	save_wait_prune(r);
 	report_event(r, "ends with code %d after step %lld", rc, (long long)r->t.step);
 	report_publish_now(r);
 	if (r->report.journal_incomplete)

@@ -1,9 +1,9 @@
 /* Nonblocking notifications between ranks. */
 #include "train/notify.h"
 
-void comm_notify_open(struct comm_notify *b, struct comm *c, bool in)
+void comm_notify_open(struct comm_notify *b, struct comm *c, bool is_member)
 {
-	*b = (struct comm_notify){.c = comm_split(c, in ? 0 : -1, "notify")};
+	*b = (struct comm_notify){.c = comm_split(c, is_member ? 0 : -1, "notify")};
 	if (!b->c)
 		return;
 	b->message = xcalloc((size_t)b->c->size, sizeof(*b->message));
@@ -20,7 +20,7 @@ void comm_notify_send(struct comm_notify *b, int64_t round)
 	for (int r = 0; r < b->c->size; r++) {
 		if (r == b->c->rank)
 			continue;
-		comm_wait(&b->requests[r]); /* for the message of the previous round */
+		comm_wait(&b->requests[r]); /* until the previous message to r is sent */
 		b->message[r] = round;
 		comm_send(&b->requests[r], &b->message[r], sizeof(*b->message), r,
 			TAG_NOTIFY);
@@ -43,7 +43,7 @@ void comm_notify_close(struct comm_notify *b)
 	if (!b->c)
 		return;
 	comm_notify_send(b, INT64_MAX); /* each rank's last message */
-	for (int left = b->c->size - 1; left > 0; left -= n == INT64_MAX)
+	for (int n_open = b->c->size - 1; n_open > 0; n_open -= n == INT64_MAX)
 		comm_recv_any(b->c, &n, sizeof(n), TAG_NOTIFY);
 	for (int r = 0; r < b->c->size; r++) {
 		comm_wait(&b->requests[r]);

@@ -1,7 +1,7 @@
 /* Tables of options that have no effect, with the reasons, to note those that were given. */
 #include "train/train_internal.h"
 
-/* Options of the layout. */
+/* Notes layout options without effect. */
 static void note_layout(const struct train_opts *o, const struct model *m, int ranks)
 {
 	const int *degree = o->resolved.degree;
@@ -18,14 +18,14 @@ static void note_layout(const struct train_opts *o, const struct model *m, int r
 		{degree[AXIS_TP] == 1, "sp async-tp", "--tp has only one rank"},
 		{degree[AXIS_CP] == 1, "cp-comm", "--cp has only one rank"},
 		{m->cp == 1, "cp-accumulate",
-			"every sequence is one chunk (--virtual cp=1)"},
+			"--virtual cp is 1, so every sequence is one chunk"},
 		{ranks == 1, "readers ckpt-load log-all-ranks",
 			"the run has only one rank"},
 	};
 	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
 }
 
-/* Options of the model and the optimizer. */
+/* Notes options of the model and the optimizer without effect. */
 static void note_training(const struct train_opts *o, const struct model *m)
 {
 	const char *unused = optimizers[o->optimizer]->unused;
@@ -38,7 +38,7 @@ static void note_training(const struct train_opts *o, const struct model *m)
 			"--lr-schedule constant has no decay"},
 		{o->lr_schedule != LR_WSD, "wsd-decay wsd-shape",
 			"--lr-schedule is not wsd"},
-		/* (--batch-per-rank sets it, and a run that was started with that has saved it) */
+		/* (--batch-per-rank sets it too, and a run saves it) */
 		{o->lr_scale == LR_SCALE_NONE && !o->batch_per_rank && !o->resume,
 			"lr-scale-batch", "nothing is scaled without --lr-scale"},
 		{unused != NULL, unused, "this --optimizer does not use it"},
@@ -62,8 +62,8 @@ static void note_training(const struct train_opts *o, const struct model *m)
 	opts_note_idle(&train_program, o, rows, ARRAY_LEN(rows));
 }
 
-/* Options of evaluations, samples and checkpoints. */
-static void note_files(const struct train_opts *o)
+/* Notes options of evaluations, samples and checkpoints without effect. */
+static void note_eval_and_files(const struct train_opts *o)
 {
 	const struct opt_idle rows[] = {
 		{!o->eval_every, "eval-windows",
@@ -84,5 +84,5 @@ void options_note_idle(const struct train_opts *o, const struct model *m, int ra
 		return;
 	note_layout(o, m, ranks);
 	note_training(o, m);
-	note_files(o);
+	note_eval_and_files(o);
 }

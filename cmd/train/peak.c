@@ -5,12 +5,12 @@ static struct mat make_operand(
 	struct device *d, struct arena *a, int64_t n, enum dtype type)
 {
 	struct mat x = mat_alloc(a, n, n, type);
-	scoped_ptr float *some = xmalloc((size_t)(n * n) * sizeof(*some));
+	scoped_ptr float *values = xmalloc((size_t)(n * n) * sizeof(*values));
 	for (int64_t i = 0; i < n * n; i++)
-		some[i] = (float)(i % 7);
-	struct mat from = mat_alloc(a, n, n, DT_F32);
-	device_put(d, from.p, some, (size_t)mat_bytes(from));
-	d->k->round(d, x, from, type, 1);
+		values[i] = (float)(i % 7);
+	struct mat fp32 = mat_alloc(a, n, n, DT_F32);
+	device_put(d, fp32.p, values, (size_t)mat_bytes(fp32));
+	d->k->round(d, x, fp32, type, 1);
 	return x;
 }
 
@@ -28,9 +28,9 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 	device_arena(d, &a, "a matmul", (size_t)gemm_bytes(n));
 	struct mat x = make_operand(d, &a, n, type), w = make_operand(d, &a, n, type);
 	struct mat y = mat_alloc(&a, n, n, type);
-	/* (in seconds: other programs may disturb a few GEMMs) */
-	const double long_enough = 0.1, since = clock_seconds();
-	for (int i = 0; i < 4 || clock_seconds() - since < long_enough; i++) {
+	/* (for a while, since other programs may disturb a few GEMMs) */
+	const double min_secs = 0.1, begun_at = clock_seconds();
+	for (int i = 0; i < 4 || clock_seconds() - begun_at < min_secs; i++) {
 		device_wait(d);
 		double begin = clock_seconds();
 		d->k->linear_fwd(d, y, x, w, (struct mat){0});
@@ -46,7 +46,7 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 /* Measures with GEMMs that take 5 ms or more, as far as the free memory allows. */
 static double measure_peak(struct device *d, enum dtype type)
 {
-	const double enough = 5e-3;
+	const double min_secs = 5e-3;
 	double rate = 0;
 	int64_t used, free_bytes;
 	device_memory(d, &used, &free_bytes);
@@ -54,7 +54,7 @@ static double measure_peak(struct device *d, enum dtype type)
 		if (free_bytes && gemm_bytes(n) > free_bytes / max64(1, d->sharers))
 			break;
 		rate = measure_gemms(d, type, n);
-		if (2.0 * (double)(n * n * n) / rate > enough)
+		if (2.0 * (double)(n * n * n) / rate > min_secs)
 			break;
 	}
 	return rate;

@@ -7,8 +7,8 @@
 
 /* ---- the journal ----------------------------------------------------------------- */
 
-/* Warns when lines of the journal cannot be written for the first time, and when they can again. */
-static void note_journal(struct run *r, int rc, const struct err *e)
+/* Warns when writing the journal fails (rc != 0) for the first time, and when it works again. */
+static void report_journal_state(struct run *r, int rc, const struct err *e)
 {
 	struct run_report *p = &r->report;
 	if (rc && !p->journal_incomplete)
@@ -31,8 +31,8 @@ void report_event(struct run *r, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	int rc = journal_event(&r->report.journal, r->t.step, text, &e);
-	note_journal(r, rc, &e);
+	int rc = journal_write_event(&r->report.journal, r->t.step, text, &e);
+	report_journal_state(r, rc, &e);
 }
 
 void report_print(struct run *r, const char *line)
@@ -55,28 +55,28 @@ void report_publish_now(struct run *r)
 		return;
 	bool failed = journal_publish(&r->report.journal, &e) != 0;
 	if (failed && !r->report.publish_failed)
-		warn("%s; training continues, and writing is tried again", e.msg);
+		warn("%s; training continues, and run.h5 is written later", e.msg);
 	r->report.publish_failed = failed;
 }
 
 void report_publish(struct run *r, double seconds)
 {
-	if (run_is_first(r) && journal_stale(&r->report.journal, seconds))
+	if (run_is_first(r) && journal_is_stale(&r->report.journal, seconds))
 		report_publish_now(r);
 }
 
-bool report_is_short(const struct run *r)
+bool report_uses_short_rows(const struct run *r)
 {
 	return r->t.o.log_format == LOG_SHORT ||
 	       (r->t.o.log_format == LOG_AUTO && isatty(STDOUT_FILENO));
 }
 
 /* Appends a row with fewer columns, and an estimate of the time until the last step. */
-static void print_short(const struct run *r, const struct row *row, struct str *out)
+static void append_short_row(const struct run *r, const struct row *row, struct str *out)
 {
 	static const int shown[] = {COL_STEP, COL_LOSS, COL_LR, COL_VAL_LOSS, COL_TPS};
 	struct row few = {.has = 0};
-	int64_t left = (int64_t)progress_left(&r->report.bar, (double)r->t.step);
+	int64_t left = (int64_t)progress_secs_left(&r->report.bar, (double)r->t.step);
 	for (size_t i = 0; i < ARRAY_LEN(shown); i++)
 		if (row_has(row, shown[i]))
 			row_set(&few, shown[i], row->v[shown[i]]);
@@ -85,17 +85,17 @@ static void print_short(const struct run *r, const struct row *row, struct str *
 		(int)(left / 60 % 60), (int)(left % 60));
 }
 
-void report_row(struct run *r, const struct row *row)
+void report_write_row(struct run *r, const struct row *row)
 {
 	struct err e = {0};
 	scoped_str line = {0};
 	if (!run_is_first(r))
 		return;
-	int rc = journal_row(&r->report.journal, row, &e);
-	note_journal(r, rc, &e);
+	int rc = journal_write_row(&r->report.journal, row, &e);
+	report_journal_state(r, rc, &e);
 	tensorboard_row(r, row);
-	if (report_is_short(r))
-		print_short(r, row, &line);
+	if (report_uses_short_rows(r))
+		append_short_row(r, row, &line);
 	else
 		row_print(row, &line);
 	report_print(r, line.s);
@@ -139,8 +139,8 @@ static int64_t active_memory(const struct run *r)
 	return trainer_peak_bytes(t) + edit;
 }
 
-/* Collective. Returns the maximum over the ranks of the resident memory without pages of other
- * ranks, or on a GPU of the memory allocated on it. */
+/* Returns the maximum over the ranks of peak memory: the memory allocated on the GPU, or resident
+ * memory without pages of other ranks. Collective. */
 static double peak_memory(struct run *r)
 {
 	struct rusage u;
@@ -151,25 +151,25 @@ static double peak_memory(struct run *r)
 	return (double)comm_max_i64(r->world, peak);
 }
 
-/* Collective. Returns the maximum over the ranks of a sum since the last row, per step. */
+/* Returns the maximum over the ranks of a sum since the last row, per step. Collective. */
 static double max_per_step(struct run *r, int64_t sum)
 {
 	return (double)comm_max_i64(r->world, sum) / (double)r->report.since.steps;
 }
 
-bool report_due(const struct run *r)
+bool report_is_due(const struct run *r)
 {
 	const struct trainer *t = &r->t;
 	return r->now.log || t->step % t->o.log_every == 0 || t->step == 1 ||
 	       t->step == t->o.steps;
 }
 
-/* Do the rows of this run have this column? */
-static bool report_has(const struct run *r, int column)
+/* Returns true if the rows of this run have this column. */
+static bool has_column(const struct run *r, int column)
 {
 	const struct train_opts *o = &r->t.o;
-	bool anchor = o->edit.config.outer != EDIT_OUTER_NONE ||
-		      o->edit.config.reducer != EDIT_MEAN;
+	bool has_anchor = o->edit.config.outer != EDIT_OUTER_NONE ||
+			  o->edit.config.reducer != EDIT_MEAN;
 	switch (column) {
 	case COL_COUNTED:
 		return r->t.data.set->counted;
@@ -202,7 +202,7 @@ static bool report_has(const struct run *r, int column)
 	case COL_ANOMALIES:
 	case COL_OUTER_GRAD_NORM:
 	case COL_OUTER_CLIP:
-		return r->local.sync && anchor;
+		return r->local.sync && has_anchor;
 	case COL_OFFLOAD_READ:
 	case COL_OFFLOAD_WRITTEN:
 		return options_offload(o);
@@ -214,12 +214,12 @@ static bool report_has(const struct run *r, int column)
 /* Sets a column if this run has it. */
 static void set_column(const struct run *r, struct row *row, int column, double v)
 {
-	if (report_has(r, column))
+	if (has_column(r, column))
 		row_set(row, column, v);
 }
 
-/* Warns that the peak is too low: no step does more FLOP/s than its device can. */
-static void warn_of_peak(struct run *r, double mfu)
+/* Warns once that the peak is too low: no step does more FLOP/s than its device can. */
+static void warn_of_low_peak(struct run *r, double mfu)
 {
 	struct run_report *p = &r->report;
 	if (p->has_warned_of_peak || r->all->rank)
@@ -236,8 +236,8 @@ static void set_mfu(struct run *r, struct row *row, int column, double mfu)
 	double max_mfu = r->t.o.dtype == PRECISION_FLOAT8 ? 2 : 1;
 	if (mfu <= max_mfu)
 		set_column(r, row, column, mfu);
-	else if (report_has(r, column))
-		warn_of_peak(r, mfu);
+	else if (has_column(r, column))
+		warn_of_low_peak(r, mfu);
 }
 
 /* Sets the throughput over all workers. */
@@ -276,9 +276,9 @@ void report_fill_row(struct run *r, const struct step_result *s, struct row *row
 	fill_rates(r, dt, row);
 	row_set(row, COL_MEM_ACTIVE, (double)comm_max_i64(r->world, active_memory(r)));
 	row_set(row, COL_MEM, peak_memory(r));
-	if (report_has(r, COL_SENT))
+	if (has_column(r, COL_SENT))
 		row_set(row, COL_SENT, max_per_step(r, p->since.sent));
-	if (report_has(r, COL_OFFLOAD_READ)) {
+	if (has_column(r, COL_OFFLOAD_READ)) {
 		row_set(row, COL_OFFLOAD_READ, max_per_step(r, p->since.read));
 		row_set(row, COL_OFFLOAD_WRITTEN, max_per_step(r, p->since.written));
 	}

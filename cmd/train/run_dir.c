@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Does its log have a step? A damaged log counts as one that has. */
+/* Returns true if the log in a run directory has a step, or is damaged. */
 static bool has_rows(const char *dir)
 {
 	enum { HEADER = 1 << 20 };
@@ -33,7 +33,7 @@ static bool has_rows(const char *dir)
 	return has;
 }
 
-/* Does the directory hold a run that has a row or a checkpoint to lose? */
+/* Returns true if the directory holds a run with a row or a checkpoint. */
 static bool holds_run(const char *dir)
 {
 	int64_t *steps;
@@ -43,7 +43,7 @@ static bool holds_run(const char *dir)
 	return n > 0 || has_rows(dir);
 }
 
-static int may_begin(
+static int check_no_run_to_lose(
 	const struct run *r, const char *dir, const struct train_opts *o, struct err *e)
 {
 	if (o->overwrite || o->resume || r->base->start_over || !holds_run(dir))
@@ -61,7 +61,7 @@ static int choose_dir(
 	if (o->out) {
 		str_puts(out, o->out);
 		r->dir.created = !file_exists(out->s);
-		return may_begin(r, out->s, o, e);
+		return check_no_run_to_lose(r, out->s, o, e);
 	}
 	r->dir.created = true;
 	for (int n = 1; n == 1 || errno == EEXIST; n++) {
@@ -73,11 +73,11 @@ static int choose_dir(
 	return err_errno(e, out->s);
 }
 
-/* Removes old checkpoints, first the link, which would else point to a lost checkpoint. */
-static void remove_old(const char *dir)
+/* Removes all checkpoints, first the link latest.h5, which would point to a missing one. */
+static void remove_checkpoints(const char *dir)
 {
-	scoped_ptr char *mark = text_printf("%s/latest.h5", dir);
-	unlink(mark);
+	scoped_ptr char *latest = text_printf("%s/latest.h5", dir);
+	unlink(latest);
 	ckpt_remove_after(dir, -1, -1);
 }
 
@@ -91,15 +91,15 @@ static void remove_worker_checkpoints(const struct run *r, int64_t worker)
 			(long long)worker);
 		if (!file_exists(dir.s))
 			break;
-		remove_old(dir.s);
+		remove_checkpoints(dir.s);
 	}
 }
 
-/* Locks the directory, on rank 0; checks again what may have changed before the lock. */
+/* Locks the directory, on rank 0, then checks again for a run that began before the lock. */
 static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 {
 	struct str path = {0};
-	double patience = o->resume || r->base->start_over ? PATIENCE_SECS : 0;
+	double max_wait_secs = o->resume || r->base->start_over ? PATIENCE_SECS : 0;
 	int64_t *steps;
 	if (r->base->lock) {
 		r->dir.lock = r->base->lock - 1;
@@ -109,32 +109,32 @@ static int lock_dir(struct run *r, const struct train_opts *o, struct err *e)
 	str_printf(&path, "%s/journal.txt", r->dir.path);
 	r->dir.created_journal = !file_exists(path.s);
 	str_free(&path);
-	if (journal_lock(r->dir.path, true, patience, &r->dir.lock, e)) {
+	if (journal_lock(r->dir.path, true, max_wait_secs, &r->dir.lock, e)) {
 		r->dir.created_journal = false;
 		r->dir.created &= e->code != EX_USAGE; /* another program made it */
 		return -1;
 	}
 	int64_t n = ckpt_list(r->dir.ckpt_path, &steps, &(struct err){0});
 	free(steps);
-	if (!may_begin(r, r->dir.path, o, &(struct err){0}))
+	if (!check_no_run_to_lose(r, r->dir.path, o, &(struct err){0}))
 		ckpt_remove_unfinished(r->dir.ckpt_path);
 	if (r->base->start_over && n > 0 && o->resolved.worker > 0)
-		remove_old(
+		remove_checkpoints(
 			r->dir.ckpt_path); /* the first worker has none to resume from */
 	else if (r->base->start_over && n > 0 && !r->dir.created)
-		return err_set(e, EX_USAGE,
-			"%s: another pt-train has started a run in it", r->dir.path);
-	return may_begin(r, r->dir.path, o, e);
+		return err_set(e, EX_USAGE, "%s: another pt-train has begun a run here",
+			r->dir.path);
+	return check_no_run_to_lose(r, r->dir.path, o, e);
 }
 
 /* Checks at the start that the directory is writable, before the first checkpoint needs it. */
-static int can_write(const char *dir, struct err *e)
+static int check_writable(const char *dir, struct err *e)
 {
 	return access(dir, W_OK | X_OK) ? err_errno(e, dir) : 0;
 }
 
-/* Hashes what workers must share: the data, or with --data-per-rank their vocabulary. */
-static int64_t data_hash(const struct run *r, const struct train_opts *o)
+/* Returns a hash of what workers must share: the data, or with --data-per-rank the vocabulary. */
+static int64_t hash_shared_data(const struct run *r, const struct train_opts *o)
 {
 	scoped_str packed = {0};
 	uint64_t hash = r->data.hash;
@@ -155,7 +155,7 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 		return -1;
 	}
 	comm_bcast_str(r->all, &dir, 0);
-	int64_t hash = r->local.sync ? data_hash(r, o) : 0;
+	int64_t hash = r->local.sync ? hash_shared_data(r, o) : 0;
 	if (comm_min_i64(r->all, hash) != comm_max_i64(r->all, hash)) {
 		r->error_agreed = true;
 		return err_set(e, EX_USAGE, "the workers have different %s",
@@ -169,22 +169,21 @@ int run_dir_open(struct run *r, const struct train_opts *o, struct err *e)
 	r->dir.path = dir.s;
 	r->dir.ckpt_path = ckpt.s;
 	if (run_is_first(r) && !file_make_directory(ckpt.s, e) &&
-		!file_check_link(ckpt.s, e) && !can_write(dir.s, e) &&
-		!(o->ckpt && can_write(ckpt.s, e)))
+		!file_check_link(ckpt.s, e) && !check_writable(dir.s, e) &&
+		!(o->ckpt && check_writable(ckpt.s, e)))
 		lock_dir(r, o, e);
 	return comm_agree(r->world, e);
 }
 
-/* Ranks that write their part of a checkpoint need access to its directory. A network file
- * system may show a new directory late. */
+/* Checks access to the directory of checkpoints for 1.5 s: network file systems may be late. */
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e)
 {
-	enum { PATIENCE_MS = 1500 };
+	enum { MAX_WAIT_MS = 1500 };
 	double begin = clock_seconds();
 	if (!o->ckpt || o->load == LOAD_BROADCAST)
 		return 0;
 	while (access(r->dir.ckpt_path, W_OK | X_OK) &&
-		clock_seconds() - begin < PATIENCE_MS / 1e3)
+		clock_seconds() - begin < MAX_WAIT_MS / 1e3)
 		clock_sleep(0.05);
 	if (access(r->dir.ckpt_path, W_OK | X_OK))
 		err_set(e, EX_IOERR,
@@ -194,8 +193,8 @@ int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e
 	return comm_agree(r->world, e);
 }
 
-/* Sets *to if this line of a journal records that a checkpoint was written. */
-static int find_written(void *to, const char *line, size_t len, struct err *e)
+/* Sets *to, a bool, if this line of a journal records that a checkpoint was written. */
+static int find_checkpoint_event(void *to, const char *line, size_t len, struct err *e)
 {
 	char begin[128], word[24], next[16];
 	(void)e;
@@ -207,26 +206,26 @@ static int find_written(void *to, const char *line, size_t len, struct err *e)
 	return 0;
 }
 
-/* Does a worker have no checkpoint, and a journal that records none? */
-static bool wrote_none(const char *ckpt_path)
+/* Returns true if a worker has no checkpoint, and its journal records none. */
+static bool has_never_saved(const char *ckpt_path)
 {
 	scoped_str journal = {0}, rest = {0};
 	int64_t *steps;
-	bool told = false;
+	bool is_recorded = false;
 	bool none = ckpt_list(ckpt_path, &steps, &(struct err){0}) == 0;
 	free(steps);
 	const char *slash =
 		strrchr(ckpt_path, '/'); /* (not .., since it may be a link) */
 	str_printf(&journal, "%.*s/journal.txt", (int)(slash - ckpt_path), ckpt_path);
 	int fd = none ? file_open_plain(journal.s, O_RDONLY) : -1;
-	none = fd >= 0 &&
-	       !file_lines(fd, journal.s, find_written, &told, &rest, &(struct err){0});
+	none = fd >= 0 && !file_lines(fd, journal.s, find_checkpoint_event, &is_recorded,
+				  &rest, &(struct err){0});
 	if (fd >= 0)
 		close(fd);
-	return none && !told;
+	return none && !is_recorded;
 }
 
-bool run_dir_begun(const struct ckpt *c)
+bool run_dir_has_just_begun(const struct ckpt *c)
 {
 	scoped_str path = {0};
 	bool none = false;
@@ -237,12 +236,12 @@ bool run_dir_begun(const struct ckpt *c)
 		if (!slash || !strcmp(path.s, c->path))
 			break;
 		*slash = '\0';
-		none = wrote_none(path.s);
+		none = has_never_saved(path.s);
 	}
 	return none;
 }
 
-void run_dir_record(const struct run *r)
+void run_dir_open_record(const struct run *r)
 {
 	if (!r->dir.path || r->all->size == 1)
 		return;
@@ -251,7 +250,7 @@ void run_dir_record(const struct run *r)
 	comm_flight_open(path, &(struct err){0}); /* a host may not see the directory */
 }
 
-int run_dir_keep_log(const struct run *r, struct err *e)
+int run_dir_archive_log(const struct run *r, struct err *e)
 {
 	return r->base->start_over && has_rows(r->dir.path)
 		       ? journal_archive(r->dir.path, e)
@@ -264,7 +263,7 @@ void run_dir_undo(struct run *r)
 		text_printf("%s/journal.txt", r->dir.path ? r->dir.path : "");
 	if (r->dir.created_journal)
 		unlink(path);
-	if (r->dir.created && r->dir.path) { /* rmdir() removes only empty ones */
+	if (r->dir.created && r->dir.path) { /* rmdir() removes only empty directories */
 		rmdir(r->dir.ckpt_path);
 		rmdir(r->dir.path);
 	}
@@ -274,7 +273,7 @@ void run_dir_clear(const struct run *r, const struct train_opts *o)
 {
 	scoped_ptr char *log = text_printf("%s/run.h5", r->dir.path);
 	if (run_is_first(r)) {
-		remove_old(r->dir.ckpt_path);
+		remove_checkpoints(r->dir.ckpt_path);
 		unlink(log);
 	}
 	if (r->all->rank == 0)

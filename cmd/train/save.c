@@ -3,21 +3,21 @@
 
 #include <math.h>
 
-static bool is_best(const struct run *r)
+static bool has_lowest_loss(const struct run *r)
 {
 	const struct trainer *t = &r->t;
 	return !isnan(t->best_val_loss) && t->val_loss == t->best_val_loss &&
 	       r->saver.eval_step == t->step;
 }
 
-static void *prune(void *with)
+static void *prune_thread(void *run)
 {
-	const struct run *r = with;
+	const struct run *r = run;
 	ckpt_prune(r->dir.ckpt_path, r->t.o.keep, r->saver.prune_to);
 	return NULL;
 }
 
-void save_close(struct run *r)
+void save_wait_prune(struct run *r)
 {
 	if (r->saver.pruning)
 		pthread_join(r->saver.pruner, NULL);
@@ -25,15 +25,15 @@ void save_close(struct run *r)
 }
 
 /* Removes old checkpoints in a thread, since removing large files takes a while. */
-static void begin_prune(struct run *r)
+static void start_prune(struct run *r)
 {
-	save_close(r);
+	save_wait_prune(r);
 	if (!r->t.o.keep)
 		return;
 	r->saver.prune_to = r->saver.all_have;
-	r->saver.pruning = !pthread_create(&r->saver.pruner, NULL, prune, r);
+	r->saver.pruning = !pthread_create(&r->saver.pruner, NULL, prune_thread, r);
 	if (!r->saver.pruning)
-		prune(r);
+		prune_thread(r);
 }
 
 /* Updates the links latest.h5 and best.h5, and removes old checkpoints. */
@@ -43,12 +43,12 @@ static int update_links_and_prune(struct run *r, struct err *e)
 	if (ckpt_set_link(r->dir.ckpt_path, "latest.h5", s->step, e) ||
 		(s->best && ckpt_set_link(r->dir.ckpt_path, "best.h5", s->step, e)))
 		return -1;
-	begin_prune(r);
+	start_prune(r);
 	return 0;
 }
 
-/* Reports a failure. A full disk does not end a run of weeks: the old checkpoints stay, and a
- * new one is tried after a minute at the latest. */
+/* Reports that a checkpoint failed, and sets the time of the next attempt, within a minute: a full
+ * disk does not end a run of weeks, and the old checkpoints stay. */
 static void report_failure(struct run *r, const struct err *e)
 {
 	enum { RETRY_SECS = 60 };
@@ -67,8 +67,8 @@ static void report_failure(struct run *r, const struct err *e)
 	report_event(r, "checkpoint failed: %s", e->msg);
 }
 
-/* Reports that the checkpoint is written, or has failed. */
-static void end_saving(struct run *r, int rc, const struct err *e)
+/* Reports that the checkpoint was written, or with rc != 0 that it failed. */
+static void report_saving_end(struct run *r, int rc, const struct err *e)
 {
 	struct saving *s = &r->saver.now;
 	if (rc) {
@@ -100,7 +100,7 @@ void save_end(struct run *r)
 		rc = comm_agree(r->world, &e);
 	}
 	r->saver.now.stalled += clock_seconds() - begin;
-	end_saving(r, rc, &e);
+	report_saving_end(r, rc, &e);
 }
 
 void save_now(struct run *r, const char *why, bool background)
@@ -116,20 +116,20 @@ void save_now(struct run *r, const char *why, bool background)
 	}
 	double begin = clock_seconds();
 	save_end(r);
-	save_close(r);
+	save_wait_prune(r);
 	r->saver.tried_step = t->step;
 	r->saver.now = (struct saving){
-		.step = t->step, .why = why, .best = is_best(r), .begin = begin};
+		.step = t->step, .why = why, .best = has_lowest_loss(r), .begin = begin};
 	ckpt_name(&r->saver.now.path, r->dir.ckpt_path, t->step);
 	int rc = state_save_begin(t, r->saver.now.path.s, background, &e);
 	r->saver.now.stalled = clock_seconds() - begin;
 	if (rc)
-		end_saving(r, rc, &e);
+		report_saving_end(r, rc, &e);
 	else if (!background || t->copy.state == COPY_NONE)
 		save_end(r);
 }
 
-bool save_due(const struct run *r)
+bool save_is_due(const struct run *r)
 {
 	double now = clock_seconds();
 	if (!run_is_first(r) || !run_writes_ckpt(r) || r->t.copy.writing)

@@ -8,8 +8,8 @@
 
 /* ---- kernel calls outside the steps ---------------------------------------------- */
 
-/* Local SGD: calls the kernels that compress messages between workers. */
-static void note_wire(struct device *d, const struct edit_config *c, struct mat x)
+/* Calls the kernels that compress messages between the workers of local SGD. */
+static void call_wire_kernels(struct device *d, const struct edit_config *c, struct mat x)
 {
 	const struct kernels *k = d->k;
 	const struct rng_stream rng = {.first = 0};
@@ -31,7 +31,8 @@ static void note_wire(struct device *d, const struct edit_config *c, struct mat 
 	}
 }
 
-static void note_workers(struct device *d, const struct train_opts *o, struct mat x)
+/* Calls the kernels of a synchronization of local SGD, on a device that only records calls. */
+static void call_sync_kernels(struct device *d, const struct train_opts *o, struct mat x)
 {
 	static float m;
 	const struct kernels *k = d->k;
@@ -59,10 +60,11 @@ static void note_workers(struct device *d, const struct train_opts *o, struct ma
 		k->count_sizes(d, NULL, x, 0, shift);
 	if (c->sparsify)
 		k->keep_sizes(d, x, 0);
-	note_wire(d, c, x);
+	call_wire_kernels(d, c, x);
 }
 
-static void note_other_calls(
+/* Records the kernel calls of a run outside its steps, by a device that only plans. */
+static void record_other_calls(
 	const struct train_opts *o, const struct model *m, struct kernel_calls *calls)
 {
 	enum { ROWS = 100 };
@@ -74,7 +76,7 @@ static void note_other_calls(
 	for (int i = 0; i < m->n_tensors; i++)
 		init_rows(&d, &m->tensors[i], o->seed, 0, mat(&x, ROWS, c->dim));
 	if (o->edit.workers)
-		note_workers(&d, o, mat(&x, ROWS, c->dim));
+		call_sync_kernels(&d, o, mat(&x, ROWS, c->dim));
 	if (o->check_replicas_every)
 		d.k->hash(&d, NULL, mat(&x, ROWS, c->dim), 0, 0, 0);
 }
@@ -83,13 +85,13 @@ void selftest_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
 	plan_kernel_calls(o, m, rank, calls);
-	note_other_calls(o, m, calls);
+	record_other_calls(o, m, calls);
 }
 
 /* ---- results of earlier runs ------------------------------------------------------- */
 
 /* Appends $XDG_CACHE_HOME/pt/self-test-KEY, or the same in ~/.cache; -1: neither is set. */
-static int cache_path(uint64_t key, struct str *dir, struct str *path)
+static int append_cache_path(uint64_t key, struct str *dir, struct str *path)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	if (cache && *cache == '/')
@@ -102,62 +104,62 @@ static int cache_path(uint64_t key, struct str *dir, struct str *path)
 	return 0;
 }
 
-/* Has the self-test passed before? It then wrote a file with exactly this text. */
-static bool has_passed(uint64_t key, const struct str *what)
+/* Returns true if the self-test has passed before: it then wrote a file with exactly this text. */
+static bool has_passed(uint64_t key, const struct str *test)
 {
 	scoped_str dir = {0}, path = {0}, text = {0};
 	struct stat st;
-	return !cache_path(key, &dir, &path) && !stat(path.s, &st) &&
+	return !append_cache_path(key, &dir, &path) && !stat(path.s, &st) &&
 	       S_ISREG(st.st_mode) &&
-	       !file_read(path.s, what->len + 1, &text, &(struct err){0}) &&
-	       text.len == what->len && !memcmp(text.s, what->s, what->len);
+	       !file_read(path.s, test->len + 1, &text, &(struct err){0}) &&
+	       text.len == test->len && !memcmp(text.s, test->s, test->len);
 }
 
 /* Saves the result. If that fails, the next run tests again. */
-static void save_result(uint64_t key, const struct str *what)
+static void save_result(uint64_t key, const struct str *test)
 {
 	scoped_str dir = {0}, path = {0};
 	struct err e = {0};
-	if (!cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e))
-		file_replace(path.s, what, &e);
+	if (!append_cache_path(key, &dir, &path) && !file_make_directory(dir.s, &e))
+		file_replace(path.s, test, &e);
 }
 
-/* Appends all that the result depends on; the device's name includes driver and libraries. */
+/* Appends all that the result depends on; the device's name includes the driver and libraries. */
 static void describe_test(
-	const struct trainer *t, const struct kernel_calls *calls, struct str *what)
+	const struct trainer *t, const struct kernel_calls *calls, struct str *test)
 {
 	scoped_str algorithms = {0};
 	const char *attention = getenv("PT_ATTENTION"), *off = getenv("PT_LAB_OFF");
 	device_algorithms((struct device *)&t->d, &algorithms);
-	str_printf(what, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION, t->d.name,
+	str_printf(test, "pt %s, %s\npt-cuda.so 0x%016llx\n", PT_VERSION, t->d.name,
 		(unsigned long long)device_plugin_hash());
-	str_printf(what, "numerics %s, algorithms 0x%016llx, attention %s, off %s\n",
+	str_printf(test, "numerics %s, algorithms 0x%016llx, attention %s, off %s\n",
 		t->o.numerics == NUMERICS_FAST ? "fast" : "exact",
 		(unsigned long long)hash_bytes(
 			algorithms.s ? algorithms.s : "", algorithms.len, 0),
 		attention ? attention : "auto", off ? off : "");
-	kernel_calls_text(calls, what);
+	kernel_calls_text(calls, test);
 }
 
 /* ---- testing ----------------------------------------------------------------------- */
 
-/* Collective over `all`. Removes calls that another rank tests: on a shared GPU, the first rank
- * that has a call tests it. All ranks read earlier results before any writes new ones. */
+/* Removes calls that another rank tests: on a shared GPU, the first rank with a call tests it. All
+ * ranks read earlier results before any rank writes new ones. Collective over `all`. */
 static void divide_calls(struct comm *all, uint64_t gpu, struct kernel_calls *calls)
 {
 	size_t n = (size_t)comm_max_i64(all, calls->n) + 1;
-	scoped_ptr uint64_t *mine = xcalloc(n, sizeof(*mine));
+	scoped_ptr uint64_t *own = xcalloc(n, sizeof(*own));
 	scoped_ptr uint64_t *each = xcalloc((size_t)all->size * n, sizeof(*each));
-	mine[0] = gpu;
+	own[0] = gpu;
 	for (int64_t i = 0; i < calls->n; i++)
-		mine[1 + i] = hash_str(calls->texts[i].s);
-	comm_allgather(all, mine, each, (int64_t)(n * sizeof(*mine)));
+		own[1 + i] = hash_str(calls->texts[i].s);
+	comm_allgather(all, own, each, (int64_t)(n * sizeof(*own)));
 	for (int64_t i = calls->n; i-- > 0;) {
-		bool theirs = false;
-		for (size_t r = 0; r < (size_t)all->rank && !theirs; r++)
+		bool is_tested_elsewhere = false;
+		for (size_t r = 0; r < (size_t)all->rank && !is_tested_elsewhere; r++)
 			for (size_t j = 1; j < n && each[r * n] == gpu; j++)
-				theirs |= each[r * n + j] == mine[1 + i];
-		if (theirs)
+				is_tested_elsewhere |= each[r * n + j] == own[1 + i];
+		if (is_tested_elsewhere)
 			kernel_calls_remove(calls, i);
 	}
 }
@@ -173,32 +175,32 @@ static int run_test(
 	err_prefix(e, "self-test: %s gives wrong results: ", t->d.name);
 	struct err text = *e;
 	return err_set(e, EX_FAILED,
-		"%s; a broken GPU, driver or compiler%s; nothing was trained; "
+		"%s; the cause is a broken GPU, driver or compiler%s; nothing was trained; "
 		"--self-test no trains anyway",
 		text.msg,
 		getenv("PT_LAB_OFF")
 			? ""
-			: ", or a kernel that fails here: PT_LAB_OFF=all selects older kernels");
+			: ", or a kernel that fails on it (PT_LAB_OFF=all selects older kernels)");
 }
 
 int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e)
 {
 	struct kernel_calls calls = {0};
 	struct selftest r = {0};
-	scoped_str what = {0};
+	scoped_str test = {0};
 	if (t->o.self_test == SELF_TEST_NO || !t->d.discrete)
 		return 0;
 	selftest_calls(&t->o, &t->model, t->world->rank, &calls);
-	describe_test(t, &calls, &what);
-	uint64_t key = hash_bytes(what.s, what.len, 0);
-	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &what);
+	describe_test(t, &calls, &test);
+	uint64_t key = hash_bytes(test.s, test.len, 0);
+	bool passed = t->o.self_test == SELF_TEST_AUTO && has_passed(key, &test);
 	divide_calls(all, device_gpu_id(comm_place()->local_rank), &calls);
 	bool due = !passed && calls.n;
 	if (due)
 		run_test(t, &calls, &r, e);
 	int rc = comm_agree(all, e);
 	if (!rc && !passed)
-		save_result(key, &what);
+		save_result(key, &test);
 	if (due)
 		str_printf(out,
 			"self-test passed: %lld kernel calls, errors up to %.2g of the "

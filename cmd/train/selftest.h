@@ -7,6 +7,6 @@
 struct kernel_calls;
 void selftest_calls(const struct train_opts *o, struct model *m, int rank,
 	struct kernel_calls *calls);
-/* Collective over `all`, before anything is allocated on the GPU. Compares the kernels of this
- * run with the CPU's, unless an earlier test has passed. Appends the result to `out`. */
+/* Compares the kernels of this run with the CPU's, unless an earlier test has passed. Call this
+ * before allocating anything on the GPU. Appends the result to `out`. Collective over `all`. */
 int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struct err *e);

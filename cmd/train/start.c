@@ -28,18 +28,18 @@ static const char *scheduler_job(void)
 /* Lists environment variables that may change results or speed, without possible secrets. */
 static void list_environment(struct str *out)
 {
-	static const char *const begins[] = {"PT_", "OMP_", "MPI", "HYDRA_", "PMI_",
+	static const char *const prefixes[] = {"PT_", "OMP_", "MPI", "HYDRA_", "PMI_",
 		"UCX_", "FI_", "HDF5_", "NCCL_", "CUDA_", "SLURM_", "PBS_"};
-	static const char *const secret[] = {"TOKEN", "JWT", "KEY", "SECRET", "PASS"};
+	static const char *const secrets[] = {"TOKEN", "JWT", "KEY", "SECRET", "PASS"};
 	for (char **v = environ; *v; v++) {
-		bool ours = false, hide = false;
+		bool is_listed = false, is_secret = false;
 		int name = (int)strcspn(*v, "=");
-		for (size_t i = 0; i < ARRAY_LEN(begins); i++)
-			ours |= !strncmp(*v, begins[i], strlen(begins[i]));
-		for (size_t i = 0; i < ARRAY_LEN(secret); i++)
-			hide |= memmem(*v, (size_t)name, secret[i], strlen(secret[i])) !=
-				NULL;
-		if (ours && !hide)
+		for (size_t i = 0; i < ARRAY_LEN(prefixes); i++)
+			is_listed |= !strncmp(*v, prefixes[i], strlen(prefixes[i]));
+		for (size_t i = 0; i < ARRAY_LEN(secrets); i++)
+			is_secret |= memmem(*v, (size_t)name, secrets[i],
+					     strlen(secrets[i])) != NULL;
+		if (is_listed && !is_secret)
 			str_printf(out, "%s%s", out->len ? " " : "", *v);
 	}
 }
@@ -61,7 +61,7 @@ static void run_texts_release(struct run_texts *x)
 }
 
 /* Appends everything that determines the bits of the run's results. */
-static void state_arithmetic(const struct run *r, const char *layout, struct str *out)
+static void describe_arithmetic(const struct run *r, const char *layout, struct str *out)
 {
 	scoped_str sums = {0};
 	str_puts(&sums, backend_identity(&r->t.d));
@@ -80,13 +80,14 @@ static void list_libraries(const struct run *r, struct str *out)
 		backend_identity(&r->t.d), hash_version());
 }
 
+/* Describes a run. The result points to texts in *x. */
 static struct run_info make_info(
 	const struct run *r, const char *command, struct run_texts *x)
 {
 	const struct comm_place *place = comm_place();
 	options_print_saved(&r->t.o, &x->config);
 	mesh_name(r->t.mesh.degree, &x->layout);
-	state_arithmetic(r, x->layout.s, &x->arithmetic);
+	describe_arithmetic(r, x->layout.s, &x->arithmetic);
 	list_libraries(r, &x->libraries);
 	list_environment(&x->environment);
 	opts_print(&train_program, &r->t.o, 0, OPT_RUN, &x->invocation);
@@ -121,9 +122,9 @@ static void warn_of_threads(int64_t threads)
 			threads == 1 ? "ranks" : "threads");
 }
 
-/* Is the last step done, and its checkpoint in the run directory? Then nothing is computed, so
- * a change of the arithmetic does not matter. */
-static bool is_idle(const struct run *r)
+/* Returns true if the last step is done, and its checkpoint is in the directory. Then nothing is
+ * computed, so a change of the arithmetic does not matter. */
+static bool has_no_step_left(const struct run *r)
 {
 	return r->t.step >= r->t.o.steps && r->saver.saved_step == r->t.step &&
 	       !r->t.o.eval_only;
@@ -135,17 +136,17 @@ static int begin_journal(struct run *r, const struct train_opts *o, const char *
 {
 	struct run_texts texts = {0};
 	struct run_info info = make_info(r, command, &texts);
-	bool idle = is_idle(r);
+	bool no_steps = has_no_step_left(r);
 	describe_run(r, &info);
 	if (r->all->rank == 0) {
 		warn_of_threads(info.threads);
 		layout_warn(&r->t.o);
 	}
-	if (run_is_first(r) && !o->eval_only && !run_dir_keep_log(r, e) &&
-		!journal_open(&r->report.journal, r->dir.path, resume, idle, &info,
+	if (run_is_first(r) && !o->eval_only && !run_dir_archive_log(r, e) &&
+		!journal_open(&r->report.journal, r->dir.path, resume, no_steps, &info,
 			texts.config.s, texts.arithmetic.s, e))
 		tensorboard_open(r, o, resume, e);
-	if (r->all->rank == 0 && !idle && !report_is_short(r))
+	if (r->all->rank == 0 && !no_steps && !report_uses_short_rows(r))
 		printf("# meta arithmetic = 0x%016llx\n",
 			(unsigned long long)info.arithmetic);
 	run_texts_release(&texts);
@@ -154,8 +155,8 @@ static int begin_journal(struct run *r, const struct train_opts *o, const char *
 
 /* ---- resuming -------------------------------------------------------------------- */
 
-/* Has the user given options of the model? */
-static bool gives_model(const struct train_opts *o)
+/* Returns true if the user has given options of the model. */
+static bool has_model_options(const struct train_opts *o)
 {
 	for (const struct opt *t = train_program.opts; t->type != OPT_END; t++)
 		if (t->flags & OPT_MODEL && opts_given(&train_program, o, t->name))
@@ -163,9 +164,9 @@ static bool gives_model(const struct train_opts *o)
 	return false;
 }
 
-/* Reads the options in a checkpoint: all, or only the model's. Before they make a model, they are
- * compared with the file's tensors, unless the user gives options of the model. */
-static int read_config(
+/* Reads the options in a checkpoint: all, or for --init-from only the model's. Compares them with
+ * the file's tensors, unless the user gives options of the model. */
+static int read_checkpoint_options(
 	const struct train_opts *o, const char *path, struct job_base *b, struct err *e)
 {
 	struct ckpt *c = NULL;
@@ -177,9 +178,10 @@ static int read_config(
 	int rc = state_options(c, &saved, e);
 	bool read = !rc;
 	if (!rc && saved.model.layers > c->n_tensors)
-		rc = err_set(e, EX_DATAERR, "%s: %lld layers, but %d tensors", path,
+		rc = err_set(e, EX_DATAERR,
+			"%s: its options have %lld layers, but it has %d tensors", path,
 			(long long)saved.model.layers, c->n_tensors);
-	if (!rc && !gives_model(o))
+	if (!rc && !has_model_options(o))
 		rc = state_check_shapes(c, &saved.model, true, e);
 	if (!rc && all)
 		str_add(&b->options, c->config.s, c->config.len);
@@ -193,13 +195,13 @@ static int read_config(
 	return rc;
 }
 
-static int is_usable(void *with, const struct ckpt *c, struct err *e)
+static int check_usable(void *with, const struct ckpt *c, struct err *e)
 {
-	return state_check(c, e) || local_sgd_usable(with, c, e) ? -1 : 0;
+	return state_check(c, e) || local_sgd_check_usable(with, c, e) ? -1 : 0;
 }
 
-/* A directory without checkpoints is new, unless its link points to a missing one. */
-static int check_latest(const char *dir, struct err *e)
+/* Checks that a directory without checkpoints is new: its link must not point to a missing one. */
+static int check_latest_link(const char *dir, struct err *e)
 {
 	scoped_str link = {0};
 	char target[256];
@@ -208,11 +210,12 @@ static int check_latest(const char *dir, struct err *e)
 	return n < 0 || file_exists(link.s)
 		       ? 0
 		       : err_set(e, EX_DATAERR,
-				 "%s: %.*s is missing: put it back, or --resume another "
+				 "%s: %.*s is missing; put it back, or --resume another "
 				 "checkpoint%s",
 				 link.s, (int)n, target, advice_on(ADVICE_NO_CHECKPOINT));
 }
 
+/* Finds the checkpoint of --resume or --init-from, and reads its options. */
 static int find_base(
 	const struct train_opts *o, struct str *path, struct job_base *b, struct err *e)
 {
@@ -220,10 +223,11 @@ static int find_base(
 	if (search) {
 		scoped_str dir = {0};
 		str_printf(&dir, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(dir.s, is_usable, run_dir_begun, (void *)o, e);
+		char *newest = ckpt_newest(
+			dir.s, check_usable, run_dir_has_just_begun, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		if (!newest && !e->code)
-			check_latest(dir.s, e);
+			check_latest_link(dir.s, e);
 		free(newest);
 	} else if (o->resume) {
 		str_puts(path, o->resume);
@@ -231,8 +235,8 @@ static int find_base(
 	if (e->code)
 		return -1;
 	if (path->len)
-		return read_config(o, path->s, b, e);
-	return o->init_from ? read_config(o, o->init_from, b, e) : 0;
+		return read_checkpoint_options(o, path->s, b, e);
+	return o->init_from ? read_checkpoint_options(o, o->init_from, b, e) : 0;
 }
 
 int job_find_base(
@@ -241,10 +245,10 @@ int job_find_base(
 	scoped_str path = {0};
 	*b = (struct job_base){.open_model = b->open_model};
 	if (o->resume && !strcmp(o->resume, "auto") && !o->out)
-		err_set(e, EX_USAGE, "resume auto needs --out");
+		err_set(e, EX_USAGE, "--resume auto needs --out");
 	if (comm_agree(world, e))
 		return -1;
-	/* Locked before reading: a run that is training there would remove and add files. */
+	/* Lock before reading: a run in that directory would remove and add files. */
 	int lock = -1;
 	if (world->rank == 0 && o->resume && o->out && !o->eval_only && !o->dry_run)
 		journal_lock(o->out, false, PATIENCE_SECS, &lock, e);
@@ -262,7 +266,7 @@ int job_find_base(
 }
 
 /* Warns if the disk has no space for a checkpoint. */
-static void warn_of_space(const struct run *r)
+static void warn_of_full_disk(const struct run *r)
 {
 	struct err e = {0};
 	if (r->world->rank || !r->t.o.ckpt || !run_writes_ckpt(r) || !r->dir.ckpt_path)
@@ -273,7 +277,7 @@ static void warn_of_space(const struct run *r)
 		warn("%s", e.msg);
 }
 
-/* Collective. Does the run directory have a checkpoint of this step? */
+/* Returns true if the run directory has a checkpoint of this step. Collective. */
 static bool is_saved(struct run *r, int64_t step)
 {
 	int64_t saved = 0;
@@ -285,8 +289,7 @@ static bool is_saved(struct run *r, int64_t step)
 	return comm_max_i64(r->world, saved);
 }
 
-/* Collective. Each worker loads its own checkpoint of the same step; if there are more workers
- * than before, some load the same one. */
+/* Loads this worker's checkpoint; additional workers share checkpoints. Collective. */
 static int load_checkpoint(
 	struct run *r, const struct train_opts *o, const char *from, struct err *e)
 {
@@ -335,7 +338,7 @@ static int build_trainer(
 	return start_agree(r, e) || !built ? -1 : 0;
 }
 
-/* Collective. Loads --init-from's parameters, or --resume's whole state; *resume: its step. */
+/* Loads --init-from's parameters, or --resume's whole state; *resume: its step. Collective. */
 static int load_base(
 	struct run *r, const struct train_opts *o, int64_t *resume, struct err *e)
 {
@@ -343,8 +346,8 @@ static int load_base(
 	if (o->eval_only && !from)
 		return err_set(e, EX_USAGE,
 			r->base->start_over
-				? "eval-only: --resume auto has found no checkpoint"
-				: "eval-only needs --resume or --init-from");
+				? "--eval-only: --resume auto has found no checkpoint"
+				: "--eval-only needs --resume or --init-from");
 	if (!from)
 		return 0;
 	if (load_checkpoint(r, o, from, e))
@@ -358,8 +361,8 @@ static int load_base(
 	return 0;
 }
 
-/* Collective. Opens the run directory and its journal. This comes last in a start, since
- * --overwrite removes checkpoints, perhaps the one that was read. */
+/* Opens the run directory and its journal, as the last part of a start, since --overwrite removes
+ * checkpoints, perhaps the one that was read. Collective. */
 static int open_dir(struct run *r, const struct train_opts *o, const char *command,
 	int64_t resume, struct err *e)
 {
@@ -380,10 +383,11 @@ static int open_dir(struct run *r, const struct train_opts *o, const char *comma
 	return 0;
 }
 
+/* Reports what has changed since the checkpoint: workers, data, arithmetic. */
 static void report_resume(struct run *r)
 {
 	const struct str *changes = &r->t.changes;
-	if (is_idle(r))
+	if (has_no_step_left(r))
 		return;
 	local_sgd_report_resume(r);
 	if (r->t.other_data && !r->t.o.eval_only) {
@@ -395,12 +399,13 @@ static void report_resume(struct run *r)
 	if (!changes->len || r->t.o.eval_only || r->t.step >= r->t.o.steps)
 		return;
 	if (r->all->rank == 0)
-		warn("the arithmetic changes from step %lld on (%s): no longer bitwise equal to "
-		     "the run so far; --resume-exact rejects this",
+		warn("the arithmetic changes from step %lld on (%s): the run is no longer bitwise equal "
+		     "to an uninterrupted one; --resume-exact rejects this",
 			(long long)r->t.step + 1, changes->s);
 	report_event(r, "the arithmetic changes: %s", changes->s);
 }
 
+/* Opens all parts of a run in order, and loads its state. Collective over all. */
 static int start_run(
 	struct run *r, struct train_opts *o, const char *command, struct err *e)
 {
@@ -431,13 +436,13 @@ static int start_run(
 		return -1;
 	}
 	if (!o->eval_only)
-		run_dir_record(r);
+		run_dir_open_record(r);
 	if (r->self_test.len)
 		report_event(r, "%s", r->self_test.s);
 	if (resume >= 0)
 		report_resume(r);
 	local_sgd_start(r);
-	warn_of_space(r);
+	warn_of_full_disk(r);
 	start_times_add(&r->t.start, START_FILES);
 	return 0;
 }
@@ -453,8 +458,8 @@ static int planned_ranks(const struct train_opts *o, int started, struct err *e)
 		rest |= o->axis[a] == -1;
 		ranks *= max64(1, o->axis[a]);
 		if (ranks > MAX_RANKS)
-			return err_set(
-				e, EX_USAGE, "a plan of more than %d ranks", MAX_RANKS);
+			return err_set(e, EX_USAGE, "the layout has more than %d ranks",
+				MAX_RANKS);
 	}
 	return rest && started % ranks == 0 ? started : (int)ranks;
 }
@@ -493,6 +498,7 @@ static int set_cluster_device(struct train_opts *o, struct err *e)
 	return 0;
 }
 
+/* Prints the plan of --dry-run on rank 0, for a layout that may have other ranks. */
 static int dry_run(const struct train_opts *given, struct comm *world, struct err *e)
 {
 	struct train_opts o = *given;
@@ -573,7 +579,7 @@ int job_run(struct train_opts *o, const struct job_base *base, struct comm *worl
 	if (!r.error_agreed && start_agree(&r, &e))
 		rc = -1;
 	if (rc) {
-		/* All ranks have agreed on it: rank 0 prints it, and all return. */
+		/* All ranks have the same error: rank 0 prints it, and all return. */
 		opts_add_origins(&train_program, o, &e);
 		if (world->rank == 0)
 			err_print(&e);

@@ -8,8 +8,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-/* Returns the time for the name of a new file. Readers order files by it, so it is the last even
- * if a clock went back. *has_files: the directory has event files. */
+/* Returns the time for the name of a new file: later than all others even if a clock went back,
+ * since readers order files by it. *has_files: the directory has event files. */
 static long long choose_name_time(const char *dir, bool *has_files)
 {
 	long long last = (long long)clock_wall();
@@ -25,9 +25,9 @@ static long long choose_name_time(const char *dir, bool *has_files)
 	return last;
 }
 
-/* Writes the waiting records. Records that cannot be written, e.g. on a full disk, keep
- * waiting, and the file still ends with a whole record. */
-static int flush(struct run_tensorboard *b)
+/* Writes the waiting records. If that fails, as on a full disk, they keep waiting, and the file
+ * still ends with a whole record. Returns -1 with errno set on failure. */
+static int flush_records(struct run_tensorboard *b)
 {
 	off_t begin = lseek(b->fd, 0, SEEK_END);
 	if (b->waiting.len && write_all(b->fd, b->waiting.s, b->waiting.len)) {
@@ -55,7 +55,7 @@ int tensorboard_open(
 	int rc = file_make_directory(dir.s, e);
 	long long time = rc ? 0 : choose_name_time(dir.s, &has_files);
 	if (!rc && has_files && resume < 0 && !o->overwrite)
-		warn("%s has event files of another run, which TensorBoard will no longer show: "
+		warn("%s has event files of another run, which TensorBoard will no longer show; "
 		     "give each run its own directory",
 			dir.s);
 	str_printf(&path, "%s/" TFEVENTS_NAME "%010lld.%s.%lld", dir.s, time,
@@ -64,7 +64,7 @@ int tensorboard_open(
 		b->fd = file_open_plain(path.s, O_RDWR | O_CREAT | O_EXCL | O_APPEND);
 		b->path = path.s;
 		tfevents_put_begin(&b->waiting, clock_wall(), resume + 1);
-		rc = b->fd < 0 || flush(b) ? err_errno(e, path.s) : 0;
+		rc = b->fd < 0 || flush_records(b) ? err_errno(e, path.s) : 0;
 	} else {
 		str_free(&path);
 	}
@@ -84,7 +84,7 @@ void tensorboard_row(struct run *r, const struct row *row)
 			list[n++] = (struct tfevents_scalar){
 				columns[c].tag, row->v[c], columns[c].kind == COLUMN_INT};
 	tfevents_put_row(&b->waiting, clock_wall(), (int64_t)row->v[COL_STEP], list, n);
-	bool failed = b->torn || flush(b);
+	bool failed = b->torn || flush_records(b);
 	if (failed && !b->failed)
 		warn("%s: %s; training continues, and rows are kept until they can be "
 		     "written",

@@ -7,8 +7,8 @@
 #include "base/file.h"
 #include "base/trace.h"
 
-/* Creates the file before the steps, to detect a wrong path. (A FIFO's reader would see its
- * end.) */
+/* Sets the steps to trace. Creates the file now, to detect a wrong path, unless it is a FIFO, where
+ * the reader would reach its end. */
 int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 {
 	enum { DEFAULT_STEP = 3 };
@@ -19,8 +19,8 @@ int trace_open(struct run *r, const struct train_opts *o, struct err *e)
 		if (o->trace_steps)
 			options_parse_steps(o, "trace-steps", o->trace_steps,
 				&r->trace.first, &r->trace.last, e);
-		bool makes = run_is_first(r) && !file_is_fifo(o->trace);
-		int fd = makes ? file_begin(o->trace, e) : -1;
+		bool creates = run_is_first(r) && !file_is_fifo(o->trace);
+		int fd = creates ? file_begin(o->trace, e) : -1;
 		if (fd >= 0)
 			file_end(fd, o->trace, 0, e);
 	}
@@ -57,16 +57,16 @@ void trace_begin_step(struct run *r)
 }
 
 /* Appends the events that this rank has recorded. */
-static void print_rank(const struct run *r, struct str *out)
+static void append_rank_events(const struct run *r, struct str *out)
 {
-	scoped_str mesh = {0};
-	int at[N_AXES];
-	mesh_coordinates(r->t.mesh.degree, r->world->rank, at);
+	scoped_str position = {0};
+	int coordinates[N_AXES];
+	mesh_coordinates(r->t.mesh.degree, r->world->rank, coordinates);
 	for (int a = 0; a < N_AXES; a++)
 		if (r->t.mesh.degree[a] > 1)
-			str_printf(&mesh, " %s=%d", axis_names[a], at[a]);
+			str_printf(&position, " %s=%d", axis_names[a], coordinates[a]);
 	scoped_ptr char *name =
-		text_printf("rank %d%s", r->world->rank, mesh.s ? mesh.s : "");
+		text_printf("rank %d%s", r->world->rank, position.s ? position.s : "");
 	trace_print(out, r->world->rank, name);
 }
 
@@ -78,8 +78,8 @@ static void write_part(
 		err_errno(e, path);
 }
 
-/* Collective over the worker. Rank 0 writes the events, rank by rank. JSON requires that the last
- * line has no comma. A trace that cannot be written does not end the training. */
+/* Writes the events of all ranks to the file, on rank 0. The last line has no comma, as JSON
+ * requires. A trace that cannot be written does not end training. Collective over the worker. */
 static void write_file(struct run *r)
 {
 	static const char first[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n",
@@ -91,7 +91,7 @@ static void write_file(struct run *r)
 	for (int rank = 0; rank < r->world->size; rank++) {
 		scoped_str text = {0};
 		if (rank == r->world->rank)
-			print_rank(r, &text);
+			append_rank_events(r, &text);
 		comm_bcast_str(r->world, &text, rank);
 		if (rank == r->world->size - 1)
 			text.len -= strlen(",\n");

@@ -15,16 +15,16 @@ struct job_base {
 	char *resume;	 /* NULL: none */
 	bool start_over; /* --resume auto found no checkpoint */
 	int lock; /* rank 0's file descriptor of the locked journal, plus 1; 0: none */
-	int64_t workers; /* of the checkpoint */
-	struct str options;
+	int64_t workers;	 /* number of workers of the checkpoint's run */
+	struct str options;	 /* from the checkpoint, as a config text */
 	ckpt_opener *open_model; /* opens --init-from; set by the caller */
 };
 
-/* Collective. Finds the checkpoint of --resume with all its options, or of --init-from with its
- * model options. The caller sets b->open_model, which also opens models of other programs. */
+/* Finds the checkpoint of --resume with all its options, or of --init-from with its model options.
+ * The caller sets b->open_model, which also opens models of other programs. Collective. */
 int job_find_base(const struct train_opts *o, struct comm *world, struct job_base *b,
 	struct err *e);
-/* Collective. Trains, evaluates or plans; returns the exit code. `began`: start, by
- * clock_seconds(). */
+/* Trains, evaluates or plans; returns the exit code. `began`: start of the program, by
+ * clock_seconds(). Collective. */
 int job_run(struct train_opts *o, const struct job_base *base, struct comm *world,
 	const char *command, double began);

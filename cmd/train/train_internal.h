@@ -45,22 +45,22 @@ struct run_report {
 	bool has_warned_of_peak; /* the peak is too low */
 };
 
-struct meter report_meter(const struct run *r);
+struct meter report_meter(const struct run *r); /* reads the counters */
 void report_step(struct run *r, const struct step_result *s, struct meter before);
-struct row report_new_row(const struct run *r);
-/* Does standard output get short lines, for people? */
-bool report_is_short(const struct run *r);
-/* Is this step logged? */
-bool report_due(const struct run *r);
-/* Collective over the worker. Sets the columns of every logged step. */
+struct row report_new_row(const struct run *r); /* a row with the step and its tokens */
+/* Returns true if standard output gets short rows, for people. */
+bool report_uses_short_rows(const struct run *r);
+/* Returns true if this step is logged. */
+bool report_is_due(const struct run *r);
+/* Sets the columns of a logged step, and clears the sums. Collective over the worker. */
 void report_fill_row(struct run *r, const struct step_result *s, struct row *row);
-/* Writes a row to the log, and an event to the journal. */
-void report_row(struct run *r, const struct row *row);
+/* Write a row to the log, an event to the journal, and a line to standard output. */
+void report_write_row(struct run *r, const struct row *row);
 void report_event(struct run *r, const char *fmt, ...) PRINTF(2, 3);
 void report_print(struct run *r, const char *line);
 /* Writes run.h5 if it is at least that many seconds old. */
 void report_publish(struct run *r, double seconds);
-/* Writes run.h5 in any case. */
+/* Writes run.h5 now. */
 void report_publish_now(struct run *r);
 
 /* ---- tensorboard.c: --tensorboard ----------------------------------------------------- */
@@ -69,7 +69,7 @@ struct run_tensorboard {
 	char *path; /* of the event file, on the first rank of a worker; NULL: none */
 	int fd;
 	struct str waiting; /* records that could not be written yet */
-	bool torn;	    /* the file ends within a record: nothing more is written */
+	bool torn; /* the file ends within a record, so nothing more is written */
 	bool failed;
 };
 
@@ -86,12 +86,12 @@ struct run_trace {
 	bool failed;	     /* rank 0: the file could not be written */
 };
 
-/* Collective over all. Sets the steps, and creates the file. */
+/* Sets the steps to trace, and creates the file. Collective over all. */
 int trace_open(struct run *r, const struct train_opts *o, struct err *e);
-/* Collective over the worker. Enclose a step; the last traced step writes the file. */
+/* Enclose a step; the last traced step writes the file. Collective over the worker. */
 void trace_begin_step(struct run *r);
 void trace_end_step(struct run *r);
-/* Collective over the worker. Writes the file if the run ends within the traced steps. */
+/* Writes the file if the run ends within the traced steps. Collective over the worker. */
 void trace_end_run(struct run *r);
 
 /* ---- hash_tensors.c: --hash-tensors -------------------------------------------------- */
@@ -100,20 +100,19 @@ struct run_hashes {
 	int64_t first, last; /* steps; 0: none */
 	int fd;		     /* rank 0's file; -1: none */
 	struct observer observer;
-	/* This rank's records of the current step. */
 	int64_t step;
-	struct record *record;
+	struct record *record; /* [n]: this rank's records of the current step */
 	int64_t n;
 };
 
-/* Collective over all. Sets the steps, and creates the file. */
+/* Sets the steps to hash, and creates the file. Collective over all. */
 int hashes_open(struct run *r, const struct train_opts *o, struct err *e);
-/* Collective. Enclose a step. hashes_end_step() writes the hashes of its tensors, reports a
- * failure, and returns the exit code, the same on all ranks. */
+/* Enclose a step. hashes_end_step() writes the hashes of its tensors, reports a failure, and
+ * returns the exit code, the same on all ranks. Collective. */
 void hashes_begin_step(struct run *r);
 int hashes_end_step(struct run *r, const struct step_result *s);
-/* Was that the last hashed step? The run ends after it. */
-bool hashes_done(const struct run *r);
+/* Returns true after the last hashed step, with which the run ends. */
+bool hashes_are_done(const struct run *r);
 void hashes_close(struct run *r);
 
 /* ---- save.c: checkpoints ------------------------------------------------------------- */
@@ -123,57 +122,57 @@ struct saving {
 	int64_t step;
 	const char *why;
 	struct str path;
-	bool best; /* the validation loss of that step is the best so far */
+	bool best; /* the validation loss of that step is the lowest so far */
 	double begin,
 		stalled; /* clock at the begin; seconds that training waited for it */
 };
 
 struct saver {
-	struct saving now; /* while one is being written */
-	/* The last step of which this worker has a checkpoint, and of which all workers have
-	 * one; -1: none. Without workers, all_have is beyond every step. */
+	struct saving now; /* the checkpoint that is being written */
+	/* The last step with a checkpoint of this worker, and of all workers; -1: none. Without
+	 * workers, all_have is INT64_MAX. */
 	int64_t have, all_have;
 	int64_t saved_step, tried_step, eval_step; /* -1: none */
-	double saved_at, retry_at; /* 0: the last checkpoint was written */
+	double saved_at, retry_at;		   /* clock; retry_at 0: no failure */
 	bool failed;
 	pthread_t pruner; /* rank 0's thread, which removes old checkpoints */
 	bool pruning;
-	int64_t prune_to; /* all_have when it began */
+	int64_t prune_to; /* all_have when the thread began */
 };
 
-/* This rank's vote: is a checkpoint due by the clock? */
-bool save_due(const struct run *r);
-/* Collective. Saves this step unless it is saved. `background`: training continues meanwhile. */
+/* Returns this rank's vote: true if a checkpoint is due by the clock. */
+bool save_is_due(const struct run *r);
+/* Saves this step unless it is saved. `background`: training continues meanwhile. Collective. */
 void save_now(struct run *r, const char *why, bool background);
-/* Collective. Ends the checkpoint that is being written. */
+/* Waits for the checkpoint that is being written, and reports it. Collective. */
 void save_end(struct run *r);
-/* Waits until old checkpoints are removed: the next checkpoint needs the space. */
-void save_close(struct run *r);
+/* Waits until old checkpoints are removed: the next checkpoint needs their space. */
+void save_wait_prune(struct run *r);
 
 /* ---- run_dir.c: the run directory ---------------------------------------------------- */
 
 struct run_dir {
 	char *path, *ckpt_path; /* NULL: none */
 	int lock; /* rank 0's lock of the journal, a file descriptor; -1: none */
-	bool created, created_journal; /* by this run */
+	bool created, created_journal; /* this run created the directory, the journal */
 	bool has_algorithms;	       /* the algorithms of the first step are saved */
 };
 
-enum { PATIENCE_SECS = 3 }; /* wait for a run that is stopping, when another resumes it */
-/* Collective over all. Creates the directory of this worker unless it exists, and locks it. */
+enum { PATIENCE_SECS = 3 }; /* wait of a resumed run for the one that is stopping */
+/* Creates the directory of this worker unless it exists, and locks it. Collective over all. */
 int run_dir_open(struct run *r, const struct train_opts *o, struct err *e);
-/* Collective over the worker. Checks that every rank that writes checkpoints can access it. */
+/* Checks access by all ranks that write checkpoints. Collective over the worker. */
 int run_dir_check(const struct run *r, const struct train_opts *o, struct err *e);
 /* Begins the flight record of this rank in the directory; comm_flight_close() removes it. */
-void run_dir_record(const struct run *r);
-/* Removes what a run created that could not start. */
+void run_dir_open_record(const struct run *r);
+/* Removes the files and directories of a run that could not start. */
 void run_dir_undo(struct run *r);
-/* --resume auto without a checkpoint: keeps the log of a run that had steps. */
-int run_dir_keep_log(const struct run *r, struct err *e);
-/* --overwrite: removes run.h5 and the checkpoints of the previous run, of all its workers. */
+/* Archives the log of an earlier run with steps if --resume auto has found no checkpoint. */
+int run_dir_archive_log(const struct run *r, struct err *e);
+/* Removes run.h5 and the checkpoints of the previous run, of all its workers, for --overwrite. */
 void run_dir_clear(const struct run *r, const struct train_opts *o);
-/* ckpt_begun(): another worker has no checkpoint, and its journal shows that it never wrote one. */
-bool run_dir_begun(const struct ckpt *c);
+/* Returns true if another worker of a checkpoint's run has never written one; a ckpt_begun(). */
+bool run_dir_has_just_begun(const struct ckpt *c);
 
 /* ---- the run ------------------------------------------------------------------------- */
 
@@ -204,13 +203,13 @@ static inline bool run_is_first(const struct run *r)
 	return r->world->rank == 0;
 }
 
-/* With --edit-ckpt rank0, only the first worker writes checkpoints. */
+/* Returns true if this worker writes checkpoints; with --edit-ckpt rank0, only the first does. */
 static inline bool run_writes_ckpt(const struct run *r)
 {
 	return r->t.o.edit.ckpt == EDIT_CKPT_GROUP || r->t.o.resolved.worker == 0;
 }
 
-/* Collective, after a phase of the start that may fail. Returns -1 if any worker has failed. */
+/* Returns -1 if any worker has failed in a phase of the start. Collective over all workers. */
 int start_agree(struct run *r, struct err *e);
 /* Prints the first screen, a description of the run. */
 void describe_run(const struct run *r, const struct run_info *i);
@@ -224,5 +223,5 @@ double peak_flops(const struct train_opts *o, struct device *d);
 
 /* Notes options that were given but have no effect, with the reasons; `ranks`: over all workers. */
 void options_note_idle(const struct train_opts *o, const struct model *m, int ranks);
-/* Collective. Trains (or evaluates), and returns the exit code. */
+/* Trains (or evaluates), and returns the exit code. Collective. */
 int loop_run(struct run *r);

@@ -51,9 +51,9 @@ static ON_BOTH inline int64_t ceil_div(int64_t a, int64_t b)
 	return (a + b - 1) / b;
 }
 
-static inline int64_t round_up(int64_t a, int64_t to)
+static inline int64_t round_up(int64_t a, int64_t multiple)
 {
-	return ceil_div(a, to) * to;
+	return ceil_div(a, multiple) * multiple;
 }
 
 /* Returns the first item of part i when n items are divided as evenly as possible. */
@@ -79,7 +79,7 @@ struct err {
 int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
-/* Prints an error. *first keeps the code of the first of several errors, without a message. */
+/* Prints *e. Copies its code to first->code, unless an earlier error has set that. */
 void err_keep_first(struct err *first, const struct err *e);
 
 /* Kinds of failure. A program's table may have a sentence of advice for each, or NULL. */
@@ -87,17 +87,17 @@ enum advice_on {
 	ADVICE_MEMORY,
 	ADVICE_GPU_MEMORY,
 	ADVICE_PINNED_MEMORY,
-	ADVICE_SHARED_MEMORY, /* of a GPU's thread block */
+	ADVICE_SHARED_MEMORY, /* shared memory of a GPU thread block */
 	ADVICE_GPU,	      /* no usable GPU */
 	ADVICE_RUN_IN_USE,
 	ADVICE_NO_CHECKPOINT,
-	ADVICE_FOREIGN_MODEL,  /* instead of a checkpoint */
+	ADVICE_FOREIGN_MODEL,  /* another program's model, not a checkpoint */
 	ADVICE_VOCABULARY,     /* unknown size of the vocabulary */
 	ADVICE_NO_DATA,	       /* no data files given */
 	ADVICE_NOT_A_SHARD,    /* a data file that may be text */
-	ADVICE_FILE_EXISTS,    /* a file that is not replaced */
+	ADVICE_FILE_EXISTS,    /* an output file that exists already */
 	ADVICE_NOT_UTF8,       /* text that is not UTF-8 */
-	ADVICE_TOKENS,	       /* instead of text */
+	ADVICE_TOKENS,	       /* tokens where text is expected */
 	ADVICE_PATTERN,	       /* unknown split pattern of a vocabulary file */
 	ADVICE_TOKENIZER,      /* unsupported kind of tokenizer */
 	ADVICE_VOCAB_FILES,    /* vocabulary files not given */
@@ -110,19 +110,19 @@ enum advice_on {
 	ADVICE_SPOOL_SPACE,    /* a stream longer than the free space */
 	N_ADVICE
 };
-void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL in a row: none */
-/* Returns "; " and the sentence, or "", for the end of a message. */
-const char *advice_on(enum advice_on what);
+void advice_set(const char *const table[AT_LEAST(N_ADVICE)]); /* NULL: no advice */
+/* Returns "; " and the advice, or "" without any, for the end of a message. */
+const char *advice_on(enum advice_on failure);
 
 /* Prints "NAME: rank R: message" and exits. The hook, if set, is called instead of exit() (comm
  * sets it, so that all ranks end when one does). */
 NORETURN void die(int code, const char *fmt, ...) PRINTF(2, 3);
 NORETURN void die_err(const struct err *e);
-void die_io(const struct err *e);   /* dies if *e is EX_IOERR */
-int err_print(const struct err *e); /* prints it without exiting; returns its exit code */
+void die_io(const struct err *e);   /* dies if e->code is EX_IOERR, else returns */
+int err_print(const struct err *e); /* prints e->msg, unless empty; returns e->code */
 extern void (*die_hook)(int code);
 
-/* Stops output of a child process that shares its parent's streams; die() becomes _exit(code). */
+/* Turns off messages in a child process that shares its parent's streams; die(): _exit(code). */
 void die_silently(int code);
 
 /* Prints the place and aborts if an invariant is violated, a bug of this program. */
@@ -138,9 +138,10 @@ NORETURN void bug(const char *file, int line, const char *what);
 void warn(const char *fmt, ...) PRINTF(1, 2);
 void info(const char *fmt, ...) PRINTF(1, 2);
 void info_wait(const char *fmt, ...) PRINTF(1, 2);
+/* Set the program's name, this rank (all_ranks: info() prints on every rank), and --quiet. */
 void log_name(const char *program);
 void log_rank(int rank, int size, bool all_ranks);
-void log_quiet(bool quiet);
+void log_set_quiet(bool quiet);
 bool log_is_enabled(void);
 bool log_color(FILE *f); /* true for a terminal if NO_COLOR is not set */
 
@@ -151,7 +152,7 @@ void stdout_close(void);
 
 /* Allocate like malloc() etc., but end the program if there is no memory. */
 void *xmalloc(size_t n_bytes);
-void *xcalloc(size_t n, size_t n_bytes);
+void *xcalloc(size_t n, size_t element_bytes);
 void *xrealloc(void *p, size_t n_bytes);
 char *xstrdup(const char *s);
 /* Frees the memory of a pointer, as in `scoped_ptr float *x`, at the end of its scope. */
@@ -164,7 +165,7 @@ static inline void free_pointer(void *address)
 }
 
 /* Grows an array of n elements, to which elements are added one by one, so that element n fits. */
-void *xgrow(void *p, int64_t n, size_t n_bytes);
+void *xgrow(void *p, int64_t n, size_t element_bytes);
 int64_t memory_available(void); /* free bytes of this host, with swap; 0: unknown */
 
 /*
@@ -180,8 +181,7 @@ struct arena {
 
 void arena_measure(struct arena *a, const char *name);
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
-/* Initializes like arena_init(), but returns -1 instead of ending the program if memory is
- * short. */
+/* Initializes an arena, or returns -1 if memory is short, where arena_init() dies. */
 int arena_try(struct arena *a, const char *name, size_t size_bytes);
 /* Initializes an arena in memory that the caller owns. It must not be released. */
 void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes);
@@ -263,18 +263,17 @@ static inline const char *plural(int64_t n)
 	return n == 1 ? "" : "s";
 }
 
-/* Returns the distance in units in the last place; -0 equals 0. INT64_MAX: one of them is NaN. */
+/* Returns the distance in units in the last place; -0 equals 0. INT64_MAX: one is NaN. */
 int64_t float_ulps(float a, float b);
 
-/* Returns the nearest of names[n] by edit distance; NULL: none is near enough for a typing
- * error. */
+/* Returns the nearest of names[n] by edit distance; NULL: none is within a typing error. */
 const char *nearest(const char *name, const char *const *names, int64_t n);
 
 /* ---- clock.c --------------------------------------------------------------------- */
 
 double clock_seconds(void);	  /* monotonic, from an arbitrary zero */
 double clock_wall(void);	  /* seconds since 1970 */
-void clock_sleep(double seconds); /* or until a signal arrives */
+void clock_sleep(double seconds); /* returns early on a signal */
 /* Returns a hash of Linux's boot id, or 0. Processes with equal ids share a monotonic clock. */
 uint64_t boot_id(void);
 /* Writes a time as "2026-11-20T10:51:00Z". Returns buf. */

@@ -16,10 +16,10 @@ struct entry {
 };
 
 static struct entry *entries;
-static pid_t owner; /* a child process does not remove its parent's files */
-static pthread_mutex_t changing = PTHREAD_MUTEX_INITIALIZER; /* protects the list */
-/* A thread that creates a file blocks signals. A signal handler in another thread waits until the
- * file is in the list, and then no thread creates another file. */
+static pid_t owner_pid; /* child processes must not remove these files */
+static pthread_mutex_t entries_mutex = PTHREAD_MUTEX_INITIALIZER;
+/* creating: a thread, with signals blocked, creates a file that is not in the list yet; a signal
+ * handler in another thread waits for it. ending: the handler runs, and no file is created. */
 static bool creating, ending;
 
 static void wait_while(const bool *flag)
@@ -35,7 +35,7 @@ static void set_flag(bool *flag, bool value)
 
 void cleanup_run(void)
 {
-	if (getpid() != owner)
+	if (getpid() != owner_pid)
 		return;
 	wait_while(&creating);
 	struct entry *f = __atomic_load_n(&entries, __ATOMIC_ACQUIRE);
@@ -58,7 +58,7 @@ static void install_handlers(void)
 		SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ, SIGBUS};
 	struct sigaction a = {.sa_handler = on_signal}, old;
 	sigemptyset(&a.sa_mask);
-	owner = getpid();
+	owner_pid = getpid();
 	for (size_t i = 0; i < ARRAY_LEN(fatal); i++)
 		if (!sigaction(fatal[i], NULL, &old) && old.sa_handler == SIG_DFL)
 			sigaction(fatal[i], &a, NULL);
@@ -84,29 +84,30 @@ static void add_entry(const char *path)
 	__atomic_store_n(&entries, f, __ATOMIC_RELEASE);
 }
 
-static void begin_change(void)
+/* Locks the list; the first call also installs the signal handlers. */
+static void lock_entries(void)
 {
-	pthread_mutex_lock(&changing);
-	if (!owner)
+	pthread_mutex_lock(&entries_mutex);
+	if (!owner_pid)
 		install_handlers();
 }
 
 void cleanup_add(const char *path)
 {
-	begin_change();
+	lock_entries();
 	add_entry(path);
-	pthread_mutex_unlock(&changing);
+	pthread_mutex_unlock(&entries_mutex);
 }
 
 void cleanup_forget(const char *path)
 {
-	pthread_mutex_lock(&changing);
+	pthread_mutex_lock(&entries_mutex);
 	struct entry *f = entries;
 	while (f && (!f->armed || strcmp(f->path, path)))
 		f = f->next;
 	if (f)
 		f->armed = 0;
-	pthread_mutex_unlock(&changing);
+	pthread_mutex_unlock(&entries_mutex);
 }
 
 void cleanup_remove(const char *path)
@@ -115,24 +116,25 @@ void cleanup_remove(const char *path)
 	cleanup_forget(path);
 }
 
-int cleanup_create(char *path, bool pattern)
+/* Creates a file and its entry without a signal in between. */
+int cleanup_create(char *path, bool is_template)
 {
-	sigset_t all, old;
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &old);
-	begin_change();
+	sigset_t all_signals, old;
+	sigfillset(&all_signals);
+	pthread_sigmask(SIG_BLOCK, &all_signals, &old);
+	lock_entries();
 	set_flag(&creating, true);
 	if (__atomic_load_n(&ending, __ATOMIC_SEQ_CST)) {
 		set_flag(&creating, false);
 		wait_while(&ending); /* until the process ends */
 	}
-	int fd = pattern ? mkostemp(path, O_CLOEXEC)
-			 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	int fd = is_template ? mkostemp(path, O_CLOEXEC)
+			     : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	int saved = errno;
 	if (fd >= 0)
 		add_entry(path);
 	set_flag(&creating, false);
-	pthread_mutex_unlock(&changing);
+	pthread_mutex_unlock(&entries_mutex);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	errno = saved;
 	return fd;

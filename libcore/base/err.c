@@ -19,11 +19,11 @@ static int silent_code;
 
 static const char *log_program = "pt";
 static int log_rank_id;
-static bool log_many, log_all, log_is_quiet;
+static bool log_multi, log_all, log_is_quiet;
 
 /* Opens /dev/null for closed descriptors below 3, or else the next file would get the descriptor
  * and receive messages. Its access mode makes reads or writes fail as if it were closed. */
-static void hold_standard_files(void)
+static void occupy_standard_descriptors(void)
 {
 	for (int fd = 0; fd < 3; fd++)
 		if (fcntl(fd, F_GETFD) < 0)
@@ -64,8 +64,8 @@ __attribute__((no_sanitize("address", "undefined"))) static void ensure_stack(
 }
 
 typedef void before_main(int argc, char **argv, char **env);
-__attribute__((section(".preinit_array"), used)) static before_main *const before =
-	ensure_stack;
+__attribute__((section(".preinit_array"),
+	used)) static before_main *const run_before_main = ensure_stack;
 
 /* Sets the stack size of threads, since the C library read the limit before it was raised. */
 static void ensure_stacks_of_threads(void)
@@ -81,7 +81,7 @@ static void ensure_stacks_of_threads(void)
 
 void log_name(const char *program)
 {
-	hold_standard_files();
+	occupy_standard_descriptors();
 	signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit returns an error */
 	log_program = program;
 	ensure_stacks_of_threads();
@@ -90,11 +90,11 @@ void log_name(const char *program)
 void log_rank(int rank, int size, bool all_ranks)
 {
 	log_rank_id = rank;
-	log_many = size > 1;
+	log_multi = size > 1;
 	log_all = all_ranks;
 }
 
-void log_quiet(bool quiet)
+void log_set_quiet(bool quiet)
 {
 	log_is_quiet = quiet;
 }
@@ -112,9 +112,9 @@ bool log_color(FILE *f)
 	return isatty(fileno(f)) && term && strcmp(term, "dumb") != 0;
 }
 
-/* Prints a line with one write, so that lines of several ranks do not mix. Messages quote names
+/* Prints a message with one write, so that lines of several ranks do not mix. Messages quote names
  * and texts of files, which must not control the terminal. */
-static void print_message(const char *grade, bool with_rank, const char *fmt, va_list ap)
+static void print_message(const char *level, bool with_rank, const char *fmt, va_list ap)
 {
 	if (silent)
 		return;
@@ -123,7 +123,7 @@ static void print_message(const char *grade, bool with_rank, const char *fmt, va
 	n += (size_t)snprintf(line, size, "%s: ", log_program);
 	if (with_rank)
 		n += (size_t)snprintf(line + n, size - n, "rank %d: ", log_rank_id);
-	n += (size_t)snprintf(line + n, size - n, "%s", grade);
+	n += (size_t)snprintf(line + n, size - n, "%s", level);
 	int more = vsnprintf(line + n, size - n, fmt, ap);
 	n += more < 0 ? 0 : (size_t)more;
 	if (n > size - 1)
@@ -141,12 +141,12 @@ void advice_set(const char *const table[N_ADVICE])
 	advice = table;
 }
 
-const char *advice_on(enum advice_on what)
+const char *advice_on(enum advice_on failure)
 {
 	static _Thread_local char text[256];
-	if (!advice || !advice[what])
+	if (!advice || !advice[failure])
 		return "";
-	snprintf(text, sizeof(text), "; %s", advice[what]);
+	snprintf(text, sizeof(text), "; %s", advice[failure]);
 	return text;
 }
 
@@ -194,7 +194,7 @@ void die(int code, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	print_message("", log_many, fmt, ap);
+	print_message("", log_multi, fmt, ap);
 	va_end(ap);
 	exit_cleanly(code);
 }
@@ -210,13 +210,13 @@ void die_io(const struct err *e)
 		die_err(e);
 }
 
-static void print_line(const char *grade, bool with_rank, const char *fmt, ...)
+static void print_line(const char *level, bool with_rank, const char *fmt, ...)
 	PRINTF(3, 4);
-static void print_line(const char *grade, bool with_rank, const char *fmt, ...)
+static void print_line(const char *level, bool with_rank, const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	print_message(grade, with_rank, fmt, ap);
+	print_message(level, with_rank, fmt, ap);
 	va_end(ap);
 }
 
@@ -242,7 +242,7 @@ void bug(const char *file, int line, const char *what)
 		line, what);
 	fflush(NULL);
 	if (die_hook)
-		die_hook(134);
+		die_hook(128 + SIGABRT);
 	abort();
 }
 
@@ -250,7 +250,7 @@ void warn(const char *fmt, ...)
 {
 	va_list ap;
 	va_start(ap, fmt);
-	print_message("warning: ", log_many, fmt, ap);
+	print_message("warning: ", log_multi, fmt, ap);
 	va_end(ap);
 }
 
@@ -260,7 +260,7 @@ void info(const char *fmt, ...)
 		return;
 	va_list ap;
 	va_start(ap, fmt);
-	print_message("", log_many && log_all, fmt, ap);
+	print_message("", log_multi && log_all, fmt, ap);
 	va_end(ap);
 }
 
@@ -270,7 +270,7 @@ void info_wait(const char *fmt, ...)
 		return;
 	va_list ap;
 	va_start(ap, fmt);
-	print_message(log_is_quiet ? "warning: " : "", log_many && log_all, fmt, ap);
+	print_message(log_is_quiet ? "warning: " : "", log_multi && log_all, fmt, ap);
 	va_end(ap);
 }
 

@@ -6,6 +6,7 @@
 __extension__ typedef __int128 int128;
 __extension__ typedef unsigned __int128 uint128;
 
+/* Adds v as three digits with its sign to consecutive limbs, without carries. */
 void exact_add(struct exact *x, double v)
 {
 	if (!isfinite(v)) {
@@ -17,17 +18,17 @@ void exact_add(struct exact *x, double v)
 	int exponent;
 	double fraction = frexp(v, &exponent); /* v = fraction * 2^exponent */
 	int64_t mantissa = (int64_t)ldexp(fraction, 53);
-	int at = exponent - 53 + EXACT_BIAS; /* the weight of the mantissa's lowest bit */
-	if (at < 0) {			     /* subnormal: the low bits are zero */
-		mantissa >>= -at;
-		at = 0;
+	int bit = exponent - 53 + EXACT_BIAS; /* position of mantissa's bit 0 */
+	if (bit < 0) {			      /* subnormal: the low bits are zero */
+		mantissa >>= -bit;
+		bit = 0;
 	}
-	int128 wide = (int128)mantissa * ((int128)1 << at % EXACT_DIGIT);
-	int limb = at / EXACT_DIGIT;
-	bool negative = wide < 0;
-	uint128 u = negative ? -(uint128)wide : (uint128)wide;
-	for (int i = 0; i < 3; i++, u >>= EXACT_DIGIT) {
-		int64_t digit = (int64_t)(uint32_t)u;
+	int128 shifted = (int128)mantissa * ((int128)1 << bit % EXACT_DIGIT);
+	int limb = bit / EXACT_DIGIT;
+	bool negative = shifted < 0;
+	uint128 magnitude = negative ? -(uint128)shifted : (uint128)shifted;
+	for (int i = 0; i < 3; i++, magnitude >>= EXACT_DIGIT) {
+		int64_t digit = (int64_t)(uint32_t)magnitude;
 		x->limb[limb + i] += negative ? -digit : digit;
 	}
 }

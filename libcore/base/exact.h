@@ -42,33 +42,33 @@ EXACT_FN void exact_normalize(struct exact *x)
 }
 
 /* Returns m x 2^exponent as a double, rounded once, ties to even. m is not 0 and has up to 96
- * bits; `sticky`: bits below them are not zero. */
+ * bits. has_lower_bits: the exact value has nonzero bits below bit 0 of m. */
 __extension__ typedef unsigned __int128 exact_bits;
-EXACT_FN double exact_double(exact_bits m, bool sticky, int exponent)
+EXACT_FN double exact_double(exact_bits m, bool has_lower_bits, int exponent)
 {
 	/* Keep 55 bits: 53, a rounding bit and a sticky bit. A subnormal result keeps fewer,
 	 * so that it is rounded only once, here. */
 	int bits = 0;
 	while (m >> bits)
 		bits++;
-	int keep = 55;
+	int kept_bits = 55;
 	if (exponent + bits - 1 < -1022)
-		keep = 55 - (-1022 - (exponent + bits - 1));
-	if (keep < 2)
+		kept_bits = 55 - (-1022 - (exponent + bits - 1));
+	if (kept_bits < 2)
 		return 0;
-	int drop = bits - keep;
-	if (drop > 0) {
-		sticky |= (m & (((exact_bits)1 << drop) - 1)) != 0;
-		m >>= drop;
+	int dropped_bits = bits - kept_bits;
+	if (dropped_bits > 0) {
+		has_lower_bits |= (m & (((exact_bits)1 << dropped_bits) - 1)) != 0;
+		m >>= dropped_bits;
 	} else {
-		m <<= -drop;
+		m <<= -dropped_bits;
 	}
-	uint64_t low = (uint64_t)m | (sticky ? 1 : 0);
+	uint64_t low = (uint64_t)m | (has_lower_bits ? 1 : 0);
 	uint64_t q = low >> 2;
-	unsigned rest = (unsigned)(low & 3);
-	if (rest > 2 || (rest == 2 && (q & 1)))
+	unsigned round_bits = (unsigned)(low & 3);
+	if (round_bits > 2 || (round_bits == 2 && (q & 1)))
 		q++;
-	return ldexp((double)q, exponent + drop + 2);
+	return ldexp((double)q, exponent + dropped_bits + 2);
 }
 
 /* Returns the sum, rounded once to the nearest double, ties to even. Destroys x. */
@@ -92,14 +92,14 @@ EXACT_FN double exact_finish(struct exact *x)
 		top--;
 	if (top < 0)
 		return 0;
-	/* Three digits hold 65 to 96 significant bits. Lower digits matter only as a sticky
-	 * bit, far below the rounding position. */
+	/* Three digits hold 65 to 96 significant bits. Lower digits matter only in whether
+	 * they are all zero. */
 	exact_bits m = 0;
-	bool sticky = false;
+	bool has_lower_bits = false;
 	for (int i = 0; i < 3; i++)
 		m = m << EXACT_DIGIT | (uint64_t)(top - i >= 0 ? x->limb[top - i] : 0);
 	for (int i = top - 3; i >= 0; i--)
-		sticky |= x->limb[i] != 0;
-	double v = exact_double(m, sticky, (top - 2) * EXACT_DIGIT - EXACT_BIAS);
+		has_lower_bits |= x->limb[i] != 0;
+	double v = exact_double(m, has_lower_bits, (top - 2) * EXACT_DIGIT - EXACT_BIAS);
 	return negative ? -v : v;
 }

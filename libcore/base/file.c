@@ -19,52 +19,52 @@ int err_errno(struct err *e, const char *name)
 
 int write_all(int fd, const void *p, size_t n_bytes)
 {
-	const char *at = p;
+	const char *next = p;
 	while (n_bytes) {
-		ssize_t n = write(fd, at, n_bytes);
+		ssize_t n = write(fd, next, n_bytes);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
 			return -1;
-		at += n, n_bytes -= (size_t)n;
+		next += n, n_bytes -= (size_t)n;
 	}
 	return 0;
 }
 
-int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at)
+int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t offset)
 {
-	const char *from = p;
+	const char *next = p;
 	while (n_bytes) {
-		ssize_t n = pwrite(fd, from, n_bytes, at);
+		ssize_t n = pwrite(fd, next, n_bytes, offset);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0)
 			return -1;
-		from += n, n_bytes -= (size_t)n, at += n;
+		next += n, n_bytes -= (size_t)n, offset += n;
 	}
 	return 0;
 }
 
-int pread_all(int fd, void *p, size_t n_bytes, int64_t at)
+int pread_all(int fd, void *p, size_t n_bytes, int64_t offset)
 {
-	char *to = p;
+	char *next = p;
 	while (n_bytes) {
-		ssize_t n = pread(fd, to, n_bytes, at);
+		ssize_t n = pread(fd, next, n_bytes, offset);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n == 0)
 			errno = 0;
 		if (n <= 0)
 			return -1;
-		to += n, n_bytes -= (size_t)n, at += n;
+		next += n, n_bytes -= (size_t)n, offset += n;
 	}
 	return 0;
 }
 
 int file_read_at(
-	int fd, const char *name, void *p, size_t n_bytes, int64_t at, struct err *e)
+	int fd, const char *name, void *p, size_t n_bytes, int64_t offset, struct err *e)
 {
-	if (!pread_all(fd, p, n_bytes, at))
+	if (!pread_all(fd, p, n_bytes, offset))
 		return 0;
 	if (!errno)
 		return err_set(e, EX_IOERR, "%s became shorter while it was read", name);
@@ -112,14 +112,14 @@ ssize_t read_some(int fd, void *p, size_t n_bytes)
 	return n;
 }
 
-int copy_up_to(int from, int to, int64_t max_bytes)
+int copy_up_to(int from_fd, int to_fd, int64_t max_bytes)
 {
-	enum { PIECE = 1 << 18 };
-	scoped_ptr char *piece = xmalloc(PIECE);
+	enum { BUFFER = 1 << 18 };
+	scoped_ptr char *buffer = xmalloc(BUFFER);
 	int rc = 0;
 	for (;;) {
-		ssize_t n = read_some(from, piece, PIECE);
-		if (n <= 0 || n > max_bytes || write_all(to, piece, (size_t)n)) {
+		ssize_t n = read_some(from_fd, buffer, BUFFER);
+		if (n <= 0 || n > max_bytes || write_all(to_fd, buffer, (size_t)n)) {
 			rc = n == 0 ? 0 : n > max_bytes ? 1 : -1;
 			break;
 		}
@@ -131,30 +131,30 @@ int copy_up_to(int from, int to, int64_t max_bytes)
 int file_read_rest(
 	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e)
 {
-	char piece[1 << 14];
+	char buffer[1 << 14];
 	for (;;) {
-		ssize_t n = read_some(fd, piece, sizeof(piece));
+		ssize_t n = read_some(fd, buffer, sizeof(buffer));
 		if (n < 0)
 			return err_errno(e, name);
 		if (out->len + (size_t)n > max_bytes)
 			return err_set(e, EX_DATAERR,
 				"%s: larger than %zu bytes, the limit for such a file",
 				name, max_bytes);
-		str_add(out, piece, (size_t)n);
+		str_add(out, buffer, (size_t)n);
 		if (n == 0)
 			return 0;
 	}
 }
 
-/* Calls take() with the complete lines of `text`, and keeps the rest. */
-static int take_lines(
-	struct str *text, size_t searched, line_fn *take, void *to, struct err *e)
+/* Removes the complete lines of text, after on_line(); its first `searched` bytes have no break. */
+static int pass_complete_lines(
+	struct str *text, size_t searched, line_fn *on_line, void *context, struct err *e)
 {
 	size_t begin = 0;
 	const char *stop;
 	while ((stop = memchr(text->s + searched, '\n', text->len - searched))) {
 		size_t len = (size_t)(stop - text->s) - begin;
-		if (take(to, text->s + begin, len, e))
+		if (on_line(context, text->s + begin, len, e))
 			return -1;
 		begin = searched = begin + len + 1;
 	}
@@ -163,29 +163,29 @@ static int take_lines(
 	return 0;
 }
 
-int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *rest,
-	struct err *e)
+int file_lines(int fd, const char *name, line_fn *on_line, void *context,
+	struct str *incomplete, struct err *e)
 {
-	enum { PIECE = 1 << 18, LONGEST = 1 << 26 };
+	enum { BUFFER = 1 << 18, MAX_LINE = 1 << 26 };
 	scoped_str text = {0};
 	ssize_t n;
 	int rc = 0;
 	do {
-		str_reserve(&text, PIECE);
-		n = read_some(fd, text.s + text.len, PIECE);
+		str_reserve(&text, BUFFER);
+		n = read_some(fd, text.s + text.len, BUFFER);
 		if (n < 0)
 			rc = err_errno(e, name);
-		size_t before = text.len;
+		size_t searched = text.len;
 		if (n > 0) {
 			text.len += (size_t)n;
 			text.s[text.len] = '\0';
-			rc = take_lines(&text, before, take, to, e);
+			rc = pass_complete_lines(&text, searched, on_line, context, e);
 		}
-		if (!rc && text.len > LONGEST)
-			rc = err_set(e, EX_DATAERR, "%s: a line of more than %d bytes",
-				name, LONGEST);
+		if (!rc && text.len > MAX_LINE)
+			rc = err_set(e, EX_DATAERR, "%s: a line is longer than %d bytes",
+				name, MAX_LINE);
 	} while (n && !rc);
-	str_add(rest, text.s, text.len);
+	str_add(incomplete, text.s, text.len);
 	return rc;
 }
 
@@ -198,6 +198,7 @@ static bool is_fifo(int fd)
 	       fs.f_type != PIPEFS_MAGIC;
 }
 
+/* Waits until fd has data; -1 ms: forever. Returns 0 on a timeout. */
 static int wait_for_data(int fd, int milliseconds)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -227,13 +228,13 @@ bool file_is_fifo(const char *path)
 	return !stat(path, &st) && S_ISFIFO(st.st_mode);
 }
 
-/* Tries for a second without blocking: open() of a FIFO without a reader sets ENXIO. */
+/* Tries for 1 s without blocking: open() of a FIFO without a reader sets ENXIO. Then blocks. */
 int file_open_output(const char *path, int flags)
 {
-	enum { MOMENTS = 20 };
-	int fd, all = flags | O_WRONLY | O_CLOEXEC;
-	for (int i = 0; i <= MOMENTS; i++) {
-		fd = open(path, all | O_NONBLOCK, 0666);
+	enum { ATTEMPTS = 20 };
+	int fd, all_flags = flags | O_WRONLY | O_CLOEXEC;
+	for (int i = 0; i <= ATTEMPTS; i++) {
+		fd = open(path, all_flags | O_NONBLOCK, 0666);
 		if (fd >= 0)
 			fcntl(fd, F_SETFL, 0);
 		if (fd >= 0 || errno != ENXIO || !file_is_fifo(path))
@@ -241,7 +242,7 @@ int file_open_output(const char *path, int flags)
 		clock_sleep(0.05);
 	}
 	info_wait("waiting for a reader of the FIFO %s", path);
-	return open(path, all, 0666);
+	return open(path, all_flags, 0666);
 }
 
 int file_check_regular(const char *path, struct err *e)
@@ -292,16 +293,16 @@ int file_make_directory(const char *path, struct err *e)
 	scoped_ptr char *copy = xstrdup(path);
 	int rc = 0;
 	for (char *p = copy + 1; !rc; p++) {
-		char was = *p;
-		if (was != '/' && was != '\0')
+		char separator = *p;
+		if (separator != '/' && separator != '\0')
 			continue;
 		*p = '\0';
 		if (mkdir(copy, 0777) &&
-			!(errno == EEXIST && (was || file_is_directory(copy))))
+			!(errno == EEXIST && (separator || file_is_directory(copy))))
 			rc = err_set(e, EX_IOERR, "%s: %s", copy,
 				errno == EEXIST ? "is not a directory" : strerror(errno));
-		*p = was;
-		if (!was)
+		*p = separator;
+		if (!separator)
 			break;
 	}
 	return rc;
@@ -328,13 +329,13 @@ int file_check_space(const char *path, int64_t n_bytes, struct err *e)
 	int rc = statvfs(directory, &fs);
 	if (rc || !fs.f_blocks)
 		return 0;
-	/* a part may be reserved for root */
+	/* file systems may reserve some space for root */
 	double blocks = (double)(geteuid() ? fs.f_bavail : fs.f_bfree);
 	double space = blocks * (double)fs.f_frsize;
 	if ((double)n_bytes <= space)
 		return 0;
 	return err_set(e, EX_IOERR,
-		"%s: no space: it needs %s (%lld bytes), and %s (%.0f bytes) are free",
+		"%s: not enough disk space: needs %s (%lld bytes), but only %s (%.0f bytes) are free",
 		path, text_bytes(need, (double)n_bytes), (long long)n_bytes,
 		text_bytes(have, space), space);
 }
@@ -348,8 +349,8 @@ int file_open_plain(const char *path, int flags)
 	if (fd < 0)
 		return fd;
 	bool plain = !fstat(fd, &st) && S_ISREG(st.st_mode);
-	bool changes = (flags & O_ACCMODE) != O_RDONLY;
-	if (plain && !(changes && st.st_nlink > 1))
+	bool writes = (flags & O_ACCMODE) != O_RDONLY;
+	if (plain && !(writes && st.st_nlink > 1))
 		return fd;
 	close(fd);
 	errno = plain ? EMLINK : ELOOP;
@@ -363,7 +364,7 @@ int file_check_plain(const char *path, struct err *e)
 		return 0;
 	if (S_ISREG(st.st_mode))
 		return err_set(e, EX_IOERR,
-			"%s has another name (a hard link), and both would change; replace it "
+			"%s has a second hard link, which would change too; replace the file "
 			"by a copy",
 			path);
 	return err_set(e, EX_IOERR, "%s is %s, not a plain file; move it away", path,
@@ -375,38 +376,38 @@ int file_check_plain(const char *path, struct err *e)
 }
 
 /* Returns true if the open file is still at `path`: it may have been removed or replaced since. */
-static bool is_at(int fd, const char *path)
+static bool is_still_at_path(int fd, const char *path)
 {
 	struct stat a, b;
 	return !fstat(fd, &a) && !lstat(path, &b) && a.st_ino == b.st_ino &&
 	       a.st_dev == b.st_dev;
 }
 
-int file_lock(const char *path, bool make, int *fd)
+int file_lock(const char *path, bool may_create, int *fd)
 {
 	/* the lock belongs to the open file, not to the process: other descriptors may be closed */
-	enum { ROUNDS = 20 };
+	enum { MAX_TRIES = 20 };
 	struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	for (int rounds = 0;; rounds++) {
-		if (rounds == ROUNDS) /* a file system on which is_at() never holds */
+	for (int tries = 0;; tries++) {
+		if (tries == MAX_TRIES) /* is_still_at_path() never holds here */
 			return ENOLCK;
-		*fd = file_open_plain(path, O_RDWR | (make ? O_CREAT : 0));
+		*fd = file_open_plain(path, O_RDWR | (may_create ? O_CREAT : 0));
 		if (*fd < 0)
 			return errno;
-		int why = fcntl(*fd, F_OFD_SETLK, &whole) ? errno : 0;
-		if (!why && is_at(*fd, path))
+		int error = fcntl(*fd, F_OFD_SETLK, &whole) ? errno : 0;
+		if (!error && is_still_at_path(*fd, path))
 			return 0;
 		close(*fd);
 		*fd = -1;
-		if (why)
-			return why == EACCES ? EAGAIN : why;
+		if (error)
+			return error == EACCES ? EAGAIN : error;
 	}
 }
 
 /* ---- files that appear when they are complete -------------------------------------- */
 
 /* Sets a random name, PATH.xxxxxxxxxxxxxxxx.tmp, where nobody can put a link in advance. */
-static void temporary_name(struct str *out, const char *path)
+static void make_temporary_name(struct str *out, const char *path)
 {
 	uint64_t r;
 	while (getrandom(&r, sizeof(r), 0) != sizeof(r))
@@ -439,14 +440,14 @@ void durable_clear(const char *path)
 	scoped_ptr char *directory = directory_of(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 	size_t n = strlen(name);
-	scoped_str left = {0};
+	scoped_str leftover = {0};
 	scoped_dir *d = opendir(directory);
 	for (struct dirent *f; d && (f = readdir(d));) {
 		if (durable_name(f->d_name) != n || strncmp(f->d_name, name, n))
 			continue;
-		str_clear(&left);
-		str_printf(&left, "%s/%s", directory, f->d_name);
-		unlink(left.s);
+		str_clear(&leftover);
+		str_printf(&leftover, "%s/%s", directory, f->d_name);
+		unlink(leftover.s);
 	}
 }
 
@@ -455,7 +456,7 @@ int durable_begin_own(struct durable *d, const char *path, struct err *e)
 	struct str tmp = {0};
 	int fd;
 	do {
-		temporary_name(&tmp, path);
+		make_temporary_name(&tmp, path);
 		fd = cleanup_create(tmp.s, false);
 	} while (fd < 0 && errno == EEXIST);
 	if (fd < 0) {
@@ -532,7 +533,7 @@ int file_link(const char *target, const char *path, struct err *e)
 	scoped_str tmp = {0};
 	int rc;
 	do {
-		temporary_name(&tmp, path);
+		make_temporary_name(&tmp, path);
 		rc = symlink(target, tmp.s);
 	} while (rc && errno == EEXIST);
 	bool made = !rc;
@@ -557,25 +558,25 @@ static int rename_new(const struct durable *d)
 	close(fd);
 	rc = rename(d->tmp, d->path);
 	if (rc) {
-		int why = errno;
+		int saved = errno;
 		unlink(d->path);
-		errno = why;
+		errno = saved;
 	}
 	return rc;
 }
 
-/* Renames a complete file to its name. If the directory cannot be synced, removes a new name; a
- * replaced file is lost, and the new one, which is complete, stays. */
-static int commit(const struct durable *d, struct err *e)
+/* Renames a complete file to its final name. If the directory cannot be synced, removes a file
+ * that is new. A file that replaced another one stays, since the old one is lost. */
+static int commit_file(const struct durable *d, struct err *e)
 {
 	bool replaces = !d->keeps && file_exists(d->path);
 	int directory = open_directory_of(d->path);
 	int fd = directory < 0 ? -1 : open_synced(d->tmp);
-	bool named = fd >= 0 && !(d->keeps ? rename_new(d) : rename(d->tmp, d->path));
-	int why = named && !fsync(directory) ? 0 : errno;
-	if (why && !named)
+	bool renamed = fd >= 0 && !(d->keeps ? rename_new(d) : rename(d->tmp, d->path));
+	int why = renamed && !fsync(directory) ? 0 : errno;
+	if (why && !renamed)
 		unlink(d->tmp);
-	else if (why && !replaces && is_at(fd, d->path))
+	else if (why && !replaces && is_still_at_path(fd, d->path))
 		unlink(d->path);
 	if (fd >= 0)
 		close(fd); /* nothing was written through it */
@@ -583,16 +584,16 @@ static int commit(const struct durable *d, struct err *e)
 		close(directory);
 	return !why ? 0
 		    : err_set(e, EX_IOERR, "%s: %s%s", d->path,
-			      why == EEXIST ? "another program created it meanwhile"
+			      why == EEXIST ? "another program has just created this file"
 					    : strerror(why),
-			      named && replaces
-				      ? ", syncing its directory; the new file is there"
+			      renamed && replaces
+				      ? " while syncing its directory; the new file is in place"
 				      : "");
 }
 
 int durable_commit(struct durable *d, struct err *e)
 {
-	int rc = commit(d, e);
+	int rc = commit_file(d, e);
 	durable_forget(d);
 	return rc;
 }
@@ -601,14 +602,14 @@ int durable_commit_all(struct durable *const *d, int64_t n, struct err *e)
 {
 	int fd = open_directory_of(n ? d[0]->path : ""), rc = 0;
 	int64_t done = 0;
-	for (int64_t i = 0; i < n; i++) { /* before other programs wait for the lock */
+	for (int64_t i = 0; i < n; i++) { /* slow, so without the lock */
 		int synced = open_synced(d[i]->tmp);
 		if (synced >= 0)
 			close(synced);
 	}
 	if (fd >= 0)
 		flock(fd, LOCK_EX); /* goes on if locks are not supported */
-	while (done < n && !(rc = commit(d[done], e)))
+	while (done < n && !(rc = commit_file(d[done], e)))
 		done++;
 	for (int64_t i = 0; i < done; i++) {
 		if (rc && d[i]->keeps) /* the set is incomplete, and the file is new */
@@ -628,18 +629,18 @@ int file_begin(const char *path, struct err *e)
 
 int file_close(int fd, const char *name, int rc, struct err *e)
 {
-	int why = rc ? errno : 0;
+	int error = rc ? errno : 0;
 	if (close(fd) && !rc)
-		rc = -1, why = errno;
-	return rc ? err_set(e, EX_IOERR, "%s: %s", name, strerror(why)) : 0;
+		rc = -1, error = errno;
+	return rc ? err_set(e, EX_IOERR, "%s: %s", name, strerror(error)) : 0;
 }
 
 int file_end(int fd, const char *path, int rc, struct err *e)
 {
 	struct stat st;
-	int why = errno;
+	int saved = errno;
 	bool regular = !fstat(fd, &st) && S_ISREG(st.st_mode);
-	errno = why;
+	errno = saved;
 	rc = file_close(fd, path, rc, e);
 	if (rc && regular)
 		unlink(path);

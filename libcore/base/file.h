@@ -21,16 +21,16 @@ int file_read(const char *path, size_t max_bytes, struct str *out, struct err *e
 /* Appends the rest of an open file, which messages call `name`. */
 int file_read_rest(
 	int fd, const char *name, size_t max_bytes, struct str *out, struct err *e);
-/* Calls take() with each line of the rest of an open file, without its line break. A last line
- * without line break may be incomplete, and is appended to `rest` instead. Fails beyond 64 MiB. */
-typedef int line_fn(void *to, const char *line, size_t len, struct err *e);
-int file_lines(int fd, const char *name, line_fn *take, void *to, struct str *rest,
-	struct err *e);
+/* Calls on_line() with each line of the rest of an open file, without its line break. A last line
+ * without line break is appended to `incomplete` instead. Fails if a line is longer than 64 MiB. */
+typedef int line_fn(void *context, const char *line, size_t len, struct err *e);
+int file_lines(int fd, const char *name, line_fn *on_line, void *context,
+	struct str *incomplete, struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
-/* Appends the path of an installed data file. Defined in preset.c. */
-void share_path(struct str *out, const char *below);
-/* Closes a directory, as in `scoped_dir *d = opendir(path)`, at the end of its scope; or NULL. */
+/* Sets *out to the path of an installed data file, relative to share/. Defined in preset.c. */
+void share_path(struct str *out, const char *relative);
+/* Closes a directory, unless NULL, at the end of its scope: `scoped_dir *d = opendir(path)`. */
 #define scoped_dir __attribute__((cleanup(close_directory))) DIR
 void close_directory(DIR **d);
 bool file_is_fifo(const char *path);
@@ -48,34 +48,34 @@ int file_open_plain(const char *path, int flags);
 int file_check_plain(const char *path, struct err *e); /* 0 also if it does not exist */
 /* Write or read all bytes; -1 with errno set (0: end of file). */
 int write_all(int fd, const void *p, size_t n_bytes);
-int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t at);
-int pread_all(int fd, void *p, size_t n_bytes, int64_t at);
-/* Reads bytes [at, at + n_bytes) of an open file, which messages call `name`. */
+int pwrite_all(int fd, const void *p, size_t n_bytes, int64_t offset);
+int pread_all(int fd, void *p, size_t n_bytes, int64_t offset);
+/* Reads bytes [offset, offset + n_bytes) of an open file, which messages call `name`. */
 int file_read_at(
-	int fd, const char *name, void *p, size_t n_bytes, int64_t at, struct err *e);
+	int fd, const char *name, void *p, size_t n_bytes, int64_t offset, struct err *e);
 /* Reads up to n_bytes first bytes of an open file. Returns their number; -1 with *e set. */
 int64_t file_read_first(int fd, const char *name, void *p, size_t n_bytes, struct err *e);
 /* Reads the first bytes of the regular file at `path`, to detect its format; -1: cannot be
  * opened. A read error ends the program with EX_IOERR, since the wrong format would be detected. */
 int64_t file_sniff(const char *path, void *p, size_t n_bytes);
-/* Calls read(), again after a signal. */
+/* Calls read(), and repeats it if a signal interrupts it. */
 ssize_t read_some(int fd, void *p, size_t n_bytes);
-/* Copies the rest of `from`; -1 with errno set; 1: it has more than max_bytes. */
-int copy_up_to(int from, int to, int64_t max_bytes);
+/* Copies the rest of a file. Returns -1 with errno set, or 1 if it has more than max_bytes. */
+int copy_up_to(int from_fd, int to_fd, int64_t max_bytes);
 /* Replaces `path` by a symbolic link, atomically and durably. */
 int file_link(const char *target, const char *path, struct err *e);
 /* Returns -1 if the file system of `path` has less than n_bytes free; 0 also if that is unknown. */
 int file_check_space(const char *path, int64_t n_bytes, struct err *e);
 /* Locks a file for writing, against other processes (and hosts, if the file system supports it),
  * until *fd is closed. Returns 0 or an errno value: EAGAIN when another process has the lock.
- * `make`: create the file if needed. */
-int file_lock(const char *path, bool make, int *fd);
+ * may_create: creates a missing file. */
+int file_lock(const char *path, bool may_create, int *fd);
 
 /* A file that appears under its name only when it is complete: it is written as NAME.xxx.tmp, with
  * 16 random digits, synced and renamed, and its directory is synced. */
 struct durable {
 	char *path, *tmp;
-	bool keeps; /* fails if the file exists, instead of replacing it */
+	bool keeps; /* a commit fails if the file exists, instead of replacing it */
 };
 
 /* Creates the empty temporary file, which no other program uses. */
@@ -112,10 +112,10 @@ int file_close(int fd, const char *name, int rc, struct err *e);
  * signals that the program handles or ignores. Thread-safe. */
 void cleanup_add(const char *path);
 void cleanup_forget(const char *path);
-void cleanup_remove(const char *path); /* now */
+void cleanup_remove(const char *path); /* removes a registered file now */
 /* Creates and registers a file atomically. Returns a descriptor; -1 with errno set, EEXIST if it
- * exists. `pattern`: path is a template as for mkostemp(). */
-int cleanup_create(char *path, bool pattern);
+ * exists. is_template: path is a template for mkostemp(), which changes it. */
+int cleanup_create(char *path, bool is_template);
 /* Removes all registered files, in a handler of a fatal signal. Async-signal-safe. */
 void cleanup_run(void);
 
@@ -141,7 +141,7 @@ enum { STREAM_FIRST_BYTES = 512 };
 struct stream {
 	int fd;
 	const char *name; /* in messages */
-	size_t n;	  /* bytes in `first`: all, unless the stream is shorter */
+	size_t n; /* bytes in `first`; fewer than its size if the stream is shorter */
 	char first[STREAM_FIRST_BYTES];
 };
 int stream_read_first(struct stream *s, int fd, const char *name, struct err *e);
@@ -150,9 +150,9 @@ int stream_read_first(struct stream *s, int fd, const char *name, struct err *e)
 int file_spool(const struct stream *s, int64_t max_bytes, char path[AT_LEAST(4096)],
 	struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
-/* Copies a stream of at most max_bytes bytes to an unnamed file. Returns a descriptor, or -1. */
+/* Copies a stream of at most max_bytes bytes to an unnamed file. Returns its descriptor, or -1. */
 int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e);
-/* Functions that read a file or a copy of a stream; "-" is standard input. */
+/* Functions of a reader that needs a seekable file. */
 struct seekable {
 	/* Inspects the beginning of a stream, and sets its maximum size in bytes. */
 	int (*look)(void *to, const struct stream *s, int64_t *max_bytes, struct err *e);
@@ -160,5 +160,6 @@ struct seekable {
 	int (*read)(void *to, int fd, const char *path, struct err *e);
 	void *to;
 };
+/* Reads a file, or a temporary copy of a pipe or of standard input ("-"). */
 int file_read_seekable(
-	const char *path, const char *name, const struct seekable *how, struct err *e);
+	const char *path, const char *name, const struct seekable *reader, struct err *e);

@@ -16,18 +16,18 @@ static const struct {
 	const char *bytes;
 	size_t n;
 	const char *what, *advice[N_FOREIGN_USES];
-} known[] = {
+} kinds[] = {
 #define ROW(bytes, what, text, log) {bytes, sizeof(bytes) - 1, what, {text, log}}
 	ROW("PAR1\x15", "a Parquet table", PANDAS_TEXT("read_parquet"), PANDAS_LOG("read_parquet")),
-	ROW("ARROW1\0\0", "a file of Arrow (Feather)", PANDAS_TEXT("read_feather"),
+	ROW("ARROW1\0\0", "an Arrow (Feather) file", PANDAS_TEXT("read_feather"),
 		PANDAS_LOG("read_feather")),
-	ROW("FEA1\0", "a file of Feather", PANDAS_TEXT("read_feather"), PANDAS_LOG("read_feather")),
-	ROW("\xff\xff\xff\xff", "a stream of Arrow, as Hugging Face's datasets are",
+	ROW("FEA1\0", "a Feather file", PANDAS_TEXT("read_feather"), PANDAS_LOG("read_feather")),
+	ROW("\xff\xff\xff\xff", "an Arrow stream, as in Hugging Face datasets",
 		"convert it: python3 -c 'import datasets; "
 		"datasets.Dataset.from_file(\"@\").to_json(\"&.jsonl\")'", CSV),
-	ROW("PK\3\4", "a zip archive, as .npz, .docx and .xlsx are",
+	ROW("PK\3\4", "a zip archive, such as .npz, .docx or .xlsx",
 		"unpack it: unzip @", "unpack it: unzip @"),
-	ROW("\x93NUMPY", "an array of NumPy",
+	ROW("\x93NUMPY", "a NumPy array",
 		"convert tokens: python3 -c 'import numpy; "
 		"numpy.load(\"@\").astype(\"uint16\").tofile(\"&.bin\")'", CSV),
 	ROW("BZh", "compressed by bzip2", "decompress it: bzcat @ >&", "decompress it: bzcat @ >&"),
@@ -36,24 +36,24 @@ static const struct {
 	ROW("\x1f\x8b", "compressed by gzip", NULL, NULL),
 	ROW("\x28\xb5\x2f\xfd", "compressed by zstd", NULL, NULL),
 	ROW("%PDF-", "a PDF document", "convert it: pdftotext @ &.txt", CSV),
-	ROW("SQLite format 3", "a database of SQLite",
+	ROW("SQLite format 3", "an SQLite database",
 		"convert it: sqlite3 @ 'select COLUMN from TABLE' >&.txt",
 		"convert it: sqlite3 -csv -header @ 'select * from TABLE' >&.csv"),
-	ROW(":W&B\xe1\xbe", "a transaction log of W&B", "give files/output.log next to it",
-		"give files/output.log next to it, the output of the run"),
+	ROW(":W&B\xe1\xbe", "a transaction log of W&B", "use the run's output, files/output.log, instead",
+		"use the run's output, files/output.log, instead"),
 #undef ROW
 };
 /* clang-format on */
 
-/* Returns false if a file that begins with `bytes` may still be text. */
-static bool is_sure(const char *bytes, const char *first, size_t n)
+/* Returns false if the bytes are "BZh", which may begin a text, and no compressed block follows. */
+static bool is_certain_match(const char *bytes, const char *first, size_t n)
 {
 	return strcmp(bytes, "BZh") ||
 	       (n >= 10 && isdigit((uint8_t)first[3]) && !memcmp(first + 4, "1AY&SY", 6));
 }
 
-/* Sets the file's name for a command, and the name without directories and extension. */
-static void name_parts(const char *path, struct str *name, struct str *bare)
+/* Appends a file's name for a command (FILE if it needs quotes), and the stem of an output file. */
+static void split_name(const char *path, struct str *name, struct str *stem)
 {
 	static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 				    "0123456789._-/+=@";
@@ -61,32 +61,33 @@ static void name_parts(const char *path, struct str *name, struct str *bare)
 		path = "FILE";
 	const char *slash = strrchr(path, '/');
 	const char *base = slash ? slash + 1 : path, *dot = strrchr(base, '.');
-	bool ends = dot && dot > base;
+	bool has_suffix = dot && dot > base;
 	str_puts(name, path);
-	str_printf(bare, "%.*s", ends ? (int)(dot - base) : 1 << 20, base);
+	str_printf(stem, "%.*s", has_suffix ? (int)(dot - base) : 1 << 20, base);
 	/* the output must not replace the input */
-	if (!ends || !strcmp(dot, ".jsonl") || !strcmp(dot, ".csv") ||
+	if (!has_suffix || !strcmp(dot, ".jsonl") || !strcmp(dot, ".csv") ||
 		!strcmp(dot, ".txt"))
-		str_puts(bare, ".out");
+		str_puts(stem, ".out");
 }
 
 int file_reject_foreign(const char *name, const char *first, size_t n,
 	enum foreign_use use, struct err *e)
 {
-	for (size_t i = 0; i < ARRAY_LEN(known); i++) {
-		scoped_str path = {0}, bare = {0}, advice = {0};
-		const char *at = known[i].advice[use];
-		if (n < known[i].n || !at || memcmp(first, known[i].bytes, known[i].n) ||
-			!is_sure(known[i].bytes, first, n))
+	for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+		scoped_str path = {0}, stem = {0}, advice = {0};
+		const char *text = kinds[i].advice[use];
+		if (n < kinds[i].n || !text ||
+			memcmp(first, kinds[i].bytes, kinds[i].n) ||
+			!is_certain_match(kinds[i].bytes, first, n))
 			continue;
-		name_parts(name, &path, &bare);
-		for (; *at; at++)
-			if (*at == '@' || *at == '&')
-				str_puts(&advice, *at == '@' ? path.s : bare.s);
+		split_name(name, &path, &stem);
+		for (; *text; text++)
+			if (*text == '@' || *text == '&')
+				str_puts(&advice, *text == '@' ? path.s : stem.s);
 			else
-				str_putc(&advice, *at);
+				str_putc(&advice, *text);
 		return err_set(e, EX_DATAERR, "%s: %s, which is not supported; %s", name,
-			known[i].what, advice.s);
+			kinds[i].what, advice.s);
 	}
 	return 0;
 }
@@ -94,7 +95,7 @@ int file_reject_foreign(const char *name, const char *first, size_t n,
 int file_reject_url(const char *name, struct err *e)
 {
 	static const struct {
-		const char *begin, *with;
+		const char *begin, *command;
 	} schemes[] = {{"http://", "curl -LO"}, {"https://", "curl -LO"},
 		{"hf://", "hf download"}, {"s3://", "aws s3 cp"},
 		{"gs://", "gcloud storage cp"}};
@@ -102,6 +103,6 @@ int file_reject_url(const char *name, struct err *e)
 		if (!strncmp(name, schemes[i].begin, strlen(schemes[i].begin)))
 			return err_set(e, EX_USAGE,
 				"%s: URLs are not supported; download it, for example with %s",
-				name, schemes[i].with);
+				name, schemes[i].command);
 	return 0;
 }

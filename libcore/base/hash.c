@@ -11,11 +11,11 @@ XXH64_hash_t XXH3_64bits_withSeed_dispatch(const void *, size_t, XXH64_hash_t) W
 XXH128_hash_t XXH3_128bits_withSeed_dispatch(const void *, size_t, XXH64_hash_t) WEAK;
 XXH_errorcode XXH3_64bits_update_dispatch(XXH3_state_t *, const void *, size_t) WEAK;
 
-enum { FEW = 512 }; /* fewer bytes are not worth the dispatch */
+enum { DISPATCH_MIN_BYTES = 512 }; /* shorter inputs are faster without the dispatch */
 
 uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed)
 {
-	if (n_bytes < FEW || !XXH3_64bits_withSeed_dispatch)
+	if (n_bytes < DISPATCH_MIN_BYTES || !XXH3_64bits_withSeed_dispatch)
 		return XXH3_64bits_withSeed(p, n_bytes, seed);
 	return XXH3_64bits_withSeed_dispatch(p, n_bytes, seed);
 }
@@ -23,7 +23,7 @@ uint64_t hash_bytes(const void *p, size_t n_bytes, uint64_t seed)
 struct hash128 hash128_bytes(const void *p, size_t n_bytes, uint64_t seed)
 {
 	XXH128_hash_t h;
-	if (n_bytes < FEW || !XXH3_128bits_withSeed_dispatch)
+	if (n_bytes < DISPATCH_MIN_BYTES || !XXH3_128bits_withSeed_dispatch)
 		h = XXH3_128bits_withSeed(p, n_bytes, seed);
 	else
 		h = XXH3_128bits_withSeed_dispatch(p, n_bytes, seed);
@@ -55,7 +55,7 @@ struct hash_state *hash_open(void)
 void hash_add(struct hash_state *h, const void *p, size_t n_bytes)
 {
 	XXH3_state_t *s = (XXH3_state_t *)h;
-	if (n_bytes < FEW || !XXH3_64bits_update_dispatch)
+	if (n_bytes < DISPATCH_MIN_BYTES || !XXH3_64bits_update_dispatch)
 		XXH3_64bits_update(s, p, n_bytes);
 	else
 		XXH3_64bits_update_dispatch(s, p, n_bytes);

@@ -29,4 +29,4 @@ const char *hash_version(void);
 struct hash_state;
 struct hash_state *hash_open(void);
 void hash_add(struct hash_state *h, const void *p, size_t n_bytes);
-uint64_t hash_close(struct hash_state *h); /* frees it */
+uint64_t hash_close(struct hash_state *h); /* returns the hash, and frees the state */

@@ -3,10 +3,10 @@
 
 #include <math.h>
 
-/* Estimates the memory that jansson takes; *line is the line that exceeds the limit. */
-static bool is_cheap(const char *text, size_t n, int *line)
+/* Returns true if jansson needs at most 16 n bytes + 96 MiB, by estimate; else sets *line. */
+static bool fits_memory_limit(const char *text, size_t n, int *line)
 {
-	enum { OBJECT = 256, ARRAY = 144, MEMBER = 64, PLACE = 32, TEXT = 64 };
+	enum { OBJECT = 256, ARRAY = 144, MEMBER = 64, ELEMENT = 32, TEXT = 64 };
 	size_t limit = 16 * n + ((size_t)96 << 20), cost = 0;
 	bool quoted = false;
 	*line = 1;
@@ -22,7 +22,7 @@ static bool is_cheap(const char *text, size_t n, int *line)
 			cost += c == '{'   ? OBJECT
 				: c == '[' ? ARRAY
 				: c == ':' ? MEMBER
-				: c == ',' ? PLACE
+				: c == ',' ? ELEMENT
 					   : 0;
 	}
 	return cost <= limit;
@@ -30,15 +30,15 @@ static bool is_cheap(const char *text, size_t n, int *line)
 
 json_t *load_json(const char *text, size_t n, size_t flags, json_error_t *why)
 {
-	enum { SMALL = 1 << 20 };
+	enum { ALWAYS_PARSED = 1 << 20 };
 	json_error_t own = {0};
 	int line = 0;
-	if (n <= SMALL || is_cheap(text, n, &line))
+	if (n <= ALWAYS_PARSED || fits_memory_limit(text, n, &line))
 		return json_loadb(text, n, flags, why);
 	why = why ? why : &own;
 	*why = (json_error_t){.line = line};
 	snprintf(why->text, sizeof(why->text),
-		"its values take more than 16 times the memory of the text");
+		"parsing would take more than 16 times the memory of the text");
 	return NULL;
 }
 
@@ -55,9 +55,9 @@ const char *json_kind(const json_t *j)
 	return j ? kinds[json_typeof(j)] : "missing";
 }
 
-void put_json(json_t *to, const char *key, json_t *value)
+void put_json(json_t *object, const char *key, json_t *value)
 {
-	BUG_ON(!value || json_object_set_new(to, key, value));
+	BUG_ON(!value || json_object_set_new(object, key, value));
 }
 
 json_t *number_json(double v)

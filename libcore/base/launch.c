@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The first of these variables that is set belongs to the innermost launcher: mpiexec may run in
+/* Reads the variable of the innermost launcher, the first of these that is set: mpiexec may run in
  * a Slurm step, and starts its helpers as tasks of a step. Only variables count that a launcher
  * sets for the processes it starts. SLURM_NTASKS is set in every batch script and every shell of
  * salloc, where a program of one rank is legitimate; SLURM_STEP_NUM_TASKS is missing there, or 1
@@ -45,7 +45,7 @@ int launch_rank(void)
 }
 
 /* Returns true if the launcher has closed the socket through which MPI talks to it. */
-static bool launcher_is_gone(const char *socket)
+static bool launcher_has_closed(const char *socket)
 {
 	struct pollfd p = {.fd = socket ? atoi(socket) : -1};
 	return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR));
@@ -55,19 +55,19 @@ static bool launcher_is_gone(const char *socket)
 #define LAUNCHER_ENDED (SIGRTMAX - 5)
 
 static pid_t launcher;
-static volatile sig_atomic_t stops; /* launch_stops() */
+static volatile sig_atomic_t ends_by_sigterm; /* set by launch_stops() */
 
 bool launch_has_ended(void)
 {
 	return launcher && getppid() != launcher;
 }
 
-/* Linux sends the signal when the thread that started this process ends, maybe not its process. */
-static void on_end(int sig)
+/* Ends this rank if the launcher has ended. (Linux signals even the end of one of its threads.) */
+static void on_launcher_end(int sig)
 {
 	int saved = errno;
 	(void)sig;
-	if (launch_has_ended() && !stops) {
+	if (launch_has_ended() && !ends_by_sigterm) {
 		cleanup_run();
 		_exit(EX_FAILED);
 	}
@@ -76,22 +76,22 @@ static void on_end(int sig)
 	errno = saved;
 }
 
-/* (Without a launcher, MPI would wait forever for ranks that will never start.) */
+/* Requests a signal when the launcher ends: MPI would wait forever for ranks that never start. */
 void launch_bind(void)
 {
 	const char *socket = getenv("PMI_FD");
-	struct sigaction a = {.sa_handler = on_end, .sa_flags = SA_RESTART};
-	sigset_t it;
+	struct sigaction a = {.sa_handler = on_launcher_end, .sa_flags = SA_RESTART};
+	sigset_t launcher_ended;
 	if (!socket && !getenv("PMI_PORT") && !getenv("PMIX_RANK"))
 		return;
 	launcher = getppid();
 	sigemptyset(&a.sa_mask);
-	sigemptyset(&it);
-	sigaddset(&it, LAUNCHER_ENDED);
+	sigemptyset(&launcher_ended);
+	sigaddset(&launcher_ended, LAUNCHER_ENDED);
 	sigaction(LAUNCHER_ENDED, &a, NULL);
-	sigprocmask(SIG_UNBLOCK, &it, NULL);
+	sigprocmask(SIG_UNBLOCK, &launcher_ended, NULL);
 	prctl(PR_SET_PDEATHSIG, LAUNCHER_ENDED);
-	if (getppid() != launcher || launcher_is_gone(socket))
+	if (getppid() != launcher || launcher_has_closed(socket))
 		die(EX_FAILED, "the launcher (mpiexec, srun) ended while this rank was "
 			       "starting");
 }
@@ -99,19 +99,19 @@ void launch_bind(void)
 /* Notifies hydra by its protocol, PMI 1, that this rank ends regularly, as MPI_Finalize() does. */
 bool launch_finalize(void)
 {
-	static const char leaves[] = "cmd=finalize\n";
+	static const char request[] = "cmd=finalize\n";
 	const char *socket = getenv("PMI_FD");
 	char c = 0;
-	if (!socket || write(atoi(socket), leaves, sizeof(leaves) - 1) < 0)
+	if (!socket || write(atoi(socket), request, sizeof(request) - 1) < 0)
 		return false;
 	while (c != '\n' && read(atoi(socket), &c, 1) == 1) /* the answer */
 		;
 	return true;
 }
 
-void launch_stops(bool yes)
+void launch_stops(bool by_sigterm)
 {
-	stops = yes;
+	ends_by_sigterm = by_sigterm;
 }
 
 /* ---- files that MPICH leaves in shared memory ------------------------------------ */
@@ -129,8 +129,7 @@ static bool users_are_visible(void)
 	       (!strcmp(pid, "pid:[4026531836]") || strcmp(ipc, "ipc:[4026531839]"));
 }
 
-/* Appends the paths of a process's memory mappings and open files. -1 with errno set:
- * unreadable. */
+/* Appends the paths of a process's mappings and open files. -1 with errno set: unreadable. */
 static int list_used(const char *process, struct str *out)
 {
 	enum { MAX_MAPS = 1 << 26 };
@@ -150,7 +149,7 @@ static int list_used(const char *process, struct str *out)
 
 /* Clears the names of files that a process uses, or may use: a process of this user that cannot be
  * inspected, except init. (Only the owner can read the files.) */
-static void keep_used(struct strs *files)
+static void clear_used_names(struct strs *files)
 {
 	scoped_dir *d = opendir("/proc");
 	for (struct dirent *p; d && (p = readdir(d));) {
@@ -179,17 +178,17 @@ void launch_clear(const char *directory)
 	for (struct dirent *f; d && (f = readdir(d));) {
 		char path[512];
 		struct stat st;
-		bool ours = false;
+		bool is_mpi = false;
 		for (size_t i = 0; i < ARRAY_LEN(prefixes); i++)
-			ours |= !strncmp(f->d_name, prefixes[i], strlen(prefixes[i]));
+			is_mpi |= !strncmp(f->d_name, prefixes[i], strlen(prefixes[i]));
 		snprintf(path, sizeof(path), "%s/%s", directory, f->d_name);
-		if (ours && !lstat(path, &st) && S_ISREG(st.st_mode) &&
+		if (is_mpi && !lstat(path, &st) && S_ISREG(st.st_mode) &&
 			st.st_uid == geteuid() && !(st.st_mode & 077) &&
 			time(NULL) - st.st_mtime >= SETTLED_SECS)
 			strs_add(&files, path);
 	}
 	if (files.n)
-		keep_used(&files);
+		clear_used_names(&files);
 	for (int64_t i = 0; i < files.n; i++)
 		if (*files.v[i] && !unlink(files.v[i]))
 			info("removed %s, which MPI left when a job was killed",

@@ -3,13 +3,12 @@
 
 #include <stdbool.h>
 
-const char *launch_size_variable(
-	void);	       /* the variable that specifies several ranks, or NULL */
+/* Returns the name of the environment variable that specifies several ranks, or NULL. */
+const char *launch_size_variable(void);
 int launch_rank(void); /* this process's rank; 0 without a launcher */
-/* Makes this rank end with its launcher; after launch_stops(true) by SIGTERM, for its handler. */
+/* Makes this rank exit when its launcher ends, or after launch_stops(true) raise SIGTERM. */
 void launch_bind(void);
-void launch_stops(bool yes);
-bool launch_has_ended(void); /* returns true if the launcher has ended */
-bool launch_finalize(
-	void); /* instead of MPI_Finalize(); false: the launcher has no PMI 1 */
-void launch_clear(const char *directory); /* removes what MPI left in shared memory */
+void launch_stops(bool by_sigterm);
+bool launch_has_ended(void); /* true if the launcher has ended */
+bool launch_finalize(void);  /* like MPI_Finalize(); false: the launcher lacks PMI 1 */
+void launch_clear(const char *directory); /* removes files that MPI left in /dev/shm */

@@ -3,7 +3,7 @@
 
 #include <sys/mman.h>
 
-enum { LINE = 64 };
+enum { ALIGN = 64 };
 
 static _Noreturn void out_of_memory(size_t n_bytes)
 {
@@ -20,11 +20,11 @@ void *xmalloc(size_t n_bytes)
 	return p;
 }
 
-void *xcalloc(size_t n, size_t n_bytes)
+void *xcalloc(size_t n, size_t element_bytes)
 {
-	void *p = calloc(n ? n : 1, n_bytes ? n_bytes : 1);
+	void *p = calloc(n ? n : 1, element_bytes ? element_bytes : 1);
 	if (!p)
-		out_of_memory(n * n_bytes);
+		out_of_memory(n * element_bytes);
 	return p;
 }
 
@@ -36,10 +36,10 @@ void *xrealloc(void *old, size_t n_bytes)
 	return p;
 }
 
-void *xgrow(void *p, int64_t n, size_t n_bytes)
+void *xgrow(void *p, int64_t n, size_t element_bytes)
 {
 	bool is_full = (n & (n - 1)) == 0; /* 0, or a power of two */
-	return is_full ? xrealloc(p, (size_t)max64(1, 2 * n) * n_bytes) : p;
+	return is_full ? xrealloc(p, (size_t)max64(1, 2 * n) * element_bytes) : p;
 }
 
 char *xstrdup(const char *s)
@@ -63,10 +63,10 @@ int64_t memory_available(void)
 
 void arena_measure(struct arena *a, const char *name)
 {
-	*a = (struct arena){.name = name, .base = (char *)LINE, .size_bytes = SIZE_MAX};
+	*a = (struct arena){.name = name, .base = (char *)ALIGN, .size_bytes = SIZE_MAX};
 }
 
-/* Pages come from mmap: zero, free until touched, maybe huge pages, which make matmuls faster. */
+/* Maps pages: they are zero, take no memory until touched, and may be huge, for faster matmuls. */
 int arena_try(struct arena *a, const char *name, size_t size_bytes)
 {
 	*a = (struct arena){.name = name};
@@ -105,11 +105,11 @@ void arena_release(struct arena *a)
 
 void *arena_alloc(struct arena *a, size_t n_bytes)
 {
-	size_t at = a->used_bytes;
-	size_t need = (n_bytes + LINE - 1) / LINE * LINE;
-	BUG_ON(need < n_bytes || need > a->size_bytes - at);
-	a->used_bytes = at + need;
+	size_t begin = a->used_bytes;
+	size_t aligned_bytes = (n_bytes + ALIGN - 1) / ALIGN * ALIGN;
+	BUG_ON(aligned_bytes < n_bytes || aligned_bytes > a->size_bytes - begin);
+	a->used_bytes = begin + aligned_bytes;
 	if (a->used_bytes > a->peak_bytes)
 		a->peak_bytes = a->used_bytes;
-	return a->base + at;
+	return a->base + begin;
 }

@@ -53,23 +53,23 @@ PHILOX_FN struct philox_block philox(
 	return b;
 }
 
-/* Returns a key for one use. `what` distinguishes tensors (or epochs). */
-PHILOX_FN struct philox_key philox_key(uint64_t seed, uint32_t purpose, uint64_t what)
+/* Returns a key for one purpose. `index` is the number of a tensor, epoch or step. */
+PHILOX_FN struct philox_key philox_key(uint64_t seed, uint32_t purpose, uint64_t index)
 {
 	struct philox_key seed_key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
 	struct philox_block b = philox(
-		seed_key, purpose, (uint32_t)what, (uint32_t)(what >> 32), 0x70740001u);
+		seed_key, purpose, (uint32_t)index, (uint32_t)(index >> 32), 0x70740001u);
 	struct philox_key key = {{b.x[0], b.x[1]}};
 	return key;
 }
 
-/* Returns a uniform number in [0, 1) with 24 bits, exact in a float. */
+/* Returns a uniform number in [0, 1) from 24 random bits, exact in a float. */
 PHILOX_FN float philox_uniform(uint32_t x)
 {
 	return (float)(x >> 8) * 0x1p-24f;
 }
 
-/* Returns a uniform number in [0, 1) with 53 bits. */
+/* Returns a uniform number in [0, 1) from 53 random bits. */
 PHILOX_FN double philox_uniform64(uint32_t hi, uint32_t lo)
 {
 	return (double)(((uint64_t)hi << 32 | lo) >> 11) * 0x1p-53;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <unistd.h>
 
-enum { WIDTH = 32 };
+enum { BAR_CHARS = 32 };
 
 void progress_begin(struct progress *p, const char *title, double total)
 {
@@ -13,7 +13,7 @@ void progress_begin(struct progress *p, const char *title, double total)
 	p->shown = isatty(STDERR_FILENO) && log_is_enabled();
 }
 
-double progress_left(const struct progress *p, double done)
+double progress_secs_left(const struct progress *p, double done)
 {
 	double part = p->total > p->first ? (done - p->first) / (p->total - p->first) : 1;
 	return part > 0 ? (clock_seconds() - p->start) * fmax(0, 1 - part) / part : 0;
@@ -22,19 +22,19 @@ double progress_left(const struct progress *p, double done)
 void progress_update(struct progress *p, double done, const char *note)
 {
 	double now = clock_seconds();
-	bool last = done >= p->total;
-	if (!p->shown || (now - p->last < 0.1 && !last))
+	bool is_last = done >= p->total;
+	if (!p->shown || (now - p->last < 0.1 && !is_last))
 		return;
 	p->last = now;
-	double part = p->total > 0 ? done / p->total : 1;
-	part = part < 0 ? 0 : part > 1 ? 1 : part;
-	int full = (int)(part * WIDTH);
-	char bar[WIDTH + 1];
-	memset(bar, '.', WIDTH);
-	memset(bar, '#', (size_t)full);
-	bar[WIDTH] = '\0';
+	double fraction = p->total > 0 ? done / p->total : 1;
+	fraction = fraction < 0 ? 0 : fraction > 1 ? 1 : fraction;
+	int n_full = (int)(fraction * BAR_CHARS);
+	char bar[BAR_CHARS + 1];
+	memset(bar, '.', BAR_CHARS);
+	memset(bar, '#', (size_t)n_full);
+	bar[BAR_CHARS] = '\0';
 	fprintf(stderr, "\r%s [%s] %3.0f %% %4.0f s left %s\033[K", p->title, bar,
-		100 * part, progress_left(p, done), note ? note : "");
+		100 * fraction, progress_secs_left(p, done), note ? note : "");
 	fflush(stderr);
 }
 

@@ -28,7 +28,7 @@ void file_spool_limit(int64_t n_bytes)
 }
 
 /* Returns nine tenths of the free space on the file's disk. */
-static int64_t spool_space(int fd)
+static int64_t usable_space(int fd)
 {
 	struct statvfs fs;
 	if (fstatvfs(fd, &fs) || !fs.f_blocks)
@@ -36,16 +36,18 @@ static int64_t spool_space(int fd)
 	return (int64_t)(0.9 * (double)fs.f_bavail * (double)fs.f_frsize);
 }
 
-static int copy_stream(const struct stream *s, int to, int64_t max_bytes, struct err *e)
+/* Copies a stream to a file, up to the smallest of three limits. */
+static int copy_stream(const struct stream *s, int fd, int64_t max_bytes, struct err *e)
 {
 	char text[NUM_TEXT];
 	const char *directory = file_temporary_directory();
-	int64_t space = spool_space(to),
+	int64_t space = usable_space(fd),
 		limit = min64(max_bytes, min64(spool_limit, space));
-	int rc = (int64_t)s->n > limit ? 1 : write_all(to, s->first, s->n);
-	rc = rc ? rc : copy_up_to(s->fd, to, limit - (int64_t)s->n);
+	int rc = (int64_t)s->n > limit ? 1 : write_all(fd, s->first, s->n);
+	rc = rc ? rc : copy_up_to(s->fd, fd, limit - (int64_t)s->n);
 	if (rc < 0)
-		return err_set(e, EX_IOERR, "%s, copied to a file in %s: %s", s->name,
+		return err_set(e, EX_IOERR,
+			"%s: cannot be copied to a temporary file in %s: %s", s->name,
 			directory, strerror(errno));
 	if (rc > 0 && limit == max_bytes)
 		return err_set(e, EX_DATAERR,
@@ -53,7 +55,7 @@ static int copy_stream(const struct stream *s, int to, int64_t max_bytes, struct
 			(long long)max_bytes);
 	if (rc > 0)
 		return err_set(e, EX_IOERR,
-			"%s, copied to a file in %s: larger than %s (%lld bytes)%s%s",
+			"%s: cannot be copied to a temporary file in %s: larger than the limit of %s (%lld bytes)%s%s",
 			s->name, directory, text_bytes(text, (double)limit),
 			(long long)limit,
 			limit == space ? ", nine tenths of the free space" : "",
@@ -65,13 +67,13 @@ static int copy_stream(const struct stream *s, int to, int64_t max_bytes, struct
 int file_spool(
 	const struct stream *s, int64_t max_bytes, char path[static 4096], struct err *e)
 {
-	int to = file_temporary(path, e);
-	if (to < 0)
+	int copy_fd = file_temporary(path, e);
+	if (copy_fd < 0)
 		return err_prefix(e, "%s: ", s->name);
-	if (!copy_stream(s, to, max_bytes, e))
-		return to;
+	if (!copy_stream(s, copy_fd, max_bytes, e))
+		return copy_fd;
 	cleanup_remove(path);
-	close(to);
+	close(copy_fd);
 	return -1;
 }
 
@@ -79,45 +81,46 @@ int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e)
 {
 	char path[4096];
 	struct stream s;
-	int to = stream_read_first(&s, fd, name, e) ? -1
-						    : file_spool(&s, max_bytes, path, e);
-	if (to >= 0)
+	int out = stream_read_first(&s, fd, name, e) ? -1
+						     : file_spool(&s, max_bytes, path, e);
+	if (out >= 0)
 		cleanup_remove(path);
-	return to;
+	return out;
 }
 
-/* Copies a stream to a file, and reads it. */
+/* Copies a stream to a temporary file, and calls the reader with it. */
 static int read_stream(
-	int from, const char *name, const struct seekable *how, struct err *e)
+	int fd, const char *name, const struct seekable *reader, struct err *e)
 {
-	char kept[4096];
+	char path[4096];
 	struct stream s;
 	int64_t max_bytes;
-	if (stream_read_first(&s, from, name, e) || how->look(how->to, &s, &max_bytes, e))
+	if (stream_read_first(&s, fd, name, e) ||
+		reader->look(reader->to, &s, &max_bytes, e))
 		return -1;
-	int fd = file_spool(&s, max_bytes, kept, e);
-	if (fd < 0)
+	int copy = file_spool(&s, max_bytes, path, e);
+	if (copy < 0)
 		return -1;
-	int rc = lseek(fd, 0, SEEK_SET) ? err_errno(e, name)
-					: how->read(how->to, fd, kept, e);
-	cleanup_remove(kept);
-	close(fd);
+	int rc = lseek(copy, 0, SEEK_SET) ? err_errno(e, name)
+					  : reader->read(reader->to, copy, path, e);
+	cleanup_remove(path);
+	close(copy);
 	return rc;
 }
 
 int file_read_seekable(
-	const char *path, const char *name, const struct seekable *how, struct err *e)
+	const char *path, const char *name, const struct seekable *reader, struct err *e)
 {
 	struct stat st;
 	if (!strcmp(path, "-"))
-		return read_stream(STDIN_FILENO, name, how, e);
+		return read_stream(STDIN_FILENO, name, reader, e);
 	int fd = file_open(path), rc;
 	if (fd < 0 || fstat(fd, &st))
 		rc = err_errno(e, path);
 	else if (S_ISREG(st.st_mode))
-		rc = how->read(how->to, fd, path, e);
+		rc = reader->read(reader->to, fd, path, e);
 	else
-		rc = read_stream(fd, name, how, e);
+		rc = read_stream(fd, name, reader, e);
 	if (fd >= 0)
 		close(fd);
 	return rc;

@@ -18,11 +18,11 @@ void str_clear(struct str *b)
 		b->s[0] = '\0';
 }
 
-void str_reserve(struct str *b, size_t more)
+void str_reserve(struct str *b, size_t n_bytes)
 {
-	if (b->len + more + 1 <= b->cap)
+	if (b->len + n_bytes + 1 <= b->cap)
 		return;
-	b->cap = (b->len + more + 1) * 3 / 2 + 32;
+	b->cap = (b->len + n_bytes + 1) * 3 / 2 + 32;
 	b->s = xrealloc(b->s, b->cap);
 }
 
@@ -47,13 +47,13 @@ void str_putc(struct str *b, char c)
 
 static void append_format(struct str *b, const char *fmt, va_list ap)
 {
-	va_list again;
-	va_copy(again, ap);
+	va_list second_ap;
+	va_copy(second_ap, ap);
 	int n = vsnprintf(NULL, 0, fmt, ap);
 	BUG_ON(n < 0);
 	str_reserve(b, (size_t)n);
-	vsnprintf(b->s + b->len, (size_t)n + 1, fmt, again);
-	va_end(again);
+	vsnprintf(b->s + b->len, (size_t)n + 1, fmt, second_ap);
+	va_end(second_ap);
 	b->len += (size_t)n;
 }
 
@@ -213,6 +213,7 @@ int64_t float_ulps(float a, float b)
 	return x > y ? x - y : y - x;
 }
 
+/* Writes x with three digits, in the largest unit that leaves at least 1. */
 static char *text_scaled(char *buf, double x, double base, const char *const *units)
 {
 	int u = 0;

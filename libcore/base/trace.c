@@ -6,8 +6,8 @@ enum { MAX_EVENTS = 1 << 20, MAX_OPEN = 32 };
 /* A span (lane is empty), or an operation. */
 struct event {
 	double begin, end; /* end < begin: in progress */
-	uint64_t stamp[2]; /* GPU stamps of its begin and its end; 0: none */
-	double gpu[2];	   /* times of the stamps */
+	uint64_t stamp[2]; /* GPU stamps at the begin and the end; 0: none */
+	double gpu[2];	   /* times of the stamps, in seconds */
 	int64_t n_bytes;
 	char name[48], lane[16];
 };
@@ -17,7 +17,7 @@ double (*trace_clock)(void) = clock_seconds;
 static struct {
 	struct event *event;
 	int64_t n, dropped;
-	int64_t open[MAX_OPEN]; /* the spans in progress; -1: dropped */
+	int64_t open[MAX_OPEN]; /* indices of the spans in progress; -1: dropped */
 	int n_open;
 	double start;
 } trace;
@@ -30,7 +30,7 @@ void trace_use_stamps(const struct trace_stamps *s)
 
 uint64_t trace_stamp(void)
 {
-	return trace_on && stamps.take ? stamps.take(stamps.with) : 0;
+	return trace_on && stamps.take ? stamps.take(stamps.ctx) : 0;
 }
 
 void trace_start(void)
@@ -40,7 +40,7 @@ void trace_start(void)
 	trace_on = true;
 }
 
-static double now(void)
+static double trace_now(void)
 {
 	return trace_clock() - trace.start;
 }
@@ -52,13 +52,13 @@ static bool has_stamps(const struct event *e)
 
 void trace_stop(void)
 {
-	double end = now();
+	double end = trace_now();
 	for (int64_t i = 0; i < trace.n; i++) {
 		struct event *e = &trace.event[i];
 		if (e->end < e->begin)
 			e->end = end;
 		for (int k = 0; k < 2 && has_stamps(e); k++)
-			e->gpu[k] = stamps.read(stamps.with, e->stamp[k]) - trace.start;
+			e->gpu[k] = stamps.read(stamps.ctx, e->stamp[k]) - trace.start;
 	}
 	trace_on = false;
 }
@@ -86,11 +86,11 @@ static int64_t add_event(
 	else
 		snprintf(e->name, sizeof(e->name), "%s", name);
 	snprintf(e->lane, sizeof(e->lane), "%s", lane);
-	e->begin = now();
+	e->begin = trace_now();
 	return trace.n++;
 }
 
-void trace_span(const char *name, int64_t number)
+void trace_span_begin(const char *name, int64_t number)
 {
 	BUG_ON(trace.n_open == MAX_OPEN);
 	int64_t i = add_event("", name, number, -1);
@@ -106,27 +106,28 @@ void trace_span_end(void)
 	int64_t i = trace.open[--trace.n_open];
 	if (i < 0)
 		return;
-	trace.event[i].end = now();
+	trace.event[i].end = trace_now();
 	trace.event[i].stamp[1] = trace_stamp();
 }
 
+/* Begins an operation. Returns its index plus 2, or 1 if the event was dropped. */
 uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes)
 {
 	return (uint64_t)(add_event(lane, name, -1, n_bytes) + 2);
 }
 
-void trace_operation_ended(uint64_t number)
+void trace_operation_ended(uint64_t id)
 {
-	if (number > 1 && (int64_t)number - 2 < trace.n)
-		trace.event[number - 2].end = now();
+	if (id > 1 && (int64_t)id - 2 < trace.n)
+		trace.event[id - 2].end = trace_now();
 }
 
-void trace_operation_stamps(uint64_t number, uint64_t begin, uint64_t end)
+void trace_operation_stamps(uint64_t id, uint64_t begin, uint64_t end)
 {
-	if (number < 2 || (int64_t)number - 2 >= trace.n)
+	if (id < 2 || (int64_t)id - 2 >= trace.n)
 		return;
-	trace.event[number - 2].stamp[0] = begin;
-	trace.event[number - 2].stamp[1] = end;
+	trace.event[id - 2].stamp[0] = begin;
+	trace.event[id - 2].stamp[1] = end;
 }
 
 void trace_operation_at(
@@ -141,14 +142,14 @@ void trace_operation_at(
 
 /* ---- as JSON ----------------------------------------------------------------------- */
 
-/* (Names have no characters that JSON would escape.) */
-static void print_name(
-	struct str *out, const char *what, int rank, int thread, const char *name)
+/* Names a process or thread. (Names have no characters that JSON would escape.) */
+static void print_label(
+	struct str *out, const char *key, int rank, int thread, const char *name)
 {
 	str_printf(out,
 		"{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%d,\"tid\":%d,"
 		"\"args\":{\"name\":\"%s\"}},\n",
-		what, rank, thread, name);
+		key, rank, thread, name);
 }
 
 enum { THREAD_HOST, THREAD_GPU };
@@ -166,16 +167,16 @@ static void print_span(
 /* Prints asynchronous events, since operations overlap. Ids are unique per rank. */
 static void print_operation(struct str *out, int rank, const struct event *e, int64_t id)
 {
-	bool gpu = has_stamps(e);
+	bool has_gpu_times = has_stamps(e);
 	for (int end = 0; end < 2; end++) {
 		str_printf(out,
 			"{\"ph\":\"%c\",\"cat\":\"%s\",\"name\":\"%s: %s\","
 			"\"id2\":{\"local\":\"0x%llx\"},\"pid\":%d,\"tid\":0,"
 			"\"ts\":%.3f",
 			end ? 'e' : 'b', e->lane, e->lane, e->name, (long long)id, rank,
-			1e6 * (gpu	    ? e->gpu[end]
-				      : end ? e->end
-					    : e->begin));
+			1e6 * (has_gpu_times ? e->gpu[end]
+				      : end  ? e->end
+					     : e->begin));
 		if (!end && e->n_bytes >= 0)
 			str_printf(
 				out, ",\"args\":{\"bytes\":%lld}", (long long)e->n_bytes);
@@ -186,10 +187,10 @@ static void print_operation(struct str *out, int rank, const struct event *e, in
 void trace_print(struct str *out, int rank, const char *name)
 {
 	bool gpu = stamps.take != NULL;
-	print_name(out, "process_name", rank, THREAD_HOST, name);
-	print_name(out, "thread_name", rank, THREAD_HOST, gpu ? "host" : "computation");
+	print_label(out, "process_name", rank, THREAD_HOST, name);
+	print_label(out, "thread_name", rank, THREAD_HOST, gpu ? "host" : "computation");
 	if (gpu)
-		print_name(out, "thread_name", rank, THREAD_GPU, "GPU");
+		print_label(out, "thread_name", rank, THREAD_GPU, "GPU");
 	for (int64_t i = 0; i < trace.n; i++) {
 		const struct event *e = &trace.event[i];
 		if (e->lane[0])
@@ -200,6 +201,6 @@ void trace_print(struct str *out, int rank, const char *name)
 			print_span(out, rank, THREAD_GPU, e->name, e->gpu[0], e->gpu[1]);
 	}
 	if (trace.dropped)
-		warn("--trace: %lld events of rank %d were dropped",
-			(long long)trace.dropped, rank);
+		warn("--trace: dropped %lld events of rank %d: a rank records at most %d; trace fewer steps",
+			(long long)trace.dropped, rank, MAX_EVENTS);
 }

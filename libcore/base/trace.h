@@ -13,13 +13,13 @@ extern bool trace_on;
 /* The clock of all events: clock_seconds(), or a simulation's clock. */
 extern double (*trace_clock)(void);
 
-/* GPU stamps: take() enqueues a stamp, and read() returns the time at which the GPU passed it. */
+/* Functions for GPU stamps: take() enqueues one, read() returns the seconds when the GPU passed. */
 struct trace_stamps {
-	uint64_t (*take)(void *with);
-	double (*read)(void *with, uint64_t stamp);
-	void *with;
+	uint64_t (*take)(void *ctx);
+	double (*read)(void *ctx, uint64_t stamp);
+	void *ctx; /* first argument of both */
 };
-/* Sets the functions for stamps, or NULL. */
+/* Sets the functions for GPU stamps; NULL: there are none. */
 void trace_use_stamps(const struct trace_stamps *s);
 /* Enqueues a stamp in the current stream; 0: nothing is recorded, or there are no stamps. */
 uint64_t trace_stamp(void);
@@ -29,14 +29,15 @@ void trace_start(void);
 /* Ends recording, and all spans and operations in progress. The GPU must have passed all stamps. */
 void trace_stop(void);
 
-void trace_span(const char *name, int64_t number);
+/* Begins and ends a span while events are recorded; called by trace_begin() and trace_end(). */
+void trace_span_begin(const char *name, int64_t number);
 void trace_span_end(void);
-/* Begins an operation of a group. Returns its number, not 0. n_bytes < 0: unknown. */
+/* Begins an operation of a group of ranks. Returns its ID, not 0. n_bytes < 0: unknown. */
 uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes);
-void trace_operation_ended(uint64_t number);
+void trace_operation_ended(uint64_t id);
 /* Sets the stamps between which the operation runs on the GPU. */
-void trace_operation_stamps(uint64_t number, uint64_t begin, uint64_t end);
-/* Records a complete operation with its times. */
+void trace_operation_stamps(uint64_t id, uint64_t begin, uint64_t end);
+/* Records an operation that has ended; begin, end: times of trace_clock(). */
 void trace_operation_at(
 	const char *lane, const char *name, int64_t n_bytes, double begin, double end);
 
@@ -44,7 +45,7 @@ void trace_operation_at(
 static inline void trace_begin(const char *name, int64_t number)
 {
 	if (trace_on)
-		trace_span(name, number);
+		trace_span_begin(name, number);
 }
 
 static inline void trace_end(void)

@@ -15,10 +15,10 @@ typedef int64_t read_fn(struct unpacked *u, char *to, int64_t n, struct err *e);
 struct unpacked {
 	const char *name;
 	int fd;
-	int64_t done; /* bytes read */
-	int64_t least; /* bytes that it must have: the size when it was opened; 0 for a stream */
+	int64_t done;	   /* bytes read from the file */
+	int64_t min_bytes; /* the size of the file when it was opened; 0 for a stream */
 	char chunk[CHUNK]; /* compressed bytes, or the first bytes of a plain file */
-	size_t at, n;
+	size_t at, n;	   /* bytes consumed, and bytes present, in `chunk` */
 	read_fn *read;
 	bool in_frame; /* the end of the compressed data has not been read */
 	bool pending;  /* there may be more output without more input */
@@ -26,23 +26,24 @@ struct unpacked {
 	ZSTD_DStream *zstd;
 };
 
-static int64_t raw_read(struct unpacked *u, char *to, int64_t n, struct err *e)
+static int64_t read_file_bytes(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	ssize_t got = read_some(u->fd, to, (size_t)n);
 	if (got < 0)
 		return err_errno(e, u->name);
-	if (!got && n && u->done < u->least)
+	if (!got && n && u->done < u->min_bytes)
 		return err_set(
 			e, EX_IOERR, "%s became shorter while it was read", u->name);
 	u->done += got;
 	return got;
 }
 
-static int64_t plain_read(struct unpacked *u, char *to, int64_t n, struct err *e)
+/* Returns the bytes that were read to detect the format first, then further ones. */
+static int64_t read_plain(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	size_t kept = u->n - u->at;
 	if (!kept)
-		return raw_read(u, to, n, e);
+		return read_file_bytes(u, to, n, e);
 	kept = (size_t)min64((int64_t)kept, n);
 	memcpy(to, u->chunk + u->at, kept);
 	u->at += kept;
@@ -54,7 +55,7 @@ static int refill(struct unpacked *u, struct err *e)
 {
 	if (u->at < u->n)
 		return 1;
-	int64_t got = raw_read(u, u->chunk, CHUNK, e);
+	int64_t got = read_file_bytes(u, u->chunk, CHUNK, e);
 	if (got < 0)
 		return -1;
 	u->at = 0;
@@ -66,13 +67,14 @@ static int refill(struct unpacked *u, struct err *e)
 	return got > 0;
 }
 
-static int damaged(const struct unpacked *u, const char *why, struct err *e)
+static int set_damage_error(const struct unpacked *u, const char *why, struct err *e)
 {
 	return err_set(e, EX_DATAERR, "%s: the compressed data are damaged: %s", u->name,
 		why ? why : "unknown");
 }
 
-static int64_t gzip_read(struct unpacked *u, char *to, int64_t n, struct err *e)
+/* Decompresses up to n bytes of consecutive gzip members, which zeros may pad. */
+static int64_t read_gzip(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	z_stream *z = &u->gzip;
 	z->next_out = (Bytef *)to;
@@ -86,7 +88,7 @@ static int64_t gzip_read(struct unpacked *u, char *to, int64_t n, struct err *e)
 			continue;
 		}
 		if (!u->in_frame && inflateReset(z) != Z_OK)
-			return damaged(u, z->msg, e);
+			return set_damage_error(u, z->msg, e);
 		u->in_frame = true;
 		z->next_in = (Bytef *)u->chunk + u->at;
 		z->avail_in = (uInt)(u->n - u->at);
@@ -96,12 +98,12 @@ static int64_t gzip_read(struct unpacked *u, char *to, int64_t n, struct err *e)
 		if (rc == Z_STREAM_END)
 			u->in_frame = false;
 		else if (rc != Z_OK && rc != Z_BUF_ERROR)
-			return damaged(u, z->msg, e);
+			return set_damage_error(u, z->msg, e);
 	}
 	return n - (int64_t)z->avail_out;
 }
 
-static int64_t zstd_read(struct unpacked *u, char *to, int64_t n, struct err *e)
+static int64_t read_zstd(struct unpacked *u, char *to, int64_t n, struct err *e)
 {
 	ZSTD_outBuffer out = {to, (size_t)n, 0};
 	while (!out.pos) {
@@ -112,7 +114,7 @@ static int64_t zstd_read(struct unpacked *u, char *to, int64_t n, struct err *e)
 		size_t rc = ZSTD_decompressStream(u->zstd, &out, &from);
 		u->at = from.pos;
 		if (ZSTD_isError(rc))
-			return damaged(u, ZSTD_getErrorName(rc), e);
+			return set_damage_error(u, ZSTD_getErrorName(rc), e);
 		u->in_frame = rc != 0;
 		u->pending = rc && out.pos == out.size;
 	}
@@ -122,15 +124,15 @@ static int64_t zstd_read(struct unpacked *u, char *to, int64_t n, struct err *e)
 static const char gzip[] = {0x1f, (char)0x8b},
 		  zstd[] = {0x28, (char)0xb5, 0x2f, (char)0xfd};
 
-static bool begins(const char *first, size_t n, const char *with, size_t length)
+static bool begins_with(const char *first, size_t n, const char *prefix, size_t len)
 {
-	return n >= length && !memcmp(first, with, length);
+	return n >= len && !memcmp(first, prefix, len);
 }
 
 bool is_packed(const char *first, size_t n)
 {
-	return begins(first, n, gzip, sizeof(gzip)) ||
-	       begins(first, n, zstd, sizeof(zstd));
+	return begins_with(first, n, gzip, sizeof(gzip)) ||
+	       begins_with(first, n, zstd, sizeof(zstd));
 }
 
 /* Chooses the reader by the first bytes of the file. */
@@ -138,12 +140,12 @@ static void choose_reader(struct unpacked *u, bool decompress)
 {
 	enum { GZIP_WINDOW = 15 + 16 };
 	bool ok = true;
-	u->read = plain_read;
-	if (decompress && begins(u->chunk, u->n, gzip, sizeof(gzip))) {
-		u->read = gzip_read;
+	u->read = read_plain;
+	if (decompress && begins_with(u->chunk, u->n, gzip, sizeof(gzip))) {
+		u->read = read_gzip;
 		ok = inflateInit2(&u->gzip, GZIP_WINDOW) == Z_OK;
-	} else if (decompress && begins(u->chunk, u->n, zstd, sizeof(zstd))) {
-		u->read = zstd_read;
+	} else if (decompress && begins_with(u->chunk, u->n, zstd, sizeof(zstd))) {
+		u->read = read_zstd;
 		u->zstd = ZSTD_createDStream();
 		ok = u->zstd;
 	}
@@ -152,15 +154,15 @@ static void choose_reader(struct unpacked *u, bool decompress)
 }
 
 struct unpacked *unpacked_open(
-	int fd, const char *name, bool decompress, int64_t least, struct err *e)
+	int fd, const char *name, bool decompress, int64_t min_bytes, struct err *e)
 {
 	struct unpacked *u = xcalloc(1, sizeof(*u));
 	int64_t got = 1;
 	u->fd = fd;
 	u->name = name;
-	u->least = least;
+	u->min_bytes = min_bytes;
 	while (u->n < FOREIGN_BYTES && got > 0) {
-		got = raw_read(u, u->chunk + u->n, CHUNK - (int64_t)u->n, e);
+		got = read_file_bytes(u, u->chunk + u->n, CHUNK - (int64_t)u->n, e);
 		u->n += got > 0 ? (size_t)got : 0;
 	}
 	if (got < 0) {
@@ -191,26 +193,26 @@ void unpacked_close(struct unpacked *u)
 {
 	if (!u)
 		return;
-	if (u->read == gzip_read)
+	if (u->read == read_gzip)
 		inflateEnd(&u->gzip);
 	ZSTD_freeDStream(u->zstd);
 	free(u);
 }
 
-static int copy_unpacked(struct unpacked *u, int to, int64_t max_bytes, struct err *e)
+static int copy_unpacked(struct unpacked *u, int to_fd, int64_t max_bytes, struct err *e)
 {
-	scoped_ptr char *piece = xmalloc(CHUNK);
+	scoped_ptr char *buffer = xmalloc(CHUNK);
 	int64_t n, total = 0;
-	while ((n = unpacked_read(u, piece, CHUNK, e)) > 0) {
+	while ((n = unpacked_read(u, buffer, CHUNK, e)) > 0) {
 		total += n;
 		if (total > max_bytes)
 			return err_set(e, EX_DATAERR,
 				"%s: larger than %lld bytes after decompression, the limit for such a "
 				"file; decompress it first",
 				u->name, (long long)max_bytes);
-		if (write_all(to, piece, (size_t)n))
+		if (write_all(to_fd, buffer, (size_t)n))
 			return err_set(e, EX_IOERR,
-				"%s, decompressed to a file in %s: %s", u->name,
+				"%s: cannot be decompressed to a file in %s: %s", u->name,
 				file_temporary_directory(), strerror(errno));
 	}
 	return n < 0 ? -1 : 0;
@@ -222,17 +224,17 @@ int file_unpack(int fd, const char *name, int64_t max_bytes, struct err *e)
 	if (lseek(fd, 0, SEEK_SET))
 		return err_errno(e, name);
 	struct unpacked *u = unpacked_open(fd, name, true, 0, e);
-	int to = u ? file_temporary(path, e) : -1, rc = to < 0 ? -1 : 0;
-	if (to >= 0) {
+	int copy_fd = u ? file_temporary(path, e) : -1, rc = copy_fd < 0 ? -1 : 0;
+	if (copy_fd >= 0) {
 		cleanup_remove(path);
-		rc = copy_unpacked(u, to, max_bytes, e);
-		if (!rc && lseek(to, 0, SEEK_SET))
+		rc = copy_unpacked(u, copy_fd, max_bytes, e);
+		if (!rc && lseek(copy_fd, 0, SEEK_SET))
 			rc = err_errno(e, name);
 	}
 	unpacked_close(u);
 	if (!rc)
-		return to;
-	if (to >= 0)
-		close(to);
+		return copy_fd;
+	if (copy_fd >= 0)
+		close(copy_fd);
 	return -1;
 }

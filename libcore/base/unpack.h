@@ -5,9 +5,9 @@
 
 struct unpacked;
 /* Begins to read an open file or stream from its current position. decompress false: returns bytes
- * unchanged. least: bytes that the file must have; 0 for a stream. NULL: an error. */
+ * unchanged. min_bytes: bytes that the file must have; 0 for a stream. NULL: an error. */
 struct unpacked *unpacked_open(
-	int fd, const char *name, bool decompress, int64_t least, struct err *e);
+	int fd, const char *name, bool decompress, int64_t min_bytes, struct err *e);
 /* Returns the first bytes, not decompressed: at least FOREIGN_BYTES, unless the file is shorter. */
 const char *unpacked_first(const struct unpacked *u, size_t *n);
 /* Reads up to n bytes; 0 at the end, -1 on an error. */

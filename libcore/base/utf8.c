@@ -19,8 +19,8 @@ int utf8_decode(const char *text, int64_t n, uint32_t *code)
 			return -1;
 		c = c << 6 | (p[i] & 0x3f);
 	}
-	static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-	if (c < least[len] || c >= CODE_POINTS || (c >= 0xd800 && c < 0xe000))
+	static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
+	if (c < smallest[len] || c >= CODE_POINTS || (c >= 0xd800 && c < 0xe000))
 		return -1;
 	*code = c;
 	return len;

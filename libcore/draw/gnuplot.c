@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Uses double quotes and octal escapes for special characters, since gnuplot fails on two
- * successive quotes within single quotes. */
+/* Appends s in double quotes, with octal escapes for special characters, since gnuplot fails on
+ * two successive quotes within single quotes. */
 void gnuplot_quote(struct str *out, const char *s)
 {
 	/* (a byte that is not UTF-8 makes gnuplot draw all text in another encoding) */
@@ -26,8 +26,8 @@ void gnuplot_quote(struct str *out, const char *s)
 	str_putc(out, '"');
 }
 
-/* Writes the script to an unnamed file. */
-static int script_file(const struct str *text, struct err *e)
+/* Writes the script to an unnamed file, and returns its descriptor at the start of the file. */
+static int open_script_file(const struct str *text, struct err *e)
 {
 	int fd = memfd_create("gnuplot", MFD_CLOEXEC);
 	if (fd >= 0 && !write_all(fd, text->s, text->len) && !lseek(fd, 0, SEEK_SET))
@@ -38,46 +38,46 @@ static int script_file(const struct str *text, struct err *e)
 	return -1;
 }
 
-static pid_t start_gnuplot(int from, const int to[2])
+static pid_t start_gnuplot(int script_fd, const int output[2])
 {
 	pid_t pid = fork();
 	if (pid)
 		return pid;
-	dup2(from, STDIN_FILENO);
-	dup2(to[1], STDOUT_FILENO);
-	close(to[0]);
-	close(to[1]);
+	dup2(script_fd, STDIN_FILENO);
+	dup2(output[1], STDOUT_FILENO);
+	close(output[0]);
+	close(output[1]);
 	execlp("gnuplot", "gnuplot", "-", (char *)NULL);
 	_exit(127);
 }
 
-/* Reads the picture through a pipe, since gnuplot ignores write errors. */
+/* Runs a script. Reads the picture through a pipe, since gnuplot ignores write errors. */
 int gnuplot_run(const struct str *text, struct str *picture, struct err *e)
 {
 	enum { MAX_PICTURE = 1 << 30 };
-	int pipes[2], status = 0, rc = -1, from = script_file(text, e);
-	if (from < 0)
+	int pipes[2], status = 0, rc = -1, script = open_script_file(text, e);
+	if (script < 0)
 		return -1;
 	if (pipe(pipes)) {
-		close(from);
-		return err_set(e, EX_IOERR, "pipe: %s", strerror(errno));
+		close(script);
+		return err_set(e, EX_IOERR, "pipe to gnuplot: %s", strerror(errno));
 	}
-	pid_t pid = start_gnuplot(from, pipes);
+	pid_t pid = start_gnuplot(script, pipes);
 	close(pipes[1]);
 	if (pid > 0)
 		rc = file_read_rest(pipes[0], "gnuplot", MAX_PICTURE, picture, e);
 	close(pipes[0]);
 	if (pid < 0 || waitpid(pid, &status, 0) < 0)
 		rc = err_set(e, EX_IOERR, "gnuplot: %s", strerror(errno));
-	bool read_all =
-		lseek(from, 0, SEEK_CUR) == (off_t)text->len; /* the whole script */
-	close(from);
+	bool has_read_all =
+		lseek(script, 0, SEEK_CUR) == (off_t)text->len; /* the whole script */
+	close(script);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
 		return err_set(e, EX_FAILED,
 			"gnuplot cannot be started (Debian: gnuplot-nox)%s",
 			advice_on(ADVICE_GNUPLOT));
-	return !rc && (status || !read_all) ? err_set(e, EX_FAILED, "gnuplot failed")
-					    : rc;
+	return !rc && (status || !has_read_all) ? err_set(e, EX_FAILED, "gnuplot failed")
+						: rc;
 }
 
 bool gnuplot_terminal(const char *path, int lines, struct str *out)

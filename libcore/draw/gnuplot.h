@@ -8,5 +8,5 @@
 bool gnuplot_terminal(const char *path, int lines, struct str *out);
 /* Appends a string in quotes. */
 void gnuplot_quote(struct str *out, const char *s);
-/* Runs a script, and appends gnuplot's output, the picture. 0, or -1 with *e set. */
+/* Runs a script, and appends gnuplot's output, the picture. Returns 0, or -1 with *e set. */
 int gnuplot_run(const struct str *script, struct str *picture, struct err *e);

@@ -10,7 +10,7 @@ bool scale_has(const struct scale *s, double v)
 	return isfinite(v) && (!s->log || v > 0);
 }
 
-/* (Uses halves, because the difference of two finite numbers may be infinite.) */
+/* Returns the position of v, from 0 (low) to 1 (high). Halves prevent an overflow of high - low. */
 double scale_at(const struct scale *s, double v)
 {
 	double low = s->low / 2, high = s->high / 2;
@@ -33,16 +33,16 @@ void scale_settle(struct scale *y, const struct graph_point *p, int64_t n)
 {
 	enum { FEW = 10 };
 	scoped_ptr double *v = xmalloc((size_t)(n + 1) * sizeof(*v));
-	int64_t m = 0;
-	double begin = n ? p[0].x + (p[n - 1].x / 10 - p[0].x / 10) : 0;
+	int64_t n_values = 0;
+	double min_x = n ? p[0].x + (p[n - 1].x / 10 - p[0].x / 10) : 0;
 	for (int64_t k = 0; k < n; k++)
-		if ((n < FEW || p[k].x >= begin) && scale_has(y, p[k].y))
-			v[m++] = p[k].y;
-	if (m) {
-		qsort(v, (size_t)m, sizeof(*v), compare_doubles);
-		double low = v[m / 20], high = v[m - 1 - m / 20];
+		if ((n < FEW || p[k].x >= min_x) && scale_has(y, p[k].y))
+			v[n_values++] = p[k].y;
+	if (n_values) {
+		qsort(v, (size_t)n_values, sizeof(*v), compare_doubles);
+		double low = v[n_values / 20], high = v[n_values - 1 - n_values / 20];
 		double margin = high > low ? 2 * (high - low) : INFINITY;
-		int64_t first = 0, last = m - 1;
+		int64_t first = 0, last = n_values - 1;
 		while (v[first] < low - margin)
 			first++;
 		while (v[last] > high + margin)
@@ -55,11 +55,11 @@ void scale_settle(struct scale *y, const struct graph_point *p, int64_t n)
 struct scale scale_shown(const struct scale *whole, const struct scale *settled)
 {
 	bool log = whole->log && settled->low > 0;
-	double all = log ? log10(whole->high) - log10(whole->low)
-			 : whole->high / 2 - whole->low / 2;
-	double part = log ? log10(settled->high) - log10(settled->low)
-			  : settled->high / 2 - settled->low / 2;
-	return part > 0 && all > 2 * part ? *settled : *whole;
+	double whole_span = log ? log10(whole->high) - log10(whole->low)
+				: whole->high / 2 - whole->low / 2;
+	double settled_span = log ? log10(settled->high) - log10(settled->low)
+				  : settled->high / 2 - settled->low / 2;
+	return settled_span > 0 && whole_span > 2 * settled_span ? *settled : *whole;
 }
 
 void scale_outside(const struct scale *y, double v, struct outside *o)
@@ -75,7 +75,7 @@ void outside_print(const struct outside *o, struct str *out)
 {
 	if (!o->n)
 		return;
-	str_printf(out, "%lld of %lld points %s outside: %.5g", (long long)o->n,
+	str_printf(out, "%lld of %lld points %s outside the graph: %.5g", (long long)o->n,
 		(long long)o->total, o->n == 1 ? "is" : "are", o->low);
 	if (o->high > o->low)
 		str_printf(out, " to %.5g", o->high);
@@ -107,13 +107,13 @@ bool graph_scales(const struct graph *g, struct scale *x, struct scale *y)
 static void add_tick(struct ticks *t, const struct scale *s, double v)
 {
 	/* (a multiple of the step may miss an end of the range by a rounding error) */
-	double at = scale_has(s, v) ? scale_at(s, v) : -1;
-	if (t->n < MAX_TICKS && at >= -1e-9 && at <= 1 + 1e-9)
+	double position = scale_has(s, v) ? scale_at(s, v) : -1;
+	if (t->n < MAX_TICKS && position >= -1e-9 && position <= 1 + 1e-9)
 		t->v[t->n++] = v;
 }
 
 /* Returns the smallest of 1, 2, 5 times a power of ten that is at least v. */
-static double round_step(double v)
+static double round_up_step(double v)
 {
 	double power = pow(10, floor(log10(v)));
 	static const double steps[] = {1, 2, 5};
@@ -123,9 +123,9 @@ static double round_step(double v)
 	return 10 * power;
 }
 
-static double linear_ticks(const struct scale *s, int max, struct ticks *t)
+static double add_linear_ticks(const struct scale *s, int max, struct ticks *t)
 {
-	double step = s->high > s->low ? round_step(s->high / max - s->low / max) : 0;
+	double step = s->high > s->low ? round_up_step(s->high / max - s->low / max) : 0;
 	if (!(step > 0) || !isfinite(step) || s->low + step == s->low) {
 		add_tick(t, s, s->low);
 		return 0;
@@ -137,22 +137,22 @@ static double linear_ticks(const struct scale *s, int max, struct ticks *t)
 }
 
 /* Adds powers of ten; for up to two decades also 2 and 5 times them. */
-static void log_ticks(const struct scale *s, int max, struct ticks *t)
+static void add_log_ticks(const struct scale *s, int max, struct ticks *t)
 {
 	int low = (int)floor(log10(s->low)), high = (int)ceil(log10(s->high));
-	bool few = high - low <= 2 && max >= 6;
-	int by = (int)ceil_div(max64(high - low, 1), max);
-	for (int k = low; k <= high; k += by) {
+	bool is_short_range = high - low <= 2 && max >= 6;
+	int step = (int)ceil_div(max64(high - low, 1), max);
+	for (int k = low; k <= high; k += step) {
 		add_tick(t, s, pow(10, k));
-		if (few) {
+		if (is_short_range) {
 			add_tick(t, s, 2 * pow(10, k));
 			add_tick(t, s, 5 * pow(10, k));
 		}
 	}
 }
 
-/* Writes a number with a suffix for thousands etc. `step`: distance of ticks; 0: not constant. */
-static void tick_text(char *buf, double v, double largest, double step)
+/* Writes a tick's label with a suffix such as k. largest: of |ticks|; step: between ticks, or 0. */
+static void tick_text(char *label, double v, double largest, double step)
 {
 	static const char suffixes[] = " kMGTPE";
 	int power = 0;
@@ -161,11 +161,11 @@ static void tick_text(char *buf, double v, double largest, double step)
 	double unit = pow(1000, power);
 	double digits = step > 0 ? -floor(log10(step / unit) + 1e-9) : 0;
 	if (step > 0 && digits <= 6 && largest < 1e21)
-		snprintf(buf, NUM_TEXT, "%.*f%.*s", digits > 0 ? (int)digits : 0,
+		snprintf(label, NUM_TEXT, "%.*f%.*s", digits > 0 ? (int)digits : 0,
 			v == 0 ? 0.0 : v / unit, power > 0, &suffixes[power]);
 	else
-		snprintf(
-			buf, NUM_TEXT, "%.6g%.*s", v / unit, power > 0, &suffixes[power]);
+		snprintf(label, NUM_TEXT, "%.6g%.*s", v / unit, power > 0,
+			&suffixes[power]);
 }
 
 void ticks_of(const struct scale *s, int max, struct ticks *t)
@@ -174,10 +174,10 @@ void ticks_of(const struct scale *s, int max, struct ticks *t)
 	*t = (struct ticks){0};
 	max = max < 1 ? 1 : max >= MAX_TICKS ? MAX_TICKS - 1 : max;
 	if (s->log && s->high > s->low)
-		log_ticks(s, max, t);
+		add_log_ticks(s, max, t);
 	if (t->n < 2) { /* also for a logarithmic range without powers of ten */
 		t->n = 0;
-		step = linear_ticks(s, max, t);
+		step = add_linear_ticks(s, max, t);
 	}
 	for (int i = 0; i < t->n; i++)
 		tick_text(t->text[i], t->v[i],
@@ -188,13 +188,13 @@ void ticks_of(const struct scale *s, int max, struct ticks *t)
 
 /* ---- fewer points ------------------------------------------------------------------ */
 
-/* Copies the points at these indices, in ascending order and each once, to p + n_out. */
-static int64_t keep_points(struct graph_point *p, int64_t n_out, const int64_t at[4])
+/* Copies the points at four indices, sorted and each once, to p + n_out. Returns the new n_out. */
+static int64_t copy_points(struct graph_point *p, int64_t n_out, const int64_t index[4])
 {
 	struct graph_point kept[4] = {{0}};
 	int n = 0;
-	int64_t low = min64(at[1], at[2]), high = max64(at[1], at[2]);
-	const int64_t order[4] = {at[0], low, high, at[3]};
+	int64_t lower = min64(index[1], index[2]), higher = max64(index[1], index[2]);
+	const int64_t order[4] = {index[0], lower, higher, index[3]};
 	for (int i = 0; i < 4; i++)
 		if (i == 0 || order[i] != order[i - 1])
 			kept[n++] = p[order[i]];
@@ -207,15 +207,15 @@ int64_t points_thin(
 {
 	int64_t n_out = 0;
 	for (int64_t k = 0; k < n;) {
-		int64_t at[4] = {k, k, k, k}; /* first, lowest, highest, last */
+		int64_t index[4] = {k, k, k, k}; /* first, lowest, highest, last */
 		int64_t group = (int64_t)(scale_at(x, p[k].x) * (double)groups);
 		for (; k < n && (int64_t)(scale_at(x, p[k].x) * (double)groups) == group;
 			k++) {
-			at[1] = p[k].y < p[at[1]].y ? k : at[1];
-			at[2] = p[k].y > p[at[2]].y ? k : at[2];
-			at[3] = k;
+			index[1] = p[k].y < p[index[1]].y ? k : index[1];
+			index[2] = p[k].y > p[index[2]].y ? k : index[2];
+			index[3] = k;
 		}
-		n_out = keep_points(p, n_out, at);
+		n_out = copy_points(p, n_out, index);
 	}
 	return n_out;
 }

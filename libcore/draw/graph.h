@@ -17,7 +17,7 @@ struct graph_series {
 	const char *name;	     /* for the legend */
 	const struct graph_point *p; /* [n] */
 	int64_t n;
-	const struct graph_band *band; /* [n_band] around it, in pictures; x ascends */
+	const struct graph_band *band; /* [n_band], drawn in pictures; x ascends */
 	int64_t n_band;
 };
 
@@ -26,7 +26,7 @@ struct graph {
 	const struct graph_series *series; /* [n_series] */
 	int n_series;
 	bool log_x, log_y;
-	bool settled; /* scale_settle() determines the range of y */
+	bool settled; /* scale_settle() limits the range of y */
 };
 
 /* ---- graph.c: scales, ticks, fewer points ----------------------------------------- */
@@ -36,7 +36,7 @@ struct scale {
 	bool log;
 };
 
-/* Sets the scales of the points. Returns false if there are none. */
+/* Sets the scales to the range of all points. Returns false if there are no points. */
 bool graph_scales(const struct graph *g, struct scale *x, struct scale *y);
 /* Widens a range to the settled part of a curve: points after the first tenth of x, except those
  * further from the middle nine tenths of the values than twice their span. */
@@ -46,10 +46,10 @@ struct scale scale_shown(const struct scale *whole, const struct scale *settled)
 /* Points outside the scale. */
 struct outside {
 	int64_t n, total; /* points outside, and all points */
-	double low, high;
+	double low, high; /* range of the points outside */
 };
 void scale_outside(const struct scale *y, double v, struct outside *o); /* counts v */
-/* Appends "3 of 60 points are outside: 1.2 to 4", or nothing. */
+/* Appends "3 of 60 points are outside the graph: 1.2 to 4", or nothing. */
 void outside_print(const struct outside *o, struct str *out);
 bool scale_has(const struct scale *s, double v); /* finite, and positive if logarithmic */
 double scale_at(const struct scale *s, double v); /* 0: low, 1: high */
@@ -61,7 +61,7 @@ struct ticks {
 	double v[MAX_TICKS];
 	char text[MAX_TICKS][NUM_TEXT];
 };
-void ticks_of(const struct scale *s, int max, struct ticks *t);
+void ticks_of(const struct scale *s, int max, struct ticks *t); /* at most max ticks */
 
 /* Thins points in place, and returns the new n. Of consecutive points in each of `groups` intervals
  * of x, keeps first, lowest, highest and last. A line through them covers the same pixels if an
@@ -107,12 +107,12 @@ extern const char *const graph_marks_words[];
 	{OPT_INT, 0, "height", "N", "20", (at) + offsetof(struct graph_opts, height), 0, 7, 1000, .help = \
 		"Height of this graph in lines."}
 /* clang-format on */
-/* Returns the style for these options, with colors if `color`. */
-struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool color);
+/* Returns the style for these options. */
+struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool colored);
 
 /* ---- graph_picture.c ---------------------------------------------------------------- */
 
-/* Checks that a path ends in .svg, .png or .pdf. 0, or -1 with *e set. */
+/* Checks that a path ends in .svg, .png or .pdf. Returns 0, or -1 with *e set. */
 int graph_picture_check(const char *path, struct err *e);
-/* Writes a picture. 0, or -1 with *e set. */
+/* Writes a picture by gnuplot. Returns 0, or -1 with *e set. */
 int graph_picture(const struct graph *g, const char *path, struct err *e);

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-static void put_points(const struct graph *g, const struct graph_series *s,
+static void append_points(const struct graph *g, const struct graph_series *s,
 	const struct scale *x, struct str *out)
 {
 	enum { GROUPS = 2048 }; /* more than a picture has pixels */
@@ -21,15 +21,15 @@ static void put_points(const struct graph *g, const struct graph_series *s,
 		str_printf(out, "%.17g %.9g\n", p[k].x, p[k].y);
 }
 
-static void put_band(const struct graph_series *s, struct str *out)
+static void append_band(const struct graph_series *s, struct str *out)
 {
 	for (int64_t k = 0; k < s->n_band; k++)
 		str_printf(out, "%.17g %.9g %.9g\n", s->band[k].x, s->band[k].low,
 			s->band[k].high);
 }
 
-/* Appends a name for the legend: of a long name, the begin and the end. */
-static void put_name(struct str *out, const char *name)
+/* Appends a name for the legend, of a long name only the begin and the end. */
+static void append_name(struct str *out, const char *name)
 {
 	enum { MAX = 100, BEGIN = 40, END = 57 };
 	size_t len = strlen(name), begin = BEGIN, end = len - END;
@@ -61,7 +61,7 @@ static int key_columns(const struct graph *g)
 	return columns;
 }
 
-static void put_curves(const struct graph *g, struct str *out)
+static void append_plot_command(const struct graph *g, struct str *out)
 {
 	static const char *const colors[] = {
 		"1c2128", "0b6bcb", "c4500a", "7a3ff2", "0d7d6c", "c01b6c", "8a6d00"};
@@ -80,7 +80,7 @@ static void put_curves(const struct graph *g, struct str *out)
 			"rgb '#%s' title ",
 			i ? ", " : "", i, fmax(1, i ? 3 - 0.5 * i : 4.5), i / N % 4 + 1,
 			colors[i % N]);
-		put_name(out, g->series[i].name);
+		append_name(out, g->series[i].name);
 	}
 	str_putc(out, '\n');
 }
@@ -107,12 +107,12 @@ static void write_script(const struct graph *g, const struct scale *x,
 	str_puts(out, " noenhanced\n");
 	for (int i = 0; i < g->n_series; i++) {
 		str_printf(out, "$series%d << EOD\n", i);
-		put_points(g, &g->series[i], x, out);
+		append_points(g, &g->series[i], x, out);
 		str_printf(out, "EOD\n$band%d << EOD\n", i);
-		put_band(&g->series[i], out);
+		append_band(&g->series[i], out);
 		str_puts(out, "EOD\n");
 	}
-	put_curves(g, out);
+	append_plot_command(g, out);
 }
 
 int graph_picture_check(const char *path, struct err *e)

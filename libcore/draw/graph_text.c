@@ -12,11 +12,11 @@ static const char ascii_marks[] = "o+x*#%";
 /* cyan, yellow, magenta, green, red, blue: readable on dark and light backgrounds */
 static const char *const colors[] = {"36", "33", "35", "32", "31", "34"};
 
-enum { SEVERAL = -1, NOBODY = 0 };
+enum { SEVERAL_SERIES = -1, NO_SERIES = 0 };
 
-/* A cell is one character. */
+/* One character of the plot. */
 struct cell {
-	int owner;	    /* a series (numbers from 1), SEVERAL or NOBODY */
+	int owner;	    /* a series (numbers from 1), SEVERAL_SERIES or NO_SERIES */
 	unsigned char dots; /* braille dots: bits as in Unicode */
 };
 
@@ -29,14 +29,14 @@ struct canvas {
 };
 
 /* Returns braille if the locale is UTF-8 and there are colors or only one series. */
-static enum graph_marks marks_for(int n_series, bool color)
+static enum graph_marks choose_marks(int n_series, bool use_color)
 {
 	/* (the programs themselves stay in the locale "C") */
 	locale_t l = newlocale(LC_CTYPE_MASK, "", (locale_t)0);
 	bool utf8 = l && !strcmp(nl_langinfo_l(CODESET, l), "UTF-8");
 	if (l)
 		freelocale(l);
-	return utf8 && (color || n_series == 1) ? MARKS_BRAILLE : MARKS_ASCII;
+	return utf8 && (use_color || n_series == 1) ? MARKS_BRAILLE : MARKS_ASCII;
 }
 
 /* Returns the columns of stdout's terminal, or $COLUMNS, minus one; 79 if neither is known. */
@@ -54,12 +54,12 @@ static int terminal_width(void)
 
 const char *const graph_marks_words[] = {"auto", "braille", "ascii", NULL};
 
-struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool color)
+struct graph_style graph_style_of(const struct graph_opts *o, int n_series, bool colored)
 {
 	return (struct graph_style){
 		.marks = o->marks ? (enum graph_marks)(o->marks - 1)
-				  : marks_for(n_series, color),
-		.color = color,
+				  : choose_marks(n_series, colored),
+		.color = colored,
 		.width = o->width ? (int)o->width : terminal_width(),
 		.height = (int)o->height,
 	};
@@ -77,24 +77,24 @@ static void draw_dot(struct canvas *c, int series, int x, int y)
 	struct cell *cell = &c->cells[y / c->dy * c->cols + x / c->dx];
 	if (c->style->marks == MARKS_BRAILLE)
 		cell->dots |= bits[y % 4][x % 2];
-	if (cell->owner == NOBODY)
+	if (cell->owner == NO_SERIES)
 		cell->owner = series + 1;
 	else if (cell->owner != series + 1)
-		cell->owner = SEVERAL;
+		cell->owner = SEVERAL_SERIES;
 }
 
 /* Returns the position of a value on an axis of n cells or dots. */
-static int position_of(const struct scale *s, double v, int n)
+static int axis_position(const struct scale *s, double v, int n)
 {
-	int at = (int)(scale_at(s, v) * (n - 1) + 0.5);
-	return at < 0 ? 0 : at >= n ? n - 1 : at;
+	int position = (int)(scale_at(s, v) * (n - 1) + 0.5);
+	return position < 0 ? 0 : position >= n ? n - 1 : position;
 }
 
-/* Returns the row of dots from the top; a value outside the scale is at most one height away. */
-static int row_of(const struct scale *s, double v, int height)
+/* Returns the row of dots from the top; for values outside the scale at most one height away. */
+static int dot_row(const struct scale *s, double v, int height)
 {
-	double at = fmax(-1, fmin(2, scale_at(s, v)));
-	return height - 1 - (int)floor(at * (height - 1) + 0.5);
+	double position = fmax(-1, fmin(2, scale_at(s, v)));
+	return height - 1 - (int)floor(position * (height - 1) + 0.5);
 }
 
 /* Draws a line between two dots; the first one is drawn already. */
@@ -106,6 +106,7 @@ static void draw_line(struct canvas *c, int series, int x0, int y0, int x1, int 
 			y0 + (int)lround((double)(y1 - y0) * i / n));
 }
 
+/* Draws the points of a series, thinned if there are many, and lines between them. */
 static void draw_series(struct canvas *c, int number, const struct graph_series *s)
 {
 	int width = c->cols * c->dx, height = c->rows * c->dy, x = 0, y = 0;
@@ -118,8 +119,8 @@ static void draw_series(struct canvas *c, int number, const struct graph_series 
 	if (n > 4 * width)
 		n = points_thin(p, n, &c->x, width);
 	for (int64_t k = 0; k < n; k++) {
-		int to_x = position_of(&c->x, p[k].x, width);
-		int to_y = row_of(&c->y, p[k].y, height);
+		int to_x = axis_position(&c->x, p[k].x, width);
+		int to_y = dot_row(&c->y, p[k].y, height);
 		if (begun)
 			draw_line(c, number, x, y, to_x, to_y);
 		else
@@ -132,52 +133,53 @@ static void draw_series(struct canvas *c, int number, const struct graph_series 
 
 /* ---- printing ---------------------------------------------------------------------- */
 
-static void put_cell(struct str *out, const struct graph_style *style, struct cell c)
+static void append_cell(struct str *out, const struct graph_style *style, struct cell c)
 {
-	if (c.owner == NOBODY)
+	if (c.owner == NO_SERIES)
 		str_putc(out, ' ');
 	else if (style->marks == MARKS_BRAILLE) {
 		str_putc(out, (char)0xe2); /* U+2800 and the dots, as UTF-8 */
 		str_putc(out, (char)(0xa0 | c.dots >> 6));
 		str_putc(out, (char)(0x80 | (c.dots & 0x3f)));
-	} else if (c.owner == SEVERAL)
+	} else if (c.owner == SEVERAL_SERIES)
 		str_putc(out, '@');
 	else
 		str_putc(out, ascii_marks[(c.owner - 1) % (int)strlen(ascii_marks)]);
 }
 
-static const char *color_of(const struct graph_style *style, int owner)
+static const char *cell_color(const struct graph_style *style, int owner)
 {
 	if (!style->color || owner <= 0)
 		return NULL;
 	return colors[(owner - 1) % (int)ARRAY_LEN(colors)];
 }
 
-static void put_cells(
+/* Appends cells without trailing blanks, with color codes where the color changes. */
+static void append_cells(
 	struct str *out, const struct graph_style *style, const struct cell *c, int n)
 {
-	const char *now = NULL;
-	while (n > 0 && c[n - 1].owner == NOBODY)
+	const char *current = NULL;
+	while (n > 0 && c[n - 1].owner == NO_SERIES)
 		n--;
 	for (int i = 0; i < n; i++) {
-		const char *want =
-			c[i].owner == NOBODY ? now : color_of(style, c[i].owner);
-		if (want != now)
-			str_printf(out, "\033[%sm", want ? want : "0");
-		now = want;
-		put_cell(out, style, c[i]);
+		const char *wanted =
+			c[i].owner == NO_SERIES ? current : cell_color(style, c[i].owner);
+		if (wanted != current)
+			str_printf(out, "\033[%sm", wanted ? wanted : "0");
+		current = wanted;
+		append_cell(out, style, c[i]);
 	}
-	if (now)
+	if (current)
 		str_puts(out, "\033[0m");
 }
 
-/* The characters of the axes. */
-enum piece { WALL, WALL_TICK, CORNER, FLOOR, FLOOR_TICK };
-static const char *axis_piece(const struct graph_style *style, enum piece which)
+/* The parts of the axes. */
+enum axis_part { Y_AXIS, Y_TICK, CORNER, X_AXIS, X_TICK };
+static const char *axis_text(const struct graph_style *style, enum axis_part part)
 {
 	static const char *const ascii[] = {"|", "+", "+", "-", "+"};
 	static const char *const lines[] = {"│", "┤", "└", "─", "┬"};
-	return (style->marks == MARKS_ASCII ? ascii : lines)[which];
+	return (style->marks == MARKS_ASCII ? ascii : lines)[part];
 }
 
 static int label_width(const struct ticks *t)
@@ -188,37 +190,37 @@ static int label_width(const struct ticks *t)
 	return n;
 }
 
-static void put_rows(
+static void append_rows(
 	struct str *out, const struct canvas *c, const struct ticks *t, int margin)
 {
 	for (int r = 0; r < c->rows; r++) {
 		const char *label = NULL;
 		for (int i = 0; i < t->n; i++)
-			if (c->rows - 1 - position_of(&c->y, t->v[i], c->rows) == r)
+			if (c->rows - 1 - axis_position(&c->y, t->v[i], c->rows) == r)
 				label = t->text[i];
 		str_printf(out, "%*s %s", margin, label ? label : "",
-			axis_piece(c->style, label ? WALL_TICK : WALL));
-		put_cells(out, c->style, &c->cells[r * c->cols], c->cols);
+			axis_text(c->style, label ? Y_TICK : Y_AXIS));
+		append_cells(out, c->style, &c->cells[r * c->cols], c->cols);
 		str_putc(out, '\n');
 	}
 }
 
-/* Writes a word into a line of blanks, unless it would touch another word. */
-static bool put_word(char *line, int len, int at, const char *word)
+/* Writes a word into a line of blanks. Returns false if it does not fit or would touch another. */
+static bool place_word(char *line, int len, int column, const char *word)
 {
 	int n = (int)strlen(word);
-	at = at < 0 ? 0 : at;
-	if (at + n > len)
+	column = column < 0 ? 0 : column;
+	if (column + n > len)
 		return false;
-	for (int i = at - 1; i <= at + n; i++)
+	for (int i = column - 1; i <= column + n; i++)
 		if (i >= 0 && i < len && line[i] != ' ')
 			return false;
-	memcpy(line + at, word, (size_t)n);
+	memcpy(line + column, word, (size_t)n);
 	return true;
 }
 
-/* Prints the x axis, and below it the values and, if it fits, the name at the right. */
-static void put_floor(
+/* Appends the x axis, and below it the values and, if it fits, the name at the right. */
+static void append_x_axis(
 	struct str *out, const struct canvas *c, const char *name, int margin)
 {
 	struct ticks t;
@@ -229,24 +231,25 @@ static void put_floor(
 	line[len] = '\0';
 	ticks_of(&c->x, c->cols / 10, &t);
 	for (int i = 0; i < t.n; i++) {
-		int col = position_of(&c->x, t.v[i], c->cols),
+		int col = axis_position(&c->x, t.v[i], c->cols),
 		    width = (int)strlen(t.text[i]);
 		int at = margin + 2 + col - width / 2;
 		at = at + width > len ? len - width : at;
-		ticked[col] = put_word(line, len, at, t.text[i]);
+		ticked[col] = place_word(line, len, at, t.text[i]);
 	}
 	for (int at = len - (int)strlen(name); at > 0; at--)
-		if (put_word(line, len, at, name))
+		if (place_word(line, len, at, name))
 			break;
-	str_printf(out, "%*s %s", margin, "", axis_piece(c->style, CORNER));
+	str_printf(out, "%*s %s", margin, "", axis_text(c->style, CORNER));
 	for (int i = 0; i < c->cols; i++)
-		str_puts(out, axis_piece(c->style, ticked[i] ? FLOOR_TICK : FLOOR));
+		str_puts(out, axis_text(c->style, ticked[i] ? X_TICK : X_AXIS));
 	while (len && line[len - 1] == ' ')
 		line[--len] = '\0';
 	str_printf(out, "\n%s\n", line);
 }
 
-static void put_legend(
+/* Appends a line per series, what overlaps look like, and how many points are outside. */
+static void append_legend(
 	struct str *out, const struct graph *g, const struct canvas *c, int margin)
 {
 	const struct graph_style *style = c->style;
@@ -254,7 +257,7 @@ static void put_legend(
 	for (int i = 0; i < g->n_series; i++) {
 		const struct cell sample[2] = {{i + 1, 0x12}, {i + 1, 0x12}};
 		str_printf(out, "%*s  ", margin, "");
-		put_cells(out, style, sample, style->marks == MARKS_BRAILLE ? 2 : 1);
+		append_cells(out, style, sample, style->marks == MARKS_BRAILLE ? 2 : 1);
 		const struct graph_series *s = &g->series[i];
 		for (int64_t k = 0; k < s->n; k++)
 			if (scale_has(&c->x, s->p[k].x) && scale_has(&c->y, s->p[k].y))
@@ -263,9 +266,9 @@ static void put_legend(
 		str_printf(out, " %s\n", name);
 	}
 	if (g->n_series > 1 && style->marks == MARKS_ASCII)
-		str_printf(out, "%*s  @ several at one place\n", margin, "");
+		str_printf(out, "%*s  @ several curves\n", margin, "");
 	else if (g->n_series > 1 && style->color)
-		str_printf(out, "%*s  ⠒⠒ (no color) several at one place\n", margin, "");
+		str_printf(out, "%*s  ⠒⠒ (no color) several curves\n", margin, "");
 	if (!o.n)
 		return;
 	str_printf(out, "%*s  ", margin, "");
@@ -292,8 +295,8 @@ void graph_text(const struct graph *g, const struct graph_style *style, struct s
 	for (int i = 0; i < g->n_series; i++)
 		draw_series(&c, i, &g->series[i]);
 	str_printf(out, "%*s %s\n", margin, "", g->y_name);
-	put_rows(out, &c, &t, margin);
-	put_floor(out, &c, g->x_name, margin);
-	put_legend(out, g, &c, margin);
+	append_rows(out, &c, &t, margin);
+	append_x_axis(out, &c, g->x_name, margin);
+	append_legend(out, g, &c, margin);
 	free(c.cells);
 }

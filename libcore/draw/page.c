@@ -149,19 +149,19 @@ void doc_row(struct doc *d)
 
 void doc_cell(struct doc *d, enum cell kind, const char *text)
 {
-	bool absent = !text || !*text;
+	bool is_empty = !text || !*text;
 	if (d->kind == PAGE_MD) {
 		str_puts(d->out, " ");
-		md_text(d->out, absent ? "-" : text);
+		md_text(d->out, is_empty ? "-" : text);
 		str_puts(d->out, " |");
 	} else if (kind == CELL_HEADING) {
 		html_element(d->out, "th", NULL, text);
 	} else {
 		html_element(d->out, "td",
 			kind == CELL_NUMBER ? "number"
-			: absent	    ? "absent"
+			: is_empty	    ? "absent"
 					    : NULL,
-			absent ? "–" : text);
+			is_empty ? "–" : text);
 	}
 }
 
@@ -179,10 +179,11 @@ void doc_table_end(struct doc *d)
 /* ---- the page ---------------------------------------------------------------------- */
 
 enum part { POLICY, TITLE, STYLE, SUMMARY, BODY, FOOTER, SCRIPT, N_PARTS };
-static const char *const marks[N_PARTS] = {
+static const char *const part_marks[N_PARTS] = {
 	"@POLICY@", "@TITLE@", "@STYLE@", "@SUMMARY@", "@BODY@", "@FOOTER@", "@SCRIPT@"};
 
-static void put_part(
+/* Appends what replaces a mark in the frame of pages. */
+static void append_part(
 	const struct page *p, const void *report, enum part part, struct doc *d)
 {
 	scoped_str title = {0};
@@ -233,11 +234,11 @@ void page_print(
 	for (const char *at; (at = strchr(s, '@'));) {
 		enum part part = 0;
 		while (part < N_PARTS - 1 &&
-			strncmp(at, marks[part], strlen(marks[part])) != 0)
+			strncmp(at, part_marks[part], strlen(part_marks[part])) != 0)
 			part++;
 		str_add(out, s, (size_t)(at - s));
-		put_part(p, report, part, &d);
-		s = at + strlen(marks[part]);
+		append_part(p, report, part, &d);
+		s = at + strlen(part_marks[part]);
 	}
 	str_puts(out, s);
 }

@@ -38,14 +38,14 @@ struct page {
 /* Appends the report. */
 void page_print(
 	const struct page *p, const void *report, enum page_kind kind, struct str *out);
-/* Writes a file of the kind for its suffix. 0, or -1 with *e set. */
+/* Writes the report to a file, HTML or Markdown by its suffix. Returns 0, or -1 with *e set. */
 int page_write(const struct page *p, const void *report, const char *path, struct err *e);
 
 /* ---- both kinds ---- */
 
 /* Appends one of two texts with markup, by the kind of document. */
 void doc_markup(struct doc *d, const char *html, const char *markdown);
-void doc_text(struct doc *d, const char *text); /* escaped */
+void doc_text(struct doc *d, const char *text); /* appends escaped text */
 void doc_note(struct doc *d, const char *text);
 /* Begins a section with a heading of id "h-" + `id`; nothing in Markdown. */
 void doc_section(struct doc *d, const char *id, const char *heading);

@@ -215,7 +215,8 @@ static const struct opt options[] = {
 		"wsd: shape of the decay. sqrt: 1 - sqrt(progress), as Haegele et al., 2024."},
 	{WORDS("lr-scale", "none", T(lr_scale), OPT_ARITH, LR_SCALE_WORDS),
 		.needs = "--lr-scale-batch or --batch-per-rank", .help =
-		"Multiply the learning rate by batch / --lr-scale-batch, or by its square root."},
+		"Multiply the learning rate by --batch / --lr-scale-batch, or by the square root of "
+		"this ratio."},
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY, .help =
 		"Batch size that --lr was chosen for."},
 	{OPT_LIST, 0, "freeze", "REGEX", NULL, T(freeze), OPT_ARITH, .help =
@@ -237,7 +238,7 @@ static const struct opt options[] = {
 		.elsewhere = "adam-epsilon adam-eps", .help =
 		"adamw, muon: AdamW's epsilon, added to the square root of the second moment."},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), OPT_ARITH, 0, 1e6, .help =
-		"Weight decay, of two-dimensional tensors only. adamw, muon: decoupled. sgd: added "
+		"Weight decay. It applies to two-dimensional tensors only. adamw, muon: decoupled. sgd: added "
 		"to the gradient."},
 	{OPT_DOUBLE, 0, "momentum", "X", "-1", T(momentum), OPT_ARITH, -1, 0.999999,
 		.needs = "--optimizer sgd or muon", .help =
@@ -313,8 +314,8 @@ static const struct opt options[] = {
 	{OPT_INT, 0, "dp", "N", "-1", T(axis[AXIS_DP]), OPT_REPLAY, -1, 1e6,
 		.elsewhere = "data-parallel-replicate-degree", .help =
 		"Degree of data parallelism: ranks with different samples and the same parameters. "
-		"-1, for one axis only: all ranks that the other axes leave. With --dry-run, the "
-		"ranks need not be started."},
+		"-1, for one axis only: the number of ranks, divided by the degrees of the other "
+		"axes. With --dry-run, the ranks need not be started."},
 	{OPT_INT, 0, "fsdp", "N", "1", T(axis[AXIS_FSDP]), OPT_REPLAY, -1, 1e6,
 		.elsewhere = "data-parallel-shard-degree", .help =
 		"Degree of fully sharded data parallelism: ranks with different samples that shard "
@@ -557,7 +558,7 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 0, "edit-softmax-temperature", "T", "0", E(weights.temperature), OPT_ARITH,
 		0, 1e30, .needs = "--edit-reducer linear or gta", .help =
 		"Temperature of the softmax of --edit-pseudo-gradnorm-reduce: the norms are "
-		"divided by it. 0: 1. Without that softmax, all weights are equal and sum to 1."},
+		"divided by it. 0 means 1. Without that softmax, all weights are equal and sum to 1."},
 	{WORDS("edit-consensus", "none", E(consensus), OPT_ARITH, CONSENSUS_WORDS),
 		.needs = "--edit-reducer gta", .help =
 		"For each element, the workers vote on its sign, by the sum or by the count of "
@@ -669,8 +670,8 @@ static const struct opt options[] = {
 		"Write a checkpoint when the validation loss is the lowest so far, and link "
 		"best.h5 to it."},
 	{FLAG("ckpt-wait", "no", T(ckpt_wait), 0), .help =
-		"Pause training while a checkpoint is written. Without it, a copy of the state is "
-		"written in the background."},
+		"Pause training while a checkpoint is written. Without this option, a copy of the "
+		"state is written in the background."},
 	{OPT_INT, 'k', "keep", "N", "2", T(keep), OPT_RUN, 0, 1e6,
 		.elsewhere = "save-total-limit", .help =
 		"Keep the last N checkpoints and the best one (0: all)."},

@@ -3,7 +3,7 @@
 
 #include <ctype.h>
 
-static bool is_key(const char *s, size_t n)
+static bool is_valid_key(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		bool ok = islower((unsigned char)s[i]) || isdigit((unsigned char)s[i]) ||
@@ -25,16 +25,16 @@ static int check_heading(const char *p, const char *end, struct err *e)
 	return err_set(e, EX_DATAERR, "expected a heading, [words in brackets]");
 }
 
-/* Sets the error about a line without a valid key. */
-static int bad_key(const char *p, size_t n, struct err *e)
+/* Sets the error about a line without a valid key. p[n]: the text before '='; n: 0 without '='. */
+static int set_key_error(const char *p, size_t n, struct err *e)
 {
-	char small[64];
+	char lower[64];
 	size_t i = 0;
-	for (; i < n && i < sizeof(small) - 1; i++)
-		small[i] = (char)tolower((unsigned char)p[i]);
-	small[i] = '\0';
-	if (n == i && is_key(small, n))
-		return err_set(e, EX_DATAERR, "keys are lowercase: '%s'", small);
+	for (; i < n && i < sizeof(lower) - 1; i++)
+		lower[i] = (char)tolower((unsigned char)p[i]);
+	lower[i] = '\0';
+	if (n == i && is_valid_key(lower, n))
+		return err_set(e, EX_DATAERR, "keys are in lowercase; write '%s'", lower);
 	return err_set(e, EX_DATAERR, "expected `key = value`%s",
 		*p == '{' ? ", not JSON; a model's config.json is for --model-config"
 			  : "");
@@ -59,7 +59,7 @@ static int read_quoted(const char *p, const char *end, struct str *out)
 }
 
 /* Reads a value without quotes, up to a comment. */
-static void read_bare(const char *p, const char *end, struct str *out)
+static void read_unquoted(const char *p, const char *end, struct str *out)
 {
 	const char *stop = p;
 	while (stop < end &&
@@ -85,12 +85,12 @@ static int parse_line(const char *p, const char *end, struct str *value,
 	const char *key_end = equals;
 	while (key_end && key_end > p && isspace((unsigned char)key_end[-1]))
 		key_end--;
-	if (!equals || !is_key(p, (size_t)(key_end - p)))
-		return bad_key(p, equals ? (size_t)(key_end - p) : 0, e);
+	if (!equals || !is_valid_key(p, (size_t)(key_end - p)))
+		return set_key_error(p, equals ? (size_t)(key_end - p) : 0, e);
 	char key[64];
 	size_t n = (size_t)(key_end - p);
 	if (n >= sizeof(key))
-		return err_set(e, EX_DATAERR, "the key has %zu characters, over 63", n);
+		return err_set(e, EX_DATAERR, "the key exceeds 63 characters: %zu", n);
 	memcpy(key, p, n);
 	key[n] = '\0';
 	for (p = equals + 1; p < end && isspace((unsigned char)*p); p++)
@@ -101,7 +101,7 @@ static int parse_line(const char *p, const char *end, struct str *value,
 		if (read_quoted(p + 1, end, value))
 			return err_set(e, EX_DATAERR, "%s: missing closing quote", key);
 	} else {
-		read_bare(p, end, value);
+		read_unquoted(p, end, value);
 	}
 	if (memchr(value->s, '\0', value->len))
 		return err_set(e, EX_DATAERR, "%s: the value has a NUL byte", key);
@@ -115,8 +115,8 @@ int conf_parse(const char *text, size_t len, const char *name,
 	scoped_str value = {0};
 	int64_t line = 0;
 	int rc = 0;
-	bool marked = len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3); /* byte-order mark */
-	for (const char *p = text + (marked ? 3 : 0), *stop = text + len;
+	bool has_bom = len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3);
+	for (const char *p = text + (has_bom ? 3 : 0), *stop = text + len;
 		p < stop && !rc;) {
 		const char *end = memchr(p, '\n', (size_t)(stop - p));
 		end = end ? end : stop;
@@ -129,8 +129,7 @@ int conf_parse(const char *text, size_t len, const char *name,
 	return rc;
 }
 
-/* Adds a key and its value to a list of pairs. Further values of a key are appended after a
- * space. */
+/* Adds a key and its value to a list of pairs. Appends further values of a key, after a space. */
 static int add_pair(void *to, const char *key, const char *value, struct err *e)
 {
 	struct strs *pairs = to;
@@ -157,8 +156,8 @@ static const char *find_value(const struct strs *pairs, const char *key)
 	return NULL;
 }
 
-int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
-	const char *after, const char *between, struct str *out, struct err *e)
+int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *head,
+	const char *mid, const char *sep, struct str *out, struct err *e)
 {
 	scoped_strs x = {0}, y = {0};
 	int rc = conf_parse(a->text->s, a->text->len, a->name, add_pair, &x, e) ||
@@ -166,23 +165,23 @@ int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *
 	for (int64_t i = 0; i < x.n && !rc; i += 2) {
 		const char *other = find_value(&y, x.v[i]);
 		if (!other || strcmp(other, x.v[i + 1]))
-			str_printf(out, "%s%s%s %s%s%s\n", before, x.v[i], after,
-				x.v[i + 1], between, other ? other : "-");
+			str_printf(out, "%s%s%s %s%s%s\n", head, x.v[i], mid, x.v[i + 1],
+				sep, other ? other : "-");
 	}
 	for (int64_t i = 0; i < y.n && !rc; i += 2)
 		if (!find_value(&x, y.v[i]))
-			str_printf(out, "%s%s%s -%s%s\n", before, y.v[i], after, between,
+			str_printf(out, "%s%s%s -%s%s\n", head, y.v[i], mid, sep,
 				y.v[i + 1]);
 	return rc;
 }
 
 void conf_print(struct str *out, const char *key, const char *value)
 {
-	bool quote = !*value || *value == '"' || isspace((unsigned char)*value) ||
-		     isspace((unsigned char)value[strlen(value) - 1]) ||
-		     strpbrk(value, "#\n\t");
-	str_printf(out, "%s = %s", key, quote ? "\"" : value);
-	if (quote) {
+	bool needs_quotes = !*value || *value == '"' || isspace((unsigned char)*value) ||
+			    isspace((unsigned char)value[strlen(value) - 1]) ||
+			    strpbrk(value, "#\n\t");
+	str_printf(out, "%s = %s", key, needs_quotes ? "\"" : value);
+	if (needs_quotes) {
 		for (const char *p = value; *p; p++) {
 			const char *escape = *p == '\n'	  ? "\\n"
 					     : *p == '\t' ? "\\t"

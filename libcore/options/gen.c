@@ -1,7 +1,7 @@
 /* --generate: text from a program's tables, such as the OPTIONS of its manual page. */
 #include "options/options_internal.h"
 
-void opt_kinds(const struct program *p, struct strs *out)
+void opt_add_kinds(const struct program *p, struct strs *out)
 {
 	strs_add(out, "man");
 	for (int i = 0; p->kinds && p->kinds[i]; i++)
@@ -12,29 +12,29 @@ void opt_kinds(const struct program *p, struct strs *out)
  * end of sentences, and breaks long lines. */
 void man_text(FILE *f, const char *s)
 {
-	enum { LONG = 99 };
-	int at = 0;
+	enum { MAX_COLS = 99 };
+	int col = 0;
 	for (char before = '\n'; *s; before = *s++) {
 		bool sentence = *s == ' ' && (before == '.' || before == '?');
-		bool breaks =
-			*s == ' ' && (sentence || at + (int)strcspn(s + 1, " ") > LONG);
-		if (at == 0 && (*s == '.' || *s == '\''))
+		bool breaks = *s == ' ' &&
+			      (sentence || col + (int)strcspn(s + 1, " ") > MAX_COLS);
+		if (col == 0 && (*s == '.' || *s == '\''))
 			fputs("\\&", f);
 		if (*s == '\\')
 			fputs("\\e", f);
 		else
 			putc(breaks ? '\n' : *s, f);
-		at = breaks ? 0 : at + 1;
+		col = breaks ? 0 : col + 1;
 	}
 	putc('\n', f);
 }
 
-/* Writes " Pq default Cm 12 ; No needs --option" of an option, or a part of it. */
-static void man_remarks(const struct opt *t, FILE *f)
+/* Writes " Pq default Cm 12 ; No needs --option": the default and needs of an option, if any. */
+static void write_man_remarks(const struct opt *t, FILE *f)
 {
 	scoped_str arg = {0};
-	opt_default(t, &arg);
-	if (opt_is_on(t))
+	opt_help_default(t, &arg);
+	if (opt_is_on_by_default(t))
 		str_puts(&arg, "on");
 	if (arg.len || t->needs)
 		fputs(" Pq ", f);
@@ -46,7 +46,7 @@ static void man_remarks(const struct opt *t, FILE *f)
 		fprintf(f, "%sneeds %s", arg.len ? " ; No " : "", t->needs);
 }
 
-/* Writes the OPTIONS of the manual page. */
+/* Writes the OPTIONS section of the manual page. */
 static void write_man(const struct program *p, FILE *f)
 {
 	scoped_str arg = {0};
@@ -60,7 +60,7 @@ static void write_man(const struct program *p, FILE *f)
 			fputs(".Bl -tag -width Ds\n", f);
 			continue;
 		}
-		opt_arg(t, &arg);
+		opt_help_value(t, &arg);
 		fputs(".It", f);
 		if (t->letter)
 			fprintf(f, " Fl %c ,", t->letter);
@@ -70,9 +70,9 @@ static void write_man(const struct program *p, FILE *f)
 				fprintf(f, "%s Cm %s", i ? " |" : "", t->values[i]);
 		else if (arg.len)
 			fprintf(f, " Ar %s", arg.s);
-		if (opt_is_on(t))
+		if (opt_is_on_by_default(t))
 			fprintf(f, " , Fl -no-%s", t->name);
-		man_remarks(t, f);
+		write_man_remarks(t, f);
 		putc('\n', f);
 		man_text(f, t->help);
 		if (t->was)

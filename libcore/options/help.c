@@ -1,32 +1,33 @@
 /* Text for users from an option table: --help, --version, --print-config. */
 #include "options/options_internal.h"
 
+/* Prints text that begins at column `indent`, breaks lines at `width`, and indents them. */
 static void print_wrapped(FILE *f, const char *text, int indent, int width)
 {
-	int at = indent;
+	int column = indent;
 	while (*text) {
-		int word = (int)strcspn(text, " ");
-		if (at > indent && at + 1 + word > width) {
+		int word_len = (int)strcspn(text, " ");
+		if (column > indent && column + 1 + word_len > width) {
 			fprintf(f, "\n%*s", indent, "");
-			at = indent;
-		} else if (at > indent) {
+			column = indent;
+		} else if (column > indent) {
 			putc(' ', f);
-			at++;
+			column++;
 		}
-		fprintf(f, "%.*s", word, text);
-		at += word;
-		text += word;
+		fprintf(f, "%.*s", word_len, text);
+		column += word_len;
+		text += word_len;
 		text += strspn(text, " ");
 	}
 	putc('\n', f);
 }
 
-bool opt_is_on(const struct opt *t)
+bool opt_is_on_by_default(const struct opt *t)
 {
 	return t->type == OPT_FLAG && t->def && !strcmp(t->def, "yes");
 }
 
-void opt_arg(const struct opt *t, struct str *out)
+void opt_help_value(const struct opt *t, struct str *out)
 {
 	str_clear(out);
 	str_add(out, "", 0);
@@ -37,7 +38,7 @@ void opt_arg(const struct opt *t, struct str *out)
 		str_puts(out, t->arg);
 }
 
-void opt_default(const struct opt *t, struct str *out)
+void opt_help_default(const struct opt *t, struct str *out)
 {
 	str_clear(out);
 	str_add(out, "", 0);
@@ -61,17 +62,17 @@ void opt_print_help(const struct program *p)
 			printf("\n%s:\n", t->name);
 			continue;
 		}
-		opt_arg(t, &arg);
+		opt_help_value(t, &arg);
 		str_clear(&line);
 		if (t->letter)
 			str_printf(&line, "  -%c, ", t->letter);
 		else
 			str_puts(&line, "      ");
-		str_printf(&line, "--%s%s%s%s", opt_is_on(t) ? "[no-]" : "", t->name,
-			arg.len ? " " : "", arg.s);
+		str_printf(&line, "--%s%s%s%s", opt_is_on_by_default(t) ? "[no-]" : "",
+			t->name, arg.len ? " " : "", arg.s);
 		str_clear(&text);
 		str_puts(&text, t->help);
-		opt_default(t, &arg);
+		opt_help_default(t, &arg);
 		if (arg.len)
 			str_printf(&text, " [%s]", arg.s);
 		if (line.len < 27)
@@ -96,7 +97,7 @@ void opt_print_version(const struct program *p)
 	fputs(libs.s, stdout);
 }
 
-static void print_one(const struct opt *t, const void *v, struct str *out)
+static void print_option(const struct opt *t, const void *v, struct str *out)
 {
 	char num[NUM_TEXT];
 	switch (t->type) {
@@ -128,10 +129,10 @@ static void print_one(const struct opt *t, const void *v, struct str *out)
 	}
 }
 
-void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
-	struct str *out)
+void opts_print(const struct program *p, const void *o, unsigned with_flags,
+	unsigned without_flags, struct str *out)
 {
-	bool headings = (!want || want == OPT_RUN) && !without;
+	bool headings = (!with_flags || with_flags == OPT_RUN) && !without_flags;
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++) {
 		if (t->type == OPT_GROUP) {
 			if (headings)
@@ -139,7 +140,7 @@ void opts_print(const struct program *p, const void *o, unsigned want, unsigned 
 					out, "%s[%s]\n", out->len ? "\n" : "", t->name);
 			continue;
 		}
-		if ((t->flags & want) == want && !(t->flags & without))
-			print_one(t, (const char *)o + t->offset, out);
+		if ((t->flags & with_flags) == with_flags && !(t->flags & without_flags))
+			print_option(t, (const char *)o + t->offset, out);
 	}
 }

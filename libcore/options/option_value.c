@@ -1,5 +1,4 @@
-/* Values of options: setting them from text, comparing them with text, and the options they
- * need. */
+/* Values of options: setting and comparing them from text, and the options that they need. */
 #include "options/options_internal.h"
 
 #include <ctype.h>
@@ -64,6 +63,7 @@ int err_none_of(struct err *e, const char *what, const char *name,
 	return -1;
 }
 
+/* Sets an enum from its word, and explains words that other programs have. */
 static int set_enum(const struct opt *t, const char *text, int *v, struct err *e)
 {
 	int n = 0;
@@ -166,7 +166,8 @@ void opts_free(const struct program *p, void *o)
 
 /* ---- options that were given ------------------------------------------------------ */
 
-static struct opt_given *given_of(
+/* Returns the program's struct opt_given in *o, and sets *i to the index of an option in it. */
+static struct opt_given *find_given(
 	const struct program *p, const void *o, const struct opt *t, size_t *i)
 {
 	struct opt_given *g = (struct opt_given *)((char *)o + p->given);
@@ -178,7 +179,7 @@ static struct opt_given *given_of(
 static bool is_given(const struct program *p, const void *o, const struct opt *t)
 {
 	size_t i;
-	return given_of(p, o, t, &i)->row[i];
+	return find_given(p, o, t, &i)->row[i];
 }
 
 void opt_note_given(const struct program *p, void *o, const struct opt *t, bool given,
@@ -187,12 +188,13 @@ void opt_note_given(const struct program *p, void *o, const struct opt *t, bool 
 	size_t i;
 	if (!p->given)
 		return;
-	struct opt_given *g = given_of(p, o, t, &i);
+	struct opt_given *g = find_given(p, o, t, &i);
 	g->row[i] = given;
 	g->from[i] = given ? from : NULL;
 }
 
-static const struct opt *find_named(const struct program *p, const char *name)
+/* Returns the option with this name, which the program must have. */
+static const struct opt *find_own_option(const struct program *p, const char *name)
 {
 	for (const struct opt *t = p->opts; t->type != OPT_END; t++)
 		if (t->type != OPT_GROUP && !strcmp(t->name, name))
@@ -215,7 +217,7 @@ unsigned opts_flags(const struct program *p, const char *name)
 
 bool opts_given(const struct program *p, const void *o, const char *name)
 {
-	return is_given(p, o, find_named(p, name));
+	return is_given(p, o, find_own_option(p, name));
 }
 
 void opts_reset(const struct program *p, void *o, const char *prefix)
@@ -233,16 +235,16 @@ void opts_reset(const struct program *p, void *o, const char *prefix)
 	}
 }
 
-/* Returns true if a message names --NAME, or "NAME (5)", as the checks of a model do. */
+/* Returns true if a message names --NAME, or "NAME (5)" as messages about models do. */
 static bool names_option(const char *message, const char *name)
 {
 	size_t n = strlen(name);
 	for (const char *at = message; (at = strstr(at, name)); at++) {
-		bool dashes = at - message >= 2 && at[-1] == '-' && at[-2] == '-';
-		bool begins = at == message || at[-1] == ' ';
-		if (dashes && at[n] != '-' && !isalnum((unsigned char)at[n]))
+		bool has_dashes = at - message >= 2 && at[-1] == '-' && at[-2] == '-';
+		bool begins_word = at == message || at[-1] == ' ';
+		if (has_dashes && at[n] != '-' && !isalnum((unsigned char)at[n]))
 			return true;
-		if (begins && !strncmp(at + n, " (", 2))
+		if (begins_word && !strncmp(at + n, " (", 2))
 			return true;
 	}
 	return false;
@@ -256,7 +258,7 @@ void opts_add_origins(const struct program *p, const void *o, struct err *e)
 		if (e->code != EX_USAGE || t->type == OPT_GROUP ||
 			!names_option(e->msg, t->name))
 			continue;
-		const char *from = given_of(p, o, t, &i)->from[i];
+		const char *from = find_given(p, o, t, &i)->from[i];
 		if (from)
 			str_printf(&why, "%s--%s is from %s", why.len ? ", " : "",
 				t->name, from);
@@ -269,7 +271,7 @@ void opts_add_origins(const struct program *p, const void *o, struct err *e)
 /* ---- options that need other options ------------------------------------------------ */
 
 /* Returns true if `needs` is met: "--a", "--a or --b", "--a sgd or adamw". */
-static bool is_met(const struct program *p, const void *o, const char *needs)
+static bool is_need_met(const struct program *p, const void *o, const char *needs)
 {
 	scoped_ptr char *copy = xstrdup(needs);
 	const struct opt *t = NULL;
@@ -285,7 +287,7 @@ static bool is_met(const struct program *p, const void *o, const char *needs)
 			value = strchr(at, ' ');
 			if (value)
 				*value++ = '\0';
-			t = find_named(p, at + 2);
+			t = find_own_option(p, at + 2);
 		}
 		const void *v = (const char *)o + t->offset;
 		met = value ? opt_equals(t, v, value) : !opt_equals(t, v, NULL);
@@ -299,8 +301,8 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e)
 		const void *v = (const char *)o + t->offset;
 		if (!t->needs || !is_given(p, o, t))
 			continue;
-		bool off = opt_equals(t, v, NULL) && opt_equals(t, v, t->def);
-		if (!off && !is_met(p, o, t->needs))
+		bool is_off = opt_equals(t, v, NULL) && opt_equals(t, v, t->def);
+		if (!is_off && !is_need_met(p, o, t->needs))
 			return err_set(e, EX_USAGE, "--%s needs %s", t->name, t->needs);
 	}
 	return 0;
@@ -308,14 +310,14 @@ int opts_check_needs(const struct program *p, const void *o, struct err *e)
 
 /* ---- options without effect --------------------------------------------------------- */
 
-/* Appends the options of a list, separated by spaces, that were given: "--a, --b and --c". */
-static int add_given(
+/* Appends the given options of a list, except defaults: "--a and --b". Returns their number. */
+static int list_given(
 	const struct program *p, const void *o, const char *names, struct str *out)
 {
 	char *copy = xstrdup(names), *rest = copy, *name, *last = NULL;
 	int n = 0;
 	while ((name = strsep(&rest, " "))) {
-		const struct opt *t = find_named(p, name);
+		const struct opt *t = find_own_option(p, name);
 		if (!is_given(p, o, t) ||
 			opt_equals(t, (const char *)o + t->offset, t->def))
 			continue;
@@ -335,7 +337,7 @@ void opts_note_idle(
 {
 	for (size_t i = 0; i < n; i++) {
 		scoped_str text = {0};
-		int given = rows[i].idle ? add_given(p, o, rows[i].options, &text) : 0;
+		int given = rows[i].idle ? list_given(p, o, rows[i].options, &text) : 0;
 		if (given)
 			info("note: %s ha%s no effect: %s", text.s,
 				given > 1 ? "ve" : "s", rows[i].why);

@@ -32,9 +32,9 @@ struct parse {
 	int n;
 	char *o;
 	bool *list_begun; /* this source has already replaced the list */
-	bool person;	  /* this source is the command line or the environment */
+	bool by_user;	  /* this source is the command line or the environment */
 	const char *
-		from; /* else a description of the file, for opts_add_origins(), or NULL */
+		from; /* description of the file, for opts_add_origins(); NULL: no file */
 	const char *config; /* --config, or PT_CONFIG */
 	bool saved;	    /* this source was saved by a run */
 	bool print_config, quiet;
@@ -71,7 +71,7 @@ static int find_option(const struct parse *s, const char *name, bool *negated)
 }
 
 /* Returns true if a list, separated by spaces, has the name, written with '-' or '_'. */
-static bool has_name(const char *list, const char *name)
+static bool list_has_name(const char *list, const char *name)
 {
 	size_t len = strlen(name);
 	for (const char *w = list; w && *w; w += strcspn(w, " "), w += *w == ' ') {
@@ -87,27 +87,27 @@ static bool has_name(const char *list, const char *name)
 static const struct opt_answer *find_answer(const struct program *p, const char *name)
 {
 	const struct opt_answer *a = p->answers;
-	while (a && a->names && !has_name(a->names, name))
+	while (a && a->names && !list_has_name(a->names, name))
 		a++;
 	return a && a->names ? a : NULL;
 }
 
-/* Sets the error about an unknown name. `dashes`: "--" for an option, "" for a key. */
-static int unknown_name(const struct parse *s, const char *what, const char *dashes,
+/* Sets the error about an unknown option (dashes: "--") or key (dashes: ""), with a suggestion. */
+static int unknown_name_error(const struct parse *s, const char *kind, const char *dashes,
 	const char *name, int code, struct err *e)
 {
 	const char *names[256];
 	int n = 0;
-	bool no = *dashes && !strncmp(name, "no-", 3); /* only for flags */
-	const char *near = NULL, *word = no ? name + 3 : name;
+	bool is_negated = *dashes && !strncmp(name, "no-", 3); /* only for flags */
+	const char *near = NULL, *word = is_negated ? name + 3 : name;
 	const char *dot = strrchr(word, '.');
 	word = dot ? dot + 1 : word; /* training.seq_len */
 	for (int i = 0; i < s->n && n < (int)ARRAY_LEN(names); i++) {
-		if ((no && s->all[i]->type != OPT_FLAG) ||
+		if ((is_negated && s->all[i]->type != OPT_FLAG) ||
 			(!*dashes && s->all[i]->type == OPT_ACTION))
 			continue;
 		names[n++] = s->all[i]->name;
-		if (has_name(s->all[i]->elsewhere, word))
+		if (list_has_name(s->all[i]->elsewhere, word))
 			near = s->all[i]->name;
 	}
 	const struct opt_answer *a = near ? NULL : find_answer(s->p, word);
@@ -120,8 +120,8 @@ static int unknown_name(const struct parse *s, const char *what, const char *das
 		snprintf(hint, sizeof(hint), "; %s", a->instead);
 	else if (near)
 		snprintf(hint, sizeof(hint), "; did you mean '%s%s%s'?", dashes,
-			no ? "no-" : "", near);
-	return err_set(e, code, "unknown %s '%s%s'%s", what, dashes, name, hint);
+			is_negated ? "no-" : "", near);
+	return err_set(e, code, "unknown %s '%s%s'%s", kind, dashes, name, hint);
 }
 
 /* Returns the option of a key in a config file or an operand; it must have a value. */
@@ -130,7 +130,7 @@ static int find_key(const struct parse *s, const char *key, int code, struct err
 	bool negated;
 	int i = find_option(s, key, &negated);
 	if (i < 0)
-		return unknown_name(s, "key", "", key, code, e);
+		return unknown_name_error(s, "key", "", key, code, e);
 	if (negated)
 		return err_set(e, code, "unknown key '%s'; write '%s = no'", key,
 			s->all[i]->name);
@@ -139,7 +139,7 @@ static int find_key(const struct parse *s, const char *key, int code, struct err
 	return i;
 }
 
-/* Appends the equivalent here of another program's name for a value. */
+/* Appends to the error what to use instead of another program's word for a value. Returns -1. */
 static int advise_on_value(
 	const struct parse *s, const struct opt *t, const char *text, struct err *e)
 {
@@ -161,15 +161,15 @@ static int set_value(struct parse *s, int i, const char *text, struct err *e)
 	s->list_begun[i] = true;
 	if (opt_set(t, v, text, e))
 		return advise_on_value(s, t, text, e);
-	opt_note_given(s->p, s->o, t, s->person || !opt_equals(t, v, t->def), s->from);
+	opt_note_given(s->p, s->o, t, s->by_user || !opt_equals(t, v, t->def), s->from);
 	return 0;
 }
 
-/* Begins a source. `person`: all that it sets counts as given, even defaults. A file may list all
- * options, as --print-config does. */
-static void source_begin(struct parse *s, bool person)
+/* Begins a source of values. by_user: all options that it sets count as given. In a file only
+ * those that differ from their defaults do, since it may list all options, like --print-config. */
+static void source_begin(struct parse *s, bool by_user)
 {
-	s->person = person;
+	s->by_user = by_user;
 	s->from = NULL;
 	memset(s->list_begun, 0, (size_t)s->n * sizeof(*s->list_begun));
 }
@@ -260,7 +260,7 @@ static int apply_env(struct parse *s, struct err *e)
 }
 
 /* Returns "preset NAME" for opts_add_origins(); it lives as long as the program. */
-static const char *preset_in_words(const char *name)
+static const char *preset_origin(const char *name)
 {
 	static struct strs all;
 	scoped_ptr char *words = text_printf("preset %s", name);
@@ -277,12 +277,13 @@ static int apply_presets(struct parse *s, const char *names, struct err *e)
 	while (!rc && (name = strsep(&rest, ","))) {
 		scoped_str text = {0}, path = {0};
 		rc = preset_read(name, MAX_CONFIG, &path, &text, e) ||
-		     apply_text(s, &text, path.s, preset_in_words(name), e);
+		     apply_text(s, &text, path.s, preset_origin(name), e);
 	}
 	free(copy);
 	return rc ? -1 : 0;
 }
 
+/* Copies the preset that a config file names to *to, a char *. */
 static int note_preset(void *to, const char *key, const char *value, struct err *e)
 {
 	(void)e;
@@ -313,9 +314,9 @@ static int execute_action(
 	} else if (!strcmp(t->name, "version")) {
 		opt_print_version(s->p);
 	} else if (!strcmp(t->name, "complete")) {
-		return err_set(e, EX_USAGE, "--complete must be the first word");
+		return err_set(e, EX_USAGE, "--complete must be the first argument");
 	} else if (opts_generate(s->p, arg, stdout)) {
-		opt_kinds(s->p, &kinds);
+		opt_add_kinds(s->p, &kinds);
 		return err_none_of(
 			e, t->name, arg, (const char *const *)kinds.v, kinds.n);
 	}
@@ -342,7 +343,7 @@ static void cli_add(
 	c->longs[c->n++] = (struct option){no.s, no_argument, NULL, 256 + s->n + i};
 }
 
-static void cli_build(const struct parse *s, struct cli *c)
+static void cli_init(const struct parse *s, struct cli *c)
 {
 	struct str letters = {0};
 	c->longs = xcalloc((size_t)s->n * 4 + 1, sizeof(*c->longs));
@@ -363,7 +364,7 @@ static void cli_build(const struct parse *s, struct cli *c)
 	c->letters = letters.s;
 }
 
-static void cli_free(struct cli *c)
+static void cli_release(struct cli *c)
 {
 	for (struct option *l = c->longs; l->name; l++)
 		if (!strncmp(l->name, "no-", 3) && l->has_arg == no_argument)
@@ -372,8 +373,8 @@ static void cli_free(struct cli *c)
 	free(c->letters);
 }
 
-/* Sets the error about an option that getopt_long() rejected with `c`. */
-static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
+/* Sets the error about an option for which getopt_long() returned c: ':' or '?'. */
+static int set_cli_error(const struct parse *s, int c, char **argv, struct err *e)
 {
 	char letter[3] = {'-', (char)optopt, '\0'};
 	const char *given = argv[optind - 1];
@@ -393,9 +394,10 @@ static int cli_bad(const struct parse *s, int c, char **argv, struct err *e)
 		if (!strncmp(s->all[i]->name, name, strlen(name)))
 			str_printf(&list, "%s--%s", alike++ ? ", " : "", s->all[i]->name);
 	return alike > 1 ? err_set(e, EX_USAGE, "option '--%s' could be %s", name, list.s)
-			 : unknown_name(s, "option", "--", name, EX_USAGE, e);
+			 : unknown_name_error(s, "option", "--", name, EX_USAGE, e);
 }
 
+/* Returns the index of the option for which getopt_long() returned c. *negated: it is no-NAME. */
 static int option_index(const struct parse *s, int c, bool *negated)
 {
 	*negated = false;
@@ -409,39 +411,38 @@ static int option_index(const struct parse *s, int c, bool *negated)
 	return -1;
 }
 
-/* Applies the command line. `scan`: applies only options that name other sources, or exit. */
-static int apply_cli(struct parse *s, int argc, char **argv, bool scan,
+/* Applies the command line; only_sources: only --config, --preset and actions such as --help. */
+static int apply_cli(struct parse *s, int argc, char **argv, bool only_sources,
 	const char **preset, struct err *e)
 {
 	struct cli cli;
 	int c, rc = 0;
-	cli_build(s, &cli);
+	cli_init(s, &cli);
 	source_begin(s, true);
 	optind = 0; /* GNU: start again */
 	opterr = 0;
 	while (!rc && (c = getopt_long(argc, argv, cli.letters, cli.longs, NULL)) != -1) {
 		if (c == '?' || c == ':') {
-			rc = cli_bad(s, c, argv, e);
+			rc = set_cli_error(s, c, argv, e);
 			break;
 		}
 		bool negated;
 		int i = option_index(s, c, &negated);
 		const struct opt *t = s->all[i];
-		if (scan && !strcmp(t->name, "preset"))
+		if (only_sources && !strcmp(t->name, "preset"))
 			*preset = optarg;
 		if (t->files && optarg && !*optarg) /* probably an unset variable */
 			rc = err_set(e, EX_USAGE, "%s: the name is empty", t->name);
 		else if (t->type == OPT_ACTION)
-			rc = scan ? execute_action(s, t, optarg, e) : 0;
-		else if (!scan)
+			rc = only_sources ? execute_action(s, t, optarg, e) : 0;
+		else if (!only_sources)
 			rc = set_value(s, i, optarg ? optarg : negated ? "no" : "yes", e);
 	}
-	cli_free(&cli);
+	cli_release(&cli);
 	return rc;
 }
 
-/* Applies operands key=value, if the program has .settings. Returns the number of other
- * operands. */
+/* Applies operands key=value if the program has .settings. Returns the number of other operands. */
 static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 {
 	int n = 0;
@@ -465,16 +466,14 @@ static int apply_operands(struct parse *s, int argc, char **argv, struct err *e)
 	return n;
 }
 
-/* Texts that are read only once: a config file may be a pipe. It may name the preset that it
- * changes. */
+/* Sources that are read only once, since a config file may be a pipe. */
 struct sources {
 	struct str base, config;
-	const char *preset;
-	char *config_preset;
+	const char *preset;  /* of the command line or PT_PRESET; NULL: config_preset */
+	char *config_preset; /* the preset that the config file names, or NULL */
 };
 
-/* Applies all sources in order; later ones win. Moves operands to argv[0..), returns their
- * number. */
+/* Applies all sources; later ones win. Moves operands to argv[0..), and returns their number. */
 static int apply_sources(
 	struct parse *s, const struct sources *x, int argc, char **argv, struct err *e)
 {
@@ -493,8 +492,8 @@ static int apply_sources(
 	return apply_operands(s, argc, argv, e);
 }
 
-/* Returns the option that an argument names in full, if it has OPT_SEVERAL; else NULL. */
-static const struct opt *takes_several(const struct parse *s, const char *arg)
+/* Returns the option that an argument names in full if several values may follow it, else NULL. */
+static const struct opt *list_option(const struct parse *s, const char *arg)
 {
 	for (int i = 0; i < s->n; i++)
 		if (s->all[i]->flags & OPT_SEVERAL && !strncmp(arg, "--", 2) &&
@@ -510,14 +509,14 @@ static bool is_operand(const char *arg)
 
 /* Turns `--list a b` into `--list=a --list=b`. Returns the number of arguments; the new ones live
  * as long as the program. */
-static int repeat_lists(const struct parse *s, int argc, char **argv)
+static int expand_lists(const struct parse *s, int argc, char **argv)
 {
 	const struct opt *list = NULL;
 	int n = 1, i = 1;
 	for (; i < argc && strcmp(argv[i], "--"); i++) {
 		struct str one = {0};
 		if (!is_operand(argv[i])) {
-			list = is_operand(argv[i + 1]) ? takes_several(s, argv[i]) : NULL;
+			list = is_operand(argv[i + 1]) ? list_option(s, argv[i]) : NULL;
 			if (!list)
 				argv[n++] = argv[i];
 			continue;
@@ -532,12 +531,11 @@ static int repeat_lists(const struct parse *s, int argc, char **argv)
 	return n;
 }
 
-/* Applies all sources, again if p->base() has a text. Each time on a copy of argv: it is
- * reordered. */
+/* Applies all sources, twice if p->base() has a text, to copies of argv: getopt_long() sorts it. */
 static int parse_all(struct parse *s, int argc, char **argv, struct err *e)
 {
 	struct sources x = {.preset = getenv("PT_PRESET")};
-	argc = repeat_lists(s, argc, argv);
+	argc = expand_lists(s, argc, argv);
 	size_t n_bytes = (size_t)(argc + 1) * sizeof(*argv);
 	char **copy = memcpy(xmalloc(n_bytes), argv, n_bytes);
 	int n = -1;
@@ -601,7 +599,7 @@ int opts_from_text(
 	return rc;
 }
 
-/* Rejects several ranks for a program with .one_rank; only rank 0 reports it. */
+/* Rejects several ranks for a program with .one_rank; other ranks than 0 exit. Returns rc or -1. */
 static int check_one_rank(const struct program *p, int rc, struct err *e)
 {
 	if (!p->one_rank || !launch_size_variable())
@@ -614,13 +612,13 @@ static int check_one_rank(const struct program *p, int rc, struct err *e)
 				p->name);
 }
 
-/* The names after PT_ of all environment variables in the manual pages. */
+/* All environment variables in the manual pages, without PT_. */
 static const char *const variables[] = {
 #include "options/variables.inc"
 };
 
-/* Writes a hint about an unknown name after PT_: another trainer's word, or a misspelling. Writes
- * an empty hint for all others, which may be another project's variables. */
+/* Writes a hint about an unknown environment variable PT_`name`: another trainer's word, or a
+ * misspelling. The hint is empty for other names, which may belong to another project. */
 static void explain_variable(
 	const struct parse *s, const char *name, char hint[static DID_YOU_MEAN])
 {
@@ -629,7 +627,7 @@ static void explain_variable(
 	for (char *c = option; *c; c++)
 		*c = (char)tolower((unsigned char)*c);
 	for (int i = 0; i < s->n; i++)
-		if (has_name(s->all[i]->elsewhere, option)) {
+		if (list_has_name(s->all[i]->elsewhere, option)) {
 			snprintf(hint, DID_YOU_MEAN, "; did you mean '%s'?",
 				env_name(s->all[i]->name, known));
 			return;
@@ -685,7 +683,7 @@ int opts_parse(const struct program *p, void *o, int argc, char **argv, struct e
 		stdout_close();
 		exit(0);
 	}
-	log_quiet(s.quiet);
+	log_set_quiet(s.quiet);
 	parse_end(&s);
 	return rc;
 }
@@ -714,7 +712,7 @@ int opts_unknown_key(const struct program *p, const char *word, struct err *e)
 	char key[64];
 	list_options(&s);
 	snprintf(key, sizeof(key), "%.*s", (int)strcspn(word, "="), word);
-	unknown_name(&s, "key", "", key, EX_USAGE, e);
+	unknown_name_error(&s, "key", "", key, EX_USAGE, e);
 	free(s.all);
 	return -1;
 }

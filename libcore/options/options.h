@@ -16,7 +16,7 @@ enum opt_type {
 	OPT_STR,    /* const char *, NULL when unset */
 	OPT_ENUM,   /* int: index into `values` */
 	OPT_LIST,   /* struct strs: may be given many times */
-	OPT_ACTION, /* no value: `act` is called and decides what follows */
+	OPT_ACTION, /* not stored: the parser executes it */
 };
 
 enum opt_flag {
@@ -59,7 +59,7 @@ struct opt {
 		__VA_ARGS__, NULL \
 	}
 
-/* The limit of file_spool(), an option of programs that read streams; and advice about it. */
+/* The option that sets the limit of file_spool(), and the advice when the limit is exceeded. */
 #define OPT_SPOOL_LIMIT(at, flags)                                                      \
 	{                                                                               \
 		OPT_SIZE, 0, "spool-limit", "BYTES", "64G", at, flags,                  \
@@ -73,11 +73,11 @@ struct opt {
 
 /* The options that were given. */
 struct opt_given {
-	bool row[256]; /* [table row]: by the user, or in a file and not the default */
+	bool row[256]; /* [table row]: set by the user, or by a file to another value than the default */
 	const char *from[256]; /* a description of the file, or NULL */
 };
 
-/* The message about a name that is not an option here. */
+/* The answer to a name of an option that other programs have. */
 struct opt_answer {
 	const char *names; /* as opt.elsewhere, or option=value; NULL closes a table */
 	const char *
@@ -130,10 +130,10 @@ int opts_unknown(const char *what, const char *name, const char *const *names, i
 /* Sets the error about an unknown key, for a program without file operands: opts_parse() leaves
  * key=value as an operand if the key has a dot or a slash. */
 int opts_unknown_key(const struct program *p, const char *word, struct err *e);
-/* Prints the options that have all flags `want` and none of `without`, as a config text that reads
- * back to the same values. All options, and all with OPT_RUN, get their headings. */
-void opts_print(const struct program *p, const void *o, unsigned want, unsigned without,
-	struct str *out);
+/* Prints the options that have all of with_flags and none of without_flags, as a config text that
+ * reads back to the same values. All options, and all with OPT_RUN, get their headings. */
+void opts_print(const struct program *p, const void *o, unsigned with_flags,
+	unsigned without_flags, struct str *out);
 /* Returns true if the environment sets an option of this name, of any program. */
 bool opts_in_environment(const char *name);
 
@@ -179,13 +179,13 @@ char *did_you_mean(char buf[AT_LEAST(DID_YOU_MEAN)], const char *name,
 int conf_parse(const char *text, size_t len, const char *name,
 	int (*set)(void *to, const char *key, const char *value, struct err *e), void *to,
 	struct err *e);
-/* Compares two texts, and appends a line "BEFORE KEY AFTER A BETWEEN B" for each key with different
- * values; '-' stands for a missing key. */
+/* Compares two texts, and appends a line "HEAD KEY MID A SEP B" for each key with
+ * different values; '-' stands for a missing key. */
 struct conf_text {
 	const struct str *text;
 	const char *name; /* in messages */
 };
-int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *before,
-	const char *after, const char *between, struct str *out, struct err *e);
+int conf_diff(const struct conf_text *a, const struct conf_text *b, const char *head,
+	const char *mid, const char *sep, struct str *out, struct err *e);
 /* Appends `key = value`, quoted where the value needs it. */
 void conf_print(struct str *out, const char *key, const char *value);

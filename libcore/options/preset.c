@@ -6,13 +6,13 @@
 #include <unistd.h>
 
 /* Finds a file in $PT_SHARE, next to the installed program, or at the top of a source tree. */
-void share_path(struct str *out, const char *below)
+void share_path(struct str *out, const char *relative)
 {
 	char exe[4096];
 	const char *env = getenv("PT_SHARE");
 	str_clear(out);
 	if (env) {
-		str_printf(out, "%s/%s", env, below);
+		str_printf(out, "%s/%s", env, relative);
 		return;
 	}
 	ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
@@ -22,11 +22,11 @@ void share_path(struct str *out, const char *below)
 		if (slash)
 			*slash = '\0';
 	}
-	str_printf(out, "%s/share/pt/%s", exe, below);
+	str_printf(out, "%s/share/pt/%s", exe, relative);
 	if (file_exists(out->s))
 		return;
 	str_clear(out);
-	str_printf(out, "%s/share/%s", exe, below);
+	str_printf(out, "%s/share/%s", exe, relative);
 }
 
 void preset_names(struct str *dir, struct strs *names)
@@ -43,9 +43,9 @@ void preset_names(struct str *dir, struct strs *names)
 	strs_sort(names);
 }
 
-/* Returns the millions of parameters at the end of a name such as "gpt2-1.5b", or 0. Sets *family
- * to the number of bytes before them. */
-static double named_size(const char *name, size_t *family)
+/* Returns the millions of parameters at the end of a name such as "gpt2-1.5b", or 0. Sets
+ * *family to the length of the name before them, "gpt2". */
+static double parse_size_in_name(const char *name, size_t *family)
 {
 	const char *dash = strrchr(name, '-');
 	char *end = NULL;
@@ -57,14 +57,14 @@ static double named_size(const char *name, size_t *family)
 }
 
 /* Returns the preset of the same family that is nearest in size, within a fifth, or NULL. */
-static const char *similar_size(const char *name, const struct strs *names)
+static const char *find_similar_size(const char *name, const struct strs *names)
 {
 	const char *best = NULL;
 	double nearest_ratio = 1.2;
 	size_t family = 0, other = 0;
-	double size = named_size(name, &family);
+	double size = parse_size_in_name(name, &family);
 	for (int i = 0; size > 0 && i < (int)names->n; i++) {
-		double candidate = named_size(names->v[i], &other);
+		double candidate = parse_size_in_name(names->v[i], &other);
 		double ratio = fmax(candidate / size, size / candidate);
 		if (candidate > 0 && family == other &&
 			!strncmp(name, names->v[i], family) && ratio < nearest_ratio) {
@@ -75,13 +75,13 @@ static const char *similar_size(const char *name, const struct strs *names)
 	return best;
 }
 
-static int no_preset(const char *name, struct err *e)
+static int set_missing_preset_error(const char *name, struct err *e)
 {
 	char hint[DID_YOU_MEAN];
 	scoped_str directory = {0};
 	scoped_strs names = {0};
 	preset_names(&directory, &names);
-	const char *similar = similar_size(name, &names);
+	const char *similar = find_similar_size(name, &names);
 	err_set(e, EX_USAGE, "preset '%s' is not in %s%s", name, directory.s,
 		similar ? did_you_mean(hint, similar, &similar, 1)
 			: did_you_mean(
@@ -94,8 +94,8 @@ int preset_read(const char *name, size_t max_bytes, struct str *path, struct str
 {
 	if (strchr(name, '/'))
 		return err_set(e, EX_USAGE, "preset: '%s' is a path; use --config", name);
-	scoped_ptr char *below = text_printf("presets/%s.conf", name);
-	share_path(path, below);
+	scoped_ptr char *relative = text_printf("presets/%s.conf", name);
+	share_path(path, relative);
 	return file_exists(path->s) ? file_read(path->s, max_bytes, text, e)
-				    : no_preset(name, e);
+				    : set_missing_preset_error(name, e);
 }

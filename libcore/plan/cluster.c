@@ -41,11 +41,11 @@ static const struct cluster clusters[] = {
 
 enum { N_KEYS = 10 };
 
-/* The value of a key: a number in `unit`; for a link, a latency follows after a colon. */
+/* The key of a value, and where the value is in a cluster: a double in `unit`, an int, or bytes. */
 struct value {
 	const char *key;
 	double *number, unit, max;
-	double *latency;
+	double *latency; /* for a link: seconds, after a colon in microseconds */
 	int *whole;
 	int64_t *bytes;
 	bool unset; /* not printed */
@@ -149,9 +149,8 @@ static int set_item(struct cluster *c, char *item, struct err *e)
 	return err_none_of(e, "cluster", item, names, N_KEYS);
 }
 
-/* Sets *c to the row of the table that the first item names, or to the first row if it is a
- * value. */
-static int find_cluster(const char *name, struct cluster *c, struct err *e)
+/* Sets *c to the row of the table with this name, or to the first row if `name` is KEY=VALUE. */
+static int init_cluster(const char *name, struct cluster *c, struct err *e)
 {
 	scoped_str names = {0};
 	*c = clusters[0];
@@ -170,25 +169,26 @@ static int find_cluster(const char *name, struct cluster *c, struct err *e)
 		name, names.s);
 }
 
-double cluster_share(const struct cluster *c, int here)
+double cluster_share(const struct cluster *c, int ranks)
 {
-	return c->cores && here > c->cores ? (double)c->cores / here : 1;
+	return c->cores && ranks > c->cores ? (double)c->cores / ranks : 1;
 }
 
-double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int here)
+double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int ranks)
 {
 	struct device gpu = {.model = c->model, .exact = exact};
 	double peak = c->flops ? c->flops : device_peak(&gpu, type);
-	if (c->cores && here < c->cores) /* a rank's threads use all cores of its share */
-		peak *= (double)c->cores / here;
+	if (c->cores && ranks < c->cores) /* threads use all cores of a share */
+		peak *= (double)c->cores / ranks;
 	/* devices without fp8 units compute in 16 bits */
-	return peak > 0 || type == DT_BF16 ? peak : cluster_peak(c, DT_BF16, exact, here);
+	return peak > 0 || type == DT_BF16 ? peak
+					   : cluster_peak(c, DT_BF16, exact, ranks);
 }
 
 int cluster_parse(const char *text, struct cluster *c, struct err *e)
 {
 	char *copy = xstrdup(text), *rest = copy, *item = strsep(&rest, ",");
-	int rc = find_cluster(item, c, e);
+	int rc = init_cluster(item, c, e);
 	if (!rc && strchr(item, '='))
 		rc = set_item(c, item, e);
 	while (!rc && (item = strsep(&rest, ",")))
@@ -196,7 +196,7 @@ int cluster_parse(const char *text, struct cluster *c, struct err *e)
 	free(copy);
 	if (!rc && *c->model && c->cores)
 		return err_set(e, EX_USAGE,
-			"cluster: cores is for clusters of CPUs, and ranks of %s have GPUs",
+			"cluster: cores= needs a cluster of CPUs, but %s has GPUs; remove cores=",
 			c->name);
 	return rc;
 }
@@ -222,14 +222,14 @@ void cluster_print(const struct cluster *c, struct str *out)
 
 bool cluster_is_unmodified(const struct cluster *c)
 {
-	struct cluster own;
+	struct cluster original;
 	struct err e;
 	scoped_str text = {0}, given = {0};
-	if (find_cluster(c->name, &own, &e))
+	if (init_cluster(c->name, &original, &e))
 		return false;
-	own.links.host_ranks = c->links.host_ranks;
-	own.attention = c->attention;
-	cluster_print(&own, &text);
+	original.links.host_ranks = c->links.host_ranks;
+	original.attention = c->attention;
+	cluster_print(&original, &text);
 	cluster_print(c, &given);
 	return !strcmp(text.s, given.s);
 }

@@ -5,11 +5,11 @@
  * device. With several hosts, or sharers from other workers, each counts as the largest rank.
  * Collective. */
 static double shared_bytes(
-	const struct trainer *t, int64_t key, int sharers, int64_t mine)
+	const struct trainer *t, int64_t key, int sharers, int64_t own_bytes)
 {
 	struct need {
 		int64_t key, n_bytes;
-	} own = {key, mine}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
+	} own = {key, own_bytes}, *all = xcalloc((size_t)t->world->size, sizeof(*all));
 	int64_t sum = 0, largest = 0;
 	int n = 0;
 	comm_allgather(t->world, &own, all, sizeof(own));
@@ -46,18 +46,17 @@ static int check_gpu_memory(const struct trainer *t, const struct plan *p, struc
 }
 
 /* Rejects a trainer that does not fit: otherwise the first step, which touches all planned
- * memory, would be killed. Sets *copies if the copy of a checkpoint, which is optional, fits too.
- * Collective. */
-static int check_memory(
-	const struct trainer *t, const struct plan *p, bool *copies, struct err *e)
+ * memory, would be killed. Sets *copy_allowed if a checkpoint's copy fits too. Collective. */
+static int fit_memory(
+	const struct trainer *t, const struct plan *p, bool *copy_allowed, struct err *e)
 {
 	const struct comm_place *place = comm_place();
 	char need[NUM_TEXT], has[NUM_TEXT];
 	bool discrete = t->d.discrete;
 	int64_t available = memory_available(), limit = discrete ? 0 : t->o.memory;
-	int64_t mine = plan_total(p) - p->copy_bytes - (discrete ? plan_on_device(p) : 0);
-	int64_t largest = comm_max_i64(t->world, mine);
-	double bytes = shared_bytes(t, 0, place->local_size, mine);
+	int64_t own = plan_total(p) - p->copy_bytes - (discrete ? plan_on_device(p) : 0);
+	int64_t largest = comm_max_i64(t->world, own);
+	double bytes = shared_bytes(t, 0, place->local_size, own);
 	double copy = shared_bytes(t, 0, place->local_size, p->copy_bytes);
 	if (discrete && check_gpu_memory(t, p, e))
 		return -1;
@@ -71,7 +70,7 @@ static int check_memory(
 	if (limit && comm_max_i64(t->world, plan_total(p)) > limit)
 		copy_fits = false;
 	if (copy_fits && t->o.ckpt && !t->o.ckpt_wait && !options_offload(&t->o))
-		*copies = true;
+		*copy_allowed = true;
 	if (!available || bytes < (double)available)
 		return 0;
 	return err_set(e, EX_FAILED,
@@ -82,17 +81,16 @@ static int check_memory(
 		text_bytes(has, (double)available));
 }
 
-/* Returns true if a copy fits on all ranks: memory may be short on a single host. Collective. */
-static bool agree_on_copies(const struct trainer *t, bool mine, int64_t n_bytes)
+/* Returns true if the copy of a checkpoint fits on all ranks, else warns. Collective. */
+static bool agree_on_copies(const struct trainer *t, bool own_copy_fits, int64_t n_bytes)
 {
-	bool all = comm_min_i64(t->world, mine);
-	if (!all && n_bytes)
+	bool all_fit = comm_min_i64(t->world, own_copy_fits);
+	if (!all_fit && n_bytes)
 		state_warn_no_copy(t, n_bytes);
-	return all;
+	return all_fit;
 }
 
-/* Returns the bytes that this rank may use, including the workspace that a GPU's kernels already
- * have. */
+/* Returns the bytes that this rank may use, including workspace that a GPU's kernels have. */
 static int64_t memory_limit(const struct trainer *t)
 {
 	if (t->d.discrete && !t->o.memory)
@@ -100,41 +98,40 @@ static int64_t memory_limit(const struct trainer *t)
 	return plan_limit(&t->o, comm_place()->local_size);
 }
 
-/* Plans this rank. With --recompute auto, finds the least recomputation with which all ranks fit.
- * Collective. */
+/* Plans this rank, with the least recomputation that fits all ranks if it is auto. Collective. */
 static void make_plan(struct trainer *t, struct plan *p)
 {
-	bool search = t->o.recompute == RECOMPUTE_AUTO;
+	bool is_auto = t->o.recompute == RECOMPUTE_AUTO;
 	int64_t limit = memory_limit(t);
-	if (search)
+	if (is_auto)
 		t->o.recompute = RECOMPUTE_NONE;
 	for (;; t->o.recompute++) {
 		plan_make(&t->o, &t->model, t->world->rank, p);
-		int64_t mine = plan_needed(&t->o, p);
-		if (!search || t->o.recompute == RECOMPUTE_FULL)
+		int64_t own_bytes = plan_needed(&t->o, p);
+		if (!is_auto || t->o.recompute == RECOMPUTE_FULL)
 			break;
-		if (!limit || comm_max_i64(t->world, mine > limit) == 0)
+		if (!limit || comm_max_i64(t->world, own_bytes > limit) == 0)
 			break;
 	}
-	if (search)
+	if (is_auto)
 		info("recompute: %s", recompute_names[t->o.recompute]);
 }
 
 int fit_trainer(
 	struct trainer *t, struct plan *p, struct trainer_sizes *sizes, struct err *e)
 {
-	bool copies = false;
+	bool copy_allowed = false;
 	make_plan(t, p);
 	if (!t->o.eval_only) { /* an evaluation touches little memory */
-		check_memory(t, p, &copies, e);
+		fit_memory(t, p, &copy_allowed, e);
 		start_times_add(&t->start, START_PLAN);
 		if (comm_agree(t->world, e)) {
 			trainer_abandon(t);
 			return -1;
 		}
-		copies = agree_on_copies(t, copies, p->copy_bytes);
+		copy_allowed = agree_on_copies(t, copy_allowed, p->copy_bytes);
 	}
-	if (!copies)
+	if (!copy_allowed)
 		p->copy_bytes = 0;
 	*sizes = (struct trainer_sizes){.run = p->run_bytes,
 		.micro = p->micro_bytes,
@@ -143,7 +140,7 @@ int fit_trainer(
 		.gradient_memory = p->gradient_memory,
 		.offloaded = p->store.offloaded,
 		.copy = p->copy_bytes,
-		.copies = copies};
+		.copies = copy_allowed};
 	return 0;
 }
 

@@ -43,8 +43,8 @@ void plan_run_step(struct trainer *t)
 	step_update(t);
 }
 
-/* Returns the group with this name, or adds it; groups of the same name are summed. */
-static struct plan_group *find_group(struct plan *p, const char *name)
+/* Returns the group with this name, or adds it. The last one collects groups beyond PLAN_GROUPS. */
+static struct plan_group *find_or_add_group(struct plan *p, const char *name)
 {
 	for (int i = 0; i < p->n_groups; i++)
 		if (!strcmp(p->group[i].name, name))
@@ -62,7 +62,7 @@ static void count_sent(const struct trainer *t, struct plan *p)
 	p->sent = (double)mesh_bytes_sent(&t->mesh);
 	for (int i = 0; (c = mesh_group_at(&t->mesh, i)); i++)
 		if (c->sent)
-			find_group(p, c->name)->sent += (double)c->sent;
+			find_or_add_group(p, c->name)->sent += (double)c->sent;
 }
 
 /* Counts the memory of a sample, for which a sharded model is gathered. */
@@ -74,8 +74,8 @@ static void count_sample(struct trainer *t, struct plan *p)
 			tensor_size(&t->model.tensors[i]) * (int64_t)sizeof(float);
 }
 
-/* Counts the memory that a rank keeps for the whole step. */
-static void count_kept(struct trainer *t, struct plan *p)
+/* Counts the memory that does not depend on the step: state, data, copies and a sample. */
+static void count_state(struct trainer *t, struct plan *p)
 {
 	p->run_bytes = (int64_t)t->memory.run.peak_bytes;
 	p->work_bytes = t->o.device == DEVICE_CUDA ? DEVICE_WORK_BYTES : 0;
@@ -93,7 +93,7 @@ static void count_kept(struct trainer *t, struct plan *p)
 		count_sample(t, p);
 }
 
-/* Counts memory and messages of a synchronization; call it after counting a step. */
+/* Counts memory and messages of a synchronization. Adds to the store's counters of a step. */
 static void count_edit(const struct trainer *t, struct plan *p)
 {
 	struct edit_result r;
@@ -113,7 +113,7 @@ static void count_edit(const struct trainer *t, struct plan *p)
 	comm_free(sync);
 }
 
-static void count_shared(const struct trainer *t, struct plan *p)
+static void count_gradients(const struct trainer *t, struct plan *p)
 {
 	p->gradients_bytes = store_gradients_bytes(t->store);
 	p->gradient_memory = trainer_gradients_at(t);
@@ -130,10 +130,10 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	struct trainer t;
 	*p = (struct plan){0};
 	plan_open(&t, o, m, rank, n_micro);
-	count_kept(&t, p);
+	count_state(&t, p);
 	trainer_build_pipe(&t);
 	p->micro_bytes = (int64_t)t.memory.micro.peak_bytes;
-	count_shared(&t, p);
+	count_gradients(&t, p);
 	plan_run_step(&t);
 	p->scratch_bytes = (int64_t)t.memory.scratch.peak_bytes;
 	p->step_flops = t.d.flops;
@@ -144,25 +144,25 @@ static void plan_step(const struct train_opts *o, struct model *m, int rank,
 	plan_close(&t);
 }
 
-/* Plans a step with too many micro-batches to run all: each further one is assumed to cost the
- * same. */
-static void plan_long(const struct train_opts *o, struct model *m, int rank, int64_t few,
-	struct plan *p)
+/* Plans a step from one of `few` micro-batches and one with one more per data-parallel rank: all
+ * further micro-batches are assumed to cost the same. */
+static void plan_step_by_extrapolation(const struct train_opts *o, struct model *m,
+	int rank, int64_t few, struct plan *p)
 {
 	struct plan more;
 	struct trainer t;
 	int64_t n = layout_micro_batches(o), ranks = layout_data_ranks(o);
-	double times = (double)((n - few) / ranks);
+	double n_further = (double)((n - few) / ranks);
 	plan_step(o, m, rank, few, p);
 	plan_step(o, m, rank, few + ranks, &more);
-	p->step_flops += times * (more.step_flops - p->step_flops);
-	p->sent += times * (more.sent - p->sent);
-	p->read += times * (more.read - p->read);
-	p->written += times * (more.written - p->written);
+	p->step_flops += n_further * (more.step_flops - p->step_flops);
+	p->sent += n_further * (more.sent - p->sent);
+	p->read += n_further * (more.read - p->read);
+	p->written += n_further * (more.written - p->written);
 	for (int i = 0; i < p->n_groups; i++)
-		p->group[i].sent += times * (more.group[i].sent - p->group[i].sent);
+		p->group[i].sent += n_further * (more.group[i].sent - p->group[i].sent);
 	plan_open(&t, o, m, rank, n);
-	count_kept(&t, p);
+	count_state(&t, p);
 	count_edit(&t, p);
 	plan_close(&t);
 }
@@ -178,7 +178,7 @@ void plan_make(const struct train_opts *o, struct model *m, int rank, struct pla
 {
 	int64_t few = plan_few_micro_batches(o, 100);
 	if (few < layout_micro_batches(o))
-		plan_long(o, m, rank, few, p);
+		plan_step_by_extrapolation(o, m, rank, few, p);
 	else
 		plan_step(o, m, rank, few, p);
 }
@@ -193,7 +193,7 @@ void plan_make_memory(
 		return;
 	struct plan all = *p;
 	plan_open(&t, o, m, rank, n);
-	count_kept(&t, &all);
+	count_state(&t, &all);
 	plan_close(&t);
 	*p = all;
 }
@@ -208,7 +208,7 @@ static void run_sample(struct trainer *t)
 	decoder_close(g);
 }
 
-/* Few micro-batches are enough: only the first, the second and the last differ. */
+/* Runs few micro-batches: only the calls of the first, the second and the last differ. */
 void plan_kernel_calls(
 	const struct train_opts *o, struct model *m, int rank, struct kernel_calls *calls)
 {
@@ -254,40 +254,39 @@ int64_t plan_limit(const struct train_opts *o, int ranks)
 	return o->memory ? o->memory : memory_available() / max64(1, ranks);
 }
 
-/* Returns a rank with an equal plan. With many ranks, the ranks in the middle of an axis equal
- * the second one; pipeline stages all differ. */
-static int like_rank(const int degree[N_AXES], int rank)
+/* Returns a rank with an equal plan: of more than 64 ranks, those in the middle of an axis equal
+ * its second one, except on the pipeline axis. */
+static int find_equal_rank(const int degree[N_AXES], int rank)
 {
-	enum { ALL = 64 };
+	enum { MAX_DIFFERENT = 64 };
 	int at[N_AXES];
 	mesh_coordinates(degree, rank, at);
 	for (int a = 0; a < N_AXES; a++)
 		if (a != AXIS_PP && at[a] > 1 && at[a] < degree[a] - 1)
 			at[a] = 1;
-	return mesh_ranks(degree) <= ALL ? rank : mesh_rank(degree, at);
+	return mesh_ranks(degree) <= MAX_DIFFERENT ? rank : mesh_rank(degree, at);
 }
 
 /* Returns the bytes by which ranks are compared: on GPUs, the memory of the GPU. */
-static int64_t total_of(const struct train_opts *o, const struct plan *p)
+static int64_t compared_bytes(const struct train_opts *o, const struct plan *p)
 {
 	return o->device == DEVICE_CUDA ? plan_on_device(p) : plan_total(p);
 }
 
-/* Plans the totals of all ranks. Sets *peak to the plan of the rank that needs most, and returns
- * it. */
-static int plan_largest(const struct train_opts *o, struct model *m, int ranks,
+/* Plans all ranks. Sets totals[ranks], and *peak to the largest plan. Returns the rank of *peak. */
+static int plan_all_ranks(const struct train_opts *o, struct model *m, int ranks,
 	struct plan *peak, int64_t *totals)
 {
 	int largest = 0;
 	for (int r = 0; r < ranks; r++) {
 		struct plan p;
-		int like = like_rank(o->resolved.degree, r);
-		if (like < r) {
-			totals[r] = totals[like];
+		int equal = find_equal_rank(o->resolved.degree, r);
+		if (equal < r) {
+			totals[r] = totals[equal];
 			continue;
 		}
 		plan_make(o, m, r, &p);
-		totals[r] = total_of(o, &p);
+		totals[r] = compared_bytes(o, &p);
 		if (r == 0 || totals[r] > totals[largest]) {
 			*peak = p;
 			largest = r;
@@ -344,8 +343,8 @@ static bool exceeds_memory(const struct train_opts *o, const struct plan *p)
 	return o->memory && !o->eval_only && plan_needed(o, p) > o->memory;
 }
 
-/* Sets the error that fit_trainer() will set. */
-static int check_memory(const struct train_opts *o, const struct plan *p, struct err *e)
+/* Sets an error if the run would fail because of --memory. */
+static int check_limit(const struct train_opts *o, const struct plan *p, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
 	if (!exceeds_memory(o, p))
@@ -357,13 +356,14 @@ static int check_memory(const struct train_opts *o, const struct plan *p, struct
 		text_bytes(has, (double)o->memory));
 }
 
-/* Returns true if each data-parallel rank sums several micro-batches for all parameters. */
-static bool sums_whole(const struct train_opts *o)
+/* Returns true if each data-parallel rank sums unsharded gradients over several micro-batches. */
+static bool sums_all_gradients(const struct train_opts *o)
 {
 	int ranks = layout_data_ranks(o);
 	return ranks > 1 && o->zero < 2 && layout_micro_batches(o) > ranks;
 }
 
+/* Prints the memory plan of a rank, one line per use, and compares it with --memory. */
 static void print_memory(const struct train_opts *o, const struct plan *p, int rank,
 	int ranks, struct str *out)
 {
@@ -386,7 +386,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			grads ? "fp32, only of units in the backward"
 			: p->shared_bytes
 				? "fp32; the rest replaces activations in the backward"
-			: sums_whole(o)
+			: sums_all_gradients(o)
 				? "fp32, and int64 sums of micro-batches; --fsdp with --zero 2 "
 				  "shards them"
 				: "fp32, and int64 sums of micro-batches"},
@@ -402,16 +402,17 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 				? "anchor, moments of the outer optimizer, residual"
 			: host ? "anchor, outer optimizer, residual: in the host's memory"
 			       : "anchor, outer optimizer, residual: in the file"},
-		{o->edit.workers, "agreeing", p->edit_bytes, "pieces of other workers"},
+		{o->edit.workers, "agreeing", p->edit_bytes,
+			"parts of other workers' pseudo-gradients"},
 		{true, "activations", p->micro_bytes, "of the micro-batches in flight"},
 		{true, "scratch", p->scratch_bytes,
 			"temporary, in forward, backward and update"},
 		{true, "exchange", p->store.buffers,
 			p->store.buffers > max64(p->store.params, p->store.grads)
-				? "for sums over ranks; a smaller --bucket needs less"
+				? "for reductions over ranks; a smaller --bucket needs less"
 			: p->store.buffers || ranks == 1 || gpu
-				? "for sums over ranks"
-				: "none: one host, shared memory; PT_SHARED=no plans several"},
+				? "for reductions over ranks"
+				: "none: ranks of one host share memory; PT_SHARED=no plans several hosts"},
 		{true, "positions", p->run_bytes - state,
 			"token and position ids, rotary tables"},
 		{true, "data", p->data_bytes, "windows of this step and the next"},
@@ -420,7 +421,7 @@ static void print_memory(const struct train_opts *o, const struct plan *p, int r
 			: p->copy_bytes || !o->ckpt || o->ckpt_wait
 				? "copy, written while training continues"
 				: "rank 0 writes for all"},
-		{p->work_bytes, "kernels", p->work_bytes, "on the GPU, for partial sums"},
+		{p->work_bytes, "kernels", p->work_bytes, "partial sums, on the GPU"},
 		{p->sample_bytes, "sample", p->sample_bytes,
 			"on rank 0, while it draws a sample"},
 		{p->pinned_bytes, "pinned", p->pinned_bytes, pinned_help(o)},
@@ -474,7 +475,7 @@ static void print_work(const struct train_opts *o, const struct model *m,
 	if (o->device == DEVICE_CUDA && m->padded_vocab / m->tp % 8)
 		str_printf(out,
 			"# logits with %lld columns do not suit tensor cores; --vocab-multiple 128 "
-			"pads them, which changes the arithmetic\n",
+			"pads them, but changes the arithmetic\n",
 			(long long)(m->padded_vocab / m->tp));
 }
 
@@ -493,8 +494,8 @@ static void print_offload(
 	print_bytes(out, "written/step", (int64_t)p->written, "");
 	if (!o->edit.workers)
 		return;
-	print_bytes(out, "read/sync", (int64_t)p->edit_read, "in addition");
-	print_bytes(out, "written/sync", (int64_t)p->edit_written, "in addition");
+	print_bytes(out, "read/sync", (int64_t)p->edit_read, "besides steps");
+	print_bytes(out, "written/sync", (int64_t)p->edit_written, "besides steps");
 }
 
 static void print_sent(const struct plan *p, int ranks, struct str *out)
@@ -509,35 +510,34 @@ static void print_sent(const struct plan *p, int ranks, struct str *out)
 		char name[32];
 		snprintf(name, sizeof(name), "  %s", p->group[i].name);
 		print_bytes(out, name, (int64_t)p->group[i].sent,
-			strcmp(p->group[i].name, "world")
-				? "to ranks that differ along it"
-				: "to all ranks");
+			strcmp(p->group[i].name, "world") ? "to ranks of this group"
+							  : "to all ranks");
 	}
 }
 
-/* Returns false for a plan for GPUs without --memory: it may be made without a GPU. */
+/* Returns false without a limit: a plan for GPUs without --memory may be made without a GPU. */
 static bool has_limit(const struct train_opts *o)
 {
 	return o->memory || o->device != DEVICE_CUDA;
 }
 
-/* Chooses --recompute as make_plan() in fit.c does, with all ranks on this host. */
+/* Plans all ranks with the least --recompute that fits on this host. Returns the largest rank. */
 static int choose_recompute(struct train_opts *o, struct model *m, int ranks,
 	struct plan *peak, int64_t *totals)
 {
-	bool search = o->recompute == RECOMPUTE_AUTO;
+	bool is_auto = o->recompute == RECOMPUTE_AUTO;
 	int64_t limit = has_limit(o) ? plan_limit(o, ranks) : 0;
-	if (search)
+	if (is_auto)
 		o->recompute = RECOMPUTE_NONE;
 	for (;; o->recompute++) {
-		int largest = plan_largest(o, m, ranks, peak, totals);
-		if (!search || o->recompute == RECOMPUTE_FULL || !limit ||
+		int largest = plan_all_ranks(o, m, ranks, peak, totals);
+		if (!is_auto || o->recompute == RECOMPUTE_FULL || !limit ||
 			plan_needed(o, peak) <= limit)
 			return largest;
 	}
 }
 
-/* Draws the pipeline. Costs are multiply-adds; a backward costs twice a forward. */
+/* Draws the schedule of the pipeline. Costs are multiply-adds; a backward costs twice a forward. */
 static void print_pipeline(const struct train_opts *o, struct model *m, struct str *out)
 {
 	enum { WIDTH = 100, MAX_MICRO = 64 }; /* micro-batches per rank */
@@ -580,8 +580,8 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 	free(cost);
 }
 
-/* Sets the ranks per host, on which sums of gradients depend. */
-static int plan_hosts(const struct train_opts *o, int ranks, struct err *e)
+/* Sets the ranks per host of --cluster, on which reductions of gradients depend. */
+static int set_planned_hosts(const struct train_opts *o, int ranks, struct err *e)
 {
 	struct cluster c;
 	if (cluster_parse(o->cluster, &c, e))
@@ -594,10 +594,10 @@ static int plan_hosts(const struct train_opts *o, int ranks, struct err *e)
 int plan_print(
 	const struct train_opts *given, struct model *m, struct str *out, struct err *e)
 {
-	struct train_opts own = *given, *o = &own;
+	struct train_opts options = *given, *o = &options;
 	struct plan peak = {0};
 	int ranks = mesh_ranks(o->resolved.degree);
-	if (o->cluster && plan_hosts(o, ranks, e))
+	if (o->cluster && set_planned_hosts(o, ranks, e))
 		return -1;
 	scoped_ptr int64_t *totals = xcalloc((size_t)ranks, sizeof(*totals));
 	int largest = choose_recompute(o, m, ranks, &peak, totals);
@@ -625,7 +625,7 @@ int plan_print(
 	print_offload(o, &peak, out);
 	print_work(o, m, &peak, out);
 	print_sent(&peak, ranks, out);
-	return (o->cluster && predict_print(o, m, out, e)) || check_memory(o, &peak, e)
+	return (o->cluster && predict_print(o, m, out, e)) || check_limit(o, &peak, e)
 		       ? -1
 		       : 0;
 }

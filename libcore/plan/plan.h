@@ -1,7 +1,8 @@
 /* plan: the memory, work and communication of a rank, before anything is allocated, and the
- * predicted time of a step. Other headers: cluster.h        devices and links, for which times
- * are predicted fit.h            plans a trainer, and decides the settings that depend on its
- * memory plan_internal.h  a step on the planning device, for this directory only */
+ * predicted time of a step. Other headers:
+ *   cluster.h        devices and links, for which times are predicted
+ *   fit.h            plans a trainer, and decides the settings that depend on its memory
+ *   plan_internal.h  a step on the planning device, for this directory only */
 #pragma once
 
 #include "engine/options.h"
@@ -12,7 +13,7 @@
 enum { PLAN_GROUPS = 16 };
 
 struct plan {
-	int64_t run_bytes, micro_bytes, scratch_bytes; /* the arenas */
+	int64_t run_bytes, micro_bytes, scratch_bytes; /* sizes of the arenas */
 	struct store_bytes store;		       /* parts of run_bytes */
 	/* unsharded gradients: bytes, offset, and bytes saved by the overlap, see engine.h */
 	int64_t gradients_bytes, gradient_memory, shared_bytes;
@@ -21,11 +22,11 @@ struct plan {
 	int64_t sample_bytes; /* on rank 0 while it draws a sample */
 	int64_t work_bytes;   /* workspace of the device's kernels */
 	int64_t pinned_bytes; /* on a GPU's host: offloaded state, or buffers for a file */
-	double step_flops;    /* of this rank's GEMMs */
+	double step_flops;    /* FLOPs of this rank's GEMMs per step */
 	double sent;	      /* bytes that this rank sends per step */
 	double read, written; /* bytes that --offload moves per step */
 	int64_t edit_bytes;   /* buffers for pseudo-gradients of other workers */
-	/* bytes per synchronization: sent, and moved by --edit-offload or --offload */
+	/* bytes per synchronization: sent, read and written by --edit-offload or --offload */
 	double edit_sent, edit_read, edit_written;
 	struct plan_group { /* bytes sent per step in each group of ranks */
 		char name[24];
@@ -44,11 +45,10 @@ void plan_make_memory(
 /* Records the kernel calls of this rank in a step, an evaluation and a sample. */
 void plan_kernel_calls(const struct train_opts *o, struct model *m, int rank,
 	struct kernel_calls *calls);
-int64_t plan_total(const struct plan *p);
+int64_t plan_total(const struct plan *p); /* bytes, on the device and on the host */
 /* Returns the bytes in the memory of the device; on a CPU, without copies and input data. */
 int64_t plan_on_device(const struct plan *p);
-/* Returns the bytes that must fit: on a GPU its own, on a CPU all except the copy of a
- * checkpoint. */
+/* Returns the bytes that must fit: a GPU's, or on a CPU all except a checkpoint's copy. */
 int64_t plan_needed(const struct train_opts *o, const struct plan *p);
 /* Returns the bytes that a rank may use: --memory, or its share of the host's free memory. */
 int64_t plan_limit(const struct train_opts *o, int ranks);
@@ -66,13 +66,14 @@ enum { STEP_TIME_ROWS = 64 };
 /* The predicted time of a step, in seconds. */
 struct step_time {
 	double computation, exposed, bubble, step;
-	double rest;   /* after the last action of the pipeline */
-	double copies; /* of offloaded state, not in `step`, which may hide them */
+	double rest;   /* part of `step` after the last action of the pipeline */
+	double copies; /* copies of offloaded state, not in `step`, which may hide them */
 	struct step_time_row {
 		char group[24]; /* axes: "fsdp", "fsdp*cp", "world" */
 		double alone, exposed;
 	} row[STEP_TIME_ROWS];
 	int n_rows;
 };
+/* Predicts a step on a cluster, with overlap, from one simulated rank per stage. */
 void predict_step_time(const struct train_opts *o, struct model *m,
 	const struct cluster *c, struct step_time *t);

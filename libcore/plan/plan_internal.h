@@ -10,7 +10,7 @@ void plan_open(struct trainer *t, const struct train_opts *o, struct model *m, i
 void plan_close(struct trainer *t);
 /* Runs a step of a trainer with a pipeline. */
 void plan_run_step(struct trainer *t);
-/* Returns the micro-batches of a step, but at most about `per_rank` per data-parallel rank. */
+/* Returns the micro-batches of a step, or if many, about per_rank per data-parallel rank. */
 int64_t plan_few_micro_batches(const struct train_opts *o, int64_t per_rank);
 
 /* Prints the time and the exposed communication of a step on the cluster of the options, and writes

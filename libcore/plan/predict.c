@@ -42,9 +42,9 @@ struct actions {
 
 /* ---- one rank -------------------------------------------------------------------- */
 
-static void note_action(void *ctx, const struct action *a)
+static void add_action_time(void *context, const struct action *a)
 {
-	struct actions *x = ctx;
+	struct actions *x = context;
 	double now = simulate_now();
 	x->seconds[a->kind][a->stage] += now - x->last;
 	x->n[a->kind][a->stage]++;
@@ -57,25 +57,25 @@ static int host_ranks(const struct train_opts *o, const struct cluster *c)
 	return (int)min64(mesh_ranks(o->resolved.degree), c->links.host_ranks);
 }
 
-/* Returns the peak FLOP/s by --peak-flops, or of the cluster. */
-static double peak_of(
+/* Returns the peak FLOP/s of a matmul of `type`: the cluster's, scaled to --peak-flops if given. */
+static double rank_peak(
 	const struct train_opts *o, const struct cluster *c, enum dtype type)
 {
 	bool exact = o->numerics == NUMERICS_EXACT;
-	int here = host_ranks(o, c);
+	int ranks_per_host = host_ranks(o, c);
 	enum dtype gemm = options_gemm_dtype(o);
-	double peak = cluster_peak(c, type, exact, here), given;
+	double peak = cluster_peak(c, type, exact, ranks_per_host), given;
 	if (o->peak_flops && !parse_double(o->peak_flops, &given))
-		peak *= given / cluster_peak(c, gemm, exact, here);
+		peak *= given / cluster_peak(c, gemm, exact, ranks_per_host);
 	return peak;
 }
 
-static struct device_speed speed_of(const struct train_opts *o, const struct cluster *c)
+static struct device_speed rank_speed(const struct train_opts *o, const struct cluster *c)
 {
 	double share = cluster_share(c, host_ranks(o, c));
 	struct device_speed s = {.memory = share * c->memory};
 	for (int type = 0; type < N_DTYPES; type++)
-		s.flops[type] = share * c->efficiency * peak_of(o, c, (enum dtype)type);
+		s.flops[type] = share * c->efficiency * rank_peak(o, c, (enum dtype)type);
 	s.attention = s.flops[DT_BF16] * c->attention / c->efficiency;
 	return s;
 }
@@ -112,7 +112,7 @@ static void end_trace(const struct subject *s, int rank)
 static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	struct actions *a, struct prediction *p)
 {
-	struct device_speed speed = speed_of(s->o, s->c);
+	struct device_speed speed = rank_speed(s->o, s->c);
 	struct trainer t;
 	int n;
 	*p = (struct prediction){.exposed = 0};
@@ -124,7 +124,7 @@ static void simulate_rank(const struct subject *s, int rank, int64_t n_micro,
 	speed.counted = t.d.flops;
 	t.d.speed = &speed;
 	trainer_build_pipe(&t);
-	t.pipe.done = note_action;
+	t.pipe.done = add_action_time;
 	t.pipe.with = a;
 	a->last = 0;
 	plan_run_step(&t);
@@ -192,7 +192,7 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 }
 
 /* Predicts a step of n_micro micro-batches, for the busiest of the first ranks of all stages. */
-static void predict(const struct subject *s, int64_t n_micro, struct prediction *p)
+static void predict_short(const struct subject *s, int64_t n_micro, struct prediction *p)
 {
 	const struct train_opts *o = s->o;
 	size_t stages = (size_t)(o->resolved.degree[AXIS_PP] * max64(1, o->pp_stages));
@@ -233,9 +233,10 @@ static const struct simulated_row *find_row(
 	return NULL;
 }
 
-static void extrapolate(double *few, double more, double times)
+/* Adds `times` times the difference of *value and the value with one more period. */
+static void extrapolate(double *value, double more, double times)
 {
-	*few += times * (more - *few);
+	*value += times * (more - *value);
 }
 
 /* Returns the micro-batches after which a schedule repeats: the ranks of the pipeline if a rank has
@@ -246,8 +247,7 @@ static int64_t schedule_period(const struct train_opts *o)
 	return loop && o->pp_stages > 1 ? o->resolved.degree[AXIS_PP] : 1;
 }
 
-/* Predicts a step. With many micro-batches, each further period is assumed to take the same
- * time. */
+/* Predicts a step. With many micro-batches, further periods are assumed to take equally long. */
 static void predict_step(const struct subject *s, bool overlaps, struct prediction *p)
 {
 	enum { FEW = 4 };
@@ -258,9 +258,9 @@ static void predict_step(const struct subject *s, bool overlaps, struct predicti
 	double times = (double)((n - few) / ranks / period);
 	bool before = comm_overlaps();
 	comm_plan_overlap(overlaps);
-	predict(s, few, p);
+	predict_short(s, few, p);
 	if (few < n && !s->trace) {
-		predict(s, few + period * ranks, &more);
+		predict_short(s, few + period * ranks, &more);
 		extrapolate(&p->computation, more.computation, times);
 		extrapolate(&p->exposed, more.exposed, times);
 		extrapolate(&p->pipeline, more.pipeline, times);
@@ -282,15 +282,14 @@ static void predict_step(const struct subject *s, bool overlaps, struct predicti
 
 /* ---- text ------------------------------------------------------------------------ */
 
-/* Returns the seconds of the slower direction. */
+/* Returns the seconds of communication in the slower direction. */
 static double row_seconds(const struct simulated_row *row)
 {
 	double out = row->seconds[TRANSFER_OUT], in = row->seconds[TRANSFER_IN];
 	return out > in ? out : in;
 }
 
-/* Returns the seconds of copying offloaded state, in both directions at once; 0: unknown
- * bandwidth. */
+/* Returns the seconds of copying offloaded state, both ways at once; 0: unknown bandwidth. */
 static double copy_seconds(const struct cluster *c, const struct prediction *p)
 {
 	return c->pcie > 0 ? fmax(p->read, p->written) / c->pcie : 0;
@@ -307,8 +306,8 @@ static double step_seconds(const struct cluster *c, const struct prediction *p)
 	return p->pipeline + p->rest + wait_seconds(c, p);
 }
 
-/* Prints the communication with overlap, p[0], and without, p[1]. */
-static void print_rows(const struct prediction p[2], struct str *out)
+/* Prints the seconds of communication by group, with overlap (p[0]) and without (p[1]). */
+static void print_communication(const struct prediction p[2], struct str *out)
 {
 	double all = 0;
 	if (p->n_rows)
@@ -342,7 +341,7 @@ static void print_pair(struct str *out, const char *name, const char *format,
 		*help ? "  " : "", help);
 }
 
-static void print_rates(
+static void print_throughput(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
 	const struct train_opts *o = s->o;
@@ -350,7 +349,7 @@ static void print_rates(
 				mesh_ranks(o->resolved.degree)),
 	       peak;
 	double all[2], rate[2], mfu[2], causal[2];
-	peak = peak_of(o, s->c, options_gemm_dtype(o));
+	peak = rank_peak(o, s->c, options_gemm_dtype(o));
 	for (int i = 0; i < 2; i++) {
 		all[i] = (double)(o->batch * s->m->c.context) / step_seconds(s->c, &p[i]);
 		rate[i] = all[i] / ranks;
@@ -368,7 +367,7 @@ static void print_step(
 	const struct subject *s, const struct prediction p[2], struct str *out)
 {
 	double step[2], bubble[2], computation[2], exposed[2], waits[2];
-	double peak = peak_of(s->o, s->c, options_gemm_dtype(s->o));
+	double peak = rank_peak(s->o, s->c, options_gemm_dtype(s->o));
 	char text[80];
 	for (int i = 0; i < 2; i++) {
 		computation[i] = p[i].computation;
@@ -381,14 +380,14 @@ static void print_step(
 	snprintf(text, sizeof(text), "matmuls at %.0f of %.0f TFLOP/s",
 		1e-12 * s->c->efficiency * peak, 1e-12 * peak);
 	print_pair(out, "computation", "%.6f", computation, text);
-	print_pair(out, "exposed", "%.6f", exposed, "communication");
+	print_pair(out, "exposed", "%.6f", exposed, "communication, not hidden");
 	if (s->o->resolved.degree[AXIS_PP] > 1)
 		print_pair(out, "bubble", "%.6f", bubble, "waiting for other stages");
 	if (options_offload(s->o) && s->c->pcie > 0)
 		print_pair(out, "copies", "%.6f", waits,
 			"of offloaded state, beyond what the step hides");
 	print_pair(out, "step", "%.6f", step, "");
-	print_rates(s, p, out);
+	print_throughput(s, p, out);
 }
 
 /* Prints what the prediction leaves out. */
@@ -398,7 +397,7 @@ static void print_limits(
 	if (options_offload(o) && c->pcie <= 0)
 		str_puts(out, "# without the copies of offloaded state\n");
 	if (o->edit.workers)
-		str_puts(out, "# for a step between synchronizations\n");
+		str_puts(out, "# a step between synchronizations\n");
 }
 
 /* ---- the timeline ---------------------------------------------------------------- */
@@ -458,7 +457,7 @@ int predict_print(
 		return -1;
 	const struct subject s = {.o = o, .m = m, .c = &c};
 	if (o->resolved.degree[AXIS_TP] > c.links.host_ranks)
-		warn("--tp %d is more than the %d ranks per host of --cluster, so the sums of "
+		warn("--tp %d is more than the %d ranks per host of --cluster, so the all-reduces of "
 		     "every layer cross the network; give a --tp that divides a host, and more "
 		     "--fsdp or --pp",
 			o->resolved.degree[AXIS_TP], c.links.host_ranks);
@@ -467,7 +466,7 @@ int predict_print(
 	str_puts(out, "# predicted seconds of a step, on ");
 	cluster_print(&c, out);
 	str_putc(out, '\n');
-	print_rows(p, out);
+	print_communication(p, out);
 	print_step(&s, p, out);
 	print_limits(o, &c, out);
 	return o->trace ? trace_step(&s, e) : 0;

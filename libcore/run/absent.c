@@ -11,21 +11,21 @@ bool begins_as_number(const char *p, const char *end)
 void unread_add(
 	struct unread *u, const char *column, int64_t step, const char *text, size_t len)
 {
-	int shown = (int)min64((int64_t)len, 24);
-	bool any = u->n_values || u->n_rows;
-	++*(column ? &u->n_values : &u->n_rows);
-	if (!any && column)
+	int shown_len = (int)min64((int64_t)len, 24);
+	bool has_first = u->n_values || u->n_rows;
+	*(column ? &u->n_values : &u->n_rows) += 1;
+	if (!has_first && column)
 		snprintf(u->first, sizeof(u->first), "%.32s '%.*s' at step %lld", column,
-			shown, text, (long long)step);
-	else if (!any)
-		snprintf(u->first, sizeof(u->first), "a row '%.*s'", shown, text);
+			shown_len, text, (long long)step);
+	else if (!has_first)
+		snprintf(u->first, sizeof(u->first), "a row '%.*s'", shown_len, text);
 }
 
 void unread_warn(const struct unread *u, const char *name)
 {
 	int64_t n = u->n_values + u->n_rows;
 	if (n)
-		warn("%s: %lld value%s or row%s cannot be read and %s left out, the first: %s",
+		warn("%s: %lld value%s or row%s cannot be read and %s ignored; the first: %s",
 			name, (long long)n, plural(n), plural(n), n == 1 ? "is" : "are",
 			u->first);
 }

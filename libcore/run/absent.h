@@ -39,16 +39,16 @@ static inline bool is_absent(double v)
 	return bits == ABSENT_BITS || bits == UNREAD_BITS;
 }
 
-/* Values of a log that cannot be read: 1e999, 0x2, 2abc, 2,5, a step of 2.5. */
+/* Counts of unreadable values in a log: 1e999, 0x2, 2abc, 2,5, a step of 2.5. */
 struct unread {
 	int64_t n_values, n_rows; /* n_rows: rows with an unreadable step */
 	char first[96];		  /* the first one: "loss '2abc' at step 5" */
 };
 
-/* Counts a value, or with `column` NULL a row and the text of its step. */
+/* Counts an unreadable value, or with column NULL a row with an unreadable step `text`. */
 void unread_add(
 	struct unread *u, const char *column, int64_t step, const char *text, size_t len);
-/* Warns about the values, if there are any. */
+/* Warns about the unreadable values of the log `name`, if there are any. */
 void unread_warn(const struct unread *u, const char *name);
 /* Returns true if a text begins like a number. Other texts, such as "none", stand for no value. */
 bool begins_as_number(const char *p, const char *end);

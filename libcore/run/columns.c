@@ -9,7 +9,7 @@ const struct column columns[N_COLUMNS] = {
 	[COL_TOKENS] = {"tokens", COLUMN_INT, .tag = "train/tokens",
 		.help = "training tokens consumed"},
 	[COL_COUNTED] = {"counted", COLUMN_INT, .tag = "train/counted",
-		.help = "tokens of the batch that count in the loss, if not all do"},
+		.help = "tokens of the batch that count in the loss; missing if all do"},
 	[COL_LOSS] = {"loss", COLUMN_EXACT, .tag = "train/loss", .curve = true,
 		.every = true, .unit = "nats",
 		.help = "training loss of the batch per counted token; with local SGD, after the warm-up: "
@@ -137,9 +137,9 @@ void columns_print(FILE *f)
 {
 	for (int c = 0; c < N_COLUMNS; c++) {
 		const char *unit = columns[c].unit;
-		bool shown = unit && strcmp(unit, "1/s") != 0;
+		bool has_unit = unit && strcmp(unit, "1/s") != 0;
 		fprintf(f, "%-16s %s%s%s%s\n", columns[c].name, columns[c].help,
-			shown ? " (" : "", shown ? unit : "", shown ? ")" : "");
+			has_unit ? " (" : "", has_unit ? unit : "", has_unit ? ")" : "");
 	}
 }
 
@@ -167,7 +167,7 @@ bool column_accepts(int c, double v)
 	       (v >= 0 && v <= 0x1p53 && v == (double)(int64_t)v);
 }
 
-static bool is_name(const char *name, const char *p, size_t len)
+static bool equals_name(const char *name, const char *p, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
 		if (name[i] != p[i] || !name[i])
@@ -175,20 +175,19 @@ static bool is_name(const char *name, const char *p, size_t len)
 	return !name[len];
 }
 
-/* Returns the column of a name, or -1. Tries the column after `last` first: rows are in the order
- * of the table. */
-static int find_after(int last, const char *name, size_t len)
+/* Returns the column of a name, or -1. Tries the one after `last` first: rows follow the table. */
+static int find_column_after(int last, const char *name, size_t len)
 {
 	for (int i = 1; i <= N_COLUMNS; i++) {
 		int c = (last + i) % N_COLUMNS;
-		if (is_name(columns[c].name, name, len) ||
-			(columns[c].was && is_name(columns[c].was, name, len)))
+		if (equals_name(columns[c].name, name, len) ||
+			(columns[c].was && equals_name(columns[c].was, name, len)))
 			return c;
 	}
 	return -1;
 }
 
-/* Parses "name=value" into the row. Returns the column, or `last` if there is none. */
+/* Parses "name=value" into the row. Returns the column, or `last` if no column has this name. */
 static int parse_value(
 	const char *p, const char *end, int last, struct row *r, struct unread *u)
 {
@@ -196,7 +195,7 @@ static int parse_value(
 	double v;
 	if (!equals || equals + 1 == end)
 		return last;
-	int c = find_after(last, p, (size_t)(equals - p));
+	int c = find_column_after(last, p, (size_t)(equals - p));
 	if (c < 0)
 		return last;
 	if (end - equals - 1 < NUM_TEXT && scan_double(equals + 1, end, &v) == end &&
@@ -232,7 +231,7 @@ int row_parse(const char *line, size_t len, struct row *r, struct unread *u)
 	return row_has(r, COL_STEP) ? 0 : -1;
 }
 
-/* ---- the sense of a column ------------------------------------------------------- */
+/* ---- whether higher or lower is better ------------------------------------------------------- */
 
 /* Words in column names: lower is better; higher is better; not a result, such as loss_scale. */
 static const char lower_words[] =
@@ -244,7 +243,7 @@ static const char other_words[] =
 	" scale weight coef coefficient lr norm grad kl std var count tokens rejected ";
 enum { NO_RESULT = 2 };
 
-/* Returns -1, 1, NO_RESULT, or 0 for an unknown word. */
+/* Returns -1 if lower is better, 1 if higher is, NO_RESULT, or 0 for an unknown word. */
 static int sense_of_word(const char *word, size_t n)
 {
 	char text[32];
@@ -271,8 +270,8 @@ int column_sense(const char *name)
 		size_t n = 0;
 		while (isalnum((unsigned char)p[n]))
 			n++;
-		int here = sense_of_word(p, n);
-		sense = here ? here : sense;
+		int word_sense = sense_of_word(p, n);
+		sense = word_sense ? word_sense : sense;
 		p += n ? n : 1;
 	}
 	return sense == NO_RESULT ? 0 : sense;

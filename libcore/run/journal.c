@@ -1,5 +1,4 @@
-/* The journal: one write() per line, so that a killed run loses at most one line. run.h5 is written
- * from it. */
+/* The journal: one write() per line, so a killed run loses at most one line; and run.h5 from it. */
 #include "base/file.h"
 #include "run/run.h"
 
@@ -10,8 +9,8 @@
 
 /* ---- one writer ------------------------------------------------------------------ */
 
-/* Sets the error about a lock, with the process that holds it if the head of the journal has it. */
-static int report_writer(const char *dir, const char *path, struct err *e)
+/* Sets the error about a lock, with the process that holds it if the journal's head names it. */
+static int set_lock_error(const char *dir, const char *path, struct err *e)
 {
 	scoped_str text = {0};
 	struct run_log l = {0};
@@ -27,9 +26,9 @@ static int report_writer(const char *dir, const char *path, struct err *e)
 	gethostname(here, sizeof(here) - 1);
 	/* A resumed run takes the lock before it writes its head, so the last head may be from a
 	 * process that has ended. */
-	bool gone = i->host && !strcmp(i->host, here) && kill((pid_t)i->pid, 0) &&
-		    errno == ESRCH;
-	if (!rc && i->started && i->host && i->pid && !gone)
+	bool ended = i->host && !strcmp(i->host, here) && kill((pid_t)i->pid, 0) &&
+		     errno == ESRCH;
+	if (!rc && i->started && i->host && i->pid && !ended)
 		snprintf(who, sizeof(who), " (process %lld on %.64s%s%.64s, since %.32s)",
 			(long long)i->pid, i->host, i->job ? ", job " : "",
 			i->job ? i->job : "", i->started);
@@ -46,24 +45,25 @@ static bool lacks_locks(int why)
 	return why == ENOLCK || why == ENOSYS || why == EOPNOTSUPP || why == EINVAL;
 }
 
-int journal_lock(const char *dir, bool make, double patience, int *fd, struct err *e)
+/* Tries for max_secs to lock the journal, and reports which process holds the lock. */
+int journal_lock(const char *dir, bool create, double max_secs, int *fd, struct err *e)
 {
 	double begin = clock_seconds();
 	static int warned;
-	bool informed = false;
+	bool has_informed = false;
 	int why, rc = 0;
 	scoped_ptr char *path = text_printf("%s/journal.txt", dir);
-	while ((why = file_lock(path, make, fd)) == EAGAIN &&
-		clock_seconds() - begin < patience) {
-		if (!informed)
+	while ((why = file_lock(path, create, fd)) == EAGAIN &&
+		clock_seconds() - begin < max_secs) {
+		if (!has_informed)
 			info("%s: another pt-train is writing to this directory; waiting "
 			     "up to %g s until it ends",
-				dir, patience);
-		informed = true;
+				dir, max_secs);
+		has_informed = true;
 		clock_sleep(0.05);
 	}
 	if (why == EAGAIN)
-		rc = report_writer(dir, path, e);
+		rc = set_lock_error(dir, path, e);
 	else if ((why == ELOOP || why == EISDIR || why == EMLINK) &&
 		 file_check_plain(path, e))
 		rc = -1;
@@ -71,23 +71,24 @@ int journal_lock(const char *dir, bool make, double patience, int *fd, struct er
 		warn("%s: the file system has no locks (%s); make sure that no other "
 		     "run writes to this directory",
 			dir, strerror(why));
-	else if (why && !lacks_locks(why) && (make || (why != ENOENT && why != ENOTDIR)))
+	else if (why && !lacks_locks(why) &&
+		 (create || (why != ENOENT && why != ENOTDIR)))
 		rc = err_set(e, EX_IOERR, "%s: %s", path, strerror(why));
 	return rc;
 }
 
 /* ---- lines ----------------------------------------------------------------------- */
 
-/* Keeps the complete lines in the file after a failed write. */
-static void keep_rest(struct journal *j, off_t begin)
+/* Removes an incomplete last line from the file, after a failed write at `begin`. */
+static void truncate_partial_line(struct journal *j, off_t begin)
 {
 	off_t end = lseek(j->fd, 0, SEEK_END);
 	size_t n = begin >= 0 && end > begin ? (size_t)(end - begin) : 0;
-	bool ours = j->written + n <= j->lines.len;
-	while (ours && n && j->lines.s[j->written + n - 1] != '\n')
+	bool is_own_text = j->written + n <= j->lines.len;
+	while (is_own_text && n && j->lines.s[j->written + n - 1] != '\n')
 		n--;
-	j->half = !ours || ftruncate(j->fd, begin + (off_t)n);
-	if (!j->half)
+	j->has_partial_line = !is_own_text || ftruncate(j->fd, begin + (off_t)n);
+	if (!j->has_partial_line)
 		j->written += n;
 }
 
@@ -111,22 +112,22 @@ static int sync_lines(struct journal *j, struct err *e)
 
 int journal_flush(struct journal *j, struct err *e)
 {
-	enum { LATE = 1 << 20 };
+	enum { MAX_UNSYNCED = 1 << 20 };
 	size_t n_bytes = j->lines.len - j->written;
 	if (!n_bytes)
 		return 0;
 	off_t begin = lseek(j->fd, 0, SEEK_END);
-	/* complete a partial line first */
-	if ((j->half && write_all(j->fd, "\n", 1)) ||
+	/* end a partial line first */
+	if ((j->has_partial_line && write_all(j->fd, "\n", 1)) ||
 		write_all(j->fd, j->lines.s + j->written, n_bytes)) {
 		err_set(e, EX_IOERR, "%s/journal.txt: %s", j->dir, strerror(errno));
-		if (!j->half)
-			keep_rest(j, begin);
+		if (!j->has_partial_line)
+			truncate_partial_line(j, begin);
 		return -1;
 	}
-	j->half = false;
+	j->has_partial_line = false;
 	j->written = j->lines.len;
-	return j->written > LATE ? sync_lines(j, e) : 0;
+	return j->written > MAX_UNSYNCED ? sync_lines(j, e) : 0;
 }
 
 int64_t journal_n_unwritten(const struct journal *j)
@@ -138,7 +139,7 @@ int64_t journal_n_unwritten(const struct journal *j)
 }
 
 /* Adds a line to the log, and to the next flush. */
-static int add_line(struct journal *j, const struct str *line, struct err *e)
+static int append_line(struct journal *j, const struct str *line, struct err *e)
 {
 	if (run_log_line(&j->log, line->s, line->len, e))
 		return -1;
@@ -148,7 +149,7 @@ static int add_line(struct journal *j, const struct str *line, struct err *e)
 }
 
 /* Adds the lines of a text, each with the prefix "# WORD ". */
-static int add_text(struct journal *j, const char *word, const char *text, struct err *e)
+static int add_lines(struct journal *j, const char *word, const char *text, struct err *e)
 {
 	scoped_str line = {0};
 	int rc = 0;
@@ -156,21 +157,21 @@ static int add_text(struct journal *j, const char *word, const char *text, struc
 		size_t n = strcspn(text, "\n");
 		str_clear(&line);
 		str_printf(&line, "# %s %.*s", word, (int)n, text);
-		rc = add_line(j, &line, e);
+		rc = append_line(j, &line, e);
 		text += n + (text[n] == '\n');
 	}
 	return rc;
 }
 
-static int add_info(struct journal *j, const struct run_info *info, struct err *e)
+static int append_info(struct journal *j, const struct run_info *info, struct err *e)
 {
 	scoped_str text = {0};
 	for (const struct h5_field *f = run_fields; f->name; f++)
 		h5_field_print(&text, f, info);
-	return add_text(j, "meta", text.s, e);
+	return add_lines(j, "meta", text.s, e);
 }
 
-static int add_event(struct journal *j, int64_t step, const char *text, struct err *e)
+static int append_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
 	scoped_str line = {0};
 	char now[NUM_TEXT];
@@ -179,13 +180,13 @@ static int add_event(struct journal *j, int64_t step, const char *text, struct e
 	for (char *p = line.s; *p; p++)
 		if (*p == '\n')
 			*p = ' ';
-	return add_line(j, &line, e);
+	return append_line(j, &line, e);
 }
 
 /* ---- the log of an earlier run ------------------------------------------------------ */
 
 /* Finds the first free names DIR/journal.txt.N and DIR/run.h5.N. */
-static void find_names(const char *dir, struct str *text, struct str *h5)
+static void find_free_names(const char *dir, struct str *text, struct str *h5)
 {
 	int n = 1;
 	do {
@@ -198,46 +199,46 @@ static void find_names(const char *dir, struct str *text, struct str *h5)
 
 int journal_archive(const char *dir, struct err *e)
 {
-	scoped_str path = {0}, text = {0}, h5 = {0}, lines = {0};
-	find_names(dir, &text, &h5);
+	scoped_str path = {0}, journal_copy = {0}, h5_copy = {0}, journal = {0};
+	find_free_names(dir, &journal_copy, &h5_copy);
 	str_printf(&path, "%s/journal.txt", dir);
 	int fd = file_open_plain(path.s, O_RDONLY);
-	int rc = fd < 0 ? 0 : file_read_rest(fd, path.s, SIZE_MAX, &lines, e);
+	int rc = fd < 0 ? 0 : file_read_rest(fd, path.s, SIZE_MAX, &journal, e);
 	if (fd >= 0)
 		close(fd);
-	/* a copy, since the file itself has the lock */
-	if (rc || (lines.len && file_replace(text.s, &lines, e)))
+	/* copied, since the file itself has the lock */
+	if (rc || (journal.len && file_replace(journal_copy.s, &journal, e)))
 		return -1;
 	str_clear(&path);
 	str_printf(&path, "%s/run.h5", dir);
-	bool has_h5 = !rename(path.s, h5.s);
+	bool has_h5 = !rename(path.s, h5_copy.s);
 	if (!has_h5 && errno != ENOENT)
 		return err_errno(e, path.s);
 	warn("%s: no checkpoint, so the run starts from the beginning; the log of the steps so far "
 	     "is kept in %s%s%s",
-		dir, lines.len ? text.s : "", lines.len && has_h5 ? " and " : "",
-		has_h5 ? h5.s : "");
+		dir, journal.len ? journal_copy.s : "",
+		journal.len && has_h5 ? " and " : "", has_h5 ? h5_copy.s : "");
 	return 0;
 }
 
-/* Returns the number of rows up to `step` that `from` has, but `in` lacks. */
+/* Returns the number of rows up to `step` that `log` has, but `subset` lacks. */
 static int64_t count_missing(
-	const struct run_log *from, const struct run_log *in, int64_t step)
+	const struct run_log *log, const struct run_log *subset, int64_t step)
 {
 	int64_t n = 0;
-	for (int64_t i = 0, k = 0; i < from->n_rows; i++) {
-		double s = run_log_value(from, i, COL_STEP);
-		while (k < in->n_rows && run_log_value(in, k, COL_STEP) < s)
+	for (int64_t i = 0, k = 0; i < log->n_rows; i++) {
+		double s = run_log_value(log, i, COL_STEP);
+		while (k < subset->n_rows && run_log_value(subset, k, COL_STEP) < s)
 			k++;
 		n += s <= (double)step &&
-		     !(k < in->n_rows && run_log_value(in, k, COL_STEP) == s);
+		     !(k < subset->n_rows && run_log_value(subset, k, COL_STEP) == s);
 	}
 	return n;
 }
 
-/* Keeps run.h5, which is rewritten from the journal, if it has rows that a lost or cut journal
- * lacks. */
-static int keep_rows(const struct journal *j, int64_t resume, struct err *e)
+/* Renames run.h5 to run.h5.N if it is unreadable, or has rows that the journal lacks: otherwise it
+ * would be rewritten from the journal. */
+static int keep_h5_with_lost_rows(const struct journal *j, int64_t resume, struct err *e)
 {
 	scoped_str text = {0}, h5 = {0};
 	struct run_log old;
@@ -254,14 +255,14 @@ static int keep_rows(const struct journal *j, int64_t resume, struct err *e)
 	}
 	if (!missing)
 		return 0;
-	find_names(j->dir, &text, &h5);
+	find_free_names(j->dir, &text, &h5);
 	if (rename(path, h5.s))
 		return err_errno(e, path);
 	if (missing > 0)
-		warn("%s/journal.txt lacks %lld row%s that run.h5 has, which is kept as %s",
+		warn("%s/journal.txt lacks %lld row%s of run.h5; the old run.h5 is kept as %s",
 			j->dir, (long long)missing, plural(missing), h5.s);
 	else
-		warn("%s; it is kept as %s", why.msg, h5.s);
+		warn("%s; the file is kept as %s", why.msg, h5.s);
 	return 0;
 }
 
@@ -283,14 +284,14 @@ static int read_journal(
 }
 
 /* Writes the whole head or, on a full disk, nothing. */
-static int put_head(struct journal *j, int64_t resume, const struct run_info *info,
+static int write_head(struct journal *j, int64_t resume, const struct run_info *info,
 	const char *config, const char *arithmetic, struct err *e)
 {
 	static char resumed[] = "resume";
 	off_t begin = lseek(j->fd, 0, SEEK_END);
-	if (add_info(j, info, e) || add_text(j, "config", config, e) ||
-		add_text(j, "arith", arithmetic, e) ||
-		(resume >= 0 && add_event(j, resume, resumed, e)))
+	if (append_info(j, info, e) || add_lines(j, "config", config, e) ||
+		add_lines(j, "arith", arithmetic, e) ||
+		(resume >= 0 && append_event(j, resume, resumed, e)))
 		return -1;
 	if (!journal_flush(j, e))
 		return 0;
@@ -299,7 +300,7 @@ static int put_head(struct journal *j, int64_t resume, const struct run_info *in
 	return -1;
 }
 
-int journal_open(struct journal *j, const char *dir, int64_t resume, bool idle,
+int journal_open(struct journal *j, const char *dir, int64_t resume, bool no_steps,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e)
 {
@@ -313,9 +314,9 @@ int journal_open(struct journal *j, const char *dir, int64_t resume, bool idle,
 	if (resume >= 0)
 		run_log_rewind(&j->log, resume);
 	j->synced = rc ? 0 : lseek(j->fd, 0, SEEK_END);
-	rc = rc || (resume >= 0 && keep_rows(j, resume, e));
-	if (!rc && !(idle && j->log.n_rows == n_rows && j->log.info.started))
-		rc = put_head(j, resume, info, config, arithmetic, e);
+	rc = rc || (resume >= 0 && keep_h5_with_lost_rows(j, resume, e));
+	if (!rc && !(no_steps && j->log.n_rows == n_rows && j->log.info.started))
+		rc = write_head(j, resume, info, config, arithmetic, e);
 	str_clear(&path);
 	str_printf(&path, "%s/run.h5", dir);
 	if (!rc)
@@ -323,23 +324,23 @@ int journal_open(struct journal *j, const char *dir, int64_t resume, bool idle,
 	return rc ? -1 : 0;
 }
 
-int journal_row(struct journal *j, const struct row *r, struct err *e)
+int journal_write_row(struct journal *j, const struct row *r, struct err *e)
 {
 	scoped_str line = {0};
 	row_print(r, &line);
-	return add_line(j, &line, e) || journal_flush(j, e) ? -1 : 0;
+	return append_line(j, &line, e) || journal_flush(j, e) ? -1 : 0;
 }
 
-int journal_event(struct journal *j, int64_t step, const char *text, struct err *e)
+int journal_write_event(struct journal *j, int64_t step, const char *text, struct err *e)
 {
-	return add_event(j, step, text, e) || journal_flush(j, e) ? -1 : 0;
+	return append_event(j, step, text, e) || journal_flush(j, e) ? -1 : 0;
 }
 
-bool journal_stale(const struct journal *j, double seconds)
+bool journal_is_stale(const struct journal *j, double seconds)
 {
-	enum { SHARE = 20 }; /* at most a twentieth of the time */
+	enum { SHARE = 20 }; /* at most 1/20 of the time */
 	double age = clock_seconds() - j->published;
-	return age >= seconds && age >= SHARE * j->publish_cost;
+	return age >= seconds && age >= SHARE * j->publish_secs;
 }
 
 int journal_publish(struct journal *j, struct err *e)
@@ -353,7 +354,7 @@ int journal_publish(struct journal *j, struct err *e)
 	     durable_commit(&d, e);
 	durable_abort(&d);
 	j->published = clock_seconds();
-	j->publish_cost = j->published - begin;
+	j->publish_secs = j->published - begin;
 	return rc ? -1 : 0;
 }
 

@@ -44,8 +44,8 @@ void run_log_rewind(struct run_log *l, int64_t step)
 		l->n_rows--;
 }
 
-/* Adds the columns of the table. */
-static void make_columns(struct run_log *l)
+/* Adds the columns of the table, unless the log has columns. */
+static void create_columns(struct run_log *l)
 {
 	if (l->column)
 		return;
@@ -55,7 +55,8 @@ static void make_columns(struct run_log *l)
 		l->column[c].name = xstrdup(columns[c].name);
 }
 
-static void make_values(struct run_log *l, int c)
+/* Allocates the values of a column, all absent. */
+static void create_values(struct run_log *l, int c)
 {
 	double *v = l->column[c].v = xmalloc((size_t)l->capacity * sizeof(*v));
 	for (int64_t i = 0; i < l->n_rows; i++)
@@ -77,7 +78,7 @@ void run_log_set(struct run_log *l, int64_t i, int c, double v)
 {
 	BUG_ON(i < 0 || i >= l->n_rows || c < 0 || c >= l->n_columns);
 	if (!l->column[c].v)
-		make_values(l, c);
+		create_values(l, c);
 	l->column[c].v[i] = is_absent(v) ? (double)NAN : v;
 }
 
@@ -90,7 +91,7 @@ void run_log_set_unread(struct run_log *l, int64_t i, int c)
 /* Appends a row without values. */
 static void append_row(struct run_log *l)
 {
-	make_columns(l);
+	create_columns(l);
 	grow_columns(l);
 	for (int c = 0; c < l->n_columns; c++)
 		if (l->column[c].v)
@@ -103,7 +104,7 @@ int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n)
 	BUG_ON(l->n_rows);
 	if (n > MAX_ROWS || (n && !column_accepts(COL_STEP, (double)steps[n - 1])))
 		return -1;
-	make_columns(l);
+	create_columns(l);
 	l->capacity = n > l->capacity ? n : l->capacity;
 	for (int c = 0; c < l->n_columns; c++) {
 		free(l->column[c].v);
@@ -126,7 +127,7 @@ int run_log_find(const struct run_log *l, const char *name)
 
 int run_log_column(struct run_log *l, const char *name)
 {
-	make_columns(l);
+	create_columns(l);
 	int c = run_log_find(l, name);
 	if (c >= 0)
 		return c;
@@ -197,12 +198,13 @@ static int set_meta(void *to, const char *key, const char *value, struct err *e)
 	return 0;
 }
 
-static bool line_begins(const char *line, size_t len, const char *with)
+static bool line_begins(const char *line, size_t len, const char *prefix)
 {
-	size_t n = strlen(with);
-	return len >= n && !memcmp(line, with, n);
+	size_t n = strlen(prefix);
+	return len >= n && !memcmp(line, prefix, n);
 }
 
+/* Adds a row, or a line of the head or an event, and ignores other lines. */
 int run_log_line(void *log, const char *line, size_t len, struct err *e)
 {
 	struct run_log *l = log;
@@ -223,10 +225,10 @@ int run_log_line(void *log, const char *line, size_t len, struct err *e)
 			set_meta, &l->info, e);
 	if (line_begins(line, len, conf) || line_begins(line, len, arith)) {
 		bool is_conf = line_begins(line, len, conf);
-		size_t skip = is_conf ? strlen(conf) : strlen(arith);
-		struct str *to = is_conf ? &l->config : &l->arithmetic;
-		str_add(to, line + skip, len - skip);
-		str_putc(to, '\n');
+		size_t prefix_len = is_conf ? strlen(conf) : strlen(arith);
+		struct str *out = is_conf ? &l->config : &l->arithmetic;
+		str_add(out, line + prefix_len, len - prefix_len);
+		str_putc(out, '\n');
 	} else if (line_begins(line, len, event)) {
 		int64_t step;
 		int n = 0;
@@ -279,7 +281,7 @@ union cell {
 	uint32_t bits32;
 };
 
-static union cell to_cell(enum h5_type type, double v)
+static union cell cell_of_value(enum h5_type type, double v)
 {
 	union cell x = {.f64 = v};
 	if (type == H5_I64)
@@ -293,7 +295,7 @@ static union cell to_cell(enum h5_type type, double v)
 	return x;
 }
 
-static double from_cell(enum h5_type type, union cell x)
+static double value_of_cell(enum h5_type type, union cell x)
 {
 	if (type == H5_I64)
 		return x.i64 == INT64_MIN ? absent_value() : (double)x.i64;
@@ -302,31 +304,31 @@ static double from_cell(enum h5_type type, union cell x)
 	return x.bits64 == ABSENT_F64 ? absent_value() : x.f64;
 }
 
-static void column_to_cells(const struct run_log *l, int c, void *out)
+static void encode_column(const struct run_log *l, int c, void *out)
 {
 	size_t n_bytes = h5_type_bytes(column_type(c));
 	for (int64_t i = 0; i < l->n_rows; i++) {
-		union cell x = to_cell(column_type(c), run_log_value(l, i, c));
+		union cell x = cell_of_value(column_type(c), run_log_value(l, i, c));
 		memcpy((char *)out + (size_t)i * n_bytes, &x, n_bytes);
 	}
 }
 
 /* Sets a column from the values of a file. Returns -1 if a value is invalid. */
-static int column_from_cells(struct run_log *l, int c, const void *in)
+static int decode_column(struct run_log *l, int c, const void *in)
 {
 	size_t n_bytes = h5_type_bytes(column_type(c));
 	for (int64_t i = 0; i < l->n_rows; i++) {
 		union cell x;
 		memcpy(&x, (const char *)in + (size_t)i * n_bytes, n_bytes);
-		double v = from_cell(column_type(c), x);
-		bool absent = is_absent(v);
-		if (!absent && !column_accepts(c, v))
+		double v = value_of_cell(column_type(c), x);
+		bool has_no_value = is_absent(v);
+		if (!has_no_value && !column_accepts(c, v))
 			return -1;
 		/* every row has a step, in ascending order */
 		if (c == COL_STEP &&
-			(absent || (i && v <= run_log_value(l, i - 1, COL_STEP))))
+			(has_no_value || (i && v <= run_log_value(l, i - 1, COL_STEP))))
 			return -1;
-		if (!absent)
+		if (!has_no_value)
 			run_log_set(l, i, c, v);
 	}
 	return 0;
@@ -341,7 +343,7 @@ static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 		if (c != COL_STEP && l->column && !l->column[c].v)
 			continue; /* no row has a value */
 		snprintf(path, sizeof(path), "/columns/%s", columns[c].name);
-		column_to_cells(l, c, data);
+		encode_column(l, c, data);
 		rc = h5_put(h, path, column_type(c), 1, &l->n_rows, data, e);
 	}
 	return rc;
@@ -349,7 +351,7 @@ static int write_columns(const struct run_log *l, struct h5 *h, struct err *e)
 
 static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 {
-	make_columns(l);
+	create_columns(l);
 	for (int c = 0; c < N_COLUMNS; c++) {
 		char path[64];
 		void *data;
@@ -364,7 +366,7 @@ static int read_columns(struct run_log *l, struct h5 *h, struct err *e)
 			return -1;
 		if (c == COL_STEP)
 			l->n_rows = l->capacity = n;
-		int rc = column_from_cells(l, c, data);
+		int rc = decode_column(l, c, data);
 		free(data);
 		if (rc)
 			return err_set(e, EX_DATAERR, "%s: %s has an invalid value",
@@ -408,7 +410,7 @@ static int read_h5(struct run_log *l, const char *path, const char *name, struct
 
 enum { MAX_TEXT = 1 << 30 };
 
-static int not_a_log(const struct run_log *l, struct err *e)
+static int set_format_error(const struct run_log *l, struct err *e)
 {
 	return err_set(e, EX_DATAERR,
 		"%s: neither a run.h5 nor a text with lines that begin with step=",
@@ -419,11 +421,11 @@ static int read_text(struct run_log *l, int fd, struct err *e)
 {
 	scoped_str rest = {0};
 	int rc = file_lines(fd, l->name, run_log_line, l, &rest, e);
-	if (!rc && rest.len) /* a number may be incomplete */
+	if (!rc && rest.len) /* its last number may be incomplete */
 		warn("%s: the last line is incomplete and is ignored", l->name);
 	unread_warn(&l->unread, l->name);
 	if (!rc && !l->n_rows)
-		rc = not_a_log(l, e);
+		rc = set_format_error(l, e);
 	return rc;
 }
 
@@ -434,28 +436,28 @@ int run_log_read_file(void *log, int fd, const char *path, struct err *e)
 	return h5 < 0 ? -1 : h5 ? read_h5(l, path, l->name, e) : read_text(l, fd, e);
 }
 
-/* Sets the maximum size of a log by its first bytes. */
+/* Checks the first bytes of a log, and sets *max, its maximum size, by its format. */
 static int check_start(void *to, const struct stream *s, int64_t *max, struct err *e)
 {
-	bool h5 = h5_has_signature(s->first, s->n);
-	*max = h5 ? INT64_MAX : MAX_TEXT;
-	return !h5 && memchr(s->first, '\0', s->n) ? not_a_log(to, e) : 0;
+	bool is_h5 = h5_has_signature(s->first, s->n);
+	*max = is_h5 ? INT64_MAX : MAX_TEXT;
+	return !is_h5 && memchr(s->first, '\0', s->n) ? set_format_error(to, e) : 0;
 }
 
 int run_log_read(struct run_log *l, const char *path, struct err *e)
 {
-	scoped_str in_dir = {0};
+	scoped_str h5_path = {0};
 	struct stat st;
 	bool is_stdin = !strcmp(path, "-");
 	*l = (struct run_log){.name = xstrdup(is_stdin ? "standard input" : path)};
 	if (!is_stdin && file_is_directory(path)) {
-		str_printf(&in_dir, "%s/run.h5", path);
-		path = in_dir.s;
+		str_printf(&h5_path, "%s/run.h5", path);
+		path = h5_path.s;
 	}
-	const struct seekable how = {check_start, run_log_read_file, l};
-	int rc = in_dir.len && !stat(path, &st) && !S_ISREG(st.st_mode)
+	const struct seekable reader = {check_start, run_log_read_file, l};
+	int rc = h5_path.len && !stat(path, &st) && !S_ISREG(st.st_mode)
 			 ? err_set(e, EX_DATAERR, "%s is not a plain file", path)
-			 : file_read_seekable(path, l->name, &how, e);
+			 : file_read_seekable(path, l->name, &reader, e);
 	if (rc)
 		run_log_free(l);
 	return rc ? -1 : 0;

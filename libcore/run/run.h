@@ -77,15 +77,14 @@ enum column_id {
 extern const struct column columns[N_COLUMNS];
 int column_find(const char *name); /* -1: none */
 int column_find_tag(const char *tag, size_t n);
-/* Returns true if a value is valid in a column. Integer columns must have integers, since rows are
- * matched by them. */
+/* Returns true if a value is valid in a column: in an integer column, if it is an integer. */
 bool column_accepts(int c, double v);
 
 /* Returns 1 if higher values of a column are better, such as an accuracy; -1 if lower ones are,
  * such as a loss; 0 if its name, perhaps from another program, implies neither. */
 int column_sense(const char *name);
 
-/* Prints the table as a list for a manual page; and as lines of text. */
+/* Print the table: as a list for a manual page, or as lines of text. */
 void columns_man(FILE *f);
 void columns_print(FILE *f);
 
@@ -93,7 +92,7 @@ void columns_print(FILE *f);
 struct row {
 	double v[N_COLUMNS];
 	uint64_t has;	 /* a bit per column */
-	uint64_t unread; /* a bit per column: the value is not a number */
+	uint64_t unread; /* a bit per column: the value could not be read */
 };
 
 _Static_assert(N_COLUMNS <= 64, "a bit for each column");
@@ -111,7 +110,7 @@ static inline void row_set(struct row *r, int c, double v)
 
 /* Appends "step=10 tokens=7680 loss=2.5 ...", without a line break. */
 void row_print(const struct row *r, struct str *out);
-/* Parses such a line, and ignores unknown keys. Returns -1 if it has no step. */
+/* Parses a line of row_print(), and ignores unknown keys. Returns -1 if it has no step. */
 int row_parse(const char *line, size_t len, struct row *r, struct unread *u);
 
 /* ---- log.c: the log of a run in memory ------------------------------------------- */
@@ -130,23 +129,23 @@ struct run_info {
 
 extern const struct h5_field run_fields[];
 
-/* A column of a log: of the table, or of another program's log that has more columns. */
+/* A column of a log: one of the table, or one that only another program's log has. */
 struct log_column {
 	char *name;
-	double *v; /* [n_rows]; NULL: no row has a value */
+	double *v; /* [n_rows] values; NULL: no row has a value */
 };
 
 enum { MAX_LOG_COLUMNS = 1024 };
 
 struct run_log {
-	char *name;  /* of its file, for messages */
-	char *brief; /* without the common parts of several runs' names; NULL: as name */
+	char *name; /* name of its file, for messages */
+	char *brief; /* name without the parts that several runs share; NULL: same as name */
 	struct run_info info;
 	struct str config;     /* the options, as lines `key = value` */
-	struct str arithmetic; /* properties that determine results, likewise */
+	struct str arithmetic; /* what determines results, as lines `key = value` */
 	struct str events;     /* one per line */
-	struct log_column *
-		column; /* the table's, in order, then another program's; NULL: no rows */
+	struct log_column
+		*column; /* [n_columns]: the table's, then other ones; NULL: no rows */
 	int n_columns;
 	int64_t n_rows, capacity; /* rows are in ascending order of steps */
 	int digits; /* significant decimal digits of values; 0: all bits of a float */
@@ -172,8 +171,7 @@ static inline const char *run_log_brief(const struct run_log *l)
 
 /* Returns row i with the columns of the table. */
 struct row run_log_row(const struct run_log *l, int64_t i);
-/* Appends a row. It replaces rows with the same or a later step, before which the run was
- * resumed. */
+/* Appends a row. Removes rows with the same or a later step: the run was resumed before them. */
 void run_log_add(struct run_log *l, const struct row *r);
 /* Makes n rows with ascending steps in a log without rows. Returns -1 if they are too many. */
 int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n);
@@ -229,16 +227,15 @@ struct tensor_hash {
 void tensor_hash_add(struct tensor_hash *h, const float *x, int64_t n, int64_t first);
 void tensor_hash_add_ints(
 	struct tensor_hash *h, const int32_t *x, int64_t n, int64_t first);
-/* Appends "step=1 micro=0 phase=forward name=output elements=2048 hash=0x... max=0.5", and a line
- * break. */
+/* Appends a line "step=1 micro=0 phase=forward name=output elements=2048 hash=0x... max=0.5". */
 void tensor_hash_print(const struct tensor_hash *h, struct str *out);
 /* Parses a line of tensor_hash_print(), which is not trusted. Returns -1 if it is not valid. */
 int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h);
-/* Reads a file of these lines, in order; lines that begin with # are comments. */
 struct tensor_hashes {
-	struct tensor_hash *of;
+	struct tensor_hash *of; /* [n], in the order of the file */
 	int64_t n;
 };
+/* Reads a file with lines of tensor_hash_print(); lines that begin with # are comments. */
 int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e);
 void tensor_hashes_free(struct tensor_hashes *l);
 
@@ -248,36 +245,36 @@ struct journal {
 	struct run_log log; /* all lines, including those from before a resumption */
 	char *dir;
 	int fd;
-	bool half;	  /* the file ends with an incomplete line */
-	struct str lines; /* lines since the last sync */
-	size_t written; /* bytes of `lines` in the file; the rest waits, as for a full disk */
+	bool has_partial_line; /* the file ends with an incomplete line */
+	struct str lines;      /* lines since the last sync */
+	size_t written; /* bytes of `lines` that are in the file; others wait, maybe for disk space */
 	int64_t synced;			/* bytes of the file on disk */
-	double published, publish_cost; /* the last write of run.h5: time, seconds */
+	double published, publish_secs; /* last write of run.h5: its end, its duration */
 };
 
 /* Locks the run in DIR against other writers until *fd is closed or the process ends. Waits at
- * most `patience` seconds. *fd is -1 if the file system has no locks (with a warning), or without
- * `make` if there is no journal. */
-int journal_lock(const char *dir, bool make, double patience, int *fd, struct err *e);
+ * most max_secs seconds. *fd is -1 if the file system has no locks (with a warning), or without
+ * `create` if there is no journal. */
+int journal_lock(const char *dir, bool create, double max_secs, int *fd, struct err *e);
 
 /* Keeps the log of an earlier run in DIR, before a new run replaces it, under the first free names
  * journal.txt.N and run.h5.N, with a warning. */
 int journal_archive(const char *dir, struct err *e);
 /* Opens DIR/journal.txt, to continue after step `resume`, or with -1 to begin a new journal. Writes
  * `info` and the texts as its head. If run.h5 has rows up to `resume` that the journal lacks, it is
- * kept as run.h5.N, with a warning. `idle`: no step follows; no head is written unless rows were
- * dropped. */
-int journal_open(struct journal *j, const char *dir, int64_t resume, bool idle,
+ * kept as run.h5.N, with a warning. no_steps: no step follows, so no head is written unless rows
+ * were dropped. */
+int journal_open(struct journal *j, const char *dir, int64_t resume, bool no_steps,
 	const struct run_info *info, const char *config, const char *arithmetic,
 	struct err *e);
-/* Write a line. If that fails, the line is kept, and written before the next one. */
-int journal_row(struct journal *j, const struct row *r, struct err *e);
-int journal_event(struct journal *j, int64_t step, const char *text, struct err *e);
+/* Write a line of the journal. If that fails, the line is kept, and written before the next one. */
+int journal_write_row(struct journal *j, const struct row *r, struct err *e);
+int journal_write_event(struct journal *j, int64_t step, const char *text, struct err *e);
 int journal_flush(struct journal *j, struct err *e);  /* writes the kept lines */
 int64_t journal_n_unwritten(const struct journal *j); /* number of kept lines */
-/* Returns true if run.h5 is older than `seconds`, and old enough that rewriting it, which takes
- * longer as the run grows, takes only a small fraction of the time. */
-bool journal_stale(const struct journal *j, double seconds);
+/* Returns true if run.h5 is older than `seconds`, and so old that rewriting it takes at most a
+ * twentieth of the time. */
+bool journal_is_stale(const struct journal *j, double seconds);
 /* Rewrites run.h5 under a temporary name, and renames it. */
 int journal_publish(struct journal *j, struct err *e);
 void journal_close(struct journal *j);

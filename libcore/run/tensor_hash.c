@@ -54,42 +54,42 @@ void tensor_hash_print(const struct tensor_hash *h, struct str *out)
 	str_putc(out, '\n');
 }
 
-static int parse_phase(const char *text, enum step_phase *to)
+static int parse_phase(const char *text, enum step_phase *phase)
 {
 	for (int i = 0; i < N_PHASES; i++) {
 		if (strcmp(text, step_phases[i]))
 			continue;
-		*to = (enum step_phase)i;
+		*phase = (enum step_phase)i;
 		return 0;
 	}
 	return -1;
 }
 
-static int parse_count(const char *text, int64_t *to)
+static int parse_count(const char *text, int64_t *count)
 {
-	return parse_int(text, to) || *to < 0 ? -1 : 0;
+	return parse_int(text, count) || *count < 0 ? -1 : 0;
 }
 
-static int parse_hash(const char *text, uint64_t *to)
+static int parse_hash(const char *text, uint64_t *hash)
 {
 	size_t n = strlen(text);
 	if (n != 18 || strncmp(text, "0x", 2) ||
 		strspn(text + 2, "0123456789abcdef") != n - 2)
 		return -1;
-	*to = strtoull(text, NULL, 16);
+	*hash = strtoull(text, NULL, 16);
 	return 0;
 }
 
-static int parse_max(const char *text, float *to)
+static int parse_max(const char *text, float *max)
 {
 	double x;
 	if (strlen(text) >= NUM_TEXT || parse_double(text, &x) || !(x >= 0))
 		return -1;
-	*to = (float)x;
-	return isfinite(*to) ? 0 : -1;
+	*max = (float)x;
+	return isfinite(*max) ? 0 : -1;
 }
 
-static int parse_name(const char *text, char *to, size_t capacity)
+static int parse_name(const char *text, char *name, size_t capacity)
 {
 	size_t n = strlen(text);
 	for (size_t i = 0; i < n; i++)
@@ -97,12 +97,11 @@ static int parse_name(const char *text, char *to, size_t capacity)
 			return -1;
 	if (!n || n >= capacity)
 		return -1;
-	memcpy(to, text, n + 1);
+	memcpy(name, text, n + 1);
 	return 0;
 }
 
-/* Parses a word NAME=VALUE, and sets its bit of *has. Ignores unknown names: a later version may
- * have more. */
+/* Parses KEY=VALUE, and sets its bit of *has. Ignores unknown keys, perhaps of a later version. */
 static int parse_word(
 	const char *key, const char *value, struct tensor_hash *h, unsigned *has)
 {
@@ -153,18 +152,18 @@ int tensor_hash_parse(const char *line, size_t len, struct tensor_hash *h)
 	return rc || (has & ((1u << NEEDED) - 1)) != (1u << NEEDED) - 1 ? -1 : 0;
 }
 
-/* Parses a line, and adds its hash. number: of the line, from 1 on. */
-static int add_hash(struct tensor_hashes *l, const char *line, size_t len, int64_t number,
-	struct err *e)
+/* Appends the hash in a line, if it is not a comment. `number` is the line's, from 1 on. */
+static int append_hash(struct tensor_hashes *l, const char *line, size_t len,
+	int64_t number, struct err *e)
 {
 	enum { MAX_HASHES = 1 << 22 };
 	struct tensor_hash h;
 	if (!len || *line == '#')
 		return 0;
 	if (l->n == MAX_HASHES)
-		return err_set(e, EX_DATAERR, "more than %d tensors", MAX_HASHES);
+		return err_set(e, EX_DATAERR, "has more than %d tensors", MAX_HASHES);
 	if (tensor_hash_parse(line, len, &h))
-		return err_set(e, EX_DATAERR, "line %lld: not a hash of a tensor",
+		return err_set(e, EX_DATAERR, "line %lld is not the hash of a tensor",
 			(long long)number);
 	l->of = xgrow(l->of, l->n, sizeof(*l->of));
 	l->of[l->n++] = h;
@@ -181,7 +180,7 @@ int tensor_hashes_read(struct tensor_hashes *l, const char *path, struct err *e)
 	for (int64_t line = 1; !rc && at < end; line++) {
 		const char *line_end = memchr(at, '\n', (size_t)(end - at));
 		size_t len = (size_t)((line_end ? line_end : end) - at);
-		rc = add_hash(l, at, len, line, e);
+		rc = append_hash(l, at, len, line, e);
 		at += len + 1;
 	}
 	if (!rc)

@@ -23,44 +23,44 @@ static void make_crc_table(void)
 	}
 }
 
-/* Returns the masked checksum of TFRecord. */
+/* Returns the checksum in TFRecord files: CRC-32C, rotated and with a constant added. */
 static uint32_t masked_crc(const char *p, size_t n)
 {
 	/* several threads may read logs */
-	static pthread_once_t made = PTHREAD_ONCE_INIT;
+	static pthread_once_t table_made = PTHREAD_ONCE_INIT;
 	uint32_t c = UINT32_MAX;
-	pthread_once(&made, make_crc_table);
+	pthread_once(&table_made, make_crc_table);
 	for (size_t i = 0; i < n; i++)
 		c = crc_table[(c ^ (uint8_t)p[i]) & 0xff] ^ c >> 8;
 	c = ~c;
 	return (c >> 15 | c << 17) + UINT32_C(0xa282ead8);
 }
 
-static uint32_t get32(const char *p)
+static uint32_t read_u32(const char *p)
 {
 	uint32_t v;
 	memcpy(&v, p, sizeof(v));
 	return le32toh(v);
 }
 
-static uint64_t get64(const char *p)
+static uint64_t read_u64(const char *p)
 {
 	uint64_t v;
 	memcpy(&v, p, sizeof(v));
 	return le64toh(v);
 }
 
-static float get_float(const char *p)
+static float read_float(const char *p)
 {
-	uint32_t bits = get32(p);
+	uint32_t bits = read_u32(p);
 	float v;
 	memcpy(&v, &bits, sizeof(v));
 	return v;
 }
 
-static double get_double(const char *p)
+static double read_double(const char *p)
 {
-	uint64_t bits = get64(p);
+	uint64_t bits = read_u64(p);
 	double v;
 	memcpy(&v, &bits, sizeof(v));
 	return v;
@@ -77,7 +77,7 @@ struct field {
 	struct span bytes; /* the value, if it is not a varint */
 };
 
-static int get_varint(struct span *s, uint64_t *v)
+static int read_varint(struct span *s, uint64_t *v)
 {
 	*v = 0;
 	for (int shift = 0; shift < 64; shift += 7) {
@@ -93,17 +93,17 @@ static int get_varint(struct span *s, uint64_t *v)
 }
 
 /* Reads the next field. Returns 1, 0 at the end, or -1 if it is damaged. */
-static int next_pb(struct span *s, struct field *f)
+static int read_field(struct span *s, struct field *f)
 {
 	uint64_t key, n;
 	if (!s->n)
 		return 0;
-	if (get_varint(s, &key))
+	if (read_varint(s, &key))
 		return -1;
 	*f = (struct field){.number = key >> 3, .wire = (enum wire)(key & 7)};
 	switch (f->wire) {
 	case WIRE_VARINT:
-		return get_varint(s, &f->varint) ? -1 : 1;
+		return read_varint(s, &f->varint) ? -1 : 1;
 	case WIRE_64:
 		n = 8;
 		break;
@@ -111,7 +111,7 @@ static int next_pb(struct span *s, struct field *f)
 		n = 4;
 		break;
 	case WIRE_BYTES:
-		if (get_varint(s, &n))
+		if (read_varint(s, &n))
 			return -1;
 		break;
 	default:
@@ -129,17 +129,17 @@ static int next_pb(struct span *s, struct field *f)
 enum { TF_FLOAT = 1, TF_DOUBLE = 2, TF_INT32 = 3, TF_INT64 = 9 };
 enum { MAX_TAG = 1024, SESSION_START = 1 };
 
-/* Converts the bytes of one value of a type. */
+/* Converts the bytes of one value of a tensor type. Returns false for other types and sizes. */
 static bool read_scalar(uint64_t type, struct span s, double *v)
 {
 	if (type == TF_FLOAT && s.n == 4)
-		*v = (double)get_float(s.p);
+		*v = (double)read_float(s.p);
 	else if (type == TF_DOUBLE && s.n == 8)
-		*v = get_double(s.p);
+		*v = read_double(s.p);
 	else if (type == TF_INT32 && s.n == 4)
-		*v = (double)(int32_t)get32(s.p);
+		*v = (double)(int32_t)read_u32(s.p);
 	else if (type == TF_INT64 && s.n == 8)
-		*v = (double)(int64_t)get64(s.p);
+		*v = (double)(int64_t)read_u64(s.p);
 	else
 		return false;
 	return true;
@@ -147,13 +147,13 @@ static bool read_scalar(uint64_t type, struct span s, double *v)
 
 /* Reads a tensor with one value. Fields: dtype 1, tensor_content 4, float_val 5, double_val 6,
  * int_val 7, int64_val 10. */
-static bool take_tensor(struct span tensor, double *v)
+static bool read_tensor(struct span tensor, double *v)
 {
 	struct field f;
 	uint64_t type = 0;
 	bool found = false;
 	int rc;
-	while ((rc = next_pb(&tensor, &f)) > 0) {
+	while ((rc = read_field(&tensor, &f)) > 0) {
 		if (f.number == 1 && f.wire == WIRE_VARINT)
 			type = f.varint;
 		else if (f.number == 4 && f.wire == WIRE_BYTES)
@@ -171,7 +171,7 @@ static bool take_tensor(struct span tensor, double *v)
 }
 
 /* Reads a Summary.Value. Fields: tag 1, simple_value 2, tensor 8. */
-static int take_value(
+static int read_summary_value(
 	const struct tfevents_sink *t, int64_t step, double wall, struct span value)
 {
 	struct field f;
@@ -179,54 +179,54 @@ static int take_value(
 	double v = 0;
 	bool found = false;
 	int rc;
-	while ((rc = next_pb(&value, &f)) > 0) {
+	while ((rc = read_field(&value, &f)) > 0) {
 		if (f.number == 1 && f.wire == WIRE_BYTES)
 			tag = f.bytes;
 		else if (f.number == 2 && f.wire == WIRE_32) {
-			v = (double)get_float(f.bytes.p);
+			v = (double)read_float(f.bytes.p);
 			found = true;
 		} else if (f.number == 8 && f.wire == WIRE_BYTES)
-			found |= take_tensor(f.bytes, &v);
+			found |= read_tensor(f.bytes, &v);
 	}
 	if (!rc && found && tag.n && tag.n < MAX_TAG)
 		t->scalar(t->to, step, wall, tag.p, tag.n, v);
 	return rc;
 }
 
-static int take_summary(
+static int read_summary(
 	const struct tfevents_sink *t, int64_t step, double wall, struct span summary)
 {
 	struct field f;
 	int rc;
-	while ((rc = next_pb(&summary, &f)) > 0)
+	while ((rc = read_field(&summary, &f)) > 0)
 		if (f.number == 1 && f.wire == WIRE_BYTES &&
-			take_value(t, step, wall, f.bytes))
+			read_summary_value(t, step, wall, f.bytes))
 			return -1;
 	return rc;
 }
 
 /* Reads a SessionLog. Field: status 1. */
-static int take_session(const struct tfevents_sink *t, int64_t step, struct span session)
+static int read_session(const struct tfevents_sink *t, int64_t step, struct span session)
 {
 	struct field f;
 	int rc;
-	while ((rc = next_pb(&session, &f)) > 0)
+	while ((rc = read_field(&session, &f)) > 0)
 		if (f.number == 1 && f.wire == WIRE_VARINT && f.varint == SESSION_START)
 			t->restart(t->to, step);
 	return rc;
 }
 
 /* Reads an Event. Fields: wall_time 1, step 2, summary 5, session_log 7. */
-static int take_event(const struct tfevents_sink *t, struct span event)
+static int read_event(const struct tfevents_sink *t, struct span event)
 {
 	struct field f;
 	struct span summary = {NULL, 0}, session = {NULL, 0};
 	int64_t step = 0;
 	double wall = 0;
 	int rc;
-	while ((rc = next_pb(&event, &f)) > 0) {
+	while ((rc = read_field(&event, &f)) > 0) {
 		if (f.number == 1 && f.wire == WIRE_64)
-			wall = get_double(f.bytes.p);
+			wall = read_double(f.bytes.p);
 		else if (f.number == 2 && f.wire == WIRE_VARINT)
 			step = (int64_t)f.varint;
 		else if (f.number == 5 && f.wire == WIRE_BYTES)
@@ -236,7 +236,7 @@ static int take_event(const struct tfevents_sink *t, struct span event)
 	}
 	if (rc || step < 0 || (uint64_t)step > UINT64_C(1) << 53)
 		return rc;
-	return take_session(t, step, session) || take_summary(t, step, wall, summary) ? -1
+	return read_session(t, step, session) || read_summary(t, step, wall, summary) ? -1
 										      : 0;
 }
 
@@ -246,17 +246,17 @@ enum { HEAD = 12, TAIL = 4 };
 
 /* Reads the next record: length, checksum, data, checksum. Returns 1, 0 if the file ends within
  * it, or -1 if it is damaged. */
-static int next_record(struct span *rest, struct span *data)
+static int read_record(struct span *rest, struct span *data)
 {
 	if (rest->n < HEAD)
 		return 0;
-	uint64_t n = get64(rest->p);
-	if (masked_crc(rest->p, 8) != get32(rest->p + 8))
+	uint64_t n = read_u64(rest->p);
+	if (masked_crc(rest->p, 8) != read_u32(rest->p + 8))
 		return -1;
 	if (n > rest->n - HEAD || rest->n - HEAD - n < TAIL)
 		return 0;
 	*data = (struct span){rest->p + HEAD, n};
-	if (masked_crc(data->p, n) != get32(data->p + n))
+	if (masked_crc(data->p, n) != read_u32(data->p + n))
 		return -1;
 	*rest = (struct span){data->p + n + TAIL, rest->n - HEAD - n - TAIL};
 	return 1;
@@ -264,16 +264,16 @@ static int next_record(struct span *rest, struct span *data)
 
 bool tfevents_begins(const char *p, size_t n)
 {
-	return n >= HEAD && masked_crc(p, 8) == get32(p + 8);
+	return n >= HEAD && masked_crc(p, 8) == read_u32(p + 8);
 }
 
 int tfevents_read(
-	const char *p, size_t n, const struct tfevents_sink *take, struct err *e)
+	const char *p, size_t n, const struct tfevents_sink *sink, struct err *e)
 {
 	struct span rest = {p, n}, data = {NULL, 0};
 	int rc;
-	while ((rc = next_record(&rest, &data)) > 0)
-		if (take_event(take, data)) {
+	while ((rc = read_record(&rest, &data)) > 0)
+		if (read_event(sink, data)) {
 			rc = -1;
 			break;
 		}
@@ -285,68 +285,68 @@ int tfevents_read(
 
 /* ---- writing ----------------------------------------------------------------------- */
 
-static void put32(struct str *out, uint32_t v)
+static void append_u32(struct str *out, uint32_t v)
 {
 	v = htole32(v);
 	str_add(out, &v, sizeof(v));
 }
 
-static void put64(struct str *out, uint64_t v)
+static void append_u64(struct str *out, uint64_t v)
 {
 	v = htole64(v);
 	str_add(out, &v, sizeof(v));
 }
 
-static void put_varint(struct str *out, uint64_t v)
+static void append_varint(struct str *out, uint64_t v)
 {
 	for (; v >= 0x80; v >>= 7)
 		str_putc(out, (char)(v | 0x80));
 	str_putc(out, (char)v);
 }
 
-static void put_key(struct str *out, unsigned field, enum wire wire)
+static void append_key(struct str *out, unsigned field, enum wire wire)
 {
-	put_varint(out, field << 3 | (unsigned)wire);
+	append_varint(out, field << 3 | (unsigned)wire);
 }
 
-static void put_bytes(struct str *out, unsigned field, const void *p, size_t n)
+static void append_bytes(struct str *out, unsigned field, const void *p, size_t n)
 {
-	put_key(out, field, WIRE_BYTES);
-	put_varint(out, n);
+	append_key(out, field, WIRE_BYTES);
+	append_varint(out, n);
 	str_add(out, p, n);
 }
 
 /* Appends a message as a field of a message, and frees it. */
-static void put_message(struct str *out, unsigned field, struct str *message)
+static void append_message(struct str *out, unsigned field, struct str *message)
 {
-	put_bytes(out, field, message->s, message->len);
+	append_bytes(out, field, message->s, message->len);
 	str_free(message);
 }
 
-static void put_double(struct str *out, unsigned field, double v)
+static void append_double(struct str *out, unsigned field, double v)
 {
 	uint64_t bits;
 	memcpy(&bits, &v, sizeof(bits));
-	put_key(out, field, WIRE_64);
-	put64(out, bits);
+	append_key(out, field, WIRE_64);
+	append_u64(out, bits);
 }
 
 void tfevents_put_record(struct str *out, const struct str *data)
 {
 	size_t at = out->len;
-	put64(out, data->len);
-	put32(out, masked_crc(out->s + at, 8));
+	append_u64(out, data->len);
+	append_u32(out, masked_crc(out->s + at, 8));
 	str_add(out, data->s, data->len);
-	put32(out, masked_crc(out->s + at + HEAD, data->len));
+	append_u32(out, masked_crc(out->s + at + HEAD, data->len));
 }
 
 static struct str begin_event(double wall, int64_t step)
 {
 	struct str event = {0};
-	put_double(&event, 1, wall);
+	append_double(&event, 1, wall);
 	if (step) { /* 0 is the default of the field */
-		put_key(&event, 2, WIRE_VARINT);
-		put_varint(&event, (uint64_t)step);
+		append_key(&event, 2, WIRE_VARINT);
+		append_varint(&event, (uint64_t)step);
 	}
 	return event;
 }
@@ -362,52 +362,52 @@ void tfevents_put_begin(struct str *out, double wall, int64_t step)
 	static const char version[] = "brain.Event:2";
 	struct str first = begin_event(wall, 0), start = begin_event(wall, step);
 	struct str session = {0};
-	put_bytes(&first, 3, version, strlen(version));
+	append_bytes(&first, 3, version, strlen(version));
 	end_event(out, &first);
-	put_key(&session, 1, WIRE_VARINT);
-	put_varint(&session, SESSION_START);
-	put_message(&start, 7, &session);
+	append_key(&session, 1, WIRE_VARINT);
+	append_varint(&session, SESSION_START);
+	append_message(&start, 7, &session);
 	end_event(out, &start);
 }
 
 /* Appends a tensor: DT_DOUBLE, no dimension, double_val. */
-static void put_tensor(struct str *value, double v)
+static void append_tensor(struct str *value, double v)
 {
 	struct str tensor = {0};
-	put_key(&tensor, 1, WIRE_VARINT);
-	put_varint(&tensor, TF_DOUBLE);
-	put_bytes(&tensor, 2, "", 0);
+	append_key(&tensor, 1, WIRE_VARINT);
+	append_varint(&tensor, TF_DOUBLE);
+	append_bytes(&tensor, 2, "", 0);
 	uint64_t bits;
 	memcpy(&bits, &v, sizeof(bits));
 	bits = htole64(bits);
-	put_bytes(&tensor, 6, &bits, sizeof(bits));
-	put_message(value, 8, &tensor);
+	append_bytes(&tensor, 6, &bits, sizeof(bits));
+	append_message(value, 8, &tensor);
 }
 
 /* Appends SummaryMetadata (plugin_data 1: plugin_name 1), which makes a tensor a scalar. */
-static void put_metadata(struct str *value)
+static void append_metadata(struct str *value)
 {
 	struct str plugin = {0}, metadata = {0};
-	put_bytes(&plugin, 1, "scalars", strlen("scalars"));
-	put_message(&metadata, 1, &plugin);
-	put_message(value, 9, &metadata);
+	append_bytes(&plugin, 1, "scalars", strlen("scalars"));
+	append_message(&metadata, 1, &plugin);
+	append_message(value, 9, &metadata);
 }
 
-static void put_scalar(struct str *summary, const struct tfevents_scalar *x)
+static void append_scalar(struct str *summary, const struct tfevents_scalar *x)
 {
 	struct str value = {0};
 	float v = (float)x->v;
 	uint32_t bits;
-	put_bytes(&value, 1, x->tag, strlen(x->tag));
+	append_bytes(&value, 1, x->tag, strlen(x->tag));
 	if (x->wide) {
-		put_tensor(&value, x->v);
-		put_metadata(&value);
+		append_tensor(&value, x->v);
+		append_metadata(&value);
 	} else {
 		memcpy(&bits, &v, sizeof(bits));
-		put_key(&value, 2, WIRE_32);
-		put32(&value, bits);
+		append_key(&value, 2, WIRE_32);
+		append_u32(&value, bits);
 	}
-	put_message(summary, 1, &value);
+	append_message(summary, 1, &value);
 }
 
 void tfevents_put_row(struct str *out, double wall, int64_t step,
@@ -415,7 +415,7 @@ void tfevents_put_row(struct str *out, double wall, int64_t step,
 {
 	struct str event = begin_event(wall, step), summary = {0};
 	for (int i = 0; i < n; i++)
-		put_scalar(&summary, &list[i]);
-	put_message(&event, 5, &summary);
+		append_scalar(&summary, &list[i]);
+	append_message(&event, 5, &summary);
 	end_event(out, &event);
 }

@@ -25,7 +25,7 @@ struct tfevents_sink {
 bool tfevents_begins(const char *p, size_t n);
 /* Reads all events of a file, which may end within a record. Returns -1 if a record is damaged. */
 int tfevents_read(
-	const char *p, size_t n, const struct tfevents_sink *take, struct err *e);
+	const char *p, size_t n, const struct tfevents_sink *sink, struct err *e);
 
 /* ---- writing: each appends a record ----------------------------------------------- */
 

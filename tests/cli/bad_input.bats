@@ -296,7 +296,7 @@ refused() { # CODE TEXT COMMAND...
 	(ulimit -f 100000; # 100 MB
 		refused 65 'standard input: not an HDF5 file' bash -c 'pt-train -d - -o run </dev/zero'
 		refused 2 '/dev/zero: unknown log format' pt-compare /dev/zero x
-		refused 74 'dev/zero, copied to a file in ' pt-prepare --spool-limit 1M /dev/zero -o x.h5
+		refused 74 'dev/zero: cannot be copied to a temporary file in ' pt-prepare --spool-limit 1M /dev/zero -o x.h5
 		says 'larger than 1.00 MiB (1048576 bytes); --spool-limit allows more'
 		refused 74 'larger than' pt-train -d <(cat data.h5) --spool-limit 2000 -o run
 		refused 2 'larger than' pt-compare --spool-limit 2000 <(cat text.txt) x)

@@ -82,7 +82,7 @@ programs='pt-prepare pt-train pt-ckpt pt-compare pt-check pt-sample pt-collbench
 	echo 'no-ckpt = yes' >c.conf
 	reports 65 "unknown key 'no-ckpt'; write 'ckpt = no'" pt-train --config c.conf
 	echo 'Layers = 3' >c.conf
-	reports 65 "c.conf:1: keys are lowercase: 'layers'" pt-train --config c.conf
+	reports 65 "c.conf:1: keys are in lowercase; write 'layers'" pt-train --config c.conf
 	for line in '[Model' '[Model] x'; do
 		echo "$line" >c.conf
 		reports 65 'c.conf:1: expected a heading, [words in brackets]' pt-train --config c.conf
@@ -162,7 +162,7 @@ candidates() { # PROGRAM WORD...
 	[ "$(candidates pt-collbench all allg)" = allgather ]
 	[ "$(candidates pt-collbench --root '')" = all ]
 	[ "$(candidates pt-compare x=)" = ':files' ]
-	reports 64 '--complete must be the first word' pt-train -q --complete x
+	reports 64 '--complete must be the first argument' pt-train -q --complete x
 }
 
 # What bash would offer for the last of these words; it takes --name=value as three.

@@ -99,7 +99,7 @@ limited() { # KIB COMMAND...
 			written=$((written + 1))
 		else
 			[ "$status" -eq 74 ]
-			says "$disk/x.h5: no space: it needs" || says 'x.h5: No space left on device'
+			says "$disk/x.h5: not enough disk space: needs" || says 'x.h5: No space left on device'
 			[ "${#lines[@]}" -eq 1 ]
 			listing "$disk" | diff before -
 			loses_nothing 74 old.h5 pt-prepare -q --overwrite text.txt -o "$disk/old.h5"
@@ -184,7 +184,7 @@ umount_disk() {
 	for n in 1 2 3; do
 		room 60
 		code_of 74 timeout 120 mpiexec -n $n pt-train "${TINY[@]}" -n 8 --decay-steps 0 --resume auto -o "$disk/run"
-		says "step-00000008.h5: no space: it needs"
+		says "step-00000008.h5: not enough disk space: needs"
 		says 'bytes) are free'
 		bytes=$(grep -o '([0-9]* bytes), and' <<<"$output" | head -n 1 | tr -dc 0-9)
 		echo "$bytes said, $need needed"
@@ -212,7 +212,7 @@ umount_disk() {
 		until_step 100
 		fill 150 200 250
 		until_step 500 # the pipe holds less than 200 rows
-		grep -q 'no space: it needs' err
+		grep -q 'not enough disk space: needs' err
 		grep -q 'journal.txt: No space left on device; training continues' err
 		rm "$disk/filler"
 		until_step 900

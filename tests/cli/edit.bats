@@ -518,7 +518,7 @@ STREAM=(-n 26 --layers 2 --edit-workers 2 --edit-warmup-steps 3 --edit-sync-inte
 	column anomalies run | tr '\n' ' ' | grep -qx '0 0 0 0 0 0 0 4 4 4 0 0 0 0 0 '
 	[ "$(grep -c 'all workers were left out, and nothing changed' run/journal.txt)" -eq 3 ]
 	grep -q 'step=22 4 units: all workers were outliers more than 3 times in a row, and were included' run/journal.txt
-	[ "$(grep -c 'warning: step 22: edit-skip-anomaly left out all workers in 3 ' err)" -eq 1 ]
+	[ "$(grep -c 'warning: step 22: edit-skip-anomaly excluded all workers in 3 ' err)" -eq 1 ]
 	[ "$(grep -c '^pt-' err)" -eq 1 ]
 	apart 4 parts "${edit[@]}" --edit-ewma-warmup 4 --fsdp 2 --ckpt-every 1 --keep 0 2>/dev/null
 	same_runs run parts

@@ -98,7 +98,7 @@ rank_at() { # RANK: its process, of the runs here
 		cmp run$worker/checkpoints/latest.h5 named$worker/checkpoints/latest.h5
 	done
 	# the first worker's finds the others
-	reports 65 'name the first worker' on 3 --edit-workers 3 --resume run/worker-1/$at -o other
+	reports 65 "give --resume the first worker's" on 3 --edit-workers 3 --resume run/worker-1/$at -o other
 }
 
 @test "averages have nothing to go back to: only from where they agreed" {
@@ -133,7 +133,7 @@ rank_at() { # RANK: its process, of the runs here
 	done
 	# of a time before the third there is nothing to repeat
 	code_of 65 mpiexec -n 3 pt-train "${TINY[@]}" "${clock[@]}" -n 32 --edit-workers 3 --edit-replay run -o none
-	says "run/worker-2: has no synchronization 1: resume from a checkpoint after the first $((syncs - 1))"
+	says "run/worker-2: the log lacks synchronization 1; resume from a checkpoint after synchronization $((syncs - 1)) (--resume)"
 	[ ! -e none ]
 }
 

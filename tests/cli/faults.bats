@@ -82,7 +82,7 @@ whole_or_nothing() {
 		[ -s err ] || return 1
 		local left=before
 		# (a file that was replaced cannot be had back)
-		! grep -q 'syncing its directory; the new file is there' err || left=good
+		! grep -q 'while syncing its directory; the new file is in place' err || left=good
 		find at -mindepth 1 -type d -empty -delete # a new folder may stay
 		diff -r $left at
 	fi

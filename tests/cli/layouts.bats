@@ -223,7 +223,7 @@ refuse() { # TEXT COMMAND...: 64, and one message
 	[ "$part" -lt "$((whole * 2 / 3))" ]
 	# one axis takes the rest of what was started
 	mpiexec -n 4 pt-train --dry-run --vocab 61 --tp 2 | grep -q '^# layout: dp=2 tp=2;'
-	refuse 'a plan of more than' pt-train --dry-run --vocab 61 --dp 1000000 --tp 1000
+	refuse 'the layout has more than' pt-train --dry-run --vocab 61 --dp 1000000 --tp 1000
 }
 
 @test "a plan refuses what the run would" {

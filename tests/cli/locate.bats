@@ -173,7 +173,7 @@ two_runs() { # OPTION...
 	says 'first tensor that differs: step 1, micro-batch 0, forward, activation output'
 	code_of 0 pt-compare --locate one one
 	printf '# a comment\n\nstep=1 phase=forward\n' >bad
-	reports 2 'bad: line 3: not a hash of a tensor' pt-compare --locate one bad
+	reports 2 'bad: line 3 is not the hash of a tensor' pt-compare --locate one bad
 	tiny "${MODEL[@]}" -o a >/dev/null
 	tiny "${MODEL[@]}" --lr 0.01 -o b >/dev/null
 	code_of 1 pt-compare a/checkpoints/step-00000003.h5 b/checkpoints/step-00000003.h5

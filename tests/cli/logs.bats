@@ -108,7 +108,7 @@ in_formats() { # STEP LOSS
 		in_formats 2 "$bad"
 		for log in in.*; do
 			code_of 1 pt-compare "$log" "$log"
-			says "warning: $log: 1 value or row cannot be read and is left out, the first: loss '"
+			says "warning: $log: 1 value or row cannot be read and is ignored; the first: loss '"
 			says "$bad"
 			says '1 in the control and 1 in the test cannot be read, the first at step 2'
 			says 'verdict: different: '
@@ -132,7 +132,7 @@ in_formats() { # STEP LOSS
 		for log in in.*; do
 			[ "$log" != in.jsonl ] || [[ $bad != *,* ]] || continue
 			code_of 1 pt-compare "$log" "$log"
-			says "1 value or row cannot be read and is left out, the first: a row '"
+			says "1 value or row cannot be read and is ignored; the first: a row '"
 			says '2 rows cannot be read'
 			code_of 0 pt-compare -q --common "$log" "$log"
 		done
@@ -213,7 +213,7 @@ in_formats() { # STEP LOSS
 	rm -r wandb/run-1/files
 	reports 2 "wandb/run-1: the W&B directory has no output of the run; export" pt-compare wandb/run-1 log.gz
 	code_of 2 pt-compare wandb/run-1/run-1.wandb log.gz
-	says 'a transaction log of W&B, which is not supported; give files/output.log next to it'
+	says 'a transaction log of W&B, which is not supported; use the run'
 }
 
 @test "lines of a program that is not known: what was read as step and loss" {

@@ -134,7 +134,7 @@ load helpers
 	local o
 	for o in --overwrite '--resume auto'; do
 		# shellcheck disable=SC2086
-		reports 74 'run/journal.txt has another name (a hard link)' pt-train "${TINY[@]}" -n 4 -o run $o
+		reports 74 'run/journal.txt has a second hard link' pt-train "${TINY[@]}" -n 4 -o run $o
 	done
 	cmp other before
 	rm other

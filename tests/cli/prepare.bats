@@ -577,13 +577,13 @@ vocab() { # the small vocabulary of tests/golden, and a trained one in the other
 	}
 	local parquet='PAR1\025\004\025'
 	named "$parquet" d.parquet "a Parquet table, which is not supported; convert it: python3 -c 'import pandas; pandas.read_parquet(\"d.parquet\").to_json(\"d.jsonl\", orient=\"records\", lines=True)'"
-	named 'ARROW1\0\0' d.feather 'a file of Arrow (Feather), which is not supported; convert it: python3'
-	named '\377\377\377\377\020\1' d.arrow "a stream of Arrow, as Hugging Face's datasets are, which is not supported; convert it: python3"
-	named 'PK\003\004 and more' d.npz 'a zip archive, as .npz, .docx and .xlsx are, which is not supported; unpack it: unzip d.npz'
+	named 'ARROW1\0\0' d.feather 'an Arrow (Feather) file, which is not supported; convert it: python3'
+	named '\377\377\377\377\020\1' d.arrow "an Arrow stream, as in Hugging Face datasets, which is not supported; convert it: python3"
+	named 'PK\003\004 and more' d.npz 'a zip archive, such as .npz, .docx or .xlsx, which is not supported; unpack it: unzip d.npz'
 	named 'BZh91AY&SY' d.txt.bz2 'compressed by bzip2, which is not supported; decompress it: bzcat d.txt.bz2 >d.txt'
 	named '\3757zXZ\0' d.xz 'compressed by xz, which is not supported; decompress it: xzcat d.xz >d'
 	named '%%PDF-1.7' d.pdf 'a PDF document, which is not supported; convert it: pdftotext d.pdf d.txt'
-	named 'SQLite format 3\0' d.db 'a database of SQLite, which is not supported; convert it: sqlite3 d.db'
+	named 'SQLite format 3\0' d.db 'an SQLite database, which is not supported; convert it: sqlite3 d.db'
 	printf "$parquet" | tee chat.jsonl >'a b;c'
 	for o in '--format jsonl' '--chat-template chatml -t byte' '-t byte' '--train-bpe 300 --vocab-out v'; do
 		read -ra o <<<"$o"

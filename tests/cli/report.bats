@@ -91,7 +91,7 @@ noisy_of() { # SEED ROWS SHIFT
 	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --report r.md --graph --marks ascii
 	shown r.html >page
 	# the first steps are outside of the range, which is said
-	grep -qE '^loss\|[0-9]+ of 600 points are outside: [0-9.]+ to [0-9.]+\|2\|0\|[3-9]\|[3-9]$' page
+	grep -qE '^loss\|[0-9]+ of 600 points are outside the graph: [0-9.]+ to [0-9.]+\|2\|0\|[3-9]\|[3-9]$' page
 	grep -qE '^loss: test − control\|.*\|1\|0\|' page
 	for column in grad_norm dt tps; do
 		grep -qE "^$column\|.*\|2\|0\|" page
@@ -105,7 +105,7 @@ noisy_of() { # SEED ROWS SHIFT
 	grep -qF '<li><svg class="sample"' r.html
 	grep -qF '**two** against one' r.md
 	grep -qE '^     \+ two$' <<<"$output"
-	[[ $output == *'points are outside: '* ]]
+	[[ $output == *'points are outside the graph: '* ]]
 	# with all of its values
 	code_of 1 pt-compare runs/*/long/path/log.txt --report r.html --whole-range --graph
 	shown r.html >page
@@ -206,7 +206,7 @@ setTimeout(() => { for (const k of ["ArrowRight", "ArrowRight", "+", "Enter"]) p
 	grep -qF '| a | fsdp=2 | default | 6280 | 40 % | 1.00 MiB | control |' r.md
 	grep -qF '| b | tp=2 | bf16 | 6280 | 40 % | 1.00 MiB | identical bit for bit |' r.md
 	grep -qF '| dtype | fp32 | bf16 |' r.md
-	grep -qE '^    +@ several at one place' r.md
+	grep -qE '^    +@ several curves' r.md
 	grep -qE '^      loss +identical, 60 values' r.md
 }
 
@@ -342,7 +342,7 @@ ending='# event 2026-01-01T00:00:00Z step=60 ends with code 0 after step 60'
 	echo '# meta host = here' >longer
 	truncate -s 65M longer
 	code_of 2 timeout 30 pt-compare --follow --follow-timeout 1 a longer
-	says 'longer: a line of more than 67108864 bytes'
+	says 'longer: a line is longer than 67108864 bytes'
 }
 
 @test "--follow: logs of other trainers, in files and pipes that grow" {

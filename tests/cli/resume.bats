@@ -123,7 +123,7 @@ kept() { # RUN NUMBER
 	tiny -n 6 -o run >/dev/null
 	cp -r run before
 	rm run/checkpoints/step-*
-	reports 65 'run/checkpoints/latest.h5: step-00000006.h5 is missing: ' tiny -n 3 -o run --resume auto
+	reports 65 'run/checkpoints/latest.h5: step-00000006.h5 is missing; ' tiny -n 3 -o run --resume auto
 	diff -r -x checkpoints before run
 	rm run/checkpoints/*
 	tiny -n 3 -o run --resume auto >/dev/null 2>err
@@ -166,13 +166,13 @@ kept() { # RUN NUMBER
 		head -c $bytes run/journal.txt >cut/journal.txt
 		[ $bytes -gt 0 ] || rm cut/journal.txt
 		tiny -n 12 --decay-steps 20 -o cut --resume auto >/dev/null 2>err
-		grep -q "cut/journal.txt lacks [0-9]* rows that run.h5 has, which is kept as cut/run.h5.1" err
+		grep -q "cut/journal.txt lacks [0-9]* rows of run.h5; the old run.h5 is kept as cut/run.h5.1" err
 		cmp run/run.h5 cut/run.h5.1
 		pt-compare --common run cut/run.h5.1
 	done
 	echo damaged >run/run.h5
 	tiny -n 12 --decay-steps 20 -o run --resume auto >/dev/null 2>err
-	grep -q 'it is kept as run/run.h5.1' err
+	grep -q 'the file is kept as run/run.h5.1' err
 	tiny -n 13 --decay-steps 20 -o run --resume auto >/dev/null 2>err
 	[ ! -s err ]
 }

@@ -65,7 +65,7 @@ refused() { # TEXT COMMAND...
 		echo "$k: $first $status"
 		# whoever resumes may come when the first is done, and finds nothing left to do
 		[ $((first + status)) -eq 64 ] || { [ $k -eq 4 ] && [ $((first + status)) -eq 0 ]; }
-		[ $((first + status)) -eq 0 ] || cat err1 err2 | grep -qE 'writing to this directory|holds a run|has started a run in it'
+		[ $((first + status)) -eq 0 ] || cat err1 err2 | grep -qE 'writing to this directory|holds a run|has begun a run here'
 		pt-compare whole run$k
 		cmp whole/checkpoints/latest.h5 run$k/checkpoints/latest.h5
 	done
@@ -110,7 +110,7 @@ refused() { # TEXT COMMAND...
 		ended $two
 		# without --overwrite only one
 		[ $((first + status)) -eq 74 ]
-		grep -qE 'x.h5 exists; --overwrite|x.h5: another program created it meanwhile' err1 err2
+		grep -qE 'x.h5 exists; --overwrite|x.h5: another program has just created this file' err1 err2
 		cmp x.h5 data.h5 || cmp x.h5 other.h5
 		rm -f x*.h5
 		for how in '' --overwrite; do

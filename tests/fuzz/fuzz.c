@@ -20,7 +20,7 @@ const char *__asan_default_options(void)
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
-	return "leak:libhdf5\nleak:H5FL_\nleak:options_parse_model\nleak:local_sgd_info\nleak:comm_"
+	return "leak:libhdf5\nleak:H5FL_\nleak:options_parse_model\nleak:local_sgd_choose_state\nleak:comm_"
 	       "self\n";
 }
 

@@ -244,7 +244,7 @@ static void go_on(const struct ckpt *c)
 	if (!rc)
 		opts_free(&train_program, &saved);
 	e = (struct err){0};
-	rc = local_sgd_info(&another, c, &info, &back, &e);
+	rc = local_sgd_choose_state(&another, c, &info, &back, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	FUZZ_ON(!rc && (info.step < 0 || info.step > c->info.step || info.samples < 0));
 }

@@ -104,7 +104,7 @@ static void go_on(const char *text, size_t n, int64_t step, bool publish)
 	row_set(&r, COL_LOSS, 2.5);
 	if (!journal_open(&j, fuzz_folder(), step, false, &info, "seed = 1\n",
 		    "dim = 2\n", &e) &&
-		!journal_row(&j, &r, &e)) {
+		!journal_write_row(&j, &r, &e)) {
 		FUZZ_ON(!j.log.n_rows);
 		struct run_log l;
 		if (publish) {

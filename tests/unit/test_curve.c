@@ -265,7 +265,7 @@ TEST(ranges_are_settled)
 	for (int i = 0; i < N; i++)
 		scale_outside(&y, p[i].y, &o);
 	outside_print(&o, &text);
-	assert_string_equal(text.s, "10 of 200 points are outside: 3 to 90");
+	assert_string_equal(text.s, "10 of 200 points are outside the graph: 3 to 90");
 	str_free(&text);
 	g.settled = false;
 	assert_true(graph_scales(&g, &x, &y) && y.high == 90);
@@ -282,7 +282,7 @@ TEST(ranges_are_settled)
 	for (int i = 0; i < N; i++)
 		p[i].y = i == 100 ? 90 : i % 10;
 	graph_text(&g, &(struct graph_style){MARKS_ASCII, false, 60, 12}, &text);
-	assert_non_null(strstr(text.s, "1 of 200 points is outside: 90\n"));
+	assert_non_null(strstr(text.s, "1 of 200 points is outside the graph: 90\n"));
 	str_free(&text);
 }
 
