@@ -208,6 +208,9 @@ void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
 /* Enqueues the matmul. Returns false, with nothing done, if cuBLASLt has no algorithm for it, or
  * `unfused` is faster or was not compared. */
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *p);
+/* Warns, once for each key, that the operands are converted to fp32 copies of n_bytes. */
+void cuda_gemm_converted(struct device *d, const char *name, const struct cuda_product *p,
+	size_t n_bytes);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
 

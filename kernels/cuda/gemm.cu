@@ -147,13 +147,15 @@ static struct cuda_product as_bf16(
 
 /* Converts 16-bit operands to fp32, for shapes without an algorithm; not after as_bf16(), which
  * uses the same buffer. The result of a gradient of weights becomes fp32, too. */
-static struct cuda_product as_fp32(struct device *d, struct cuda_product p)
+static struct cuda_product as_fp32(
+	struct device *d, const char *name, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
 	size_t b_bytes = (size_t)round_up(4 * mat_size(p.b), LINE);
 	bool narrow = p.tb && p.d.type != DT_F32;
-	char *copies = (char *)copies_of(
-		d, a_bytes + b_bytes + (narrow ? 4 * (size_t)mat_size(p.d) : 0));
+	size_t n_bytes = a_bytes + b_bytes + (narrow ? 4 * (size_t)mat_size(p.d) : 0);
+	cuda_gemm_converted(d, name, &p, n_bytes);
+	char *copies = (char *)copies_of(d, n_bytes);
 	struct mat a = mat(copies, p.a.rows, p.a.cols);
 	struct mat b = mat(copies + a_bytes, p.b.rows, p.b.cols);
 	if (narrow)
@@ -386,7 +388,7 @@ static void multiply(
 		return;
 	bool done = of_given_type(d, name, p, bias);
 	if (!done && !bytes && dtype_bytes(p.a.type) == 2) {
-		struct cuda_product wide = as_fp32(d, p);
+		struct cuda_product wide = as_fp32(d, name, p);
 		done = of_given_type(d, name, wide, bias);
 		if (done && wide.d.p != p.d.p)
 			cuda_round(d, p.d, wide.d, p.d.type, 1);

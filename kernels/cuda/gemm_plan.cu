@@ -372,7 +372,7 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 			return;
 	}
 	int n = usable_algorithms(d, p, found, CANDIDATES);
-	if (!n && is_byte(p->key.a) && !cuda_lab_off(d, LAB_FLOAT8_RUNS))
+	if (!n)
 		n = usable_algorithms(d, p, found, MANY_CANDIDATES);
 	p->ready = true;
 	p->possible = n > 0;
@@ -399,6 +399,20 @@ static bool is_rejected(struct gemm_plan *p, const char *name, cublasStatus_t rc
 		name, (long long)p->key.runs, cublasLtGetStatusName(rc));
 	p->possible = false;
 	return true;
+}
+
+void cuda_gemm_converted(
+	struct device *d, const char *name, const struct cuda_product *x, size_t n_bytes)
+{
+	struct gemm_key key = key_of(x);
+	struct gemm_plan *p = cuda_plan_of(cuda_of(d), &key);
+	if (p->converted)
+		return;
+	p->converted = true;
+	warn("%s: cuBLASLt has no algorithm%s for [%lld, %lld], sums of %lld, in 16 bits; "
+	     "using fp32, which is several times slower and takes %.1f MB",
+		name, cuda_of(d)->o.exact ? " without split-K" : "", (long long)key.n,
+		(long long)key.m, (long long)key.k, (double)n_bytes * 1e-6);
 }
 
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
