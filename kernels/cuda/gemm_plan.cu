@@ -350,6 +350,15 @@ static int find_saved(
 	return -1;
 }
 
+/* Tells cuBLASLt how many multiprocessors a chosen algorithm has. Its heuristic is not told, since
+ * another algorithm may have other bits. */
+static void spare_multiprocessors(struct device *d, struct gemm_plan *p)
+{
+	int32_t n = max(1, cuda_of(d)->multiprocessors - cuda_of(d)->matmul_spare);
+	if (p->desc && cuda_of(d)->matmul_spare)
+		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, n);
+}
+
 static void choose_algorithm(struct device *d, const char *name, struct gemm_plan *p,
 	const struct cuda_product *x)
 {
@@ -423,8 +432,10 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 		cuda_graph_reject(d, "it has a matmul of a new shape");
 		return true;
 	}
-	if (!p->ready)
+	if (!p->ready) {
 		choose_algorithm(d, name, p, x);
+		spare_multiprocessors(d, p);
+	}
 	if (!p->possible)
 		return false;
 	const int64_t sizes[] = {

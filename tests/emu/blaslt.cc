@@ -34,6 +34,7 @@ struct desc {
 	const float *scale[2], *d_scale;
 	float *d_amax;
 	int8_t fast;
+	int32_t sms; /* without effect */
 };
 
 struct algo {
@@ -67,7 +68,13 @@ static cublasStatus_t set(void *to, size_t n_bytes, const void *from, size_t n)
 
 /* ---- the library -------------------------------------------------------------------- */
 
-enum { FIRST_ID = 10, ALGOS = 3, MORE_SPLIT = 8, NO_ALGO = -99, SPLIT_WORKSPACE = 1 << 16 };
+enum {
+	FIRST_ID = 10,
+	ALGOS = 3,
+	MORE_SPLIT = 8,
+	NO_ALGO = -99,
+	SPLIT_WORKSPACE = 1 << 16
+};
 
 struct cublasLtContext {
 	int quickest; /* the algorithm's id */
@@ -224,6 +231,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 		SET(d->d_amax);
 	case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
 		SET(d->fast);
+	case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+		SET(d->sms);
 	default:
 		return CUBLAS_STATUS_INVALID_VALUE;
 	}
