@@ -44,7 +44,8 @@ static const struct {
 	{"norm-warp", LAB_NORM_WARP},
 };
 
-static int64_t lab_of(const char *name, size_t len)
+/* Returns the bits of a switch by name; -1: all, 0: unknown. */
+static int64_t find_switch(const char *name, size_t len)
 {
 	if (len == 3 && !memcmp(name, "all", len))
 		return -1;
@@ -56,7 +57,7 @@ static int64_t lab_of(const char *name, size_t len)
 }
 
 /* Reads a number of multiprocessors; 0 if the variable is not set. */
-static int spare_of(const char *variable, int *to, struct err *e)
+static int read_spare(const char *variable, int *to, struct err *e)
 {
 	const char *text = getenv(variable);
 	int64_t n = 0;
@@ -67,15 +68,15 @@ static int spare_of(const char *variable, int *to, struct err *e)
 	return 0;
 }
 
-int cuda_lab_open(struct device *d, struct err *e)
+int cuda_lab_read(struct device *d, struct err *e)
 {
 	const char *at = getenv("PT_LAB_OFF");
-	if (spare_of("PT_LAB_ATTN_SPARE", &cuda_of(d)->attn_spare, e) ||
-		spare_of("PT_LAB_MATMUL_SPARE", &cuda_of(d)->matmul_spare, e))
+	if (read_spare("PT_LAB_ATTN_SPARE", &cuda_of(d)->attn_spare, e) ||
+		read_spare("PT_LAB_MATMUL_SPARE", &cuda_of(d)->matmul_spare, e))
 		return -1;
 	while (at && *at) {
 		size_t len = strcspn(at, ",");
-		int64_t what = lab_of(at, len);
+		int64_t what = find_switch(at, len);
 		if (!what)
 			return err_set(e, EX_USAGE,
 				"PT_LAB_OFF: '%.*s' is not an optimization that can be "
