@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(SPIN_THREADS) spin_kernel(struct flags 
 static void spin_begin(struct device *d, int blocks)
 {
 	if (!flags) {
-		flags = (struct flags *)cuda_pinned(d, sizeof(*flags));
+		flags = (struct flags *)cuda_alloc_pinned(d, sizeof(*flags));
 		cuda_check(d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
 			"spin");
 	}
