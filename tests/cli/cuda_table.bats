@@ -20,7 +20,7 @@ absent() { # PATTERN FILE
 	local o=(-n 3 --dtype bf16 --self-test no)
 	on_gpu "${o[@]}" -o usual >usual.rows 2>err
 	absent 'no algorithm' err
-	PT_EMU_ALGORITHMS=split on_gpu "${o[@]}" -o late >/dev/null 2>err
+	PT_EMU_ALGORITHMS="split" on_gpu "${o[@]}" -o late >/dev/null 2>err
 	absent 'no algorithm' err
 	cmp usual/checkpoints/latest.h5 late/checkpoints/latest.h5
 	PT_EMU_ALGORITHMS=none on_gpu "${o[@]}" -o none >/dev/null 2>err
