@@ -62,8 +62,9 @@ static inline int grid_leaves(const struct grid_sum *s)
 /* sum = (add ? sum : 0) + the parts. rounded = the sum as floats: rounded to the nearest double,
  * then to the nearest float; never -0. */
 KERNEL(void, grid_sum, struct device *d, const struct grid_sum *s, struct grid *grid)
-/* Adds the counters to a sum of squares, so that the norm is not finite: `beyond` as infinities,
- * `not_finite` as NaN. x is in device memory. */
+/* Adds the counters to a sum of squares, so that the norm is not finite: `beyond` as negative
+ * infinities, unlike the square of an infinite gradient; `not_finite` as NaN. x is in device
+ * memory. */
 KERNEL(void, grid_count, struct device *d, struct exact *x, const struct grid *grid)
 
 #endif

@@ -46,6 +46,7 @@ struct step_end {
 	struct update update; /* off unless loss and norm are finite */
 	float loss, grad_norm;
 	int64_t step;
+	bool too_large; /* the norm is infinite only because of leaves too large for the grid */
 };
 
 #endif

@@ -10,7 +10,8 @@ EXACT_FN struct step_end step_end_of(
 	struct step_end e;
 	e.update = t->update;
 	e.loss = (float)(loss / t->count);
-	e.grad_norm = (float)(sqrt(squares) / (double)t->scale);
+	e.too_large = squares == -(double)INFINITY; /* grid_count() */
+	e.grad_norm = (float)(sqrt(fabs(squares)) / (double)t->scale);
 	e.update.grad_scale = 1;
 	if (t->max_norm > 0 && (double)e.grad_norm > t->max_norm)
 		e.update.grad_scale = (float)(t->max_norm / ((double)e.grad_norm + 1e-6));

@@ -190,6 +190,6 @@ void K(grid_sum)(struct device *d, const struct grid_sum *s, struct grid *grid)
 
 void K(grid_count)(struct device *d, struct exact *x, const struct grid *grid)
 {
-	x->n_pos_inf += (int64_t)grid->beyond;
+	x->n_neg_inf += (int64_t)grid->beyond;
 	x->n_nan += (int64_t)grid->not_finite;
 }

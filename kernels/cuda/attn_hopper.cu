@@ -22,7 +22,8 @@ struct attn_work *attn_work(struct device *d)
 dim3 grid_of(struct device *d, const struct hopper_order &o)
 {
 	const struct cuda_device *c = cuda_of(d);
-	return dim3((unsigned)min64(o.items, c->multiprocessors));
+	int64_t blocks = max64(1, c->multiprocessors - c->attn_spare);
+	return dim3((unsigned)min64(o.items, blocks));
 }
 
 bool rows_storable(struct device *d, struct heads m)

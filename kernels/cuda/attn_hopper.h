@@ -29,7 +29,8 @@ struct attn_work *attn_work(struct device *d);
 /* Returns true if TMA can store rows of m: rows_store(); rows_map(): their tensor map. */
 bool rows_storable(struct device *d, struct heads m);
 CUtensorMap rows_map(struct device *d, struct heads m, int64_t batch, enum dtype type);
-/* Returns a grid with one block per multiprocessor (persistent blocks), or fewer for few items. */
+/* Returns a grid with one block per multiprocessor (persistent blocks), except those that
+ * PT_LAB_ATTN_SPARE leaves to other streams; fewer for few items. */
 dim3 grid_of(struct device *d, const struct hopper_order &o);
 
 /* Returns a tensor map with boxes of `rows` rows and PANEL elements of a head. */
@@ -41,14 +42,16 @@ CUtensorMap tile_map(
 /* A work item is one tile of rows of one head. The longest items are first, within a section
  * of heads: as many heads as fit into the L2 cache with the rows that their blocks read.
  *
- * There is one block for each multiprocessor. Block i begins with item i and then takes the
- * next free item, so that the first tiles of an item are copied while the item before it
- * ends. The bits of an item do not depend on the block that computes it. */
+ * There is one block for each multiprocessor. It takes the next free item before its last one ends,
+ * so that the first tiles of an item are copied meanwhile. Its first item is a free one, too: while
+ * kernels of NCCL keep multiprocessors, the blocks there begin when others end, and item i, one of
+ * the longest, must not wait for block i. The bits of an item do not depend on its block. */
 struct hopper_order {
 	int tiles, groups, section; /* per head; key heads: in all, of a section */
 	int heads, kv_heads;	    /* heads that have items; key heads */
 	int items;
 	bool once; /* false: PT_LAB_OFF=attn-item, consumers compute the place of an item */
+	bool any_first; /* false: PT_LAB_OFF=attn-first, block i begins with item i */
 	struct attn_work *work;
 };
 
@@ -62,13 +65,19 @@ static inline struct hopper_order order_of(struct device *d, const struct attn *
 	return {(int)tiles, (int)groups, (int)min64(groups, max64(1, CACHE / bytes)),
 		(int)heads, (int)a->kv_heads,
 		(int)(tiles * groups * (heads / a->kv_heads)),
-		!cuda_lab_off(d, LAB_ATTN_ITEM), attn_work(d)};
+		!cuda_lab_off(d, LAB_ATTN_ITEM), !cuda_lab_off(d, LAB_ATTN_FIRST),
+		attn_work(d)};
 }
 
-/* Takes the next item, after the first of each block. */
+/* Takes the next item. */
 static __device__ inline int next_item(const struct hopper_order &o)
 {
-	return (int)(gridDim.x + atomicAdd(&o.work->taken, 1u));
+	return (int)((o.any_first ? 0 : gridDim.x) + atomicAdd(&o.work->taken, 1u));
+}
+
+static __device__ inline int first_item(const struct hopper_order &o)
+{
+	return o.any_first ? next_item(o) : (int)blockIdx.x;
 }
 
 /* Ends the items of a block: the last block zeroes the counters. */

@@ -204,7 +204,8 @@ template <class S>
 static __device__ inline void bwd_produce(
 	const struct hopper_bwd_args &x, const struct hopper_bwd_memory<S> &s)
 {
-	int item = blockIdx.x, first = 0, lane = lane_id();
+	int first = 0, lane = lane_id();
+	int item = __shfl_sync(ALL_LANES, lane == 0 ? first_item(x.order) : 0, 0);
 	for (int round = 0;; round++) {
 		int next = lane == 0 ? next_item(x.order) : 0;
 		const struct hopper_item here = item_of(x.order, item);

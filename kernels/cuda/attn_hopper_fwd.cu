@@ -116,7 +116,7 @@ template <class S>
 static __device__ inline void fwd_produce(
 	const struct hopper_fwd_args &x, const struct hopper_fwd_memory<S> &s)
 {
-	int item = blockIdx.x, first = 0;
+	int item = first_item(x.order), first = 0;
 	for (int round = 0;; round++) {
 		int next = next_item(x.order);
 		const struct hopper_item mine = item_of(x.order, item);

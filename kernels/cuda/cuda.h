@@ -71,7 +71,8 @@ enum lab {
 	LAB_NORM_LOADS = 1 << 9,
 	LAB_NORM_WARP = 1 << 10,
 	LAB_ATTN_AHEAD = 1 << 11,
-	LAB_ATTN_THREE = 1 << 12
+	LAB_ATTN_THREE = 1 << 12,
+	LAB_ATTN_FIRST = 1 << 13
 };
 bool cuda_lab_off(const struct device *d, enum lab what);
 

@@ -64,6 +64,7 @@ struct cuda_device {
 	bool waits;	 /* synchronizes after each launch */
 	bool measures;	 /* benchmarks matmul algorithms to choose one */
 	int64_t lab_off; /* bits of enum lab: optimizations that are disabled */
+	int attn_spare, matmul_spare; /* multiprocessors left to other streams */
 	struct streams *streams;
 	struct cuda_stage stage;
 	struct async_readback readback;
@@ -98,7 +99,7 @@ void cuda_copy_async(
 	struct device *d, void *to, const void *from, size_t n_bytes, const char *what);
 cudaEvent_t cuda_create_event(struct device *d); /* to synchronize by; has no time */
 
-/* Reads PT_LAB_OFF. */
+/* Reads PT_LAB_OFF, PT_LAB_ATTN_SPARE and PT_LAB_MATMUL_SPARE. */
 int cuda_lab_read(struct device *d, struct err *e);
 
 extern const struct kernels cuda_kernels;
@@ -208,6 +209,9 @@ void cuda_cublas_check(struct device *d, cublasStatus_t rc, const char *what);
 /* Enqueues the matmul. Returns false, with nothing done, if cuBLASLt has no algorithm for it, or
  * `unfused` is faster or was not compared. */
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *p);
+/* Warns, once for each key, that the operands are converted to fp32 copies of n_bytes. */
+void cuda_warn_converted(
+	struct device *d, const char *name, const struct cuda_product *p, size_t n_bytes);
 void cuda_plans_free(struct device *d);
 void cuda_forget_algorithms(struct device *d);
 

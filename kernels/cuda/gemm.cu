@@ -147,13 +147,15 @@ static struct cuda_product convert_to_bf16(
 
 /* Converts 16-bit operands to fp32, for shapes without an algorithm; not after convert_to_bf16(),
  * which uses the same buffer. The result of a gradient of weights becomes fp32, too. */
-static struct cuda_product convert_to_fp32(struct device *d, struct cuda_product p)
+static struct cuda_product convert_to_fp32(
+	struct device *d, const char *name, struct cuda_product p)
 {
 	size_t a_bytes = (size_t)round_up(4 * mat_size(p.a), LINE);
 	size_t b_bytes = (size_t)round_up(4 * mat_size(p.b), LINE);
 	bool narrow = p.tb && p.d.type != DT_F32;
-	char *copies = (char *)conversion_buffer(
-		d, a_bytes + b_bytes + (narrow ? 4 * (size_t)mat_size(p.d) : 0));
+	size_t n_bytes = a_bytes + b_bytes + (narrow ? 4 * (size_t)mat_size(p.d) : 0);
+	cuda_warn_converted(d, name, &p, n_bytes);
+	char *copies = (char *)conversion_buffer(d, n_bytes);
 	struct mat a = mat(copies, p.a.rows, p.a.cols);
 	struct mat b = mat(copies + a_bytes, p.b.rows, p.b.cols);
 	if (narrow)
@@ -389,7 +391,7 @@ static void run_matmul(
 		return;
 	bool done = gemm_to_any_type(d, name, p, bias);
 	if (!done && !bytes && dtype_bytes(p.a.type) == 2) {
-		struct cuda_product wide = convert_to_fp32(d, p);
+		struct cuda_product wide = convert_to_fp32(d, name, p);
 		done = gemm_to_any_type(d, name, wide, bias);
 		if (done && wide.d.p != p.d.p)
 			cuda_round(d, p.d, wide.d, p.d.type, 1);

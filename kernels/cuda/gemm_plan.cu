@@ -349,6 +349,15 @@ static int find_saved_algorithm(
 	return -1;
 }
 
+/* Tells cuBLASLt how many multiprocessors a chosen algorithm has. Its heuristic is not told, since
+ * another algorithm may have other bits. */
+static void spare_multiprocessors(struct device *d, struct gemm_plan *p)
+{
+	int32_t n = max(1, cuda_of(d)->multiprocessors - cuda_of(d)->matmul_spare);
+	if (p->desc && cuda_of(d)->matmul_spare)
+		SET(MatmulDesc, p->desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, n);
+}
+
 /* Makes a plan ready: with its saved algorithm, the fastest candidate, or the unfused kernels. */
 static void choose_algorithm(struct device *d, const char *name, struct gemm_plan *p,
 	const struct cuda_product *x)
@@ -372,7 +381,7 @@ static void choose_algorithm(struct device *d, const char *name, struct gemm_pla
 			return;
 	}
 	int n = usable_algorithms(d, p, found, CANDIDATES);
-	if (!n && is_byte(p->key.a) && !cuda_lab_off(d, LAB_FLOAT8_RUNS))
+	if (!n)
 		n = usable_algorithms(d, p, found, MANY_CANDIDATES);
 	p->ready = true;
 	p->possible = n > 0;
@@ -401,6 +410,21 @@ static bool disable_if_rejected(struct gemm_plan *p, const char *name, cublasSta
 	return true;
 }
 
+void cuda_warn_converted(
+	struct device *d, const char *name, const struct cuda_product *x, size_t n_bytes)
+{
+	struct gemm_key key = make_key(x);
+	struct gemm_plan *p = cuda_get_plan(cuda_of(d), &key);
+	if (p->converted)
+		return;
+	p->converted = true;
+	warn("%s: matmul to [%lld, %lld] with sums of %lld terms: cuBLASLt has no algorithm%s "
+	     "for 16-bit operands; converting them to fp32, which is several times slower and "
+	     "needs %.1f MB",
+		name, (long long)key.n, (long long)key.m, (long long)key.k,
+		cuda_of(d)->o.exact ? " without split-K" : "", (double)n_bytes * 1e-6);
+}
+
 bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 {
 	struct gemm_key key = make_key(x);
@@ -409,8 +433,10 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 		cuda_graph_reject(d, "the step has a matmul of a new shape");
 		return true;
 	}
-	if (!p->ready)
+	if (!p->ready) {
 		choose_algorithm(d, name, p, x);
+		spare_multiprocessors(d, p);
+	}
 	if (!p->possible)
 		return false;
 	const int64_t sizes[] = {

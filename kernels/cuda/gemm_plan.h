@@ -11,6 +11,7 @@ struct gemm_plan {
 	bool ready, possible; /* the algorithm is chosen; cuBLASLt has an algorithm */
 	bool unfused;	      /* the unfused kernels were faster */
 	bool from_text; /* the algorithm was read from text and is not checked yet */
+	bool converted; /* cuda_warn_converted() has warned */
 	cublasLtMatmulAlgo_t algo;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, d;
@@ -25,8 +26,8 @@ struct plans {
 /* Returns the plan of a key; adds the plan if it is missing. */
 struct gemm_plan *cuda_get_plan(struct cuda_device *c, const struct gemm_key *key);
 
-/* The number of algorithms to request from cuBLASLt; MANY if none of the first does without
- * splitting sums, or if a text has an algorithm. */
+/* The number of algorithms to request from cuBLASLt; MANY if none of the first can be used, for
+ * example because all split sums, or if a text has an algorithm. */
 enum { CANDIDATES = 8, MANY_CANDIDATES = 64 };
 /* Gets the usable algorithms among the first `asked`, in the order of cuBLASLt's heuristic; returns
  * their number. `exact`: requests algorithms that do not split sums. */

@@ -154,7 +154,7 @@ void cuda_grid_sum(struct device *d, const struct grid_sum *s, struct grid *grid
 
 static __global__ void grid_count_kernel(struct exact *x, const struct grid *grid)
 {
-	x->n_pos_inf += (int64_t)grid->beyond;
+	x->n_neg_inf += (int64_t)grid->beyond;
 	x->n_nan += (int64_t)grid->not_finite;
 }
 

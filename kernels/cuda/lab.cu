@@ -1,6 +1,9 @@
 /* PT_LAB_OFF=NAME,... (all: every one) disables optimizations, so that the gain of each can be
  * measured on a GPU. No bits change, except with act, delta, float8-runs and norm-warp. A switch
- * and its slower kernel are removed once the optimization has been measured on a GPU. */
+ * and its slower kernel are removed once the optimization has been measured on a GPU.
+ *
+ * PT_LAB_ATTN_SPARE=N, PT_LAB_MATMUL_SPARE=N: attention (sm_90) and cuBLASLt leave N
+ * multiprocessors to kernels in other streams, such as NCCL's. No bits change. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -26,6 +29,8 @@ static const struct {
 	{"delta", LAB_DELTA},
 	/* the producer computes the place of a work item of attention (sm_90), once */
 	{"attn-item", LAB_ATTN_ITEM},
+	/* a block of attention (sm_90) begins with the next free item, not with its own */
+	{"attn-first", LAB_ATTN_FIRST},
 	/* TMA stores the rows of attention (sm_90), through shared memory */
 	{"attn-store", LAB_ATTN_STORE},
 	/* the backward of attention (sm_90) enqueues a tile's scores before it waits for the
@@ -51,9 +56,24 @@ static int64_t find_switch(const char *name, size_t len)
 	return 0;
 }
 
+/* Reads a number of multiprocessors; 0 if the variable is not set. */
+static int read_spare(const char *variable, int *to, struct err *e)
+{
+	const char *text = getenv(variable);
+	int64_t n = 0;
+	if (text && (parse_int(text, &n) || n < 0 || n > INT16_MAX))
+		return err_set(e, EX_USAGE, "%s: '%s' is not a number of multiprocessors",
+			variable, text);
+	*to = (int)n;
+	return 0;
+}
+
 int cuda_lab_read(struct device *d, struct err *e)
 {
 	const char *at = getenv("PT_LAB_OFF");
+	if (read_spare("PT_LAB_ATTN_SPARE", &cuda_of(d)->attn_spare, e) ||
+		read_spare("PT_LAB_MATMUL_SPARE", &cuda_of(d)->matmul_spare, e))
+		return -1;
 	while (at && *at) {
 		size_t len = strcspn(at, ",");
 		int64_t what = find_switch(at, len);

@@ -34,7 +34,7 @@ struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
 enum outcome {
 	STEP_GOOD,
 	STEP_TOO_LARGE,	 /* a leaf is too large for the grid, so the norm is infinite */
-	STEP_NOT_FINITE, /* a leaf is not finite, so the norm is NaN */
+	STEP_NOT_FINITE, /* a leaf or a sum is not finite, so the norm is not either */
 	STEP_LOST	 /* the loss is not finite */
 };
 
@@ -407,13 +407,13 @@ void step_global_loss(struct trainer *t, struct step_result *r)
 	r->global_loss = (float)(exact_round(&sum.loss) / (double)sum.counted);
 }
 
-static enum outcome outcome_of(const struct step_result *r)
+static enum outcome outcome_of(const struct step_end *end)
 {
-	if (!isfinite(r->loss))
+	if (!isfinite(end->loss))
 		return STEP_LOST;
-	if (isnan(r->grad_norm))
-		return STEP_NOT_FINITE;
-	return isinf(r->grad_norm) ? STEP_TOO_LARGE : STEP_GOOD;
+	if (end->too_large)
+		return STEP_TOO_LARGE;
+	return isfinite(end->grad_norm) ? STEP_GOOD : STEP_NOT_FINITE;
 }
 
 /* Sets the outcome to the worst of all workers, since each has counted only its own leaves. */
@@ -447,7 +447,7 @@ static void collect_result(struct work *w)
 	r->loss = end->loss;
 	r->grad_norm = end->grad_norm;
 	r->global_loss = r->loss;
-	w->outcome = outcome_of(r);
+	w->outcome = outcome_of(end);
 	if (w->averages)
 		agree_with_workers(w);
 	r->skipped = overflowed(w);

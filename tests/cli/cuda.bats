@@ -375,7 +375,7 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	make_shard
 	local o=("${TINY[@]:1}" --device cuda --dim 80 -T 4 --zero 3 --dtype bf16 -n 1)
 	pt-train "${o[@]}" -o quick >/dev/null
-	PT_LAB_OFF=sumsq,amax-block,bias,rope,attn-item,attn-store,attn-ahead,attn-three,norm-loads pt-train "${o[@]}" -o plain >/dev/null
+	PT_LAB_OFF=sumsq,amax-block,bias,rope,attn-first,attn-item,attn-store,attn-ahead,attn-three,norm-loads pt-train "${o[@]}" -o plain >/dev/null
 	cmp quick/checkpoints/latest.h5 plain/checkpoints/latest.h5
 	# Those that gpu_lab measures exist; and all of them at once.
 	local all
@@ -384,6 +384,11 @@ memory_of() { # NAME FILE: bytes of that line of a plan
 	PT_LAB_OFF=$all on_gpu -n 1 -o each >/dev/null
 	PT_LAB_OFF=all on_gpu -n 1 -o none >/dev/null
 	cmp each/checkpoints/latest.h5 none/checkpoints/latest.h5
+	PT_LAB_ATTN_SPARE=3 PT_LAB_MATMUL_SPARE=2 pt-train "${o[@]}" -o spare >/dev/null
+	cmp quick/checkpoints/latest.h5 spare/checkpoints/latest.h5
+	PT_LAB_ATTN_SPARE=all run on_gpu -n 1 -o other
+	[ "$status" -eq 64 ]
+	[[ $output == *"PT_LAB_ATTN_SPARE: 'all'"* ]]
 	PT_LAB_OFF=bias,nothing run on_gpu -n 1 -o other
 	[ "$status" -eq 64 ]
 	[[ $output == *"PT_LAB_OFF: 'nothing'"* ]]

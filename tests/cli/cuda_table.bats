@@ -14,6 +14,22 @@ absent() { # PATTERN FILE
 	[ "$(grep -c "$@")" -eq 0 ]
 }
 
+@test "without an algorithm for 16 bits, fp32 computes each shape and says so once; without one that is exact, more are asked for" {
+	! real_gpu || skip 'a real cuBLASLt has the algorithms'
+	make_shard
+	local o=(-n 3 --dtype bf16 --self-test no)
+	on_gpu "${o[@]}" -o usual >usual.rows 2>err
+	absent 'no algorithm' err
+	PT_EMU_ALGORITHMS="split" on_gpu "${o[@]}" -o late >/dev/null 2>err
+	absent 'no algorithm' err
+	cmp usual/checkpoints/latest.h5 late/checkpoints/latest.h5
+	PT_EMU_ALGORITHMS=none on_gpu "${o[@]}" -o none >/dev/null 2>err
+	pt-compare --rtol 1e-3 usual none
+	grep 'warning: linear_bwd_w: matmul to .* cuBLASLt has no algorithm without split-K .* converting them to fp32, .* MB$' err
+	[ "$(grep -c 'no algorithm' err)" -ge 6 ]
+	[ "$(grep 'no algorithm' err | sort | uniq -d | wc -l)" -eq 0 ]
+}
+
 @test "algorithm_table: the quickest candidates that exact runs may use, for --gemm-algorithms" {
 	make_shard
 	local o=(-n 2 --no-ckpt --self-test no) line
@@ -43,5 +59,5 @@ absent() { # PATTERN FILE
 	: >table
 	run on_gpu "${o[@]}" --gemm-algorithms table -o fourth
 	[ "$status" -eq 65 ]
-	[[ $output == *'table: is empty'* ]]
+	[[ $output == *'table: the file is empty'* ]]
 }

@@ -34,6 +34,7 @@ struct desc {
 	const float *scale[2], *d_scale;
 	float *d_amax;
 	int8_t fast;
+	int32_t sms; /* without effect */
 };
 
 struct algo {
@@ -67,7 +68,13 @@ static cublasStatus_t set(void *to, size_t n_bytes, const void *from, size_t n)
 
 /* ---- the library -------------------------------------------------------------------- */
 
-enum { FIRST_ID = 10, ALGOS = 3, SPLIT_WORKSPACE = 1 << 16 };
+enum {
+	FIRST_ID = 10,
+	ALGOS = 3,
+	MORE_SPLIT = 8,
+	NO_ALGO = -99,
+	SPLIT_WORKSPACE = 1 << 16
+};
 
 struct cublasLtContext {
 	int quickest; /* the algorithm's id */
@@ -224,6 +231,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
 		SET(d->d_amax);
 	case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
 		SET(d->fast);
+	case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
+		SET(d->sms);
 	default:
 		return CUBLAS_STATUS_INVALID_VALUE;
 	}
@@ -375,6 +384,16 @@ static cublasStatus_t check(const struct desc *d, const struct layout *a,
 	return check_epilogue(d, a, to);
 }
 
+/* The first suggested algorithm for 16-bit operands. PT_EMU_ALGORITHMS=none: there is none. split: eight
+ * come first that split sums without a reduction, which exact matmuls must find out by themselves. */
+static int first_algo(const struct layout *a)
+{
+	const char *how = getenv("PT_EMU_ALGORITHMS");
+	if (!how || bytes_of(a->type) != 2)
+		return 0;
+	return strcmp(how, "none") ? -MORE_SPLIT : NO_ALGO;
+}
+
 static bool has_scales(const struct desc *d)
 {
 	return d->scale[0] || d->scale[1];
@@ -394,16 +413,18 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
 		layout_of(c), layout_of(to));
 	if (rc)
 		return rc;
-	for (int i = 0; i < ALGOS && *found < asked; i++) {
+	int begin = first_algo(layout_of(a)), end = begin == NO_ALGO ? begin : ALGOS;
+	for (int i = begin; i < end && *found < asked; i++) {
 		cublasLtMatmulHeuristicResult_t *r = &results[*found];
 		const struct desc *d = (const struct desc *)desc;
-		struct algo algo = {FIRST_ID + i, i == 1 ? 2 : 1, (uint32_t)(20 + i),
+		struct algo algo = {FIRST_ID + (i < 0 ? 1 : i), i < 0 || i == 1 ? 2 : 1,
+			(uint32_t)(20 + i),
 			(uint32_t)(i == 1 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
 					  : CUBLASLT_REDUCTION_SCHEME_NONE),
 			{}, has_scales(d), d->epilogue};
 		for (int j = 0; j < 4; j++)
 			algo.align[j] = p->align[j] < 16 ? p->align[j] : 16;
-		size_t workspace = i == 1 ? SPLIT_WORKSPACE : 0;
+		size_t workspace = algo.split > 1 ? SPLIT_WORKSPACE : 0;
 		if (workspace > p->workspace_bytes || (algo.reduction & ~p->reductions))
 			continue;
 		memset(r, 0, sizeof(*r));

@@ -580,7 +580,7 @@ struct shape {
 static void check_shapes(struct device *d, const struct shape *x, size_t n)
 {
 	struct device plain, mma, *const both[] = {d, &mma};
-	open_other(d, &plain, "PT_LAB_OFF", "attn-ahead,attn-three");
+	open_other(d, &plain, "PT_LAB_OFF", "attn-ahead,attn-first,attn-three");
 	open_other(d, &mma, "PT_ATTENTION", "mma");
 	for (; n--; x++) {
 		struct seqs s = seqs_of(1, x->batch, x->rows, x->kv_heads, x->dim, 0);

@@ -81,7 +81,8 @@ static struct step_end expected(
 {
 	struct step_end e = {.update = t->update, .step = t->step};
 	e.loss = (float)(exact_round(loss) / t->count);
-	e.grad_norm = (float)(sqrt(exact_round(squares)) / (double)t->scale);
+	e.too_large = exact_round(squares) == -(double)INFINITY;
+	e.grad_norm = (float)(sqrt(fabs(exact_round(squares))) / (double)t->scale);
 	bool clips = t->max_norm > 0 && (double)e.grad_norm > t->max_norm;
 	e.update.grad_scale =
 		clips ? (float)(t->max_norm / ((double)e.grad_norm + 1e-6)) : 1;
@@ -98,6 +99,7 @@ static void same_end(const struct step_end *a, const struct step_end *b)
 	check_bits("lr", &a->update.lr, &b->update.lr, 1);
 	check_bits("correct2", &a->update.correct2, &b->update.correct2, 1);
 	assert_int_equal(a->update.off, b->update.off);
+	assert_int_equal(a->too_large, b->too_large);
 	assert_int_equal(a->step, b->step);
 }
 

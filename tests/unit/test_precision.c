@@ -57,6 +57,60 @@ static void run_close(struct alone *r)
 	strs_free(&r->o.data);
 }
 
+/* ---- leaves that are not finite, or too large ------------------------------------- */
+
+struct spoiler {
+	struct device *d;
+	float value; /* of the first element of each leaf, except tied tables */
+	int n_attempts;
+};
+
+static void count_attempt(void *with)
+{
+	((struct spoiler *)with)->n_attempts++;
+}
+
+static void spoil_leaf(void *with, const struct result *r)
+{
+	const struct spoiler *s = with;
+	if (r->extent == EXTENT_LEAF && r->tensor->uses == 1)
+		device_put(s->d, r->x.p, &s->value, sizeof(s->value));
+}
+
+/* Only a finite leaf that is too large for the grid needs another attempt. */
+TEST(attempts)
+{
+	static const struct {
+		const char *micro_batch;
+		float value;
+		int n_attempts;
+		bool bad;
+	} rows[] = {
+		{"micro-batch = 8\n", INFINITY, 1, true}, /* one leaf, not on the grid */
+		{"micro-batch = 8\n", 1e10f, 1, false},
+		{"micro-batch = 2\n", INFINITY, 1, true},
+		{"micro-batch = 2\n", 1e10f, 2, false},
+		{"micro-batch = 2\n", 1e18f, 3, false},
+	};
+	for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+		char more[64];
+		struct alone a;
+		struct step_result r;
+		snprintf(more, sizeof(more), "dtype = bf16\n%s", rows[i].micro_batch);
+		run_open(&a, gpt2, more);
+		struct spoiler s = {&a.t.d, rows[i].value, 0};
+		const struct observer observer = {count_attempt, spoil_leaf, &s};
+		a.t.pass.observer = &observer;
+		step_run(&a.t, NULL, &r);
+		assert_true(isfinite(r.loss));
+		assert_int_equal(s.n_attempts, rows[i].n_attempts);
+		assert_int_equal(r.coarser, rows[i].n_attempts > 1);
+		assert_int_equal(r.bad, rows[i].bad);
+		str_free(&r.why);
+		run_close(&a);
+	}
+}
+
 /* ---- training -------------------------------------------------------------------- */
 
 struct curve {
