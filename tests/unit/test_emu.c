@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_TESTS = 100 };
+enum { MAX_TESTS = 120 };
 
 static char *library(void)
 {
