@@ -55,8 +55,8 @@ static void run(void **state)
 
 int main(void)
 {
-	static const char *const lists[] = {
-		"emu_tests_kernels", "emu_tests_hopper", "emu_tests_libraries"};
+	static const char *const lists[] = {"emu_tests_kernels", "emu_tests_hopper",
+		"emu_tests_libraries", "emu_tests_races"};
 	struct CMUnitTest tests[MAX_TESTS];
 	size_t n = 0;
 	if (access(library(), F_OK)) {
