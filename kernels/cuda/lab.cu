@@ -39,7 +39,8 @@ static const struct {
 	{"norm-warp", LAB_NORM_WARP},
 };
 
-static int64_t lab_of(const char *name, size_t len)
+/* Returns the bits of a switch by name; -1: all, 0: unknown. */
+static int64_t find_switch(const char *name, size_t len)
 {
 	if (len == 3 && !memcmp(name, "all", len))
 		return -1;
@@ -50,12 +51,12 @@ static int64_t lab_of(const char *name, size_t len)
 	return 0;
 }
 
-int cuda_lab_open(struct device *d, struct err *e)
+int cuda_lab_read(struct device *d, struct err *e)
 {
 	const char *at = getenv("PT_LAB_OFF");
 	while (at && *at) {
 		size_t len = strcspn(at, ",");
-		int64_t what = lab_of(at, len);
+		int64_t what = find_switch(at, len);
 		if (!what)
 			return err_set(e, EX_USAGE,
 				"PT_LAB_OFF: '%.*s' is not an optimization that can be "
