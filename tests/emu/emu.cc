@@ -182,8 +182,8 @@ static void all_move(void)
 		b->still = false;
 }
 
-/* Chooses the block that goes on, seldom another one than before; false: all are done. No thread of
- * any block can go on: one asynchronous copy completes. */
+/* Chooses the block that goes on, mostly the running one; false: all are done. If no thread of any
+ * block can go on, one asynchronous copy completes. */
 static bool block_choose(void)
 {
 	struct block *alive[MAX_ALIVE], *can[MAX_ALIVE];

@@ -165,6 +165,7 @@ static void faults_catch(void)
 		before = old;
 }
 
+/* Begins block i of the grid in the place of the running one. */
 static void block_begin(int64_t i, struct cluster *cluster, int rank)
 {
 	struct block *b = now;
@@ -185,9 +186,10 @@ static void block_begin(int64_t i, struct cluster *cluster, int rank)
 		b->threads[t].n_copies = 0;
 		b->threads[t].file = NULL;
 		b->threads[t].line = 0;
+	}
+	for (unsigned t = 0; run.begun < run.at_once && t < (unsigned)run.n_threads; t++)
 		b->threads[t].index = make_uint3(t % blockDim.x,
 			t / blockDim.x % blockDim.y, t / blockDim.x / blockDim.y);
-	}
 	memset(b->together, 0, sizeof(b->together));
 	emu_block_use(b);
 	b->phase = (int)(i & 0xffff);
@@ -268,9 +270,9 @@ static void launch_run(void *launch)
 	run.n_threads = (int)(blockDim.x * blockDim.y * blockDim.z);
 	run.n_warps = (run.n_threads + LANES - 1) / LANES;
 	run.size = (int)l->cluster;
-	run.at_once = run.size > 1 || emu_kernel_at_once(l->kernel)
-			      ? AT_ONCE / run.size > 1 ? AT_ONCE / run.size : 1
-			      : 1;
+	run.at_once = 1;
+	if (run.size > 1 || emu_kernel_at_once(l->kernel))
+		run.at_once = run.size < AT_ONCE ? AT_ONCE / run.size : 1;
 	run.n_clusters = (n - l->is_short) / run.size;
 	run.begun = 0;
 	run.random = (uint32_t)(run.launches * 2654435761u) + emu_seed();
