@@ -116,8 +116,7 @@ template <typename T> static inline struct cuda_arg cuda_arg_of(T x)
 	return a;
 }
 
-/* Launches kernel(args...) in the current stream; `name` is the function of kernels.h. Does
- * nothing for an empty grid. */
+/* Launches kernel(args...) in the current stream. Does nothing for an empty grid. */
 template <typename... P, typename... A>
 static inline void launch(struct device *d, const char *name, dim3 grid, dim3 block,
 	size_t shared_bytes, void (*kernel)(P...), A... args)

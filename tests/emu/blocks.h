@@ -4,15 +4,18 @@
 #include "tests/emu/inside.h"
 
 #if defined(__x86_64__) && !defined(EMU_UCONTEXT)
-struct context {
-	void *sp;
-};
+#define EMU_STACKS 1
 #else
 #include <ucontext.h>
-struct context {
-	ucontext_t u;
-};
 #endif
+
+struct emu_context {
+#ifdef EMU_STACKS
+	void *sp;
+#else
+	ucontext_t u;
+#endif
+};
 
 enum { LANES = 32, MAX_THREADS = 1024, MAX_ALIVE = EMU_MAX_ALIVE };
 
@@ -26,7 +29,7 @@ struct copy {
 };
 
 struct thread {
-	struct context context;
+	struct emu_context context;
 	char *stack;
 	enum state state;
 	uint3 index;
@@ -40,16 +43,16 @@ struct thread {
 	int64_t groups; /* committed */
 };
 
-struct pass {
+struct emu_pass {
 	int item, n, left, step;
 };
 
 /* Blocks that run at once: some of a grid, and all of a cluster. */
-struct block {
+struct emu_block {
 	struct thread threads[MAX_THREADS];
 	uint3 index;
 	int64_t number; /* in the grid */
-	struct cluster *cluster;
+	struct emu_cluster *cluster;
 	int rank; /* in the cluster */
 	/* `still`: no thread could go on in its last pass; moved: one did in this pass. */
 	bool alive, still, moved;
@@ -57,7 +60,7 @@ struct block {
 	unsigned char *shared, *shared_end, *shared_zero;
 	/* The passes over the warps, and over the lanes of a warp. */
 	int phase, warp;
-	struct pass warps, lanes;
+	struct emu_pass warps, lanes;
 	/* The warp-wide operation of each warp, and its first thread. */
 	struct {
 		emu_op *op;
@@ -67,13 +70,13 @@ struct block {
 	int n_asking;
 };
 
-struct cluster {
+struct emu_cluster {
 	int blocks, threads; /* that have not ended */
 	int arrived;
 	int64_t syncs;
 };
 
-extern EMU_INSIDE struct block blocks[MAX_ALIVE], *now; /* now: the running one */
+extern EMU_INSIDE struct emu_block blocks[MAX_ALIVE], *now; /* now: the running one */
 
 extern EMU_INSIDE struct grid {
 	void (*fn)(void *);
@@ -86,17 +89,17 @@ extern EMU_INSIDE struct grid {
 	int at_once;		   /* clusters */
 	int64_t n_clusters, begun; /* of the grid */
 	struct thread *current;
-	struct context outside;
+	struct emu_context outside;
 	uint32_t random;
 	bool inside;
 } run;
 
 /* ---- emu.cc -------------------------------------------------------------------------- */
 
-EMU_INSIDE void emu_block_use(struct block *b); /* makes it the running one */
+EMU_INSIDE void emu_block_use(struct emu_block *b); /* makes it the running one */
 /* Runs the grid's blocks, of which the first have begun. */
 EMU_INSIDE void emu_blocks_run(void);
-EMU_INSIDE void emu_pass_begin(struct pass *p, int n);
+EMU_INSIDE void emu_pass_begin(struct emu_pass *p, int n);
 
 /* ---- grid.cc ------------------------------------------------------------------------- */
 

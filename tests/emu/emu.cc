@@ -9,11 +9,13 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+enum { STACK_BYTES = 128 << 10, PAGE = 4096 };
+
 /* ---- contexts ----------------------------------------------------------------------- */
 
-#if defined(__x86_64__) && !defined(EMU_UCONTEXT)
+#ifdef EMU_STACKS
 /* Saves the callee-saved registers on the stack and switches stacks. */
-extern "C" EMU_INSIDE void emu_switch(struct context *from, struct context *to);
+extern "C" EMU_INSIDE void emu_switch(struct emu_context *from, struct emu_context *to);
 __asm__(".text\n"
 	".hidden emu_switch\n"
 	".globl emu_switch\n"
@@ -36,7 +38,7 @@ __asm__(".text\n"
 	"	ret\n"
 	".size emu_switch, .-emu_switch\n");
 
-static void context_make(struct context *c, char *stack, void (*fn)(void))
+static void context_make(struct emu_context *c, char *stack, void (*fn)(void))
 {
 	void **sp = (void **)stack;
 	*--sp = NULL; /* fn has no caller */
@@ -46,12 +48,12 @@ static void context_make(struct context *c, char *stack, void (*fn)(void))
 	c->sp = sp;
 }
 #else
-static void emu_switch(struct context *from, struct context *to)
+static void emu_switch(struct emu_context *from, struct emu_context *to)
 {
 	swapcontext(&from->u, &to->u);
 }
 
-static void context_make(struct context *c, char *stack, void (*fn)(void))
+static void context_make(struct emu_context *c, char *stack, void (*fn)(void))
 {
 	getcontext(&c->u);
 	c->u.uc_stack.ss_sp = stack - STACK_BYTES / 2;
@@ -63,13 +65,11 @@ static void context_make(struct context *c, char *stack, void (*fn)(void))
 
 /* ---- the running block -------------------------------------------------------------- */
 
-enum { STACK_BYTES = 128 << 10, PAGE = 4096 };
-
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 unsigned char *emu_shared;
 int emu_lane;
-struct block blocks[MAX_ALIVE], *now = blocks;
+struct emu_block blocks[MAX_ALIVE], *now = blocks;
 struct grid run;
 
 void emu_stop(const char *fmt, ...)
@@ -88,14 +88,14 @@ void emu_stop(const char *fmt, ...)
 }
 
 /* A pass over n items, in an order that depends on the phase. */
-void emu_pass_begin(struct pass *p, int n)
+void emu_pass_begin(struct emu_pass *p, int n)
 {
 	p->n = p->left = n;
 	p->step = now->phase % 2 ? n - 1 : 1;
 	p->item = now->phase / 2 * 5 % n;
 }
 
-static int pass_next(struct pass *p)
+static int pass_next(struct emu_pass *p)
 {
 	p->item += p->step;
 	p->item -= p->item >= p->n ? p->n : 0;
@@ -148,7 +148,7 @@ static bool barrier_release(void)
 static void nobody_moves(void)
 {
 	fprintf(stderr, "emulated GPU: no thread can go on\n");
-	for (const struct block *b = blocks; b < blocks + MAX_ALIVE; b++) {
+	for (const struct emu_block *b = blocks; b < blocks + MAX_ALIVE; b++) {
 		const struct thread *last = NULL;
 		for (int i = 0; b->alive && i < run.n_threads; i++) {
 			const struct thread *t = &b->threads[i];
@@ -168,7 +168,7 @@ static unsigned dice(unsigned n)
 	return (run.random >> 16) % n;
 }
 
-void emu_block_use(struct block *b)
+void emu_block_use(struct emu_block *b)
 {
 	now = b;
 	blockIdx = b->index;
@@ -178,7 +178,7 @@ void emu_block_use(struct block *b)
 
 static void all_move(void)
 {
-	for (struct block *b = blocks; b < blocks + MAX_ALIVE; b++)
+	for (struct emu_block *b = blocks; b < blocks + MAX_ALIVE; b++)
 		b->still = false;
 }
 
@@ -186,9 +186,9 @@ static void all_move(void)
  * block can go on, one asynchronous copy completes. */
 static bool block_choose(void)
 {
-	struct block *alive[MAX_ALIVE], *can[MAX_ALIVE];
+	struct emu_block *alive[MAX_ALIVE], *can[MAX_ALIVE];
 	unsigned n = 0, n_can = 0;
-	for (struct block *b = blocks; b < blocks + MAX_ALIVE; b++) {
+	for (struct emu_block *b = blocks; b < blocks + MAX_ALIVE; b++) {
 		if (b->alive)
 			alive[n++] = b;
 		if (b->alive && !b->still)
@@ -338,7 +338,7 @@ static void body(void)
 	}
 }
 
-static void hand_over(struct context *from)
+static void hand_over(struct emu_context *from)
 {
 	struct thread *to = next();
 	if (to == run.current && from == &to->context) {
@@ -407,7 +407,8 @@ bool emu_is_global(const void *p)
 	const char *at = (const char *)p;
 	if (at >= stacks_begin && at < stacks_end)
 		return false;
-	for (const struct block *b = blocks; b < blocks + MAX_ALIVE && b->shared_end; b++)
+	for (const struct emu_block *b = blocks; b < blocks + MAX_ALIVE && b->shared_end;
+		b++)
 		if (at >= (char *)b->shared_zero && at < (char *)b->shared_end)
 			return false;
 	return !emu_is_static(p);
@@ -416,14 +417,14 @@ bool emu_is_global(const void *p)
 /* ---- clusters ----------------------------------------------------------------------- */
 
 struct meeting {
-	struct cluster *c;
+	struct emu_cluster *c;
 	int64_t was;
 };
 
 static bool cluster_met(void *asks)
 {
 	const struct meeting *m = (const struct meeting *)asks;
-	struct cluster *c = m->c;
+	struct emu_cluster *c = m->c;
 	if (c->arrived && c->arrived == c->threads) {
 		c->arrived = 0;
 		c->syncs++;
@@ -446,7 +447,7 @@ int64_t emu_cluster_syncs(void)
 
 int emu_cluster_enter(int rank, const char *what)
 {
-	struct block *mine = now, *there = now + (rank - now->rank);
+	struct emu_block *mine = now, *there = now + (rank - now->rank);
 	if (rank < 0 || rank >= run.size)
 		emu_stop("%s: block %d of a cluster of %d", what, rank, run.size);
 	if (!there->alive)

@@ -16,7 +16,7 @@ enum {
 	AT_ONCE = 4 /* blocks that run at once, if there are no larger clusters */
 };
 
-static struct cluster clusters[MAX_ALIVE];
+static struct emu_cluster clusters[MAX_ALIVE];
 static pthread_mutex_t one_kernel = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- shared memory ------------------------------------------------------------------ */
@@ -30,7 +30,7 @@ struct range {
 };
 static struct range shared_static;
 
-static void shared_make(struct block *b)
+static void shared_make(struct emu_block *b)
 {
 	size_t n = MAX_SHARED + PAGE;
 	n = n / PAGE * PAGE;
@@ -166,9 +166,9 @@ static void faults_catch(void)
 }
 
 /* Begins block i of the grid in the place of the running one. */
-static void block_begin(int64_t i, struct cluster *cluster, int rank)
+static void block_begin(int64_t i, struct emu_cluster *cluster, int rank)
 {
-	struct block *b = now;
+	struct emu_block *b = now;
 	if (!b->shared_end)
 		shared_make(b);
 	b->number = i;
@@ -205,7 +205,7 @@ static void cluster_begin(int c)
 	int64_t n = run.n_clusters, i = run.launches % 2 ? n - 1 - run.begun : run.begun;
 	if (run.begun == n)
 		return;
-	clusters[c] = (struct cluster){run.size, run.size * run.n_threads, 0, 0};
+	clusters[c] = (struct emu_cluster){run.size, run.size * run.n_threads, 0, 0};
 	for (int rank = 0; rank < run.size; rank++) {
 		now = &blocks[c * run.size + rank];
 		block_begin(i * run.size + rank, &clusters[c], rank);
