@@ -187,6 +187,9 @@ $O/pt-cuda.so: $(CUDA_OBJ)
 	@{ cat $@.new; "$(dir $(realpath $(NVCC)))ptxas" --version | sed -n 's/^.*, V/ptxas /p'; cksum <$@; } >$@.checked; rm $@.new
 
 $O/emu/tests/emu/%.o: override EMU_FLAGS += -O3
+# Kernels whose blocks share counters or sums: each access calls tests/emu/races.cc.
+$(patsubst %,$O/emu/%.o,$(addprefix kernels/cuda/,attn_hopper_fwd attn_hopper_bwd grid sums) tests/emu/tests_races): \
+  override EMU_FLAGS += -fsanitize=thread --param tsan-instrument-func-entry-exit=0
 $O/emu/%.o: %.cu $O/flags-cuda
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"

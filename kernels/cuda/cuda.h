@@ -117,8 +117,7 @@ template <typename T> static inline struct cuda_arg cuda_arg_of(T x)
 	return a;
 }
 
-/* Launches kernel(args...) in the current stream; `name` is the function of kernels.h. Does
- * nothing for an empty grid. */
+/* Launches kernel(args...) in the current stream. Does nothing for an empty grid. */
 template <typename... P, typename... A>
 static inline void launch(struct device *d, const char *name, dim3 grid, dim3 block,
 	size_t shared_bytes, void (*kernel)(P...), A... args)
@@ -128,14 +127,6 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 	struct cuda_launch l = {name, grid, block, shared_bytes, (int)sizeof...(args),
 		{cuda_arg_of(args)...}};
 	cuda_before(d, &l);
-#ifdef PT_EMULATED
-	emu_pointer(name, NULL); /* for kernels with pointers only in structs */
-	for (int i = 0; i < l.n_args; i++)
-		if (l.args[i].kind == 'p')
-			emu_pointer(name, l.args[i].p);
-	emu_launch(
-		grid, block, shared_bytes, [=] { kernel(args...); }, cuda_stream(d));
-#else
 	if (shared_bytes > DEFAULT_SHARED_BYTES) {
 		cuda_check_shared(d, name, shared_bytes);
 		cuda_check(d,
@@ -144,6 +135,15 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 				(int)shared_bytes),
 			name);
 	}
+#ifdef PT_EMULATED
+	emu_pointer(name, NULL); /* for kernels with pointers only in structs */
+	for (int i = 0; i < l.n_args; i++)
+		if (l.args[i].kind == 'p')
+			emu_pointer(name, l.args[i].p);
+	emu_launch(
+		grid, block, shared_bytes, [=] { kernel(args...); }, cuda_stream(d),
+		(const void *)kernel);
+#else
 	kernel<<<grid, block, shared_bytes, cuda_stream(d)>>>(args...);
 #endif
 	cuda_check(d, cudaGetLastError(), name);

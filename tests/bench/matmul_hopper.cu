@@ -327,7 +327,6 @@ template <typename S>
 static void launch_pairs(struct device *d, const char *name, dim3 grid, int shared_bytes,
 	const struct matmul_args &x)
 {
-#ifndef PT_EMULATED
 	struct cuda_launch l = {name, grid, dim3(HOPPER_THREADS), (size_t)shared_bytes};
 	cudaLaunchConfig_t how = {};
 	cudaLaunchAttribute pair = {};
@@ -348,9 +347,6 @@ static void launch_pairs(struct device *d, const char *name, dim3 grid, int shar
 		name);
 	cuda_check(d, cudaLaunchKernelEx(&how, hopper_matmul<S>, x), name);
 	cuda_after(d, name);
-#else
-	(void)d, (void)name, (void)grid, (void)shared_bytes, (void)x;
-#endif
 }
 
 /* The map of a matrix as one head of attention, with boxes of `rows` rows and PANEL columns. */
@@ -382,10 +378,6 @@ static bool matmul(
 	static_assert(BYTES <= 227 << 10, "shared memory of sm_90");
 	int64_t m_tiles = ceil_div(y.rows, TILE_M * S::BLOCKS);
 	int64_t n_tiles = ceil_div(y.cols, TILE_N), items = m_tiles * n_tiles;
-#ifdef PT_EMULATED
-	if (S::PAIR)
-		return false;
-#endif
 	BUG_ON(x.rows != y.rows || w.rows != y.cols || w.cols != x.cols);
 	if (!takes(d, y, x, w, bias) || items > INT32_MAX / 2)
 		return false;

@@ -1,35 +1,21 @@
 /* Blocks and threads. A thread is a coroutine; at a barrier or a warp-wide operation it
  * switches to the next runnable thread. A thread that never waits needs no switch: the next
  * one begins on the same stack. */
-#include "tests/emu/inside.h"
+#include "tests/emu/blocks.h"
 
-#include <execinfo.h>
-#include <link.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-enum {
-	LANES = 32,
-	MAX_THREADS = 1024,
-	MAX_SHARED = 227 << 10,
-	STACK_BYTES = 128 << 10,
-	PAGE = 4096,
-};
+enum { STACK_BYTES = 128 << 10, PAGE = 4096 };
 
 /* ---- contexts ----------------------------------------------------------------------- */
 
-#if defined(__x86_64__) && !defined(EMU_UCONTEXT)
-struct context {
-	void *sp;
-};
-
+#ifdef EMU_STACKS
 /* Saves the callee-saved registers on the stack and switches stacks. */
-extern "C" EMU_INSIDE void emu_switch(struct context *from, struct context *to);
+extern "C" EMU_INSIDE void emu_switch(struct emu_context *from, struct emu_context *to);
 __asm__(".text\n"
 	".hidden emu_switch\n"
 	".globl emu_switch\n"
@@ -52,7 +38,7 @@ __asm__(".text\n"
 	"	ret\n"
 	".size emu_switch, .-emu_switch\n");
 
-static void context_make(struct context *c, char *stack, void (*fn)(void))
+static void context_make(struct emu_context *c, char *stack, void (*fn)(void))
 {
 	void **sp = (void **)stack;
 	*--sp = NULL; /* fn has no caller */
@@ -62,17 +48,12 @@ static void context_make(struct context *c, char *stack, void (*fn)(void))
 	c->sp = sp;
 }
 #else
-#include <ucontext.h>
-struct context {
-	ucontext_t u;
-};
-
-static void emu_switch(struct context *from, struct context *to)
+static void emu_switch(struct emu_context *from, struct emu_context *to)
 {
 	swapcontext(&from->u, &to->u);
 }
 
-static void context_make(struct context *c, char *stack, void (*fn)(void))
+static void context_make(struct emu_context *c, char *stack, void (*fn)(void))
 {
 	getcontext(&c->u);
 	c->u.uc_stack.ss_sp = stack - STACK_BYTES / 2;
@@ -88,59 +69,8 @@ uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 unsigned char *emu_shared;
 int emu_lane;
-
-enum state { FRESH, READY, AT_BARRIER, AT_WARP, AT_ASKING, DONE };
-
-struct copy {
-	void *to;
-	const void *from;
-	bool there;
-	int64_t group;
-};
-
-struct thread {
-	struct context context;
-	char *stack;
-	enum state state;
-	uint3 index;
-	const char *what, *file; /* what it waits for */
-	int line;
-	void *brought;	       /* argument of the warp-wide operation */
-	bool (*ready)(void *); /* AT_ASKING: whether it can continue */
-	void *asks;
-	struct copy *copies;
-	int n_copies, max_copies;
-	int64_t groups; /* committed */
-};
-
-struct pass {
-	int item, n, left, step;
-};
-
-static struct thread threads[MAX_THREADS];
-
-static struct {
-	void (*fn)(void *);
-	void *arg;
-	int64_t launches;
-	int n_threads, n_warps;
-	struct thread *current;
-	struct context outside;
-	/* The passes over the warps, and over the lanes of a warp. */
-	int phase, warp;
-	struct pass warps, lanes;
-	/* The warp-wide operation of each warp, and its first thread. */
-	struct {
-		emu_op *op;
-		const struct thread *there;
-		int arrived;
-	} together[MAX_THREADS / LANES];
-	int n_asking;
-	bool moved; /* some thread ran in this pass over the warps */
-	bool inside;
-} run;
-
-static pthread_mutex_t one_kernel = PTHREAD_MUTEX_INITIALIZER;
+struct emu_block blocks[MAX_ALIVE], *now = blocks;
+struct grid run;
 
 void emu_stop(const char *fmt, ...)
 {
@@ -158,14 +88,14 @@ void emu_stop(const char *fmt, ...)
 }
 
 /* A pass over n items, in an order that depends on the phase. */
-static void pass_begin(struct pass *p, int n)
+void emu_pass_begin(struct emu_pass *p, int n)
 {
 	p->n = p->left = n;
-	p->step = run.phase % 2 ? n - 1 : 1;
-	p->item = run.phase / 2 * 5 % n;
+	p->step = now->phase % 2 ? n - 1 : 1;
+	p->item = now->phase / 2 * 5 % n;
 }
 
-static int pass_next(struct pass *p)
+static int pass_next(struct emu_pass *p)
 {
 	p->item += p->step;
 	p->item -= p->item >= p->n ? p->n : 0;
@@ -198,7 +128,7 @@ static void warp_diverged(const struct thread *first, int n_lanes)
 static bool barrier_release(void)
 {
 	const struct thread *first = NULL;
-	for (struct thread *t = threads; t < threads + run.n_threads; t++) {
+	for (struct thread *t = now->threads; t < now->threads + run.n_threads; t++) {
 		if (t->state != AT_BARRIER)
 			continue;
 		if (!first)
@@ -209,50 +139,110 @@ static bool barrier_release(void)
 				first->file, first->line, t->file, t->line);
 		t->state = READY;
 	}
-	run.phase++;
+	now->phase++;
 	emu_hopper_sync();
-	pass_begin(&run.warps, run.n_warps);
+	emu_pass_begin(&now->warps, run.n_warps);
 	return first != NULL;
 }
 
 static void nobody_moves(void)
 {
-	const struct thread *last = NULL;
 	fprintf(stderr, "emulated GPU: no thread can go on\n");
-	for (const struct thread *t = threads; t < threads + run.n_threads; t++) {
-		if (t->state == DONE || (last && same_place(t, last)))
-			continue;
-		fprintf(stderr, "  thread %d is at %s, %s:%d\n", (int)(t - threads),
-			t->what, t->file, t->line);
-		last = t;
+	for (const struct emu_block *b = blocks; b < blocks + MAX_ALIVE; b++) {
+		const struct thread *last = NULL;
+		for (int i = 0; b->alive && i < run.n_threads; i++) {
+			const struct thread *t = &b->threads[i];
+			if (t->state == DONE || (last && same_place(t, last)))
+				continue;
+			fprintf(stderr, "  block %d, thread %d is at %s, %s:%d\n",
+				(int)b->number, i, t->what, t->file, t->line);
+			last = t;
+		}
 	}
 	emu_stop("no thread can go on");
 }
 
-/* The end of a pass over the warps: begins the next; false: the block is done. */
+static unsigned dice(unsigned n)
+{
+	run.random = run.random * 1664525 + 1013904223;
+	return (run.random >> 16) % n;
+}
+
+void emu_block_use(struct emu_block *b)
+{
+	now = b;
+	blockIdx = b->index;
+	emu_shared = b->shared;
+	emu_hopper_use((int)(b - blocks));
+}
+
+static void all_move(void)
+{
+	for (struct emu_block *b = blocks; b < blocks + MAX_ALIVE; b++)
+		b->still = false;
+}
+
+/* Chooses the block that goes on, mostly the running one; false: all are done. If no thread of any
+ * block can go on, one asynchronous copy completes. */
+static bool block_choose(void)
+{
+	struct emu_block *alive[MAX_ALIVE], *can[MAX_ALIVE];
+	unsigned n = 0, n_can = 0;
+	for (struct emu_block *b = blocks; b < blocks + MAX_ALIVE; b++) {
+		if (b->alive)
+			alive[n++] = b;
+		if (b->alive && !b->still)
+			can[n_can++] = b;
+	}
+	if (!n)
+		return false;
+	if (n_can) {
+		if (!now->alive || now->still || (n_can > 1 && !dice(4)))
+			emu_block_use(can[dice(n_can)]);
+		return true;
+	}
+	for (unsigned i = 0, first = dice(n); i < n; i++) {
+		emu_block_use(alive[(first + i) % n]);
+		if (emu_hopper_idle()) {
+			all_move();
+			return true;
+		}
+	}
+	nobody_moves();
+	return true;
+}
+
+/* The end of a pass over the warps of a block: begins the next, or ends the block; false: the grid
+ * is done. */
 static bool pass_over(void)
 {
-	if (!run.n_asking)
-		return barrier_release();
-	if (!run.moved && !emu_hopper_idle())
-		nobody_moves();
-	run.moved = false;
-	run.phase++;
-	pass_begin(&run.warps, run.n_warps);
-	return true;
+	if (!now->n_asking) {
+		if (!barrier_release())
+			emu_block_end();
+		all_move();
+	} else {
+		if (now->moved || (dice(2) && emu_hopper_idle()))
+			all_move();
+		else
+			now->still = true;
+		now->moved = false;
+		now->phase++;
+		emu_pass_begin(&now->warps, run.n_warps);
+	}
+	return block_choose();
 }
 
 static void warp_begin(void)
 {
 	int n_lanes;
-	run.warp = pass_next(&run.warps);
-	n_lanes = run.n_threads - run.warp * LANES;
-	pass_begin(&run.lanes, n_lanes < LANES ? n_lanes : LANES);
+	now->warp = pass_next(&now->warps);
+	n_lanes = run.n_threads - now->warp * LANES;
+	emu_pass_begin(&now->lanes, n_lanes < LANES ? n_lanes : LANES);
 }
 
 static bool some_ask(const struct thread *first, int n_lanes)
 {
-	for (int i = 0; run.n_asking && i < n_lanes; i++)
+	for (int i = 0; now->n_asking && i < n_lanes; i++)
 		if (first[i].state == AT_ASKING)
 			return true;
 	return false;
@@ -261,12 +251,12 @@ static bool some_ask(const struct thread *first, int n_lanes)
 /* Whose turn it is in the running warp; NULL: of none. */
 static inline struct thread *next_lane(void)
 {
-	struct thread *first = threads + run.warp * LANES;
-	while (run.lanes.left) {
-		struct thread *t = first + pass_next(&run.lanes);
+	struct thread *first = now->threads + now->warp * LANES;
+	while (now->lanes.left) {
+		struct thread *t = first + pass_next(&now->lanes);
 		if (t->state > READY && (t->state != AT_ASKING || !t->ready(t->asks)))
 			continue;
-		run.moved = true;
+		now->moved = true;
 		return t;
 	}
 	return NULL;
@@ -275,10 +265,10 @@ static inline struct thread *next_lane(void)
 static __attribute__((noinline)) struct thread *next_elsewhere(void)
 {
 	for (;;) {
-		struct thread *first = threads + run.warp * LANES;
-		if (run.together[run.warp].arrived && !some_ask(first, run.lanes.n))
-			warp_diverged(first, run.lanes.n);
-		if (!run.warps.left && !pass_over())
+		struct thread *first = now->threads + now->warp * LANES;
+		if (now->together[now->warp].arrived && !some_ask(first, now->lanes.n))
+			warp_diverged(first, now->lanes.n);
+		if (!now->warps.left && !pass_over())
 			return NULL;
 		warp_begin();
 		struct thread *t = next_lane();
@@ -287,7 +277,7 @@ static __attribute__((noinline)) struct thread *next_elsewhere(void)
 	}
 }
 
-/* The next runnable thread; NULL at the end of the block. */
+/* The next runnable thread; NULL at the end of the grid. */
 static inline struct thread *next(void)
 {
 	struct thread *t = next_lane();
@@ -296,21 +286,25 @@ static inline struct thread *next(void)
 
 /* ---- threads ------------------------------------------------------------------------ */
 
-static char *stacks[MAX_THREADS]; /* ends of the free stacks */
+static char *stacks[MAX_ALIVE * MAX_THREADS]; /* ends of the free stacks */
 static int n_stacks;
+static const char *stacks_begin, *stacks_end;
 
 static void stacks_make(void)
 {
 	size_t each = STACK_BYTES + PAGE;
-	char *p = (char *)mmap(NULL, MAX_THREADS * each, PROT_READ | PROT_WRITE,
-		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	char *p =
+		(char *)mmap(NULL, MAX_ALIVE * MAX_THREADS * each, PROT_READ | PROT_WRITE,
+			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED)
 		emu_stop("no memory for the stacks of threads");
-	for (n_stacks = 0; n_stacks < MAX_THREADS; n_stacks++) {
+	stacks_begin = p;
+	stacks_end = p + MAX_ALIVE * MAX_THREADS * each;
+	for (n_stacks = 0; n_stacks < MAX_ALIVE * MAX_THREADS; n_stacks++) {
 		/* Offsets, so that the ends do not compete for the same cache sets. */
 		int apart = n_stacks * 7 % (PAGE / 64) * 64;
-		mprotect(p + n_stacks * each, PAGE, PROT_NONE);
-		stacks[n_stacks] = p + (n_stacks + 1) * each - apart;
+		mprotect(p + (size_t)n_stacks * each, PAGE, PROT_NONE);
+		stacks[n_stacks] = p + (size_t)(n_stacks + 1) * each - apart;
 	}
 }
 
@@ -319,7 +313,7 @@ static void become(struct thread *t)
 	t->state = READY;
 	run.current = t;
 	threadIdx = t->index;
-	emu_lane = (int)(t - threads) % LANES;
+	emu_lane = (int)(t - now->threads) % LANES;
 }
 
 /* The function of a stack: runs threads until one waits. */
@@ -330,6 +324,7 @@ static void body(void)
 		run.fn(run.arg);
 		t = run.current;
 		t->state = DONE;
+		now->cluster->threads--;
 		to = next();
 		if (to && to->state == FRESH) {
 			to->stack = t->stack;
@@ -343,7 +338,7 @@ static void body(void)
 	}
 }
 
-static void hand_over(struct context *from)
+static void hand_over(struct emu_context *from)
 {
 	struct thread *to = next();
 	if (to == run.current && from == &to->context) {
@@ -382,21 +377,102 @@ void emu_until(
 	struct thread *t = wait_at(AT_ASKING, what, file, line);
 	t->ready = ready;
 	t->asks = asks;
-	run.n_asking++;
+	now->n_asking++;
 	hand_over(&t->context);
-	run.n_asking--;
+	now->n_asking--;
 }
 
 int emu_thread(void)
 {
-	return (int)(run.current - threads);
+	return (int)(run.current - now->threads);
+}
+
+void emu_blocks_run(void)
+{
+	if (!n_stacks)
+		stacks_make();
+	if (!block_choose())
+		return;
+	warp_begin();
+	hand_over(&run.outside);
+}
+
+int64_t emu_block_number(void)
+{
+	return now->number;
+}
+
+bool emu_is_global(const void *p)
+{
+	const char *at = (const char *)p;
+	if (at >= stacks_begin && at < stacks_end)
+		return false;
+	for (const struct emu_block *b = blocks; b < blocks + MAX_ALIVE && b->shared_end;
+		b++)
+		if (at >= (char *)b->shared_zero && at < (char *)b->shared_end)
+			return false;
+	return !emu_is_static(p);
+}
+
+/* ---- clusters ----------------------------------------------------------------------- */
+
+struct meeting {
+	struct emu_cluster *c;
+	int64_t was;
+};
+
+static bool cluster_met(void *asks)
+{
+	const struct meeting *m = (const struct meeting *)asks;
+	struct emu_cluster *c = m->c;
+	if (c->arrived && c->arrived == c->threads) {
+		c->arrived = 0;
+		c->syncs++;
+	}
+	return c->syncs > m->was;
+}
+
+void emu_cluster_sync(const char *file, int line)
+{
+	struct meeting m = {now->cluster, now->cluster->syncs};
+	emu_needs_hopper("cluster_sync");
+	m.c->arrived++;
+	emu_until(cluster_met, &m, "cluster_sync", file, line);
+}
+
+int64_t emu_cluster_syncs(void)
+{
+	return now->cluster->syncs;
+}
+
+int emu_cluster_enter(int rank, const char *what)
+{
+	struct emu_block *mine = now, *there = now + (rank - now->rank);
+	if (rank < 0 || rank >= run.size)
+		emu_stop("%s: block %d of a cluster of %d", what, rank, run.size);
+	if (!there->alive)
+		emu_stop("%s: block %d of the cluster has ended", what, rank);
+	if (there != now)
+		emu_block_use(there);
+	return mine->rank;
+}
+
+void emu_cluster_leave(int rank)
+{
+	if (rank != now->rank)
+		emu_block_use(now + (rank - now->rank));
+}
+
+int emu_cluster_rank(void)
+{
+	return now->rank;
 }
 
 void emu_warp(emu_op *op, void *mine, const char *what, const char *file, int line)
 {
-	struct thread *first = threads + run.warp * LANES;
+	struct thread *first = now->threads + now->warp * LANES;
 	struct thread *t = wait_at(AT_WARP, what, file, line);
-	auto *w = &run.together[run.warp];
+	auto *w = &now->together[now->warp];
 	t->brought = mine;
 	if (!w->arrived++) {
 		w->op = op;
@@ -417,115 +493,8 @@ void emu_warp(emu_op *op, void *mine, const char *what, const char *file, int li
 		first[i].state = READY;
 	}
 	w->arrived = 0;
-	run.lanes.left = LANES;
+	now->lanes.left = LANES;
 	op(lanes);
-}
-
-void emu_op_sync(void *const lanes[32])
-{
-	(void)lanes;
-}
-
-void emu_op_shuffle(void *const lanes[32])
-{
-	struct emu_exchange *const *e = (struct emu_exchange *const *)lanes;
-	for (int i = 0; i < LANES; i++)
-		e[i]->result = e[e[i]->from]->value;
-}
-
-void emu_op_ballot(void *const lanes[32])
-{
-	struct emu_exchange *const *e = (struct emu_exchange *const *)lanes;
-	uint64_t all = 0;
-	for (int i = 0; i < LANES; i++)
-		all |= e[i]->value << i;
-	for (int i = 0; i < LANES; i++)
-		e[i]->result = all;
-}
-
-/* ---- shared memory ------------------------------------------------------------------ */
-
-/* A guard page follows it; shared_zero is address 0. */
-static unsigned char *shared_end, *shared_zero;
-static thread_local char shared_marker;
-
-struct range {
-	char *at;
-	size_t n;
-};
-static struct range shared_static;
-
-static void shared_make(void)
-{
-	size_t n = MAX_SHARED + PAGE;
-	n = n / PAGE * PAGE;
-	char *p = (char *)mmap(
-		NULL, n + 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED || mprotect(p + PAGE, n, PROT_READ | PROT_WRITE))
-		emu_stop("no memory for shared memory");
-	shared_zero = (unsigned char *)p + PAGE;
-	shared_end = shared_zero + n;
-}
-
-static int find_marker(struct dl_phdr_info *info, size_t n_bytes, void *range)
-{
-	char *marker = &shared_marker, *at = (char *)info->dlpi_tls_data;
-	(void)n_bytes;
-	if (!at ||
-		!*info->dlpi_name) /* not loaded, or the program's own thread-local memory */
-		return 0;
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		size_t n = info->dlpi_phdr[i].p_memsz;
-		if (info->dlpi_phdr[i].p_type != PT_TLS || marker < at ||
-			marker >= at + n)
-			continue;
-		((struct range *)range)->at = at;
-		((struct range *)range)->n = n;
-		return 1;
-	}
-	return 0;
-}
-
-/* Fills the shared memory of a new block with NaN, also past its end, where shared_check() looks. */
-static void shared_begin(size_t n)
-{
-	memset(emu_shared, 0xff, (size_t)(shared_end - emu_shared));
-	if (shared_static.n)
-		memset(shared_static.at, 0xff, shared_static.n);
-	(void)n;
-}
-
-static void shared_check(size_t n)
-{
-	for (const unsigned char *p = emu_shared + n; p < shared_end; p++)
-		if (*p != 0xff)
-			emu_stop("byte %d of %d of shared memory was written",
-				(int)(p - emu_shared), (int)n);
-}
-
-uint32_t emu_address(const void *p)
-{
-	const unsigned char *at = (const unsigned char *)p;
-	if (at < emu_shared || at >= shared_end)
-		emu_stop("%p is not dynamic shared memory", p);
-	return (uint32_t)(at - shared_zero);
-}
-
-unsigned char *emu_shared_at(uint32_t address, size_t n)
-{
-	unsigned char *at = shared_zero + address;
-	if (at < emu_shared || at + n > shared_end)
-		emu_stop("address %#x is not of dynamic shared memory", address);
-	return at;
-}
-
-bool emu_is_shared(const void *p, size_t n)
-{
-	const char *at = (const char *)p;
-	return ((const unsigned char *)p >= emu_shared &&
-		       (const unsigned char *)p + n <= shared_end) ||
-	       !shared_static.n ||
-	       (at >= shared_static.at && at + n <= shared_static.at + shared_static.n);
 }
 
 /* ---- asynchronous copies ------------------------------------------------------------ */
@@ -567,158 +536,4 @@ void emu_copy_wait(int groups)
 			memset(c->to, 0, 16);
 	}
 	t->n_copies = n;
-}
-
-/* ---- launches ----------------------------------------------------------------------- */
-
-static struct sigaction before; /* the previous action */
-
-static void put_text(const char *s)
-{
-	if (write(STDERR_FILENO, s, strlen(s)) < 0)
-		_exit(127);
-}
-
-/* Prints the thread of the fault and restores the default action, which ends the program at
- * the repeated fault; if no kernel runs, restores the previous action. */
-static void on_fault(int sig, siginfo_t *info, void *context)
-{
-	char text[300];
-	void *frames[12];
-	(void)context;
-	if (run.inside) {
-		snprintf(text, sizeof(text),
-			"emulated GPU: block (%u, %u, %u) of (%u, %u, %u), "
-			"thread (%u, %u, %u): touches %p (stack %p, dynamic shared "
-			"memory "
-			"%p to %p); addresses for addr2line -e:\n",
-			blockIdx.x, blockIdx.y, blockIdx.z, gridDim.x, gridDim.y,
-			gridDim.z, threadIdx.x, threadIdx.y, threadIdx.z, info->si_addr,
-			(void *)run.current->stack, (void *)emu_shared,
-			(void *)shared_end);
-		put_text(text);
-		backtrace_symbols_fd(frames, backtrace(frames, 12), STDERR_FILENO);
-		signal(sig, SIG_DFL);
-		return;
-	}
-	if (emu_is_device(info->si_addr))
-		put_text("emulated GPU: the program touches memory of the device\n");
-	sigaction(sig, &before, NULL);
-}
-
-/* Before each launch, since others may have installed handlers. */
-static void faults_catch(void)
-{
-	static char stack[64 << 10];
-	static stack_t alternative;
-	struct sigaction sa = {}, old;
-	if (!alternative.ss_sp) {
-		alternative.ss_sp = stack;
-		alternative.ss_size = sizeof(stack);
-		sigaltstack(&alternative, NULL);
-	}
-	sa.sa_sigaction = on_fault;
-	sa.sa_flags = SA_SIGINFO | SA_ONSTACK;
-	sigaction(SIGSEGV, &sa, &old);
-	if (old.sa_sigaction != on_fault)
-		before = old;
-}
-
-static void block_run(int64_t i, size_t shared_bytes)
-{
-	struct context *outside = &run.outside;
-	blockIdx.x = (unsigned)(i % gridDim.x);
-	blockIdx.y = (unsigned)(i / gridDim.x % gridDim.y);
-	blockIdx.z = (unsigned)(i / gridDim.x / gridDim.y);
-	for (struct thread *t = threads; t < threads + run.n_threads; t++) {
-		t->state = FRESH;
-		t->n_copies = 0;
-		t->file = NULL;
-		t->line = 0;
-	}
-	run.phase = (int)(i & 0xffff);
-	memset(run.together, 0, sizeof(run.together));
-	run.moved = false;
-	emu_hopper_begin(run.n_threads);
-	pass_begin(&run.warps, run.n_warps);
-	warp_begin();
-	shared_begin(shared_bytes);
-	hand_over(outside);
-	emu_hopper_end();
-	shared_check(shared_bytes);
-}
-
-static void launch_check(dim3 grid, dim3 block, size_t shared_bytes)
-{
-	if (!block.x || !block.y || !block.z || block.z > 64 ||
-		(uint64_t)block.x * block.y * block.z > MAX_THREADS)
-		emu_stop("a block of %u x %u x %u threads", block.x, block.y, block.z);
-	if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 ||
-		grid.z > 65535)
-		emu_stop("a grid of %u x %u x %u blocks", grid.x, grid.y, grid.z);
-	if (shared_bytes > MAX_SHARED)
-		emu_stop("%zu bytes of shared memory", shared_bytes);
-}
-
-enum { MAX_ARG = 4096 };
-
-struct launch {
-	dim3 grid, block;
-	size_t shared_bytes, arg_bytes;
-	void (*fn)(void *);
-	bool is_short; /* without its last block */
-	alignas(16) char arg[MAX_ARG];
-};
-
-static void launch_run(void *launch)
-{
-	alignas(128) static char arg[MAX_ARG]; /* for tensor maps */
-	struct launch *l = (struct launch *)launch;
-	int64_t n = (int64_t)l->grid.x * l->grid.y * l->grid.z;
-	if (emu_breaks())
-		return;
-	pthread_mutex_lock(&one_kernel);
-	if (!shared_end) {
-		stacks_make();
-		shared_make();
-	}
-	shared_static = (struct range){NULL, 0};
-	dl_iterate_phdr(find_marker, &shared_static);
-	emu_shared = shared_end - (l->shared_bytes + 127) / 128 * 128;
-	gridDim = l->grid;
-	blockDim = l->block;
-	run.fn = l->fn;
-	run.arg = memcpy(arg, l->arg, l->arg_bytes);
-	run.n_threads = (int)(blockDim.x * blockDim.y * blockDim.z);
-	run.n_warps = (run.n_threads + LANES - 1) / LANES;
-	for (unsigned i = 0; i < (unsigned)run.n_threads; i++)
-		threads[i].index = make_uint3(i % blockDim.x, i / blockDim.x % blockDim.y,
-			i / blockDim.x / blockDim.y);
-	emu_memory(true);
-	faults_catch();
-	run.inside = true;
-	for (int64_t i = 0; i < n; i++) {
-		int64_t block = run.launches % 2 ? n - 1 - i : i;
-		if (!l->is_short || block != n - 1)
-			block_run(block, l->shared_bytes);
-	}
-	run.inside = false;
-	run.launches++;
-	emu_memory(false);
-	pthread_mutex_unlock(&one_kernel);
-}
-
-void emu_run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-	void (*fn)(void *), const void *arg, size_t n_bytes)
-{
-	struct launch l;
-	launch_check(grid, block, shared_bytes);
-	l.grid = grid;
-	l.block = block;
-	l.shared_bytes = shared_bytes;
-	l.fn = fn;
-	l.arg_bytes = n_bytes;
-	l.is_short = emu_is_short(NULL);
-	memcpy(l.arg, arg, n_bytes);
-	emu_ask(stream, launch_run, &l, offsetof(struct launch, arg) + n_bytes);
 }

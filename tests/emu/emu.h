@@ -2,9 +2,9 @@
  * C++ runs its kernels on the CPU, one coroutine a thread, so that their arithmetic, indices
  * and barriers can be tested without a GPU. It says nothing about speed.
  *
- * Blocks run one after the other. Where CUDA leaves the order open, it varies; undefined
- * behaviour ends the program with a message: a shuffle that some lanes of the warp do not
- * reach, a barrier that is not the same one for all threads. */
+ * Where CUDA leaves the order of threads and blocks open, it varies; undefined behaviour ends
+ * the program with a message: a shuffle that some lanes of the warp do not reach, a barrier
+ * that is not the same one for all threads, unordered accesses of two blocks. */
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,14 +30,24 @@ extern EMU_INSIDE unsigned char *emu_shared;
  * that all of it can be found, and filled with NaN before each block. */
 #undef __shared__
 #define __shared__ static thread_local
-#define __launch_bounds__(...)
+/* __launch_bounds__ are kept as the number of no-operations before the kernel: 32 times the minimum
+ * number of blocks, plus the warps of the largest block. */
+static constexpr int emu_bounds(int threads, int blocks = 0)
+{
+	return blocks * 32 + (threads + 31) / 32;
+}
+#define __launch_bounds__(...)                   \
+	__attribute__((patchable_function_entry( \
+		emu_bounds(__VA_ARGS__), emu_bounds(__VA_ARGS__))))
 
 /* Ends the program with a message that names the thread and the block. */
 EMU_INSIDE __attribute__((noreturn, format(printf, 1, 2))) void emu_stop(
 	const char *fmt, ...);
-/* Enqueues a kernel: fn(arg) for each thread, with a copy of the argument. */
+/* Enqueues a kernel: fn(arg) for each thread, with a copy of the argument. The launch is checked
+ * against the attributes and bounds of `kernel`, if not NULL; cluster: blocks per cluster. */
 EMU_INSIDE void emu_run(dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-	void (*fn)(void *), const void *arg, size_t n_bytes);
+	const void *kernel, unsigned cluster, void (*fn)(void *), const void *arg,
+	size_t n_bytes);
 EMU_INSIDE void emu_barrier(const char *file, int line);
 /* A warp-wide operation: called once, with the arguments of all lanes, when all have reached
  * it. */
@@ -53,13 +63,38 @@ EMU_INSIDE uint32_t emu_address(const void *p); /* of dynamic shared memory, 32 
 EMU_INSIDE void emu_pointer(const char *name, const void *p);
 
 template <typename F>
-static inline void emu_launch(
-	dim3 grid, dim3 block, size_t shared_bytes, F fn, cudaStream_t stream = NULL)
+static inline void emu_launch(dim3 grid, dim3 block, size_t shared_bytes, F fn,
+	cudaStream_t stream = NULL, const void *kernel = NULL, unsigned cluster = 1)
 {
 	static_assert(sizeof(F) <= 4096, "more arguments than a kernel can have");
 	emu_run(
-		grid, block, shared_bytes, stream, [](void *f) { (*(F *)f)(); }, &fn,
-		sizeof(fn));
+		grid, block, shared_bytes, stream, kernel, cluster,
+		[](void *f) { (*(F *)f)(); }, &fn, sizeof(fn));
+}
+
+template <typename... P>
+static inline cudaError_t cudaFuncSetAttribute(
+	void (*kernel)(P...), enum cudaFuncAttribute attr, int value)
+{
+	return cudaFuncSetAttribute((const void *)kernel, attr, value);
+}
+
+/* The one attribute that is emulated is the number of blocks of a cluster, in x. */
+EMU_INSIDE cudaError_t emu_cluster_of(const cudaLaunchConfig_t *how, unsigned *cluster);
+
+#define cudaLaunchKernelEx emu_launch_ex
+template <typename... P, typename... A>
+static inline cudaError_t emu_launch_ex(
+	const cudaLaunchConfig_t *how, void (*kernel)(P...), A... args)
+{
+	unsigned cluster;
+	cudaError_t rc = emu_cluster_of(how, &cluster);
+	if (!rc)
+		emu_launch(
+			how->gridDim, how->blockDim, how->dynamicSmemBytes,
+			[=] { kernel(args...); }, how->stream, (const void *)kernel,
+			cluster);
+	return rc;
 }
 
 /* ---- barriers and shuffles ----------------------------------------------------------- */
@@ -153,8 +188,15 @@ static inline int __all_sync(unsigned mask, int yes, EMU_WHERE)
 
 #define __trap() emu_stop("%s:%d: __trap", __FILE__, __LINE__)
 
+/* ---- races.cc ------------------------------------------------------------------------ */
+
+/* Begins an atomic access, and with NULL ends it. */
+EMU_INSIDE void emu_atomic(const void *p);
+EMU_INSIDE void emu_fence(void);
+
 static inline void __threadfence(void)
 {
+	emu_fence();
 }
 
 static inline void __threadfence_block(void)
@@ -166,8 +208,10 @@ static inline void __threadfence_block(void)
 #define EMU_ATOMIC(T, name, expression)         \
 	static inline T atomic##name(T *p, T x) \
 	{                                       \
+		emu_atomic(p);                  \
 		T old = *p;                     \
 		*p = expression;                \
+		emu_atomic(NULL);               \
 		return old;                     \
 	}
 #define EMU_ATOMICS(T)                        \

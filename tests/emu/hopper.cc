@@ -14,20 +14,69 @@ enum {
 	MAX_BARRIERS = 64,
 	MAX_LOADS = 256,
 	NAMED = 16,
-	REGISTERS = 64 << 10,
 	MAX_ADDRESS = 1 << 18,
 	MAX_TX = (1 << 20) - 1, /* bytes that a barrier can expect */
 };
 
-static int n_threads, arch;
-static bool used;	/* by the running block */
-static int64_t n_syncs; /* barriers of all threads of the block */
+/* Phase `done` is in progress until all arrivals and bytes are counted. */
+struct barrier {
+	uint32_t address;
+	int count, left, maker;
+	int64_t n_bytes, done, made_at, cluster_at;
+	bool told; /* made visible to copies */
+};
+
+struct named {
+	int n, here;
+	int64_t done;
+};
+
+struct load {
+	struct map map;
+	int at[4];
+	uint32_t to;
+	int barrier;
+};
+
+/* For each two bytes of shared memory, the value that a copy of a tile stored, with the flag
+ * BROUGHT. Threads must not store operands of matmuls: these would see them only after a
+ * stores_tell(), which is checked for copies from shared memory alone. */
+enum { BROUGHT = 1 << 16 };
+
+/* The state of each block that runs. */
+struct state {
+	int n_threads, registers_each;
+	bool used;
+	int64_t n_syncs; /* barriers of all threads of the block */
+	struct barrier barriers[MAX_BARRIERS];
+	int n_barriers;
+	/* 2 + the next phase to wait for; 0: no wait yet. */
+	int64_t waits[MAX_THREADS][MAX_BARRIERS];
+	struct named named[NAMED];
+	int64_t came[MAX_THREADS][NAMED]; /* 1 + the phase of a thread's last arrival */
+	/* Registers of each thread, and the free ones of those that the block was launched with;
+	 * further registers of the multiprocessor cannot be used. */
+	int registers[MAX_THREADS], registers_left;
+	struct load loads[MAX_LOADS];
+	int n_loads;
+	uint32_t brought[MAX_ADDRESS / 2];
+};
+
+static struct state states[EMU_MAX_ALIVE], *h = states;
+static int arch;
+
+void emu_hopper_use(int block)
+{
+	h = &states[block];
+	emu_stores_use(block);
+	emu_wgmma_use(block);
+}
 
 static void begin(void);
 
 void emu_needs_hopper(const char *what)
 {
-	if (!used)
+	if (!h->used)
 		begin();
 	if (arch != 90)
 		emu_stop("%s: sm_%d has none", what, arch);
@@ -35,71 +84,83 @@ void emu_needs_hopper(const char *what)
 
 /* ---- barriers in shared memory --------------------------------------------------------- */
 
-/* Phase `done` is in progress until all arrivals and bytes are counted. */
-struct barrier {
-	uint32_t address;
-	int count, left, maker;
-	int64_t n_bytes, done, made_at;
-	bool told; /* made visible to copies */
-};
-
-static struct barrier barriers[MAX_BARRIERS];
-static int n_barriers;
-/* 2 + the next phase to wait for; 0: no wait yet. */
-static int64_t waits[MAX_THREADS][MAX_BARRIERS];
-
-static int barrier_find(const uint64_t *p)
+static int barrier_find(uint32_t address)
 {
-	uint32_t address = emu_address(p);
 	if (address % 8)
 		emu_stop("a barrier that is not on 8 bytes");
-	for (int i = 0; i < n_barriers; i++)
-		if (barriers[i].address == address)
+	for (int i = 0; i < h->n_barriers; i++)
+		if (h->barriers[i].address == address)
 			return i;
 	return -1;
 }
 
-static struct barrier *barrier_of(const uint64_t *p)
+/* How often all threads of the block have synchronized. */
+static int64_t syncs(void)
+{
+	return h->n_syncs + emu_cluster_syncs();
+}
+
+static struct barrier *barrier_at(uint32_t address)
 {
 	emu_needs_hopper("a barrier");
-	int i = barrier_find(p);
+	int i = barrier_find(address);
 	if (i < 0)
 		emu_stop("a barrier that nobody made");
-	struct barrier *b = &barriers[i];
-	if (b->maker != emu_thread() && b->made_at == n_syncs)
+	return &h->barriers[i];
+}
+
+static struct barrier *barrier_of(const uint64_t *p)
+{
+	struct barrier *b = barrier_at(emu_address(p));
+	if (b->maker != emu_thread() && b->made_at == syncs())
 		emu_stop("a barrier is used by others before all know that it is made");
+	return b;
+}
+
+/* Returns a barrier of another block of the cluster, after emu_cluster_enter(). */
+static struct barrier *barrier_there(uint32_t address)
+{
+	struct barrier *b = barrier_at(address);
+	if (b->cluster_at == emu_cluster_syncs())
+		emu_stop("a barrier of another block is used before the cluster knows "
+			 "that it is made");
 	return b;
 }
 
 void emu_barrier_make(uint64_t *p, int count)
 {
+	uint32_t address = emu_address(p);
 	emu_needs_hopper("a barrier");
-	if (barrier_find(p) >= 0)
+	if (barrier_find(address) >= 0)
 		emu_stop("a barrier is made twice");
-	if (n_barriers == MAX_BARRIERS || count < 1 || count > MAX_THREADS)
+	if (h->n_barriers == MAX_BARRIERS || count < 1 || count > MAX_THREADS)
 		emu_stop("a barrier of %d arrivals, or too many of them", count);
 	memset(p, 0, sizeof(*p));
-	barriers[n_barriers++] = (struct barrier){
-		emu_address(p), count, count, emu_thread(), 0, 0, n_syncs, false};
+	h->barriers[h->n_barriers++] = (struct barrier){address, count, count,
+		emu_thread(), 0, 0, syncs(), emu_cluster_syncs(), false};
 }
 
 void emu_barriers_tell(void)
 {
-	for (int i = 0; i < n_barriers; i++)
-		barriers[i].told |= barriers[i].maker == emu_thread();
+	for (int i = 0; i < h->n_barriers; i++)
+		h->barriers[i].told |= h->barriers[i].maker == emu_thread();
 }
 
+/* Bytes from a copy of another block may come before they are expected, but not after all
+ * arrivals. */
 static void barrier_count(struct barrier *b)
 {
+	if (!b->left && b->n_bytes < 0)
+		emu_stop("tile_load: %d bytes more come than a barrier expects",
+			(int)-b->n_bytes);
 	if (b->left || b->n_bytes)
 		return;
 	b->done++;
 	b->left = b->count;
 }
 
-void emu_barrier_arrive(uint64_t *p, int n_bytes)
+static void arrive(struct barrier *b, int n_bytes)
 {
-	struct barrier *b = barrier_of(p);
 	if (!b->left)
 		emu_stop("more arrive at a barrier than the %d it is for", b->count);
 	b->n_bytes += n_bytes;
@@ -108,6 +169,23 @@ void emu_barrier_arrive(uint64_t *p, int n_bytes)
 			(int)b->n_bytes, MAX_TX);
 	b->left--;
 	barrier_count(b);
+}
+
+void emu_barrier_arrive(uint64_t *p, int n_bytes)
+{
+	arrive(barrier_of(p), n_bytes);
+}
+
+void emu_barrier_arrive_at(uint64_t *p, int rank)
+{
+	uint32_t address = emu_address(p);
+	if (rank == emu_cluster_rank()) {
+		arrive(barrier_of(p), 0);
+		return;
+	}
+	int mine = emu_cluster_enter(rank, "barrier_arrive_at");
+	arrive(barrier_there(address), 0);
+	emu_cluster_leave(mine);
 }
 
 struct wait {
@@ -123,14 +201,6 @@ static bool wait_ready(void *asks)
 
 /* ---- named barriers --------------------------------------------------------------------- */
 
-struct named {
-	int n, here;
-	int64_t done;
-};
-
-static struct named named[NAMED];
-static int64_t came[MAX_THREADS][NAMED]; /* 1 + the phase of a thread's last arrival */
-
 struct named_wait {
 	const struct named *b;
 	int64_t done;
@@ -144,19 +214,19 @@ static bool named_ready(void *asks)
 
 void emu_named(int id, int n, bool wait, const char *file, int line)
 {
-	if (!used)
+	if (!h->used)
 		begin();
-	if (id < 1 || id >= NAMED || n < 32 || n > n_threads || n % 32)
+	if (id < 1 || id >= NAMED || n < 32 || n > h->n_threads || n % 32)
 		emu_stop("%s:%d: barrier %d of %d threads", file, line, id, n);
-	struct named *b = &named[id];
+	struct named *b = &h->named[id];
 	struct named_wait w = {b, b->done};
 	if (b->here && b->n != n)
 		emu_stop("%s:%d: barrier %d is of %d threads and of %d", file, line, id,
 			b->n, n);
-	if (came[emu_thread()][id] == b->done + 1)
+	if (h->came[emu_thread()][id] == b->done + 1)
 		emu_stop("%s:%d: comes to barrier %d twice before the others", file, line,
 			id);
-	came[emu_thread()][id] = b->done + 1;
+	h->came[emu_thread()][id] = b->done + 1;
 	b->n = n;
 	if (++b->here == n) {
 		b->here = 0;
@@ -168,34 +238,30 @@ void emu_named(int id, int n, bool wait, const char *file, int line)
 
 /* ---- registers -------------------------------------------------------------------------- */
 
-/* Registers of each thread, and the free ones of those that the block was launched with;
- * further registers of the multiprocessor cannot be used. */
-static int registers[MAX_THREADS], registers_left;
-
 static bool registers_ready(void *asks)
 {
-	return registers_left >= *(const int *)asks;
+	return h->registers_left >= *(const int *)asks;
 }
 
 void emu_registers(int n, bool more, const char *file, int line)
 {
 	emu_needs_hopper("setmaxnreg");
-	int *mine = &registers[emu_thread()], need = n - *mine;
+	int *mine = &h->registers[emu_thread()], need = n - *mine;
 	if (n < 24 || n > 256 || n % 8 || (more ? need < 0 : need > 0))
 		emu_stop("%s:%d: from %d registers to %d", file, line, *mine, n);
 	emu_until(registers_ready, &need, "registers_more", file, line);
-	registers_left -= need;
+	h->registers_left -= need;
 	*mine = n;
 }
 
 static void registers_check(void)
 {
-	for (int i = 0; i < n_threads; i++)
-		if (registers[i] != registers[i / GROUP * GROUP])
+	for (int i = 0; i < h->n_threads; i++)
+		if (h->registers[i] != h->registers[i / GROUP * GROUP])
 			emu_stop("threads %d and %d of a warpgroup have %d and %d "
 				 "registers",
-				i / GROUP * GROUP, i, registers[i / GROUP * GROUP],
-				registers[i]);
+				i / GROUP * GROUP, i, h->registers[i / GROUP * GROUP],
+				h->registers[i]);
 }
 
 /* ---- tensor maps ------------------------------------------------------------------------ */
@@ -253,25 +319,9 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn,
 
 /* ---- copies of tiles --------------------------------------------------------------------- */
 
-struct load {
-	struct map map;
-	int at[4];
-	uint32_t to;
-	int barrier;
-};
-
-static struct load loads[MAX_LOADS];
-static int n_loads;
-
-/* For each two bytes of shared memory, the value that a copy of a tile stored, with the flag
- * BROUGHT. Threads must not store operands of matmuls: these would see them only after a
- * stores_tell(), which is checked for copies from shared memory alone. */
-enum { BROUGHT = 1 << 16 };
-static uint32_t brought[MAX_ADDRESS / 2];
-
 bool emu_brought(uint32_t address, uint16_t x)
 {
-	return brought[address / 2] == (BROUGHT | x);
+	return h->brought[address / 2] == (BROUGHT | x);
 }
 
 /* The map of a copy, checked; `shared`: the address of the tile. */
@@ -290,28 +340,51 @@ static struct map copied_by(const char *what, const CUtensorMap *map, uint32_t s
 	return m;
 }
 
-void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const int at[4])
+/* Enqueues a copy to the running block, or to the one that emu_cluster_enter() went to. */
+static void load_enqueue(struct load l, const struct barrier *b)
+{
+	size_t n = (size_t)box_bytes(&l.map);
+	l.barrier = (int)(b - h->barriers);
+	if (!b->told)
+		emu_stop("tile_load: nobody told the copies of the barrier");
+	memset(emu_shared_at(l.to, n), 0xff, n);
+	memset(&h->brought[l.to / 2], 0, n / 2 * sizeof(*h->brought));
+	if (h->n_loads == MAX_LOADS)
+		emu_stop("more copies of tiles than %d", h->n_loads);
+	h->loads[h->n_loads++] = l;
+}
+
+void emu_tile_load_to(void *to, const CUtensorMap *map, uint64_t *barrier,
+	const int at[4], unsigned mask)
 {
 	struct load l;
+	uint32_t address = emu_address(barrier);
 	l.to = emu_address(to);
 	l.map = copied_by("tile_load", map, l.to);
-	l.barrier = (int)(barrier_of(barrier) - barriers);
-	if (!barriers[l.barrier].told)
-		emu_stop("tile_load: nobody told the copies of the barrier");
 	memcpy(l.at, at, sizeof(l.at));
-	memset(emu_shared_at(l.to, (size_t)box_bytes(&l.map)), 0xff,
-		(size_t)box_bytes(&l.map));
-	memset(&brought[l.to / 2], 0, (size_t)box_bytes(&l.map) / 2 * sizeof(*brought));
-	if (n_loads == MAX_LOADS)
-		emu_stop("more copies of tiles than %d", n_loads);
-	loads[n_loads++] = l;
+	for (int rank = 0; mask >> rank; rank++) {
+		if (!(mask >> rank & 1))
+			continue;
+		if (rank == emu_cluster_rank()) {
+			load_enqueue(l, barrier_of(barrier));
+			continue;
+		}
+		int mine = emu_cluster_enter(rank, "a copy of a tile");
+		load_enqueue(l, barrier_there(address));
+		emu_cluster_leave(mine);
+	}
+}
+
+void emu_tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, const int at[4])
+{
+	emu_tile_load_to(to, map, barrier, at, 1u << emu_cluster_rank());
 }
 
 static void load_now(const struct load *l)
 {
 	const struct map *m = &l->map;
 	int width = m->box[0] * m->size, rows = box_bytes(m) / width;
-	struct barrier *b = &barriers[l->barrier];
+	struct barrier *b = &h->barriers[l->barrier];
 	for (int i = 0; i < rows; i++) {
 		const char *from = box_row(m, l->at, i);
 		for (int c = 0; c < width; c += m->size) {
@@ -322,13 +395,10 @@ static void load_now(const struct load *l)
 			if (from && at >= 0 && at < (int64_t)m->dims[0])
 				memcpy(&x, from + at * m->size, sizeof(x));
 			memcpy(emu_shared_at(address, sizeof(x)), &x, sizeof(x));
-			brought[address / 2] = BROUGHT | x;
+			h->brought[address / 2] = BROUGHT | x;
 		}
 	}
 	b->n_bytes -= box_bytes(m);
-	if (b->n_bytes < 0)
-		emu_stop("tile_load: %d bytes more come than a barrier expects",
-			(int)-b->n_bytes);
 	barrier_count(b);
 }
 
@@ -339,11 +409,11 @@ bool emu_hopper_idle(void)
 	static int turn;
 	if (emu_wgmma_idle())
 		return true;
-	if (!n_loads)
+	if (!h->n_loads)
 		return false;
-	int i = turn++ % 2 ? n_loads - 1 : 0;
-	struct load l = loads[i];
-	memmove(&loads[i], &loads[i + 1], (size_t)(--n_loads - i) * sizeof(l));
+	int i = turn++ % 2 ? h->n_loads - 1 : 0;
+	struct load l = h->loads[i];
+	memmove(&h->loads[i], &h->loads[i + 1], (size_t)(--h->n_loads - i) * sizeof(l));
 	load_now(&l);
 	return true;
 }
@@ -359,7 +429,7 @@ void emu_barrier_wait(uint64_t *p, int parity, bool meanwhile, const char *file,
 		emu_stop("%s:%d: a barrier is waited for, which is a loop, while a wgmma "
 			 "is under way",
 			file, line);
-	int64_t *next = &waits[emu_thread()][b - barriers];
+	int64_t *next = &h->waits[emu_thread()][b - h->barriers];
 	if (!*next)
 		*next = parity ? 1 : 2;
 	struct wait w = {b, *next - 2};
@@ -374,48 +444,48 @@ void emu_barrier_wait(uint64_t *p, int parity, bool meanwhile, const char *file,
 
 /* ---- blocks -------------------------------------------------------------------------------- */
 
-void emu_hopper_begin(int n)
+void emu_hopper_begin(int n, int registers)
 {
-	n_threads = n;
-	n_syncs = 0;
-	used = false;
+	h->n_threads = n;
+	h->registers_each = registers;
+	h->n_syncs = 0;
+	h->used = false;
 }
 
 /* On first use, since most blocks use none of this. */
 static void begin(void)
 {
-	int each = REGISTERS / n_threads / 8 * 8;
-	each = each < 256 ? each : 256;
-	for (int i = 0; i < n_threads; i++)
-		registers[i] = each;
-	registers_left = 0;
-	memset(waits, 0, (size_t)n_threads * sizeof(*waits));
-	memset(came, 0, (size_t)n_threads * sizeof(*came));
-	memset(brought, 0, sizeof(brought));
-	emu_stores_begin(n_threads);
+	for (int i = 0; i < h->n_threads; i++)
+		h->registers[i] = h->registers_each;
+	h->registers_left = 0;
+	memset(h->waits, 0, (size_t)h->n_threads * sizeof(*h->waits));
+	memset(h->came, 0, (size_t)h->n_threads * sizeof(*h->came));
+	memset(h->brought, 0, sizeof(h->brought));
+	emu_stores_begin(h->n_threads);
 	arch = emu_arch();
-	n_barriers = 0;
-	used = true;
+	h->n_barriers = 0;
+	h->used = true;
 }
 
 void emu_hopper_sync(void)
 {
-	n_syncs++;
+	h->n_syncs++;
 }
 
-void emu_hopper_end(void)
+bool emu_hopper_end(void)
 {
-	if (!used)
-		return;
+	if (!h->used)
+		return false;
 	registers_check();
-	if (n_loads)
-		emu_stop("a block ends before %d copies of tiles have come", n_loads);
+	if (h->n_loads)
+		emu_stop("a block ends before %d copies of tiles have come", h->n_loads);
 	emu_stores_end();
 	for (int i = 0; i < NAMED; i++) {
-		if (named[i].here)
+		if (h->named[i].here)
 			emu_stop("a block ends with %d threads at barrier %d",
-				named[i].here, i);
-		named[i] = (struct named){};
+				h->named[i].here, i);
+		h->named[i] = (struct named){};
 	}
 	emu_wgmma_end();
+	return true;
 }

@@ -13,6 +13,7 @@ EMU_INSIDE bool emu_breaks(void);
 
 /* Whether PT_EMU_BREAK names this function, or with NULL the one that launches. */
 EMU_INSIDE bool emu_is_short(const char *name);
+EMU_INSIDE const char *emu_asked(void); /* the function that launches, or "" */
 
 /* The result of a call: rc, or the error of a broken device. */
 EMU_INSIDE cudaError_t emu_gives(cudaError_t rc);
@@ -32,13 +33,32 @@ EMU_INSIDE void emu_wait_all(void);
 EMU_INSIDE void emu_until(
 	bool (*ready)(void *), void *asks, const char *what, const char *file, int line);
 EMU_INSIDE int emu_thread(void); /* number of the running thread in its block */
+enum { EMU_MAX_ALIVE = 8 };	 /* blocks that run at once */
+/* The block's number in its cluster, and how often the cluster has synchronized. */
+EMU_INSIDE int emu_cluster_rank(void);
+EMU_INSIDE int64_t emu_cluster_syncs(void);
+/* Goes to another block of the cluster, which must not have ended, and back. Returns the rank to
+ * return to. */
+EMU_INSIDE int emu_cluster_enter(int rank, const char *what);
+EMU_INSIDE void emu_cluster_leave(int rank);
 /* Dynamic shared memory at a 32-bit address of instructions. */
 EMU_INSIDE unsigned char *emu_shared_at(uint32_t address, size_t n);
 
+/* Whether it is neither on the stack of a thread nor shared memory. */
+EMU_INSIDE bool emu_is_global(const void *p);
+EMU_INSIDE int64_t emu_block_number(void); /* of the running block in the grid */
+
+/* ---- races.cc ------------------------------------------------------------------------ */
+
+EMU_INSIDE void emu_races_begin(int64_t n_blocks); /* of a launch */
+
 /* ---- hopper.cc ----------------------------------------------------------------------- */
 
-EMU_INSIDE void emu_hopper_begin(int n_threads); /* of a block */
-EMU_INSIDE void emu_hopper_end(void);
+EMU_INSIDE void emu_hopper_use(
+	int block); /* the number of the running block of those at once */
+/* Of a block, with the registers of a thread. */
+EMU_INSIDE void emu_hopper_begin(int n_threads, int registers);
+EMU_INSIDE bool emu_hopper_end(void);  /* true: the block has used features of sm_90 */
 EMU_INSIDE void emu_hopper_sync(void); /* all threads were at a barrier */
 /* All threads wait: completes one asynchronous copy, if any is in flight. */
 EMU_INSIDE bool emu_hopper_idle(void);
@@ -52,13 +72,38 @@ EMU_INSIDE bool emu_brought(uint32_t address, uint16_t x);
 
 /* Whether the running thread has matmuls in flight; `held`: with an operand in registers. */
 EMU_INSIDE bool emu_wgmma_under_way(bool held);
+EMU_INSIDE void emu_wgmma_use(int block);
 EMU_INSIDE void emu_wgmma_end(void); /* of a block */
 /* No thread can go on: ends a wait; false: there is none that lasts until then. */
 EMU_INSIDE bool emu_wgmma_idle(void);
 
+/* ---- resources.cc ------------------------------------------------------------------- */
+
+/* A kernel's attributes; NULL of NULL. name: for messages, a literal, or NULL. */
+struct emu_kernel;
+EMU_INSIDE struct emu_kernel *emu_kernel_of(const void *fn, const char *name);
+/* Returns true if blocks of the kernel run at once: its launches have used features of sm_90, and
+ * no static shared memory. */
+EMU_INSIDE bool emu_kernel_at_once(const struct emu_kernel *k);
+EMU_INSIDE void emu_kernel_hopper(struct emu_kernel *k); /* it uses features of sm_90 */
+EMU_INSIDE bool emu_was_written(
+	const char *p, size_t n);	/* since it was filled with NaN */
+EMU_INSIDE size_t emu_max_shared(void); /* of a block, with the attribute */
+/* Ends the program if the block is larger than the bounds, or needs more shared memory than the
+ * kernel may have. */
+EMU_INSIDE void emu_kernel_bounds(const struct emu_kernel *k, unsigned n_threads);
+EMU_INSIDE void emu_kernel_fits(const struct emu_kernel *k, size_t dynamic_bytes);
+/* Adds what a block has written of the n bytes of static shared memory, and checks again; path: of
+ * this library. */
+EMU_INSIDE void emu_kernel_check(struct emu_kernel *k, size_t dynamic_bytes,
+	const char *memory, size_t n, const char *path);
+/* Registers of a thread at the launch. */
+EMU_INSIDE int emu_kernel_registers(const struct emu_kernel *k, int n_threads);
+
 /* ---- runtime.cc ---------------------------------------------------------------------- */
 
-EMU_INSIDE int emu_arch(void); /* 90: compute capability 9.0 */
+EMU_INSIDE int emu_arch(void);	    /* 90: compute capability 9.0 */
+EMU_INSIDE uint32_t emu_seed(void); /* of the order of blocks: PT_EMU_SEED */
 
 /* ---- nccl.cc ------------------------------------------------------------------------- */
 

@@ -1,4 +1,5 @@
-/* Warp-wide matmuls and loads of matrices: the fragments of kernels/cuda/mma.h. */
+/* Warp-wide operations: shuffles and ballots, and the matmuls and loads of matrices of
+ * kernels/cuda/mma.h. */
 #include "tests/emu/inside.h"
 
 #include <cuda_bf16.h>
@@ -7,6 +8,28 @@
 #include <gpu_mma.h>
 
 #define FAST __attribute__((target_clones("default", "avx2", "avx512f")))
+
+void emu_op_sync(void *const lanes[32])
+{
+	(void)lanes;
+}
+
+void emu_op_shuffle(void *const lanes[32])
+{
+	struct emu_exchange *const *e = (struct emu_exchange *const *)lanes;
+	for (int i = 0; i < 32; i++)
+		e[i]->result = e[e[i]->from]->value;
+}
+
+void emu_op_ballot(void *const lanes[32])
+{
+	struct emu_exchange *const *e = (struct emu_exchange *const *)lanes;
+	uint64_t all = 0;
+	for (int i = 0; i < 32; i++)
+		all |= e[i]->value << i;
+	for (int i = 0; i < 32; i++)
+		e[i]->result = all;
+}
 
 static float f16_table[1 << 16];
 

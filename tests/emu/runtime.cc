@@ -6,7 +6,8 @@
  * PT_EMU_GPU: the number on the host of the first. PT_EMU_ARCH: their compute capability, 90
  * or 80. PT_EMU_FAIL=N: launch N breaks the device, as a faulty kernel does. PT_EMU_LOAD=N:
  * no memory to load the kernel of launch N. PT_EMU_BREAK=NAME: launches of this function of
- * kernels.h omit their last block, and its matmuls do nothing. */
+ * kernels.h omit their last block, and its matmuls do nothing. PT_EMU_SEED: of the order in which
+ * blocks that run at once go on. */
 #include "tests/emu/inside.h"
 
 #include <pthread.h>
@@ -261,6 +262,11 @@ bool emu_is_short(const char *name)
 	return wrong && !strcmp(wrong, name ? name : asked);
 }
 
+const char *emu_asked(void)
+{
+	return asked;
+}
+
 void emu_pointer(const char *name, const void *p)
 {
 	asked = name;
@@ -509,6 +515,12 @@ int emu_arch(void)
 	return arch ? atoi(arch) : 90;
 }
 
+uint32_t emu_seed(void)
+{
+	const char *seed = getenv("PT_EMU_SEED");
+	return seed ? (uint32_t)atol(seed) : 0;
+}
+
 cudaError_t cudaGetDeviceCount(int *n)
 {
 	*n = device_count();
@@ -562,8 +574,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
 	p->uuid.bytes[15] = (char)((first ? atoi(first) : 0) + device);
 	p->totalGlobalMem = limit_bytes();
 	p->sharedMemPerBlock = 48 << 10;
-	p->sharedMemPerBlockOptin = 227 << 10;
-	p->sharedMemPerMultiprocessor = 228 << 10;
+	p->sharedMemPerBlockOptin = emu_max_shared();
+	p->sharedMemPerMultiprocessor = emu_max_shared() + (1 << 10);
 	p->regsPerBlock = p->regsPerMultiprocessor = 64 << 10;
 	p->warpSize = 32;
 	p->maxThreadsPerBlock = 1024;
@@ -604,11 +616,4 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 	default:
 		return emu_gives(cudaErrorInvalidValue);
 	}
-}
-
-cudaError_t cudaFuncSetAttribute(const void *fn, enum cudaFuncAttribute attr, int value)
-{
-	bool fits =
-		attr != cudaFuncAttributeMaxDynamicSharedMemorySize || value <= 227 << 10;
-	return emu_gives(fn && fits ? cudaSuccess : cudaErrorInvalidValue);
 }

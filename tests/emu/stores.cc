@@ -8,8 +8,6 @@
 
 enum { MAX_THREADS = 1024, MAX_STORES = 256, MAX_STORE = 16 << 10 /* bytes */ };
 
-static int n_threads;
-
 struct store {
 	struct map map;
 	int at[4];
@@ -20,17 +18,26 @@ struct store {
 		[MAX_STORE]; /* at the call; a copy reads them at some time until the wait */
 };
 
-static struct store stores[MAX_STORES];
-static int n_stores;
-/* How often each thread made its stores to shared memory visible to copies, and how often groups of
- * copies of a warp's threads have needed it. */
-static int64_t tells[MAX_THREADS], groups_of[MAX_THREADS / 32];
-static int64_t committed[MAX_THREADS]; /* groups */
+/* Of each block that runs. */
+static struct state {
+	int n_threads;
+	struct store stores[MAX_STORES];
+	int n_stores;
+	/* How often each thread made its stores to shared memory visible to copies, and how often
+	 * groups of copies of a warp's threads have needed it. */
+	int64_t tells[MAX_THREADS], groups_of[MAX_THREADS / 32];
+	int64_t committed[MAX_THREADS]; /* groups */
+} states[EMU_MAX_ALIVE], *h = states;
+
+void emu_stores_use(int block)
+{
+	h = &states[block];
+}
 
 void emu_stores_tell(void)
 {
 	emu_needs_hopper("stores_tell");
-	tells[emu_thread()]++;
+	h->tells[emu_thread()]++;
 }
 
 void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
@@ -41,8 +48,8 @@ void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
 	if (s.map.magic != MAP || s.map.rank != 4 || (uintptr_t)map % 64)
 		emu_stop("tile_store: no map of a tensor of 4 dimensions");
 	int warp = emu_thread() / 32, bytes = box_bytes(&s.map);
-	for (int i = warp * 32; i < n_threads && i < (warp + 1) * 32; i++)
-		if (tells[i] <= groups_of[warp])
+	for (int i = warp * 32; i < h->n_threads && i < (warp + 1) * 32; i++)
+		if (h->tells[i] <= h->groups_of[warp])
 			emu_stop(
 				"tile_store: what thread %d stored is not visible to copies",
 				i);
@@ -54,17 +61,17 @@ void emu_tile_store(const CUtensorMap *map, const void *from, const int at[4])
 	memcpy(s.at, at, sizeof(s.at));
 	memcpy(s.seen, emu_shared_at(s.from, (size_t)bytes), (size_t)bytes);
 	s.thread = emu_thread();
-	s.group = committed[s.thread];
-	if (n_stores == MAX_STORES)
-		emu_stop("more stores of tiles than %d", n_stores);
-	stores[n_stores++] = s;
+	s.group = h->committed[s.thread];
+	if (h->n_stores == MAX_STORES)
+		emu_stop("more stores of tiles than %d", h->n_stores);
+	h->stores[h->n_stores++] = s;
 }
 
 void emu_stores_commit(void)
 {
 	emu_needs_hopper("stores_commit");
-	groups_of[emu_thread() / 32]++;
-	committed[emu_thread()]++;
+	h->groups_of[emu_thread() / 32]++;
+	h->committed[emu_thread()]++;
 }
 
 static void store_now(const struct store *s)
@@ -92,26 +99,27 @@ void emu_stores_wait(int groups)
 {
 	int n = 0, me = emu_thread();
 	emu_needs_hopper("stores_wait");
-	for (int i = 0; i < n_stores; i++) {
-		if (stores[i].thread == me && stores[i].group < committed[me] - groups)
-			store_now(&stores[i]);
+	for (int i = 0; i < h->n_stores; i++) {
+		if (h->stores[i].thread == me &&
+			h->stores[i].group < h->committed[me] - groups)
+			store_now(&h->stores[i]);
 		else if (n++ != i)
-			stores[n - 1] = stores[i];
+			h->stores[n - 1] = h->stores[i];
 	}
-	n_stores = n;
+	h->n_stores = n;
 }
 
 void emu_stores_begin(int n)
 {
-	n_threads = n;
-	memset(tells, 0, sizeof(tells));
-	memset(groups_of, 0, sizeof(groups_of));
-	memset(committed, 0, sizeof(committed));
+	h->n_threads = n;
+	memset(h->tells, 0, sizeof(h->tells));
+	memset(h->groups_of, 0, sizeof(h->groups_of));
+	memset(h->committed, 0, sizeof(h->committed));
 }
 
 void emu_stores_end(void)
 {
-	if (n_stores)
+	if (h->n_stores)
 		emu_stop("a block ends before %d stores of tiles are waited for",
-			n_stores);
+			h->n_stores);
 }

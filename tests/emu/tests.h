@@ -15,7 +15,7 @@ struct emu_test {
 
 /* The last has no name. */
 extern const struct emu_test emu_tests_kernels[], emu_tests_hopper[],
-	emu_tests_libraries[];
+	emu_tests_libraries[], emu_tests_races[];
 
 #ifdef __cplusplus
 }

@@ -395,6 +395,81 @@ static bool turns(void)
 	return true;
 }
 
+/* ---- clusters ---------------------------------------------------------------------------- */
+
+enum cluster_case { CLUSTER, ONE_COPIES, MASK_TOO_LARGE, NOT_SYNCHRONIZED };
+
+/* Each block of a cluster of two copies one tile for both, and waits until both have read them. */
+static __global__ void cluster_kernel(
+	uint16_t *out, const __grid_constant__ CUtensorMap map, enum cluster_case what)
+{
+	enum { N = ROWS * PANEL };
+	SHARED(shared);
+	uint64_t *full = (uint64_t *)shared, *read = full + 1;
+	uint16_t *tiles = (uint16_t *)tiles_in(shared);
+	int rank = (int)blockIdx.x % 2;
+	const int at[4] = {0, 0, 0, rank};
+	if (threadIdx.x == 0) {
+		barrier_make(full, 1);
+		barrier_make(read, 2);
+		barriers_tell();
+	}
+	if (what != NOT_SYNCHRONIZED)
+		cluster_sync();
+	__syncthreads();
+	if (threadIdx.x == 0) {
+		barrier_expect(full, 2 * N * 2);
+		if (what != ONE_COPIES || rank == 0)
+			emu_tile_load_to(tiles + rank * N, &map, full, at,
+				what == MASK_TOO_LARGE ? 4 : 3);
+	}
+	barrier_wait(full, 0);
+	for (int i = (int)threadIdx.x; i < 2 * N; i += (int)blockDim.x)
+		out[(int)blockIdx.x * 2 * N + i] =
+			*(piece<PANEL>(tiles, i / PANEL, i % PANEL / 8) + i % 8);
+	__syncthreads();
+	if (threadIdx.x < 2)
+		barrier_arrive_at(read, (int)threadIdx.x);
+	barrier_wait(read, 0);
+	cluster_sync();
+}
+
+static cudaError_t run_clusters(uint16_t *out, const CUtensorMap &map, unsigned n_blocks,
+	unsigned size, enum cluster_case what)
+{
+	cudaLaunchConfig_t how = {};
+	cudaLaunchAttribute attr = {};
+	attr.id = cudaLaunchAttributeClusterDimension;
+	attr.val.clusterDim.x = size;
+	attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+	how.gridDim = dim3(n_blocks);
+	how.blockDim = dim3(64);
+	how.dynamicSmemBytes = 2 * ROWS * PANEL * 2 + 2048;
+	how.attrs = &attr;
+	how.numAttrs = 1;
+	return cudaLaunchKernelEx(&how, cluster_kernel, out, map, what);
+}
+
+template <enum cluster_case WHAT> static bool clusters(void)
+{
+	enum { BLOCKS = 10, N = ROWS * PANEL };
+	alignas(64) static uint16_t x[BATCH * ROWS * HEADS * PANEL];
+	static uint16_t out[BLOCKS * 2 * N];
+	CUtensorMap map;
+	for (int i = 0; i < BATCH * ROWS * HEADS * PANEL; i++)
+		x[i] = (uint16_t)(i * 7919);
+	EMU_EXPECT(!encode(&map, x, PANEL, HEADS * PANEL, ROWS, PANEL, ROWS,
+		CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_DATA_TYPE_FLOAT16));
+	EMU_EXPECT(run_clusters(out, map, BLOCKS, 16, WHAT));
+	EMU_EXPECT(run_clusters(out, map, BLOCKS + 1, 2, WHAT));
+	EMU_EXPECT(!cudaFuncSetAttribute(
+		cluster_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10));
+	EMU_EXPECT(!run_clusters(out, map, BLOCKS, 2, WHAT));
+	for (int i = 0; i < BLOCKS * 2 * N; i++)
+		EMU_EXPECT(out[i] == x[i % (2 * N) / PANEL * HEADS * PANEL + i % PANEL]);
+	return true;
+}
+
 /* ---- errors that must end the program ---------------------------------------------------- */
 
 enum wrong {
@@ -563,6 +638,10 @@ const struct emu_test emu_tests_hopper[] = {
 	{"products_of_256_columns", wide_products, NULL},
 	{"ring", ring, NULL},
 	{"turns", turns, NULL},
+	{"clusters", clusters<CLUSTER>, NULL},
+	{"cluster_of_which_one_copies", clusters<ONE_COPIES>, "no thread can go on"},
+	{"cluster_mask_too_large", clusters<MASK_TOO_LARGE>, "block 2 of a cluster of 2"},
+	{"cluster_not_synchronized", clusters<NOT_SYNCHRONIZED>, "barrier"},
 	{"barrier_not_made", wrong<NOT_MADE>, "nobody made"},
 	{"barrier_not_known", wrong<NOT_KNOWN>, " made"},
 	{"barrier_of_too_many", wrong<TOO_MANY>, "than the 1 it"},

@@ -341,6 +341,44 @@ template <unsigned BLOCK, unsigned ROWS, int SHARED_BYTES> static bool too_large
 	return true;
 }
 
+/* ---- shared memory and bounds of a kernel ---------------------------------------------- */
+
+/* 20 KiB of static shared memory, and the dynamic shared memory of the launch. */
+static __global__ void __launch_bounds__(64, 2) bounded_kernel(int *out)
+{
+	__shared__ int fixed[5 << 10];
+	SHARED(room);
+	fixed[threadIdx.x] = 1;
+	((int *)room)[threadIdx.x] = 2;
+	out[threadIdx.x] = fixed[threadIdx.x] + ((int *)room)[threadIdx.x];
+}
+
+/* may: of the attribute; 0: without. The dynamic shared memory is enough for all threads. */
+template <unsigned THREADS, int DYNAMIC, int MAY> static bool bounded(void)
+{
+	int out[96];
+	if (MAY)
+		EMU_EXPECT(!cudaFuncSetAttribute(bounded_kernel,
+			cudaFuncAttributeMaxDynamicSharedMemorySize, MAY));
+	emu_launch(
+		dim3(1), dim3(THREADS), DYNAMIC, [&] { bounded_kernel(out); }, NULL,
+		(const void *)(void (*)(int *))bounded_kernel);
+	for (unsigned i = 0; i < THREADS; i++)
+		EMU_EXPECT(out[i] == 3);
+	return true;
+}
+
+/* More than a block can have, with what a launch has found to be static. */
+static bool attribute_refused(void)
+{
+	EMU_EXPECT((bounded<64, 28 << 10, 0>()));
+	EMU_EXPECT(cudaFuncSetAttribute(bounded_kernel,
+		cudaFuncAttributeMaxDynamicSharedMemorySize, (207 << 10) + 16));
+	EMU_EXPECT(!cudaFuncSetAttribute(
+		bounded_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 207 << 10));
+	return true;
+}
+
 const struct emu_test emu_tests_kernels[] = {
 	{"sums", sums, NULL},
 	{"barriers", barriers, NULL},
@@ -366,5 +404,14 @@ const struct emu_test emu_tests_kernels[] = {
 	{"too_many_threads", too_large<1025, 1, 0>, "1025 x 1 x 1 threads"},
 	{"too_many_blocks", too_large<32, 65536, 0>, "1 x 65536 x 1 blocks"},
 	{"too_much_shared_memory", too_large<32, 1, 233000>, "233000 bytes"},
+	{"shared_memory_by_default", bounded<64, 28 << 10, 0>, NULL},
+	{"shared_memory_by_attribute", bounded<64, 93 << 10, 93 << 10>, NULL},
+	{"attribute_refused", attribute_refused, NULL},
+	{"static_and_dynamic_memory", bounded<64, (28 << 10) + 16, 0>,
+		"49168 bytes of shared memory, 20480 of them static; 49152"},
+	{"attribute_too_small", bounded<64, 60 << 10, 50 << 10>,
+		"61440 bytes of shared memory, 0 of them static; 49152"},
+	{"block_beyond_bounds", bounded<96, 1024, 0>,
+		"a block of 96 threads; its __launch_bounds__ allow 64"},
 	{NULL, NULL, NULL},
 };

@@ -48,5 +48,6 @@ static inline char *box_row(const struct map *m, const int from[4], int i)
 }
 
 /* Of a block. */
+EMU_INSIDE void emu_stores_use(int block);
 EMU_INSIDE void emu_stores_begin(int n_threads);
 EMU_INSIDE void emu_stores_end(void);

@@ -42,7 +42,7 @@ struct product {
 
 /* A wait is a warp's own: when it is over, matmuls of the warpgroup's other warps may still read
  * their operands. */
-static struct warpgroup {
+struct warpgroup {
 	struct product products[MAX_PRODUCTS]; /* a ring */
 	struct sums sums[MAX_SUMS];
 	/* Numbers of products: asked for by any thread, by each; complete for each warp. */
@@ -51,11 +51,20 @@ static struct warpgroup {
 	bool fenced[GROUP];
 	int waiting[WARPS];
 	int64_t waited[WARPS];
-} * warpgroups[GROUPS];
+};
 
-/* Waits that last until no thread can go on, and how often that was. */
-static int n_slow;
-static int64_t n_idle;
+/* Of each block that runs. */
+static struct state {
+	struct warpgroup *warpgroups[GROUPS];
+	/* Waits that last until no thread can go on, and how often that was. */
+	int n_slow;
+	int64_t n_idle;
+} states[EMU_MAX_ALIVE], *h = states;
+
+void emu_wgmma_use(int block)
+{
+	h = &states[block];
+}
 
 static struct warpgroup *my_group(int *lane)
 {
@@ -65,9 +74,9 @@ static struct warpgroup *my_group(int *lane)
 	int n = (int)(blockDim.x * blockDim.y * blockDim.z);
 	if (n < (i + 1) * GROUP)
 		emu_stop("a warpgroup of %d threads", n - i * GROUP);
-	if (!warpgroups[i])
-		warpgroups[i] = (struct warpgroup *)calloc(1, sizeof(**warpgroups));
-	return warpgroups[i];
+	if (!h->warpgroups[i])
+		h->warpgroups[i] = (struct warpgroup *)calloc(1, sizeof(**h->warpgroups));
+	return h->warpgroups[i];
 }
 
 /* [i * 16 + k] = element k of 16 of row i of an operand in shared memory, which is row-major,
@@ -323,7 +332,7 @@ static void products_do(
  * waits, tests/tools/machine_code finds all. */
 bool emu_wgmma_under_way(bool held)
 {
-	struct warpgroup *g = warpgroups[emu_thread() / GROUP];
+	struct warpgroup *g = h->warpgroups[emu_thread() / GROUP];
 	int lane = emu_thread() % GROUP;
 	if (!g)
 		return false;
@@ -346,8 +355,8 @@ static bool met(void *asks)
 
 bool emu_wgmma_idle(void)
 {
-	n_idle += n_slow > 0;
-	return n_slow > 0;
+	h->n_idle += h->n_slow > 0;
+	return h->n_slow > 0;
 }
 
 /* Every second wait is slow in one warp. */
@@ -356,12 +365,12 @@ void emu_wgmma_wait(int groups, const char *file, int line)
 	int lane;
 	struct warpgroup *g = my_group(&lane);
 	int w = lane / LANES;
-	struct meeting m = {&g->waited[w], g->waited[w]}, idle = {&n_idle, n_idle};
+	struct meeting m = {&g->waited[w], g->waited[w]}, idle = {&h->n_idle, h->n_idle};
 	if (++g->waiting[w] == LANES) {
 		if ((m.was + 2) % (2 * WARPS) == w) {
-			n_slow++;
+			h->n_slow++;
 			emu_until(met, &idle, "wgmma_wait", file, line);
-			n_slow--;
+			h->n_slow--;
 		}
 		products_do(g, w, groups, file, line);
 		g->waiting[w] = 0;
@@ -373,7 +382,7 @@ void emu_wgmma_wait(int groups, const char *file, int line)
 void emu_wgmma_end(void)
 {
 	for (int i = 0; i < GROUPS; i++) {
-		struct warpgroup *g = warpgroups[i];
+		struct warpgroup *g = h->warpgroups[i];
 		if (!g)
 			continue;
 		for (int w = 0; w < WARPS; w++)

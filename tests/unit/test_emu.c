@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_TESTS = 100 };
+enum { MAX_TESTS = 120 };
 
 static char *library(void)
 {
@@ -55,8 +55,8 @@ static void run(void **state)
 
 int main(void)
 {
-	static const char *const lists[] = {
-		"emu_tests_kernels", "emu_tests_hopper", "emu_tests_libraries"};
+	static const char *const lists[] = {"emu_tests_kernels", "emu_tests_hopper",
+		"emu_tests_libraries", "emu_tests_races"};
 	struct CMUnitTest tests[MAX_TESTS];
 	size_t n = 0;
 	if (access(library(), F_OK)) {

@@ -13,6 +13,8 @@
 EMU_INSIDE void emu_barrier_make(uint64_t *barrier, int count);
 EMU_INSIDE void emu_barriers_tell(void);
 EMU_INSIDE void emu_barrier_arrive(uint64_t *barrier, int n_bytes);
+EMU_INSIDE void emu_barrier_arrive_at(uint64_t *barrier, int rank);
+EMU_INSIDE void emu_cluster_sync(const char *file, int line);
 EMU_INSIDE void emu_barrier_wait(
 	uint64_t *barrier, int parity, bool meanwhile, const char *file, int line);
 EMU_INSIDE void emu_named(int id, int n, bool wait, const char *file, int line);
@@ -48,15 +50,14 @@ static inline void barrier_wait_meanwhile(uint64_t *barrier, int parity, EMU_WHE
 	emu_barrier_wait(barrier, parity, true, file, line);
 }
 
-/* Clusters are not emulated: kernels for them are compiled, and never called. */
-static inline void barrier_arrive_at(uint64_t *, int)
+static inline void barrier_arrive_at(uint64_t *barrier, int rank)
 {
-	emu_stop("a barrier of another block");
+	emu_barrier_arrive_at(barrier, rank);
 }
 
-static inline void cluster_sync(void)
+static inline void cluster_sync(EMU_WHERE)
 {
-	emu_stop("a barrier of a cluster");
+	emu_cluster_sync(file, line);
 }
 
 static inline void turn_wait(int id, int n_threads, EMU_WHERE)
@@ -83,6 +84,9 @@ template <int N> static inline void registers_more(EMU_WHERE)
 
 EMU_INSIDE void emu_tile_load(
 	void *to, const CUtensorMap *map, uint64_t *barrier, const int at[4]);
+/* To the same addresses in the blocks of the cluster that the mask has. */
+EMU_INSIDE void emu_tile_load_to(void *to, const CUtensorMap *map, uint64_t *barrier,
+	const int at[4], unsigned mask);
 
 static inline void tile_load(void *to, const CUtensorMap *map, uint64_t *barrier, int at0,
 	int at1, int at2, int at3)
@@ -91,10 +95,11 @@ static inline void tile_load(void *to, const CUtensorMap *map, uint64_t *barrier
 	emu_tile_load(to, map, barrier, at);
 }
 
-static inline void tile_load_both(
-	void *, const CUtensorMap *, uint64_t *, int, int, int, int)
+static inline void tile_load_both(void *to, const CUtensorMap *map, uint64_t *barrier,
+	int at0, int at1, int at2, int at3)
 {
-	emu_stop("a copy to both blocks of a cluster");
+	const int at[4] = {at0, at1, at2, at3};
+	emu_tile_load_to(to, map, barrier, at, 3);
 }
 
 /* ---- stores of tiles ------------------------------------------------------------------- */
