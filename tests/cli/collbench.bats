@@ -209,7 +209,7 @@ none none -1 0 1" ]
 	done
 	PT_COLLBENCH_FAULT=hypercube:3:0 run bench 4 hypercube -b 16 -e 16 -d int32 "${quick[@]}"
 	[ "$status" -eq 1 ]
-	refused 64 'hypercube needs 2 ranks, or 4, 8, 16, ...' mpiexec -n 3 pt-collbench hypercube
+	refused 64 'hypercube: needs 2 ranks, or 4, 8, 16, ...' mpiexec -n 3 pt-collbench hypercube
 }
 
 @test "blocking calls, barriers between, averages: the same results" {
@@ -449,7 +449,7 @@ none none -1 0 1" ]
 	refused 64 "iters" pt-collbench -n 0
 	refused 64 "unknown option" pt-collbench --minbyte-s 1
 	refused 64 "--out" pt-collbench --smoke --out bench.h5
-	refused 64 "latency needs 2 ranks" pt-collbench latency
+	refused 64 "latency: needs 2 ranks" pt-collbench latency
 	refused 64 "is not a list such as tp=2" mpiexec -n 2 pt-collbench --split 2
 	refused 64 "--split tp=2,tp=4: axis tp is given twice" mpiexec -n 4 pt-collbench --split tp=2,tp=4
 	refused 64 "split tp=3" mpiexec -n 2 pt-collbench --split tp=3
