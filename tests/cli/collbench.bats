@@ -450,7 +450,7 @@ none none -1 0 1" ]
 	refused 64 "unknown option" pt-collbench --minbyte-s 1
 	refused 64 "--out" pt-collbench --smoke --out bench.h5
 	refused 64 "latency: needs 2 ranks" pt-collbench latency
-	refused 64 "is not a list such as tp=2" mpiexec -n 2 pt-collbench --split 2
+	refused 64 "expected a list such as tp=2" mpiexec -n 2 pt-collbench --split 2
 	refused 64 "--split tp=2,tp=4: axis tp is given twice" mpiexec -n 4 pt-collbench --split tp=2,tp=4
 	refused 64 "split tp=3" mpiexec -n 2 pt-collbench --split tp=3
 	refused 64 "one rank" mpiexec -n 2 pt-collbench --split tp=1
