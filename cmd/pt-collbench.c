@@ -181,8 +181,8 @@ static int parse_operands(struct opts *o, char **name, int n, struct err *e)
 {
 	char default_name[] = "allreduce", all[] = "all",
 	     *defaults[] = {o->smoke ? all : default_name};
-	return n ? suite_want(&o->suite, name, n, e)
-		 : suite_want(&o->suite, defaults, 1, e);
+	return n ? suite_select(&o->suite, name, n, e)
+		 : suite_select(&o->suite, defaults, 1, e);
 }
 
 static bool draws_curves(const struct opts *o)
@@ -303,7 +303,7 @@ static int draw(const struct bench_table *t, const struct opts *o, struct err *e
 	struct bench_curves c;
 	scoped_str text = {0};
 	int rc = 0;
-	table_curves(t, (enum picture_of)o->plot_of, o->draw.log_scale, &c);
+	table_make_curves(t, (enum picture_of)o->plot_of, o->draw.log_scale, &c);
 	const struct graph_style style =
 		graph_style_of(&o->draw, c.graph.n_series, log_color(stdout));
 	if (o->draw.graph)
@@ -311,7 +311,7 @@ static int draw(const struct bench_table *t, const struct opts *o, struct err *e
 	fputs(text.len ? text.s : "", stdout);
 	for (int64_t i = 0; i < o->plots.n && !rc; i++)
 		rc = graph_picture(&c.graph, o->plots.v[i], e);
-	bench_curves_free(&c);
+	bench_curves_release(&c);
 	return rc;
 }
 
@@ -345,7 +345,7 @@ static void measure_all(struct session *s)
 		suite_print_header(&s->suite, s->peers, s->worlds.library);
 	suite_run(&s->suite);
 	if (is_printing)
-		table_footer(&s->suite.table);
+		table_print_footer(&s->suite.table);
 	if (s->o.compare)
 		suite_compare(&s->suite, &s->old, 1e-2 * s->o.threshold, s->o.retries);
 	if (is_printing)
@@ -358,7 +358,7 @@ static int open_and_measure(struct session *s, struct err *e)
 	suite_configure(s);
 	int rc = groups_open(&s->groups, &s->o.splits, (enum group_choice)s->o.groups,
 		s->worlds.comm, s->peers, e);
-	rc = rc || suite_list(&s->suite, e) ||
+	rc = rc || suite_add_cases(&s->suite, e) ||
 	     bench_open(&s->bench, s->world, s->o.suite.maxbytes, e);
 	if (!rc) {
 		measure_all(s);
@@ -372,7 +372,7 @@ static int open_and_measure(struct session *s, struct err *e)
 static int run_benchmark(struct session *s, struct err *e)
 {
 	struct bench_file file = {.path = s->o.out, .overwrite = s->o.overwrite};
-	bench_settings(&s->bench.o, s->suite.table.settings);
+	bench_format_settings(&s->bench.o, s->suite.table.settings);
 	s->worlds.comm[LIBRARY_MPI] = s->world;
 	if (read_compared_file(s, e) ||
 		(s->o.device && worlds_open(&s->worlds, s->world, s->o.comm,
@@ -424,8 +424,8 @@ static int run(struct session *s)
 	if (s->suite.table.n_wrong || s->n_slower > 0) /* takes precedence over errors */
 		rc = EX_FAILED;
 	free(s->peers);
-	suite_free(&s->suite);
-	table_free(&s->old);
+	suite_release(&s->suite);
+	table_release(&s->old);
 	strs_free(&s->o.splits);
 	strs_free(&s->o.plots);
 	return rc;
@@ -446,7 +446,7 @@ int main(int argc, char **argv)
 	if (parse_command_line(&s, argc, argv, &e))
 		return launch_rank() ? e.code : err_print(&e);
 	if (s.o.smoke)
-		smoke_watch(program.name);
+		smoke_start_timeout(program.name);
 	s.world = comm_open();
 	log_rank(s.world->rank, s.world->size, false);
 	int rc = run(&s);

@@ -10,10 +10,8 @@
 
 enum { PAGE = 4096 };
 
-/* ---- buffers --------------------------------------------------------------------- */
-
-/* Checks that there is memory for two buffers, and as much for MPI's internal buffers (MPICH
- * copies the input of a reduction, and half the blocks of a gather). */
+/* Checks that each rank of this host has memory for two buffers, and as much again for MPI's
+ * internal buffers (MPICH copies the input of a reduction, and half the blocks of a gather). */
 static int check_memory(const struct bench *b, int64_t max_bytes, struct err *e)
 {
 	char need[NUM_TEXT], has[NUM_TEXT];
@@ -22,16 +20,16 @@ static int check_memory(const struct bench *b, int64_t max_bytes, struct err *e)
 	if (!available || bytes < (double)available)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%d ranks on %s need about %s (2 buffers each, and as much for MPI), and "
-		"%s are free%s",
+		"%d ranks on %s need about %s of memory (2 buffers each, and as much for MPI), "
+		"but %s are free%s",
 		b->place.local_size, b->place.host, text_bytes(need, bytes),
 		text_bytes(has, (double)available), advice_on(ADVICE_BENCH_MEMORY));
 }
 
-/* Allocates a buffer with guards. As in OSU's benchmarks it has pages of its own: an arena may
- * have huge pages, with which 64 KiB take 20 % less. All pages are touched now: otherwise a
- * broadcast of 4 KiB takes 20 % longer. */
-static char *alloc_host_buffer(int64_t capacity)
+/* Allocates a buffer with guards. As in OSU's benchmarks it has pages of its own, since huge pages
+ * of an arena make 64 KiB 20 % faster. All pages are touched now: otherwise a broadcast of 4 KiB
+ * takes 20 % longer. */
+static char *allocate_host_buffer(int64_t capacity)
 {
 	void *p;
 	if (posix_memalign(&p, PAGE, (size_t)capacity))
@@ -40,8 +38,7 @@ static char *alloc_host_buffer(int64_t capacity)
 	return (char *)p + VERIFY_GUARD;
 }
 
-/* Places two buffers with guards in an arena. */
-static void place_buffers(struct arena *a, int64_t capacity, char **send, char **recv)
+static void allocate_in_arena(struct arena *a, int64_t capacity, char **send, char **recv)
 {
 	*send = (char *)arena_alloc(a, (size_t)capacity) + VERIFY_GUARD;
 	*recv = (char *)arena_alloc(a, (size_t)capacity) + VERIFY_GUARD;
@@ -56,15 +53,15 @@ int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e
 	if (comm_agree(c, e))
 		return -1;
 	b->capacity = round_up(max_bytes + 2 * VERIFY_GUARD, PAGE);
-	b->send = b->host_send = alloc_host_buffer(b->capacity);
-	b->recv = b->host_recv = alloc_host_buffer(b->capacity);
+	b->send = b->host_send = allocate_host_buffer(b->capacity);
+	b->recv = b->host_recv = allocate_host_buffer(b->capacity);
 	if (b->d && b->o.registered)
 		comm_device_arena(
 			c, b->d, &b->memory, "buffers", 2 * (size_t)b->capacity);
 	else if (b->d)
 		device_arena(b->d, &b->memory, "buffers", 2 * (size_t)b->capacity);
 	if (b->d)
-		place_buffers(&b->memory, b->capacity, &b->send, &b->recv);
+		allocate_in_arena(&b->memory, b->capacity, &b->send, &b->recv);
 	return 0;
 }
 
@@ -79,7 +76,7 @@ void bench_close(struct bench *b)
 	free(b->host_recv - VERIFY_GUARD);
 }
 
-void bench_put(struct bench *b)
+void bench_copy_to_device(struct bench *b)
 {
 	if (!b->d)
 		return;
@@ -90,7 +87,7 @@ void bench_put(struct bench *b)
 	device_wait(b->d);
 }
 
-void bench_get(struct bench *b)
+void bench_copy_from_device(struct bench *b)
 {
 	if (!b->d)
 		return;
@@ -100,12 +97,12 @@ void bench_get(struct bench *b)
 		(size_t)b->capacity);
 }
 
-int64_t bench_count(int what, int ranks, enum comm_type t, int64_t bytes)
+int64_t bench_count_for_bytes(int what, int ranks, enum comm_type t, int64_t bytes)
 {
 	return max64(1, bytes / bench_bytes(what, ranks, 1, t));
 }
 
-struct coll_args bench_args(const struct bench *b, const struct coll_case *c)
+struct coll_args bench_make_args(const struct bench *b, const struct coll_case *c)
 {
 	return (struct coll_args){
 		.send = c->place == COLL_IN_PLACE ? NULL : b->send,
@@ -117,8 +114,6 @@ struct coll_args bench_args(const struct bench *b, const struct coll_case *c)
 	};
 }
 
-/* ---- one iteration --------------------------------------------------------------- */
-
 void bench_call_once(struct bench *b, enum coll what, const struct coll_args *a)
 {
 	if (b->o.calls == CALLS_BLOCKING)
@@ -128,9 +123,9 @@ void bench_call_once(struct bench *b, enum coll what, const struct coll_args *a)
 }
 
 /* Enqueues an iteration; in host memory it is complete on return. */
-static void enqueue(struct bench *b, const struct coll_case *c)
+static void enqueue_iteration(struct bench *b, const struct coll_case *c)
 {
-	struct coll_args a = bench_args(b, c);
+	struct coll_args a = bench_make_args(b, c);
 	struct comm_requests r = {.c = b->comm};
 	bool blocking = b->o.calls == CALLS_BLOCKING;
 	if (c->what >= N_COLL) {
@@ -143,58 +138,58 @@ static void enqueue(struct bench *b, const struct coll_case *c)
 		else
 			comm_enqueue(&r, (enum coll)c->what, &a);
 	if (!blocking)
-		bench_finish(&r);
+		bench_run_requests(&r);
 }
 
-void bench_complete(struct bench *b)
+void bench_wait_for_device(struct bench *b)
 {
 	if (b->d)
 		device_host_wait(b->d, device_stream_mark(b->d));
 }
 
-/* Captures an iteration in a CUDA graph. Returns false if the device has none. */
+/* Captures an iteration in a CUDA graph. Returns false if a graph is not wanted or not possible. */
 static bool capture_graph(struct bench *b, const struct coll_case *c)
 {
 	if (b->o.launch != LAUNCH_GRAPH || !comm_has_stream(b->comm) ||
 		c->what >= COLL_BARRIER)
 		return false;
-	bool begun = device_graph_begin(b->d), all = comm_min_i64(b->home, begun);
-	if (all)
-		enqueue(b, c);
-	return comm_min_i64(b->home, begun && device_graph_end(b->d) && all);
+	bool begun = device_graph_begin(b->d), all_begun = comm_min_i64(b->home, begun);
+	if (all_begun)
+		enqueue_iteration(b, c);
+	return comm_min_i64(b->home, begun && device_graph_end(b->d) && all_begun);
 }
 
-static void run_one(struct bench *b, const struct coll_case *c, bool graph, bool waits)
+/* Runs an iteration on this rank; is_blocking: until it is complete. */
+static void run_iteration(
+	struct bench *b, const struct coll_case *c, bool uses_graph, bool is_blocking)
 {
 	if (b->o.delay > 0)
 		clock_sleep(b->o.delay); /* sleeping does not count as waiting */
-	if (graph)
+	if (uses_graph)
 		device_graph_launch(b->d);
 	else
-		enqueue(b, c);
-	if (waits && graph)
+		enqueue_iteration(b, c);
+	if (is_blocking && uses_graph)
 		device_wait(b->d);
-	else if (waits)
-		bench_complete(b);
+	else if (is_blocking)
+		bench_wait_for_device(b);
 }
 
-/* ---- times ----------------------------------------------------------------------- */
-
-void bench_agree(struct bench *b, bool joins, double *v, int64_t n)
+void bench_average_ranks(struct bench *b, bool takes_part, double *v, int64_t n)
 {
-	enum bench_average how = b->o.average;
-	int64_t joined = how == AVERAGE_AVG ? joins : 0;
+	enum bench_average average = b->o.average;
+	int64_t joined = average == AVERAGE_AVG ? takes_part : 0;
 	for (int64_t i = 0; i < n; i++)
-		if (how == AVERAGE_RANK0 ? b->home->rank != 0 : !joins)
-			v[i] = how == AVERAGE_MIN ? INFINITY : 0;
+		if (average == AVERAGE_RANK0 ? b->home->rank != 0 : !takes_part)
+			v[i] = average == AVERAGE_MIN ? INFINITY : 0;
 	comm_run(b->home, COLL_ALLREDUCE,
 		&(struct coll_args){.recv = v,
 			.count = n,
 			.type = COMM_F64,
-			.op = how == AVERAGE_MIN   ? COMM_MIN
-			      : how == AVERAGE_AVG ? COMM_SUM
-						   : COMM_MAX});
-	if (how != AVERAGE_AVG)
+			.op = average == AVERAGE_MIN   ? COMM_MIN
+			      : average == AVERAGE_AVG ? COMM_SUM
+						       : COMM_MAX});
+	if (average != AVERAGE_AVG)
 		return;
 	comm_sum_i64(b->home, &joined, 1);
 	for (int64_t i = 0; i < n; i++)
@@ -204,11 +199,11 @@ void bench_agree(struct bench *b, bool joins, double *v, int64_t n)
 /* Returns the collectives or messages per iteration. */
 static double operations_per_iteration(const struct bench *b, int what)
 {
-	return (double)(what >= N_COLL ? bench_messages(b, what)
+	return (double)(what >= N_COLL ? bench_count_messages(b, what)
 				       : max64(1, b->o.aggregate));
 }
 
-/* Returns space for n samples and one more value. */
+/* Returns space for n samples and their mean. */
 static double *reserve_samples(struct bench_samples *s, int64_t n)
 {
 	if (s->n + n + 1 > s->capacity) {
@@ -219,41 +214,41 @@ static double *reserve_samples(struct bench_samples *s, int64_t n)
 	return s->seconds + s->n;
 }
 
-void bench_samples_free(struct bench_samples *s)
+void bench_samples_release(struct bench_samples *s)
 {
 	free(s->seconds);
 	free(s->part);
 	*s = (struct bench_samples){.n = 0};
 }
 
-static void pause_between(struct bench *b)
+static void synchronize_ranks(struct bench *b)
 {
 	struct coll_args none = {.count = 0};
 	bench_call_once(b, COLL_BARRIER, &none);
 }
 
-/* Times n iterations on this rank. Sets t[i] to the seconds per collective, and t[n] to the
- * mean. */
+/* Times n iterations. Sets t[i] to the seconds per collective of iteration i, t[n] to the mean. */
 static void time_iterations(
-	struct bench *b, const struct coll_case *c, bool graph, int64_t n, double *t)
+	struct bench *b, const struct coll_case *c, bool uses_graph, int64_t n, double *t)
 {
 	bool queued = b->d && b->o.launch == LAUNCH_QUEUED;
-	double parts = operations_per_iteration(b, c->what), sum = 0;
+	double n_operations = operations_per_iteration(b, c->what), sum = 0;
 	double begin = clock_seconds(), last = begin;
 	bool pauses = b->o.barrier && c->what < N_COLL;
 	for (int64_t i = 0; i < n; i++) {
-		run_one(b, c, graph, !queued);
+		run_iteration(b, c, uses_graph, !queued);
 		double now = clock_seconds();
-		t[i] = (now - last) / parts;
+		t[i] = (now - last) / n_operations;
 		sum += t[i];
 		last = now;
 		if (pauses) {
-			pause_between(b);
+			synchronize_ranks(b);
 			last = clock_seconds();
 		}
 	}
-	bench_complete(b);
-	t[n] = pauses ? sum / (double)n : (clock_seconds() - begin) / (parts * (double)n);
+	bench_wait_for_device(b);
+	t[n] = pauses ? sum / (double)n
+		      : (clock_seconds() - begin) / (n_operations * (double)n);
 }
 
 /* Returns the seconds that this thread was ready to run without a processor, the second word of
@@ -271,53 +266,51 @@ static double waited_seconds(void)
 		       : 0;
 }
 
-/* Returns true if a rank waited for more than a quarter of the time. Then iterations wait for
- * each other's time slices, and most are slow. Ranks wait either this long or hardly at all.
- * Collective over `home`. */
+/* Returns true if any rank waited for a processor for more than a quarter of the time. Then most
+ * iterations are slow. Ranks wait either this long or hardly at all. Collective over `home`. */
 static bool any_rank_waited(struct bench *b, double waited, double seconds)
 {
 	const double much = 0.25;
 	return comm_max_i64(b->home, waited > much * seconds);
 }
 
-/* Adds the parts of a batch on this rank, from n times t and their mean t[n]. Returns their
- * number. */
-static int64_t add_parts(
+/* Divides n times t[] with mean t[n] into parts and appends them. Returns their number. */
+static int64_t append_parts(
 	struct bench *b, struct bench_samples *s, const double *t, int64_t n)
 {
 	enum { PARTS = 8 };
 	bool queued = b->d && b->o.launch == LAUNCH_QUEUED;
-	int64_t parts = queued ? 1 : min64(n, ceil_div(PARTS, max64(1, b->o.passes)));
-	s->part = xrealloc(s->part, (size_t)(s->n_parts + parts) * sizeof(*s->part));
-	for (int64_t i = 0; i < parts; i++) {
-		int64_t begin = part_begin(n, parts, i),
-			end = part_begin(n, parts, i + 1);
+	int64_t n_parts = queued ? 1 : min64(n, ceil_div(PARTS, max64(1, b->o.passes)));
+	s->part = xrealloc(s->part, (size_t)(s->n_parts + n_parts) * sizeof(*s->part));
+	for (int64_t i = 0; i < n_parts; i++) {
+		int64_t begin = part_begin(n, n_parts, i),
+			end = part_begin(n, n_parts, i + 1);
 		s->part[s->n_parts++] = (struct bench_part){
 			.seconds = queued ? t[n] : bench_median(t + begin, end - begin),
 			.iters = end - begin};
 	}
-	return parts;
+	return n_parts;
 }
 
-/* Runs n iterations, and returns the mean seconds of a collective. Collective over `home`. */
-static double run_batch(struct bench *b, const struct coll_case *c, bool graph, int64_t n,
-	struct bench_samples *s)
+/* Times n iterations into *s. Returns the mean seconds of a collective. Collective over `home`. */
+static double time_batch(struct bench *b, const struct coll_case *c, bool uses_graph,
+	int64_t n, struct bench_samples *s)
 {
-	bool joins = bench_joins(b, c->what);
+	bool takes_part = bench_takes_part(b, c->what);
 	double *t = reserve_samples(s, n);
 	comm_barrier(b->home);
 	memset(t, 0, (size_t)(n + 1) * sizeof(*t));
 	double before = waited_seconds(), begin = clock_seconds();
-	if (joins)
-		time_iterations(b, c, graph, n, t);
+	if (takes_part)
+		time_iterations(b, c, uses_graph, n, t);
 	double seconds = clock_seconds() - begin;
-	bool waits = any_rank_waited(b, waited_seconds() - before, seconds);
-	int64_t parts = add_parts(b, s, t, n);
-	for (int64_t i = s->n_parts - parts; i < s->n_parts; i++) {
-		bench_agree(b, joins, &s->part[i].seconds, 1);
-		s->part[i].waited = waits;
+	bool has_waited = any_rank_waited(b, waited_seconds() - before, seconds);
+	int64_t n_parts = append_parts(b, s, t, n);
+	for (int64_t i = s->n_parts - n_parts; i < s->n_parts; i++) {
+		bench_average_ranks(b, takes_part, &s->part[i].seconds, 1);
+		s->part[i].waited = has_waited;
 	}
-	bench_agree(b, joins, t, n + 1);
+	bench_average_ranks(b, takes_part, t, n + 1);
 	s->total += t[n] * (double)n;
 	s->iters += n;
 	double mean = t[n];
@@ -326,19 +319,19 @@ static double run_batch(struct bench *b, const struct coll_case *c, bool graph, 
 	return mean;
 }
 
-/* Runs batches until the time is over. Each fills the rest of the time, but grows at most
- * fourfold. */
-static double run_seconds(
-	struct bench *b, const struct coll_case *c, bool graph, struct bench_samples *s)
+/* Times batches for --seconds, each at most 4 times as long as the previous one. Returns the mean
+ * seconds of a collective in the last one. */
+static double time_for_seconds(struct bench *b, const struct coll_case *c,
+	bool uses_graph, struct bench_samples *s)
 {
 	enum { GROWTH = 4, MAX_ITERS = 1 << 20 };
-	double spent = 0, mean = 0, parts = operations_per_iteration(b, c->what);
+	double spent = 0, mean = 0, n_operations = operations_per_iteration(b, c->what);
 	int64_t n = 1, done = 0;
 	while (spent < b->o.seconds && done < MAX_ITERS) {
-		mean = run_batch(b, c, graph, n, s);
+		mean = time_batch(b, c, uses_graph, n, s);
 		done += n;
-		spent += mean * parts * (double)n;
-		double left = (b->o.seconds - spent) / (mean * parts);
+		spent += mean * n_operations * (double)n;
+		double left = (b->o.seconds - spent) / (mean * n_operations);
 		if (!(left < (double)(GROWTH * n)))
 			n = GROWTH * n;
 		else
@@ -350,27 +343,28 @@ static double run_seconds(
 
 /* Fills the buffers with zeros: repeated multiplication of other values gives denormal numbers,
  * which are slow. */
-static void clear_buffers(struct bench *b, const struct coll_case *c)
+static void zero_buffers(struct bench *b, const struct coll_case *c)
 {
 	size_t n_bytes = (size_t)bench_bytes(c->what, b->comm->size, c->count, c->type);
 	memset(b->host_send, 0, n_bytes);
 	memset(b->host_recv, 0, n_bytes);
-	bench_put(b);
+	bench_copy_to_device(b);
 }
 
 void bench_measure(struct bench *b, const struct coll_case *c, struct bench_samples *s)
 {
-	bool joins = bench_joins(b, c->what), graph = false;
+	bool takes_part = bench_takes_part(b, c->what), uses_graph = false;
 	int64_t before = s->iters;
-	if (joins) {
-		clear_buffers(b, c);
-		run_one(b, c, false, true); /* makes connections, before a capture */
-		graph = capture_graph(b, c);
+	if (takes_part) {
+		zero_buffers(b, c);
+		run_iteration(
+			b, c, false, true); /* makes connections, before a capture */
+		uses_graph = capture_graph(b, c);
 	}
-	for (int64_t i = 0; i < b->o.warmup && joins; i++)
-		run_one(b, c, graph, true);
-	double mean = b->o.seconds > 0 ? run_seconds(b, c, graph, s)
-				       : run_batch(b, c, graph, b->o.iters, s);
+	for (int64_t i = 0; i < b->o.warmup && takes_part; i++)
+		run_iteration(b, c, uses_graph, true);
+	double mean = b->o.seconds > 0 ? time_for_seconds(b, c, uses_graph, s)
+				       : time_batch(b, c, uses_graph, b->o.iters, s);
 	if (b->o.overlap && c->what < COLL_BARRIER)
 		overlap_measure(b, c, mean, s->iters - before, s);
 }

@@ -6,44 +6,43 @@
 
 #include <unistd.h>
 
-static bool fault_is_here(const struct bench *b, int what)
+static bool has_fault(const struct bench *b, int what)
 {
 	const struct bench_fault *f = &b->fault;
 	return f->wanted && f->what == what && f->rank == b->home->rank;
 }
 
-/* Flips a bit of the result if the fault is in it. */
+/* Flips a bit of the result if the fault is in this case on this rank. */
 static void inject_fault(struct bench *b, const struct coll_case *c)
 {
-	int64_t size = (int64_t)comm_type_bytes(c->type), guard = VERIFY_GUARD / size;
-	int64_t n = bench_bytes(c->what, b->comm->size, c->count, c->type) / size;
+	int64_t type_bytes = (int64_t)comm_type_bytes(c->type),
+		guard = VERIFY_GUARD / type_bytes;
+	int64_t n = bench_bytes(c->what, b->comm->size, c->count, c->type) / type_bytes;
 	int64_t at = b->fault.element;
-	if (!fault_is_here(b, c->what) || at < -guard || at >= n + guard)
+	if (!has_fault(b, c->what) || at < -guard || at >= n + guard)
 		return;
-	b->host_recv[at * size] ^= 1;
+	b->host_recv[at * type_bytes] ^= 1;
 	b->fault.done = true;
 }
 
-/* Runs and checks an iteration with its own data. Returns the number of wrong elements. */
+/* Runs an iteration with data of this iteration. Returns the number of wrong elements. */
 static int64_t check_buffers(
 	struct bench *b, const struct coll_case *c, int64_t iteration)
 {
 	struct verify v = {*c, b->comm->rank, b->comm->size, (uint64_t)iteration};
-	struct coll_args a = bench_args(b, c);
+	struct coll_args a = bench_make_args(b, c);
 	verify_fill(&v, b->host_send, b->host_recv);
-	bench_put(b);
+	bench_copy_to_device(b);
 	if (c->what >= N_COLL)
 		bench_run_messages(b, c);
 	else
 		bench_call_once(b, (enum coll)c->what, &a);
-	bench_get(b);
+	bench_copy_from_device(b);
 	inject_fault(b, c);
 	return verify_count_wrong(&v, b->host_send, b->host_recv);
 }
 
-/* ---- repetitions ----------------------------------------------------------------- */
-
-/* Fills a buffer with random values; their sums depend on the order. */
+/* Fills a buffer with random values. Their sums are rounded, so they depend on the order. */
 static void fill_random(const struct bench *b, const struct coll_case *c, char *to)
 {
 	const struct comm_type_info *t = &comm_type_table[c->type];
@@ -62,40 +61,42 @@ static void fill_random(const struct bench *b, const struct coll_case *c, char *
 	}
 }
 
-/* Reduces equal inputs repeatedly. Returns the elements on this rank with other bits than the
- * first time, and sets *digest to a hash of the first result. */
+/* Reduces equal inputs repeatedly. Returns how many elements on this rank differ from the first
+ * result, and sets *digest to a hash of the first result. */
 static int64_t count_differing(
 	struct bench *b, const struct coll_case *c, uint64_t *digest)
 {
-	struct coll_args a = bench_args(b, c);
-	int64_t size = (int64_t)comm_type_bytes(c->type), differ = 0;
-	int64_t n =
-		c->what == COLL_REDUCESCATTER
-			? c->count
-			: bench_bytes(c->what, b->comm->size, c->count, c->type) / size;
-	bool has = !coll_table[c->what].has_root || b->comm->rank == c->root;
-	scoped_ptr char *first = xmalloc((size_t)(n * size) + 1);
+	struct coll_args a = bench_make_args(b, c);
+	int64_t type_bytes = (int64_t)comm_type_bytes(c->type), differ = 0;
+	int64_t n = c->what == COLL_REDUCESCATTER
+			    ? c->count
+			    : bench_bytes(c->what, b->comm->size, c->count, c->type) /
+				      type_bytes;
+	bool has_result = !coll_table[c->what].has_root || b->comm->rank == c->root;
+	scoped_ptr char *first = xmalloc((size_t)(n * type_bytes) + 1);
 	for (int64_t run = 0; run <= b->o.reruns; run++) {
 		fill_random(b, c, a.send ? b->host_send : b->host_recv);
-		bench_put(b);
+		bench_copy_to_device(b);
 		bench_call_once(b, (enum coll)c->what, &a);
-		bench_get(b);
+		bench_copy_from_device(b);
 		if (!run)
-			memcpy(first, b->host_recv, (size_t)(n * size));
-		for (int64_t i = 0; i < n && has; i++)
-			differ += memcmp(first + i * size, b->host_recv + i * size,
-					  (size_t)size) != 0;
+			memcpy(first, b->host_recv, (size_t)(n * type_bytes));
+		for (int64_t i = 0; i < n && has_result; i++)
+			differ += memcmp(first + i * type_bytes,
+					  b->host_recv + i * type_bytes,
+					  (size_t)type_bytes) != 0;
 	}
-	*digest =
-		has ? hash_bytes(first, (size_t)(n * size), (uint64_t)b->home->rank) : 0;
+	*digest = has_result ? hash_bytes(first, (size_t)(n * type_bytes),
+				       (uint64_t)b->home->rank)
+			     : 0;
 	return differ;
 }
 
 /* Repeats a reduction; sets r->differ and r->digest. Collective over `home`. */
-static void reduce_again(
+static void repeat_reduction(
 	struct bench *b, const struct coll_case *c, struct bench_result *r)
 {
-	enum { CARRY_BITS = 16 }; /* for the sum over ranks */
+	enum { CARRY_BITS = 16 }; /* so that the sum over ranks does not overflow */
 	int64_t sums[2] = {0};
 	uint64_t digest = 0;
 	if (b->comm)
@@ -106,8 +107,6 @@ static void reduce_again(
 	r->digest = sums[1];
 }
 
-/* ---- barriers -------------------------------------------------------------------- */
-
 /* Returns an ID that is equal for ranks that share a monotonic clock. */
 static uint64_t clock_id(int rank)
 {
@@ -115,9 +114,8 @@ static uint64_t clock_id(int rank)
 	return id ? id : (uint64_t)rank;
 }
 
-/* Returns how often a rank left a barrier before the last rank entered it. In each turn, a
- * different rank is late. */
-static int64_t check_barrier(struct bench *b)
+/* Counts turns in which this rank left a barrier before a late rank had entered it. */
+static int64_t count_early_exits(struct bench *b)
 {
 	struct visit {
 		uint64_t clock;
@@ -127,39 +125,37 @@ static int64_t check_barrier(struct bench *b)
 	struct comm *c = b->comm;
 	scoped_ptr struct visit *all = xcalloc((size_t)c->size, sizeof(*all));
 	struct coll_args none = {.count = 0};
-	struct visit mine = {.clock = clock_id(c->rank)};
+	struct visit own = {.clock = clock_id(c->rank)};
 	int64_t turns = min64(c->size, MAX_TURNS), wrong = 0;
 	for (int64_t turn = 0; turn < turns; turn++) {
 		if (c->rank == part_begin(c->size, turns, turn))
 			usleep(LATE_US);
-		mine.entered = clock_seconds();
+		own.entered = clock_seconds();
 		bench_call_once(b, COLL_BARRIER, &none);
-		mine.left = clock_seconds();
-		if (fault_is_here(b, COLL_BARRIER)) {
-			mine.left = 0;
+		own.left = clock_seconds();
+		if (has_fault(b, COLL_BARRIER)) {
+			own.left = 0;
 			b->fault.done = true;
 		}
-		comm_allgather(c, &mine, all, sizeof(mine));
-		bool early = false;
+		comm_allgather(c, &own, all, sizeof(own));
+		bool is_early = false;
 		for (int r = 0; r < c->size; r++)
-			early = early || (all[r].clock == mine.clock &&
-						 mine.left < all[r].entered);
-		wrong += early;
+			is_early = is_early || (all[r].clock == own.clock &&
+						       own.left < all[r].entered);
+		wrong += is_early;
 	}
 	return wrong;
 }
 
-/* ---- all checks ------------------------------------------------------------------ */
-
 void bench_check(struct bench *b, const struct coll_case *c, struct bench_result *r)
 {
 	if (b->o.reruns && bench_info(c->what)->has_op)
-		reduce_again(b, c, r);
+		repeat_reduction(b, c, r);
 	if (!b->o.checks)
 		return;
 	r->wrong = 0;
-	for (int64_t i = 0; i < b->o.checks && bench_joins(b, c->what); i++)
-		r->wrong += c->what == COLL_BARRIER ? check_barrier(b)
+	for (int64_t i = 0; i < b->o.checks && bench_takes_part(b, c->what); i++)
+		r->wrong += c->what == COLL_BARRIER ? count_early_exits(b)
 						    : check_buffers(b, c, i);
 	comm_sum_i64(b->home, &r->wrong, 1);
 }

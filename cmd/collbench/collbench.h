@@ -19,10 +19,9 @@ enum {
 	BENCH_HYPERCUBE, /* an all-gather in log2(n) exchanges, as in nccl-tests */
 	N_BENCH
 };
-/* Returns the row of coll_table, or the row of an operation made of messages. */
+/* Returns the description of a collective or of an operation made of messages. */
 const struct coll_info *bench_info(int what);
-/* Returns the bytes of a rank's larger buffer; with unequal blocks, on the rank with the
- * largest. */
+/* Returns the bytes of the larger buffer of a rank; with unequal blocks, the maximum over ranks. */
 int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t);
 int bench_min_ranks(int what);
 /* Returns true if this number of ranks can run `what`. */
@@ -40,7 +39,7 @@ struct coll_case {
 	int64_t count;
 };
 
-/* A check on this rank. Input elements are functions of (rank, index, iteration). */
+/* A case to check on a rank. Input elements are functions of (rank, index, iteration). */
 struct verify {
 	struct coll_case c;
 	int rank, n_ranks;
@@ -51,8 +50,8 @@ enum { VERIFY_GUARD = 4096 }; /* bytes of the guards before and after a buffer *
 
 /* Fills both buffers, as far as the case uses them, and the guards around them. */
 void verify_fill(const struct verify *v, char *send, char *recv);
-/* Returns the number of wrong elements on this rank after the collective: in the result, in buffers
- * that must not change, and in the guards. */
+/* Returns the number of wrong elements on this rank after the collective: in the result, in
+ * buffers that must not change, and in the guards. */
 int64_t verify_count_wrong(const struct verify *v, const char *send, const char *recv);
 
 /* ---- bench.c: measurement --------------------------------------------------------- */
@@ -60,9 +59,9 @@ int64_t verify_count_wrong(const struct verify *v, const char *send, const char 
 /* A fault that tests the check: the lowest bit of a result's element is flipped. Elements below 0
  * and after the last one are in the guards. */
 struct bench_fault {
-	bool wanted, done;
-	int what; /* N_BENCH: the gradient of step_count_wrong() */
-	int rank; /* of the world */
+	bool wanted, done; /* set by the environment; injected */
+	int what;	   /* N_BENCH: the gradient of step_count_wrong() */
+	int rank;	   /* in the world */
 	int64_t element;
 };
 
@@ -82,10 +81,10 @@ struct bench_options {
 	int64_t polls;	   /* calls of comm_test() per overlapped computation */
 	int64_t passes;
 	double seconds;	 /* if > 0: time of each measurement, instead of `iters` */
-	double delay;	 /* at the beginning of each iteration, to test comparisons */
+	double delay;	 /* seconds of sleep before each iteration, to test comparisons */
 	bool overlap;	 /* also measure iterations that overlap with a computation */
-	bool barrier;	 /* between iterations, not timed */
-	bool registered; /* buffers by comm_device_arena() */
+	bool barrier;	 /* an untimed barrier after each iteration */
+	bool registered; /* buffers are registered by comm_device_arena() */
 	int calls;	 /* enum bench_calls */
 	int average;	 /* enum bench_average */
 	int launch;	 /* enum bench_launch */
@@ -96,17 +95,18 @@ struct bench_options {
 /* Names of the enums, closed by NULL. */
 extern const char *const bench_launch_names[], *const bench_calls_names[];
 extern const char *const bench_average_names[];
-/* Prints the options that all times depend on. */
+/* Formats the options that all times depend on. */
 enum { BENCH_SETTINGS = 160 };
-void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS]);
+void bench_format_settings(const struct bench_options *o, char text[BENCH_SETTINGS]);
 /* Returns the index of an operation, N_BENCH for "all", or -1 with *e set. */
-int bench_find(const char *name, struct err *e);
+int bench_find_collective(const char *name, struct err *e);
 
 struct bench {
 	struct bench_options o;
 	struct bench_fault fault;
-	struct device *d;  /* device with the buffers; NULL: host memory */
-	struct comm *comm; /* of the next measurement; NULL: this rank takes no part */
+	struct device *d; /* device with the buffers; NULL: host memory */
+	struct comm
+		*comm; /* ranks of the next measurement; NULL: this rank takes no part */
 	struct comm_place place;
 	struct comm *home;   /* the world, for memory and agreements */
 	struct arena memory; /* buffers on a device */
@@ -116,25 +116,25 @@ struct bench {
 	struct bench_load *load; /* the computation of overlapped iterations */
 };
 
-/* The median time of consecutive iterations, each of the slowest rank or as `average` selects.
- * (For single iterations, the slowest rank varies.) */
+/* The time of consecutive iterations: their median on each rank, then the maximum over ranks or as
+ * `average` selects. (For single iterations, the slowest rank varies.) */
 struct bench_part {
 	double seconds;
 	int64_t iters;
-	bool waited; /* a rank waited for a processor for much of the time */
+	bool waited; /* a rank waited for a processor for a quarter of the time */
 };
 
 /* The times of a case in all passes, in seconds per collective. */
 struct bench_samples {
-	double *seconds; /* [n], one per iteration; none if they are queued */
+	double *seconds; /* [n], one per iteration; empty with LAUNCH_QUEUED */
 	int64_t n, capacity, iters;
 	double total; /* seconds of `iters` collectives */
 	struct bench_part *part;
 	int64_t n_parts;
-	double overall, compute; /* sums over overlapped iterations */
+	double overall, compute; /* seconds, sums over overlapped iterations */
 	int64_t n_overlapped;
 };
-void bench_samples_free(struct bench_samples *s);
+void bench_samples_release(struct bench_samples *s);
 /* Sets `fault` and `o.delay` from PT_COLLBENCH_FAULT and PT_COLLBENCH_DELAY (settings.c). */
 int bench_read_environment(struct bench *b, struct err *e);
 
@@ -149,21 +149,21 @@ struct bench_result {
 	int64_t iters;
 	double overall, compute, overlap; /* us; percent */
 };
-extern const struct bench_result bench_nothing;
+extern const struct bench_result bench_not_measured;
 
 /* Allocates buffers for collectives of up to max_bytes. Returns -1 with the same error on all
  * ranks if one lacks memory. Collective. */
 int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e);
 void bench_close(struct bench *b);
-/* Returns the elements per block for a collective of `bytes` (see bench_bytes()); at least 1. */
-int64_t bench_count(int what, int ranks, enum comm_type t, int64_t bytes);
-/* Adds a pass of measurements to *s. Collective over `home`. */
+/* Returns the elements per block, at least 1, with which the larger buffer has `bytes`. */
+int64_t bench_count_for_bytes(int what, int ranks, enum comm_type t, int64_t bytes);
+/* Measures a case in one pass, and adds the times to *s. Collective over `home`. */
 void bench_measure(struct bench *b, const struct coll_case *c, struct bench_samples *s);
-/* Checks results and reduces again: sets wrong, differ and digest. Collective over `home`. */
+/* Checks a case and repeats reductions: sets wrong, differ and digest. Collective over `home`. */
 void bench_check(struct bench *b, const struct coll_case *c, struct bench_result *r);
-/* Sets all other fields from the times of all passes. `ranks` is the size of the group. */
-void bench_statistics(const struct bench_samples *s, const struct coll_case *c, int ranks,
-	struct bench_result *r);
+/* Sets the times and bandwidths of *r from all passes. `ranks` is the size of the group. */
+void bench_compute_statistics(const struct bench_samples *s, const struct coll_case *c,
+	int ranks, struct bench_result *r);
 
 /* ---- step.c: a training step ------------------------------------------------------- */
 
@@ -177,12 +177,10 @@ struct peer {
 	int64_t pid;
 };
 
-/* Returns the peers of all ranks, [world->size], to be freed by the caller. Collective. */
+/* Returns host, libraries and pid of each rank, [world->size], to be freed. Collective. */
 struct peer *peers_gather(struct comm *world, const char *libraries);
-/* Sets a timeout, before comm_open(): a rank that still waits then prints the operation and
- * exits. */
-void smoke_watch(const char *program);
-/* Runs the smoke test; rank 0 prints. Returns 0 or EX_FAILED, and cancels the timeout.
- * Collective. */
+/* Starts a timeout, before comm_open(): this rank then prints what it waits for and exits. */
+void smoke_start_timeout(const char *program);
+/* Runs the smoke test and cancels the timeout. Returns 0 or EX_FAILED. Collective. */
 int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_BENCH],
 	const struct bench_fault *fault);

@@ -53,10 +53,11 @@ struct records {
 	void *first;  /* the part of the first struct with the columns */
 	size_t bytes; /* distance between structs */
 	int64_t n;
-	const char *file; /* the source, in messages */
+	const char *file; /* path, in messages */
 };
 
-static void *cell(const struct records *r, int64_t i, const struct bench_column *c)
+static void *cell_address(
+	const struct records *r, int64_t i, const struct bench_column *c)
 {
 	_Static_assert(sizeof(double) == sizeof(int64_t), "cells are 8 bytes");
 	return (char *)r->first + (size_t)i * r->bytes + c->offset;
@@ -68,7 +69,7 @@ static enum h5_type column_type(const struct bench_column *c)
 }
 
 /* Appends the names of a column's indices, separated by blanks. */
-static void add_names(const struct bench_column *c, struct str *out)
+static void append_names(const struct bench_column *c, struct str *out)
 {
 	const char *const *name = c->names();
 	for (int i = 0; name[i] && strcmp(name[i], "all"); i++)
@@ -81,35 +82,36 @@ static int write_column(struct h5 *file, const struct bench_column *c, const cha
 	scoped_str names = {0};
 	scoped_ptr int64_t *all = xcalloc((size_t)r->n, sizeof(*all));
 	if (c->kind == COLUMN_NAME)
-		add_names(c, &names);
+		append_names(c, &names);
 	for (int64_t i = 0; i < r->n; i++)
-		memcpy(&all[i], cell(r, i, c), sizeof(*all));
+		memcpy(&all[i], cell_address(r, i, c), sizeof(*all));
 	struct column_about about = {c->doc, names.s};
 	return h5_put(file, path, column_type(c), 1, &r->n, all, e) ||
 	       h5_fields_write(file, path, column_fields, &about, e);
 }
 
-/* Checks the names of a column. Another version may have fewer or more, but the same at the same
- * indices. */
+/* Checks the names of a column. Other versions may have more or fewer, in the same order. */
 static int check_names(struct h5 *file, const struct bench_column *c, const char *path,
 	const char *name, struct err *e)
 {
 	struct column_about about = {NULL, NULL};
 	scoped_str ours = {0};
-	add_names(c, &ours);
+	append_names(c, &ours);
 	int rc = h5_fields_read(file, path, column_fields, &about, e);
 	if (!rc && !about.names)
-		rc = err_set(e, EX_DATAERR, "%s: column %s lacks its names", name, path);
+		rc = err_set(e, EX_DATAERR,
+			"%s: column %s: the attribute names is missing", name, path);
 	size_t theirs = about.names ? strlen(about.names) : 0;
 	if (!rc && strncmp(about.names, ours.s, theirs < ours.len ? theirs : ours.len))
-		rc = err_set(e, EX_DATAERR, "%s: the names of %s differ from %s", name,
-			path, ours.s);
+		rc = err_set(e, EX_DATAERR, "%s: column %s: its names differ from %s",
+			name, path, ours.s);
 	free((char *)(uintptr_t)about.doc);
 	free((char *)(uintptr_t)about.names);
 	return rc;
 }
 
-static bool is_valid(const struct bench_column *c, int64_t v)
+/* Returns true for -1, a count, or an index of a name. */
+static bool is_valid_cell(const struct bench_column *c, int64_t v)
 {
 	int64_t n = 0;
 	if (c->kind == COLUMN_NAME) {
@@ -138,16 +140,18 @@ static int read_column(struct h5 *file, const struct bench_column *c, const char
 	}
 	for (int64_t i = 0; i < n; i++) {
 		int64_t v = ((int64_t *)values)[i];
-		memcpy(cell(r, i, c), &v, sizeof(v));
-		if (c->kind != COLUMN_REAL && !is_valid(c, v) && !rc)
-			rc = err_set(e, EX_DATAERR, "%s: %s[%lld] is %lld", r->file, path,
+		memcpy(cell_address(r, i, c), &v, sizeof(v));
+		if (c->kind != COLUMN_REAL && !is_valid_cell(c, v) && !rc)
+			rc = err_set(e, EX_DATAERR,
+				"%s: %s[%lld]: %lld is not a valid value", r->file, path,
 				(long long)i, (long long)v);
 	}
 	free(values);
 	return rc;
 }
 
-static int each_column(struct h5 *file, const struct bench_column *columns,
+/* Reads or writes the columns of records, datasets of a group. */
+static int transfer_columns(struct h5 *file, const struct bench_column *columns,
 	const char *group, struct records *r, bool reads, struct err *e)
 {
 	scoped_str path = {0};
@@ -161,7 +165,7 @@ static int each_column(struct h5 *file, const struct bench_column *columns,
 	return rc;
 }
 
-static struct records place_results(
+static struct records result_records(
 	struct bench_row *rows, int64_t n, int place, const char *file)
 {
 	return (struct records){&rows->result[place], sizeof(*rows), n, file};
@@ -173,18 +177,16 @@ static int write_results(struct h5 *file, const struct bench_table *t,
 	struct records rows = {t->rows, sizeof(*t->rows), t->n_rows, NULL};
 	struct records fits = {t->fits, sizeof(*t->fits), t->n_fits, NULL};
 	int rc = h5_fields_write(file, "/", about_fields, about, e) ||
-		 each_column(file, case_columns, "", &rows, false, e) ||
-		 each_column(file, fit_columns, "/fit", &fits, false, e);
+		 transfer_columns(file, case_columns, "", &rows, false, e) ||
+		 transfer_columns(file, fit_columns, "/fit", &fits, false, e);
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		struct records r = place_results(t->rows, t->n_rows, p, NULL);
-		rc = each_column(file, result_columns, place_names[p], &r, false, e);
+		struct records r = result_records(t->rows, t->n_rows, p, NULL);
+		rc = transfer_columns(file, result_columns, place_names[p], &r, false, e);
 	}
 	return rc;
 }
 
-/* ---- reading ------------------------------------------------------------------------- */
-
-static int open_result(struct h5 **file, const char *path, struct err *e)
+static int open_result_file(struct h5 **file, const char *path, struct err *e)
 {
 	if (h5_open(file, path, e))
 		return -1;
@@ -202,7 +204,7 @@ static int check_fits(const struct records *r, struct err *e)
 			!(f->beta >= 0) || !(f->error >= 0) || isinf(f->alpha) ||
 			isinf(f->beta) || isinf(f->error))
 			return err_set(e, EX_DATAERR,
-				"%s: /fit: row %lld is not a valid fit", r->file,
+				"%s: /fit: row %lld: has an invalid value", r->file,
 				(long long)i);
 	return 0;
 }
@@ -211,7 +213,8 @@ static int read_fits(struct h5 *file, const char *path, struct bench_fit **fits,
 	int64_t *n, struct err *e)
 {
 	struct records r = {NULL, sizeof(**fits), -1, path};
-	if (each_column(file, fit_columns, "/fit", &r, true, e) || check_fits(&r, e)) {
+	if (transfer_columns(file, fit_columns, "/fit", &r, true, e) ||
+		check_fits(&r, e)) {
 		free(r.first);
 		return -1;
 	}
@@ -223,7 +226,7 @@ static int read_fits(struct h5 *file, const char *path, struct bench_fit **fits,
 int bench_fits_read(const char *path, struct bench_fit **fits, int64_t *n, struct err *e)
 {
 	struct h5 *file;
-	if (open_result(&file, path, e))
+	if (open_result_file(&file, path, e))
 		return -1;
 	return h5_end(file, read_fits(file, path, fits, n, e), e);
 }
@@ -233,7 +236,8 @@ static int check_rows(const struct bench_table *t, const char *path, struct err 
 	for (int64_t i = 0; i < t->n_rows; i++) {
 		const struct bench_row *r = &t->rows[i];
 		if (r->collective < 0 || r->size < 0 || r->group < 0)
-			return err_set(e, EX_DATAERR, "%s: row %lld is not a case", path,
+			return err_set(e, EX_DATAERR,
+				"%s: row %lld: has no collective, size or group", path,
 				(long long)i);
 	}
 	return 0;
@@ -256,12 +260,12 @@ static int read_results(
 	struct h5 *file, const char *path, struct bench_table *t, struct err *e)
 {
 	struct records rows = {NULL, sizeof(*t->rows), -1, path};
-	int rc = each_column(file, case_columns, "", &rows, true, e);
+	int rc = transfer_columns(file, case_columns, "", &rows, true, e);
 	t->rows = rows.first;
 	t->n_rows = max64(0, rows.n);
 	for (int p = 0; p < N_COLL_PLACES && !rc; p++) {
-		struct records r = place_results(t->rows, t->n_rows, p, path);
-		rc = each_column(file, result_columns, place_names[p], &r, true, e);
+		struct records r = result_records(t->rows, t->n_rows, p, path);
+		rc = transfer_columns(file, result_columns, place_names[p], &r, true, e);
 	}
 	return rc || check_rows(t, path, e) || read_settings(file, t, e) ||
 	       read_fits(file, path, &t->fits, &t->n_fits, e);
@@ -270,15 +274,13 @@ static int read_results(
 int bench_file_read(const char *path, struct bench_table *t, struct err *e)
 {
 	struct h5 *file;
-	if (open_result(&file, path, e))
+	if (open_result_file(&file, path, e))
 		return -1;
 	int rc = h5_end(file, read_results(file, path, t, e), e);
 	if (rc)
-		table_free(t);
+		table_release(t);
 	return rc;
 }
-
-/* ---- writing --------------------------------------------------------------------------- */
 
 /* Rejects replacing a file that is not a result of pt-collbench, unless f->overwrite. */
 static int check_replace(const struct bench_file *f, struct err *e)
@@ -298,7 +300,7 @@ static int check_replace(const struct bench_file *f, struct err *e)
 	}
 	if (rc)
 		return err_set(e, EX_IOERR,
-			"%s exists, and is not a result of " FORMAT "%s", f->path,
+			"%s: exists, and is not a result of " FORMAT "%s", f->path,
 			advice_on(ADVICE_FILE_EXISTS));
 	return 0;
 }

@@ -41,15 +41,13 @@ bool bench_fit_times(
 	return isfinite(f->alpha) && isfinite(f->beta) && isfinite(f->error);
 }
 
-/* ---- the fits of a table --------------------------------------------------------------- */
-
 static int64_t row_library(const struct bench_row *r)
 {
 	return r->library < 0 ? LIBRARY_MPI : r->library;
 }
 
-/* Returns true if both rows belong to one fit, regardless of type, operation and root. Two axes are
- * different, even if their groups have equally many ranks. */
+/* Returns true if both rows belong to one fit, regardless of type, operation and root. Different
+ * axes have different fits, even if their groups have equally many ranks. */
 static bool same_kind(const struct bench_row *a, const struct bench_row *b)
 {
 	return a->collective == b->collective && row_library(a) == row_library(b) &&
@@ -62,7 +60,7 @@ static bool same_type(const struct bench_row *a, const struct bench_row *b)
 	return a->type == b->type && a->redop == b->redop && a->root == b->root;
 }
 
-/* Returns the time of a row; 0: not measured. */
+/* Returns the typical time of a row in seconds; 0: not measured. */
 static double row_seconds(const struct bench_row *r)
 {
 	for (int p = 0; p < N_COLL_PLACES; p++) {
@@ -85,7 +83,7 @@ static const struct bench_row *find_reference(
 	return kind;
 }
 
-/* Fits the rows of the kind of a row, and adds the fit to the table. */
+/* Fits the rows of the same kind as `kind`, and adds the fit to the table. */
 static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 {
 	scoped_ptr double *size = xcalloc((size_t)t->n_rows, sizeof(*size));
@@ -107,7 +105,7 @@ static void fit_kind(struct bench_table *t, const struct bench_row *kind)
 	}
 }
 
-void table_fit(struct bench_table *t)
+void table_add_fits(struct bench_table *t)
 {
 	for (int64_t i = 0; i < t->n_rows; i++) {
 		bool first = t->rows[i].size > 0;

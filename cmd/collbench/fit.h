@@ -9,7 +9,8 @@
 struct bench_fit {
 	int64_t collective; /* enum coll, or BENCH_LATENCY and so on */
 	int64_t library;    /* enum bench_library */
-	int64_t group_ranks, group_hosts, groups; /* per group; groups at once */
+	int64_t group_ranks, group_hosts,
+		groups;	    /* ranks and hosts per group; groups at once */
 	double alpha, beta; /* seconds; seconds per byte of the column size */
 	double error;	    /* median |T_fit / T - 1| over the sizes */
 };

@@ -23,12 +23,12 @@ static int parse_split(
 		int a = find_axis(name);
 		if (a == N_AXES || !word || parse_int(word, &degree[a]))
 			rc = err_set(e, EX_USAGE,
-				"split: '%s' is not a list such as tp=2,fsdp=4 (axes: pp, "
-				"dp, fsdp, cp, tp)",
+				"--split '%s': expected a list such as tp=2,fsdp=4 with the axes "
+				"pp, dp, fsdp, cp, tp",
 				text);
 		else if (*named & AXIS_BIT(a))
-			rc = err_set(
-				e, EX_USAGE, "split %s: %s is given twice", text, name);
+			rc = err_set(e, EX_USAGE, "--split %s: axis %s is given twice",
+				text, name);
 		else
 			*named |= AXIS_BIT(a);
 	}
@@ -45,10 +45,10 @@ static int64_t count_hosts(const struct peer *peers, const int *ranks, int n)
 {
 	int64_t hosts = 0;
 	for (int i = 0; i < n; i++) {
-		bool seen = false;
-		for (int k = 0; k < i && !seen; k++)
-			seen = !strcmp(peers[ranks[k]].host, peers[ranks[i]].host);
-		hosts += !seen;
+		bool is_counted = false;
+		for (int k = 0; k < i && !is_counted; k++)
+			is_counted = !strcmp(peers[ranks[k]].host, peers[ranks[i]].host);
+		hosts += !is_counted;
 	}
 	return hosts;
 }
@@ -69,26 +69,26 @@ static void add_world(struct bench_groups *g, struct comm *const comm[N_LIBRARIE
 	for (int r = 0; r < any->size; r++)
 		ranks[r] = r;
 	struct bench_group *new =
-		add_group(g, (struct bench_group){.joins = true,
+		add_group(g, (struct bench_group){.takes_part = true,
 				     .ranks = any->size,
 				     .hosts = count_hosts(peers, ranks, any->size),
 				     .groups = 1});
 	memcpy(new->comm, comm, sizeof(new->comm));
 }
 
-/* Adds the groups along an axis. mesh[] has a mesh per library. `all`: all groups run at once. */
-static void add_axis(struct bench_groups *g, struct mesh *const mesh[N_LIBRARIES],
-	int axis, const struct peer *peers, bool all)
+/* Adds the groups along an axis, one mesh per library: all_at_once, or only the group of rank 0. */
+static void add_axis_groups(struct bench_groups *g, struct mesh *const mesh[N_LIBRARIES],
+	int axis, const struct peer *peers, bool all_at_once)
 {
 	int *ranks;
 	const struct mesh *any =
 		mesh[LIBRARY_MPI] ? mesh[LIBRARY_MPI] : mesh[LIBRARY_NCCL];
 	int n = mesh_members(any, (struct mesh_part){.axes = AXIS_BIT(axis)}, &ranks);
 	struct bench_group new = {.name = axis + 1,
-		.joins = all || ranks[0] == 0,
+		.takes_part = all_at_once || ranks[0] == 0,
 		.ranks = n,
 		.hosts = comm_max_i64(any->world, count_hosts(peers, ranks, n)),
-		.groups = all ? any->world->size / n : 1};
+		.groups = all_at_once ? any->world->size / n : 1};
 	for (int l = 0; l < N_LIBRARIES; l++)
 		new.comm[l] = mesh[l] ? mesh[l]->axis[axis] : NULL;
 	free(ranks);
@@ -97,8 +97,9 @@ static void add_axis(struct bench_groups *g, struct mesh *const mesh[N_LIBRARIES
 }
 
 /* Opens the meshes of a split, one per library, and adds the groups along its axes. */
-static int add_split(struct bench_groups *g, const char *text, enum group_choice which,
-	struct comm *const comm[N_LIBRARIES], const struct peer *peers, struct err *e)
+static int add_split_groups(struct bench_groups *g, const char *text,
+	enum group_choice which, struct comm *const comm[N_LIBRARIES],
+	const struct peer *peers, struct err *e)
 {
 	const struct comm *any =
 		comm[LIBRARY_MPI] ? comm[LIBRARY_MPI] : comm[LIBRARY_NCCL];
@@ -108,7 +109,7 @@ static int add_split(struct bench_groups *g, const char *text, enum group_choice
 	if (parse_split(text, wanted, &named, e))
 		return -1;
 	if (mesh_resolve(wanted, any->size, degree, e))
-		return err_prefix(e, "split %s: ", text);
+		return err_prefix(e, "--split %s: ", text);
 	struct mesh *mesh[N_LIBRARIES] = {NULL};
 	for (int l = 0; l < N_LIBRARIES; l++)
 		if (comm[l]) {
@@ -120,14 +121,14 @@ static int add_split(struct bench_groups *g, const char *text, enum group_choice
 		if (!(named & AXIS_BIT(a)))
 			continue;
 		if (which != GROUPS_ONE)
-			add_axis(g, mesh, a, peers, true);
+			add_axis_groups(g, mesh, a, peers, true);
 		if (which != GROUPS_ALL)
-			add_axis(g, mesh, a, peers, false);
+			add_axis_groups(g, mesh, a, peers, false);
 	}
 	return g->n > before
 		       ? 0
 		       : err_set(e, EX_USAGE,
-				 "split %s: groups of one rank have nothing to send",
+				 "--split %s: each group has one rank, which has nothing to send",
 				 text);
 }
 
@@ -142,7 +143,7 @@ int groups_open(struct bench_groups *g, const struct strs *splits,
 	for (int64_t i = 0; i < splits->n; i++) {
 		if (!strcmp(splits->v[i], "world"))
 			add_world(g, comm, peers);
-		else if (add_split(g, splits->v[i], which, comm, peers, e))
+		else if (add_split_groups(g, splits->v[i], which, comm, peers, e))
 			return -1;
 	}
 	return 0;

@@ -12,9 +12,9 @@ static const struct coll_info message_table[N_BENCH - N_COLL] = {
 	[BENCH_BANDWIDTH - N_COLL] = {"bandwidth", 1, 1, false, false, {true, false}, bus_whole, "1",
 		"a window of messages from rank r to rank r + n/2"},
 	[BENCH_BIDIRECTIONAL - N_COLL] = {"bidirectional", 1, 1, false, false, {true, false}, bus_whole, "1",
-		"a window of messages from each of ranks r and r + n/2 to the other"},
+		"a window of messages both ways between ranks r and r + n/2"},
 	[BENCH_ALLTOALLV - N_COLL] = {"alltoallv", 0, 0, false, false, {true, false}, bus_share, "(n-1)/n",
-		"each rank sends a block to every rank, half as large to even ranks"},
+		"each rank sends a block to every rank; blocks to even ranks have half the size"},
 	[BENCH_HYPERCUBE - N_COLL] = {"hypercube", 1, 0, false, false, {false, true}, bus_share, "(n-1)/n",
 		"an allgather by exchanges with ranks at distances 1, 2, 4, ..."},
 };
@@ -30,12 +30,10 @@ int64_t bench_bytes(int what, int ranks, int64_t count, enum comm_type t)
 	return count * coll_blocks(bench_info(what), ranks) * (int64_t)comm_type_bytes(t);
 }
 
-int64_t bench_block(const struct coll_case *c, int64_t to)
+int64_t bench_block_elements(const struct coll_case *c, int64_t to)
 {
 	return c->what == BENCH_ALLTOALLV && to % 2 == 0 ? c->count / 2 : c->count;
 }
-
-/* ---- ranks that take part -------------------------------------------------------------- */
 
 static bool is_pair(int what)
 {
@@ -59,62 +57,58 @@ bool bench_can_run(int what, int64_t ranks)
 	return ranks >= bench_min_ranks(what) && (what != BENCH_HYPERCUBE || is_power);
 }
 
-bool bench_joins(const struct bench *b, int what)
+bool bench_takes_part(const struct bench *b, int what)
 {
 	return b->comm &&
 	       (!is_pair(what) || bench_peer(b->comm->rank, b->comm->size) >= 0);
 }
 
-/* ---- pairs ----------------------------------------------------------------------------- */
-
-void bench_finish(struct comm_requests *r)
+void bench_run_requests(struct comm_requests *r)
 {
 	comm_start(r);
 	comm_wait(r);
 	comm_requests_free(r);
 }
 
-static void send_or_recv(struct bench *b, bool sends, int64_t n_bytes, int peer)
+static void send_or_recv(struct bench *b, bool is_sender, int64_t n_bytes, int peer)
 {
 	struct comm_requests r = {.c = b->comm};
 	bool blocking = b->o.calls == CALLS_BLOCKING;
-	if (sends && blocking)
+	if (is_sender && blocking)
 		comm_call_send(b->comm, b->send, n_bytes, peer, TAG_TEST);
-	else if (sends)
+	else if (is_sender)
 		comm_send(&r, b->send, n_bytes, peer, TAG_TEST);
 	else if (blocking)
 		comm_call_recv(b->comm, b->recv, n_bytes, peer, TAG_TEST);
 	else
 		comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
 	if (!blocking)
-		bench_finish(&r);
+		bench_run_requests(&r);
 }
 
 static void ping_pong(struct bench *b, int64_t n_bytes, int peer)
 {
-	bool leads = b->comm->rank < peer;
-	send_or_recv(b, leads, n_bytes, peer);
-	send_or_recv(b, !leads, n_bytes, peer);
+	bool is_leader = b->comm->rank < peer;
+	send_or_recv(b, is_leader, n_bytes, peer);
+	send_or_recv(b, !is_leader, n_bytes, peer);
 }
 
-/* Sends a window of messages, all received into one buffer as in OSU's benchmarks. If not `both`
- * ways, a byte is sent back at the end. */
-static void run_window(struct bench *b, int64_t n_bytes, int peer, bool both)
+/* Sends a window of messages, all received into one buffer as in OSU's benchmarks, one way or both
+ * ways. One way, a byte is sent back at the end. */
+static void run_window(struct bench *b, int64_t n_bytes, int peer, bool is_bidirectional)
 {
 	struct comm_requests r = {.c = b->comm};
-	bool leads = b->comm->rank < peer;
+	bool is_leader = b->comm->rank < peer;
 	for (int64_t i = 0; i < b->o.window; i++) {
-		if (leads || both)
+		if (is_leader || is_bidirectional)
 			comm_send(&r, b->send, n_bytes, peer, TAG_TEST);
-		if (!leads || both)
+		if (!is_leader || is_bidirectional)
 			comm_recv(&r, b->recv, n_bytes, peer, TAG_TEST);
 	}
-	bench_finish(&r);
-	if (!both)
-		send_or_recv(b, !leads, 1, peer);
+	bench_run_requests(&r);
+	if (!is_bidirectional)
+		send_or_recv(b, !is_leader, 1, peer);
 }
-
-/* ---- all ranks ------------------------------------------------------------------------- */
 
 static void copy_block(struct bench *b, char *to, const char *from, int64_t n_bytes)
 {
@@ -125,39 +119,38 @@ static void copy_block(struct bench *b, char *to, const char *from, int64_t n_by
 		memcpy(to, from, (size_t)n_bytes);
 }
 
-/* Each rank begins with the next rank, so that not all send to the same one. */
-static void all_to_all_v(struct bench *b, const struct coll_case *c)
+/* Runs an all-to-all with unequal blocks. Each rank sends to its successor first. */
+static void run_alltoallv(struct bench *b, const struct coll_case *c)
 {
 	struct comm_requests r = {.c = b->comm};
-	int64_t size = (int64_t)comm_type_bytes(c->type), at = 0;
+	int64_t size = (int64_t)comm_type_bytes(c->type), offset = 0;
 	int ranks = b->comm->size, rank = b->comm->rank;
 	scoped_ptr int64_t *from = xcalloc((size_t)ranks, sizeof(*from));
-	int64_t mine = bench_block(c, rank) * size;
+	int64_t own = bench_block_elements(c, rank) * size;
 	for (int to = 0; to < ranks; to++) {
-		from[to] = at;
-		at += bench_block(c, to) * size;
+		from[to] = offset;
+		offset += bench_block_elements(c, to) * size;
 	}
-	copy_block(b, b->recv + rank * mine, b->send + from[rank], mine);
+	copy_block(b, b->recv + rank * own, b->send + from[rank], own);
 	for (int i = 1; i < ranks; i++) {
 		int to = (rank + i) % ranks, source = (rank - i + ranks) % ranks;
-		comm_send(
-			&r, b->send + from[to], bench_block(c, to) * size, to, TAG_TEST);
-		comm_recv(&r, b->recv + source * mine, mine, source, TAG_TEST);
+		comm_send(&r, b->send + from[to], bench_block_elements(c, to) * size, to,
+			TAG_TEST);
+		comm_recv(&r, b->recv + source * own, own, source, TAG_TEST);
 	}
-	bench_finish(&r);
+	bench_run_requests(&r);
 }
 
-/* In place. After k exchanges, a rank has the blocks of the 2^k ranks that differ in the last k
- * bits. */
-static void hypercube(struct bench *b, const struct coll_case *c)
+/* Runs an all-gather in place. After k exchanges, each rank has the blocks of 2^k ranks. */
+static void run_hypercube(struct bench *b, const struct coll_case *c)
 {
 	int64_t block = c->count * (int64_t)comm_type_bytes(c->type);
 	for (int n = 1; n < b->comm->size; n *= 2) {
 		struct comm_requests r = {.c = b->comm};
-		int peer = b->comm->rank ^ n, mine = b->comm->rank & -n;
-		comm_send(&r, b->recv + mine * block, n * block, peer, TAG_TEST);
-		comm_recv(&r, b->recv + (mine ^ n) * block, n * block, peer, TAG_TEST);
-		bench_finish(&r);
+		int peer = b->comm->rank ^ n, own = b->comm->rank & -n;
+		comm_send(&r, b->recv + own * block, n * block, peer, TAG_TEST);
+		comm_recv(&r, b->recv + (own ^ n) * block, n * block, peer, TAG_TEST);
+		bench_run_requests(&r);
 	}
 }
 
@@ -174,14 +167,14 @@ void bench_run_messages(struct bench *b, const struct coll_case *c)
 		run_window(b, n_bytes, peer, c->what == BENCH_BIDIRECTIONAL);
 		return;
 	case BENCH_ALLTOALLV:
-		all_to_all_v(b, c);
+		run_alltoallv(b, c);
 		return;
 	default:
-		hypercube(b, c);
+		run_hypercube(b, c);
 	}
 }
 
-int64_t bench_messages(const struct bench *b, int what)
+int64_t bench_count_messages(const struct bench *b, int what)
 {
 	switch (what) {
 	case BENCH_LATENCY:

@@ -13,10 +13,10 @@ enum { FLOATS = 1 << 16 };
 
 struct bench_load {
 	float *x;	/* [3 * FLOATS], device or host memory */
-	double seconds; /* of one addition */
+	double seconds; /* time of one addition on the device */
 };
 
-static void add_many(struct bench *b, int64_t n)
+static void add_vectors(struct bench *b, int64_t n)
 {
 	float *x = b->load->x;
 	for (int64_t i = 0; i < n; i++)
@@ -25,18 +25,18 @@ static void add_many(struct bench *b, int64_t n)
 }
 
 /* Measures the mean seconds of an addition on the device. */
-static void calibrate(struct bench *b)
+static void measure_addition(struct bench *b)
 {
 	enum { WARM = 10, TIMED = 200 };
-	add_many(b, WARM);
+	add_vectors(b, WARM);
 	device_wait(b->d);
 	double begin = clock_seconds();
-	add_many(b, TIMED);
+	add_vectors(b, TIMED);
 	device_wait(b->d);
 	b->load->seconds = (clock_seconds() - begin) / TIMED;
 }
 
-static void open_load(struct bench *b)
+static void create_load(struct bench *b)
 {
 	size_t n_bytes = 3 * FLOATS * sizeof(float);
 	b->load = xcalloc(1, sizeof(*b->load));
@@ -44,7 +44,7 @@ static void open_load(struct bench *b)
 	if (!b->load->x)
 		die(EX_FAILED, "out of memory on the device");
 	if (b->d)
-		calibrate(b);
+		measure_addition(b);
 }
 
 void overlap_close(struct bench *b)
@@ -59,7 +59,6 @@ void overlap_close(struct bench *b)
 	b->load = NULL;
 }
 
-/* Computes for `seconds`. */
 static void compute_on_host(float *x, double seconds)
 {
 	enum { ROUND = 64 };
@@ -69,69 +68,70 @@ static void compute_on_host(float *x, double seconds)
 			x[i] = x[i] * 0.999f + 1;
 }
 
-/* Computes while requests are in progress. Returns the seconds of computation; 0 on a device. */
+/* Computes for `seconds`, testing r on a CPU. Returns the seconds computed; 0 on a device. */
 static double compute(struct bench *b, struct comm_requests *r, double seconds)
 {
-	double parts = (double)(b->o.polls + 1), tested = 0, begin = clock_seconds();
+	double n_slices = (double)(b->o.polls + 1), seconds_in_test = 0,
+	       begin = clock_seconds();
 	if (b->d) {
-		add_many(b, (int64_t)(seconds / b->load->seconds) + 1);
+		add_vectors(b, (int64_t)(seconds / b->load->seconds) + 1);
 		return 0;
 	}
 	for (int64_t i = 0; i <= b->o.polls; i++) {
-		compute_on_host(b->load->x, seconds / parts);
+		compute_on_host(b->load->x, seconds / n_slices);
 		double now = clock_seconds();
 		if (i < b->o.polls)
 			comm_test(r);
-		tested += clock_seconds() - now;
+		seconds_in_test += clock_seconds() - now;
 	}
-	return clock_seconds() - begin - tested;
+	return clock_seconds() - begin - seconds_in_test;
 }
 
-/* Returns the seconds of the computation on a device, without communication. */
+/* Returns the seconds of the same computation on a device, without communication. */
 static double compute_alone(struct bench *b, double seconds)
 {
 	struct comm_requests none = {.c = b->comm};
 	double begin = clock_seconds();
 	compute(b, &none, seconds);
-	bench_complete(b);
+	bench_wait_for_device(b);
 	return clock_seconds() - begin;
 }
 
-/* Sets t[0] to the seconds of an iteration, and t[1] to the seconds of its computation. */
-static void one_iteration(
-	struct bench *b, const struct coll_case *c, double pure, double t[2])
+/* Times a collective during `alone` seconds of computation: t[0] both, t[1] computation. */
+static void time_overlapped_iteration(
+	struct bench *b, const struct coll_case *c, double alone, double t[2])
 {
 	struct comm_requests r = {.c = b->comm};
-	struct coll_args a = bench_args(b, c);
+	struct coll_args a = bench_make_args(b, c);
 	double begin = clock_seconds();
 	for (int64_t i = 0; i < max64(1, b->o.aggregate); i++)
 		comm_enqueue(&r, (enum coll)c->what, &a);
 	comm_start(&r);
-	t[1] = compute(b, &r, pure);
+	t[1] = compute(b, &r, alone);
 	comm_wait(&r);
-	bench_complete(b);
+	bench_wait_for_device(b);
 	t[0] = clock_seconds() - begin;
 	comm_requests_free(&r);
 	if (b->d)
-		t[1] = compute_alone(b, pure);
+		t[1] = compute_alone(b, alone);
 }
 
-void overlap_measure(struct bench *b, const struct coll_case *c, double pure,
+void overlap_measure(struct bench *b, const struct coll_case *c, double alone,
 	int64_t iters, struct bench_samples *s)
 {
 	enum { WARM = 2 };
-	bool joins = bench_joins(b, c->what);
-	double sums[2] = {0}, parts = (double)max64(1, b->o.aggregate);
+	bool takes_part = bench_takes_part(b, c->what);
+	double sums[2] = {0}, n_collectives = (double)max64(1, b->o.aggregate);
 	if (!b->load)
-		open_load(b);
+		create_load(b);
 	comm_barrier(b->home);
-	for (int64_t i = -WARM; i < iters && joins; i++) {
+	for (int64_t i = -WARM; i < iters && takes_part; i++) {
 		double t[2];
-		one_iteration(b, c, pure * parts, t);
-		sums[0] += i >= 0 ? t[0] / parts : 0;
-		sums[1] += i >= 0 ? t[1] / parts : 0;
+		time_overlapped_iteration(b, c, alone * n_collectives, t);
+		sums[0] += i >= 0 ? t[0] / n_collectives : 0;
+		sums[1] += i >= 0 ? t[1] / n_collectives : 0;
 	}
-	bench_agree(b, joins, sums, 2);
+	bench_average_ranks(b, takes_part, sums, 2);
 	s->overall += sums[0];
 	s->compute += sums[1];
 	s->n_overlapped += iters;

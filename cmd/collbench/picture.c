@@ -39,8 +39,8 @@ static char *curve_title(const struct bench_row *r, int place)
 	return title.s;
 }
 
-/* Appends the points of the curve that begins with row `first` to p. Returns their number. */
-static int64_t add_points(const struct bench_table *t, int64_t first, int place,
+/* Sets p[] to the points of the curve that begins with row `first`. Returns their number. */
+static int64_t append_points(const struct bench_table *t, int64_t first, int place,
 	enum picture_of what, struct graph_point *p)
 {
 	int64_t n = 0;
@@ -61,7 +61,7 @@ static bool begins_curve(const struct bench_table *t, int64_t i)
 	return true;
 }
 
-void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
+void table_make_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
 	struct bench_curves *c)
 {
 	struct graph_point *p =
@@ -72,7 +72,7 @@ void table_curves(const struct bench_table *t, enum picture_of what, bool log_sc
 		for (int place = 0; place < N_COLL_PLACES && begins_curve(t, i) &&
 				    n < MAX_BENCH_CURVES;
 			place++) {
-			int64_t n_points = add_points(t, i, place, what, p);
+			int64_t n_points = append_points(t, i, place, what, p);
 			if (!n_points)
 				continue;
 			c->series[n++] = (struct graph_series){
@@ -89,7 +89,7 @@ void table_curves(const struct bench_table *t, enum picture_of what, bool log_sc
 	};
 }
 
-void bench_curves_free(struct bench_curves *c)
+void bench_curves_release(struct bench_curves *c)
 {
 	for (int i = 0; i < c->graph.n_series; i++)
 		free((char *)(uintptr_t)c->series[i].name);

@@ -32,23 +32,22 @@ static const char *const verdict_names[N_VERDICTS] = {[VERDICT_UNCHANGED] = "unc
 	[VERDICT_FASTER] = "faster",
 	[VERDICT_UNJUDGED] = "not judged"};
 
-/* ---- judging ------------------------------------------------------------------------------ */
-
-/* Two launches of one program differ by more than the parts of a launch do. The standard
+/* Two launches of a program differ by more than the parts of one launch. The standard
  * deviation of a launch is 3 % of the time, plus 0.1 us for one cache line more or less that
  * moves between processors. (Measured by tests/bench/repeat over 66 launches of 42 cases on a
  * machine with two busy processors.) */
 static const double launch_ratio = 0.03, launch_us = 0.1;
-/* Probability that any time of an unchanged network is called slower. */
-static const double level = 0.05;
+/* Probability that any time of an unchanged network is reported as slower. */
+static const double error_level = 0.05;
 
+/* Returns the variance of the logarithm of a time between launches. */
 static double launch_variance(const struct bench_result *r)
 {
 	return pow(launch_ratio, 2) + pow(launch_us / r->typical, 2);
 }
 
-/* Returns the logarithm of the ratio of the times, with degrees of freedom by Welch and
- * Satterthwaite; the error of a launch counts as known. */
+/* Returns the logarithm of now / old with its standard error. Degrees of freedom are by Welch and
+ * Satterthwaite; the variance between launches counts as known. */
 static struct estimate time_change(
 	const struct bench_result *old, const struct bench_result *now)
 {
@@ -66,8 +65,8 @@ static bool can_judge(const struct bench_result *old, const struct bench_result 
 	return old->parts >= 3 && now->parts >= 3 && isfinite(e.mean) && isfinite(e.se);
 }
 
-/* Judges a time. `p`: the two-sided probability of an error. */
-static enum bench_verdict judge(const struct bench_result *old,
+/* Returns the verdict on a time. p: two-sided probability of a wrong verdict. */
+static enum bench_verdict judge_time(const struct bench_result *old,
 	const struct bench_result *now, double threshold, double p)
 {
 	struct estimate e = time_change(old, now);
@@ -95,12 +94,13 @@ struct bench_judged *table_judge(
 	}
 	for (int64_t i = 0; i < now->n_rows; i++)
 		for (int p = 0; p < N_COLL_PLACES && all[i].old; p++)
-			all[i].verdict[p] = judge(&all[i].old->result[p], &all[i].now[p],
-				threshold, level / (double)max64(1, n));
+			all[i].verdict[p] =
+				judge_time(&all[i].old->result[p], &all[i].now[p],
+					threshold, error_level / (double)max64(1, n));
 	return all;
 }
 
-int table_n_open(const struct bench_judged *j)
+int table_count_doubtful(const struct bench_judged *j)
 {
 	int open = 0;
 	for (int p = 0; p < N_COLL_PLACES; p++)
@@ -109,8 +109,9 @@ int table_n_open(const struct bench_judged *j)
 	return open;
 }
 
-/* Updates a verdict from a repeated measurement. */
-static void confirm(struct bench_judged *first, const struct bench_judged *again, int p)
+/* Updates the verdict on time p by a repeated measurement. */
+static void update_verdict(
+	struct bench_judged *first, const struct bench_judged *again, int p)
 {
 	enum bench_verdict was = first->verdict[p], is = again->verdict[p];
 	if (was == VERDICT_SLOWER && is != VERDICT_SLOWER && is != VERDICT_UNJUDGED)
@@ -121,18 +122,15 @@ static void confirm(struct bench_judged *first, const struct bench_judged *again
 	first->now[p] = again->now[p];
 }
 
-void table_confirm(
+void table_update_verdicts(
 	struct bench_judged *first, const struct bench_judged *again, int64_t n)
 {
 	for (int64_t i = 0; i < n; i++)
 		for (int p = 0; p < N_COLL_PLACES; p++)
-			confirm(&first[i], &again[i], p);
+			update_verdict(&first[i], &again[i], p);
 }
 
-/* ---- printing ----------------------------------------------------------------------------- */
-
-/* Prints the beginning of a line about a row. */
-static void print_case(const char *what, const struct bench_row *r, struct str *out)
+static void begin_line(const char *what, const struct bench_row *r, struct str *out)
 {
 	const char *type = r->type < 0 ? "" : bench_type_names[r->type];
 	str_printf(out, "%-10s %s %s%s%s, %lld bytes, %s of %lld ranks", what,
@@ -146,37 +144,37 @@ static void print_change(const struct bench_row *now, int place,
 {
 	const struct bench_result *a = &j->old->result[place], *b = &j->now[place];
 	struct estimate e = time_change(a, b);
-	print_case(verdict_names[j->verdict[place]], now, out);
+	begin_line(verdict_names[j->verdict[place]], now, out);
 	str_printf(out, ", %s: %.2f us, before %.2f us: %+.1f %%, noise %.1f %%\n",
 		place_names[place], b->typical, a->typical,
 		100 * (b->typical / a->typical - 1), 100 * e.se);
 }
 
-struct tally {
+struct comparison {
 	int64_t verdicts[N_VERDICTS];
-	int64_t bits
-		[2]; /* reductions of random values: all, and with other bits than before */
-	int64_t only_now, only_old; /* rows that only one result has */
-	double log_ratio;
+	int64_t n_reductions, n_reductions_differ; /* of random values; their bits */
+	int64_t only_now, only_old;		   /* rows that only one result has */
+	double log_ratio; /* sum of the logarithms of now / old */
 	struct str *out;
 };
 
-static int64_t n_judged(const struct tally *t)
+static int64_t count_judged(const struct comparison *t)
 {
 	return t->verdicts[VERDICT_SLOWER] + t->verdicts[VERDICT_FASTER] +
 	       t->verdicts[VERDICT_UNCHANGED];
 }
 
-static void add_row(
-	struct tally *t, const struct bench_row *now, const struct bench_judged *j)
+/* Counts the verdicts on a row, and appends a line about each slower or faster time. */
+static void compare_row(
+	struct comparison *t, const struct bench_row *now, const struct bench_judged *j)
 {
 	t->only_now += !j->old;
 	for (int p = 0; p < N_COLL_PLACES && j->old; p++) {
 		const struct bench_result *a = &j->old->result[p], *b = &j->now[p];
 		enum bench_verdict v = j->verdict[p];
 		if (a->digest >= 0 && b->digest >= 0) {
-			t->bits[0]++;
-			t->bits[1] += a->digest != b->digest;
+			t->n_reductions++;
+			t->n_reductions_differ += a->digest != b->digest;
 		}
 		t->verdicts[v]++;
 		if (v != VERDICT_NONE && v != VERDICT_UNJUDGED)
@@ -186,23 +184,23 @@ static void add_row(
 	}
 }
 
-/* Prints the rows that are no longer measured. */
-static void add_missing(
-	struct tally *t, const struct bench_table *old, const struct bench_table *now)
+/* Counts the rows that only the earlier result has, and appends a line about each. */
+static void print_missing_rows(struct comparison *t, const struct bench_table *old,
+	const struct bench_table *now)
 {
 	int64_t last = -1;
 	for (int64_t i = 0; i < old->n_rows; i++) {
 		if (find_case(now, &old->rows[i], &last))
 			continue;
 		t->only_old++;
-		print_case("missing", &old->rows[i], t->out);
+		begin_line("missing", &old->rows[i], t->out);
 		str_puts(t->out, ": only the earlier result has it\n");
 	}
 }
 
-static void print_tally(const struct tally *t)
+static void print_totals(const struct comparison *t)
 {
-	int64_t judged = n_judged(t), not_judged = t->verdicts[VERDICT_UNJUDGED];
+	int64_t judged = count_judged(t), not_judged = t->verdicts[VERDICT_UNJUDGED];
 	str_printf(t->out,
 		"# compared %lld: %lld slower, %lld faster, %lld unchanged, %lld not judged; "
 		"%lld rows are new, %lld are missing\n",
@@ -213,11 +211,11 @@ static void print_tally(const struct tally *t)
 	if (judged)
 		str_printf(t->out, "# time over time before, geometric mean: %.3f\n",
 			exp(t->log_ratio / (double)judged));
-	if (t->bits[0])
+	if (t->n_reductions)
 		str_printf(t->out,
-			"# reductions of random values: %lld of %lld have other bits than "
-			"before\n",
-			(long long)t->bits[1], (long long)t->bits[0]);
+			"# reductions of random values: %lld of %lld differ bitwise from the "
+			"earlier result\n",
+			(long long)t->n_reductions_differ, (long long)t->n_reductions);
 }
 
 int table_check_settings(
@@ -225,7 +223,7 @@ int table_check_settings(
 {
 	return strcmp(old->settings, now->settings)
 		       ? err_set(e, EX_USAGE,
-				 "compare: measured with other options: %s; now %s",
+				 "compare: the earlier result has different settings: %s; now %s",
 				 old->settings, now->settings)
 		       : 0;
 }
@@ -233,18 +231,18 @@ int table_check_settings(
 int64_t table_compare(const struct bench_table *old, const struct bench_table *now,
 	const struct bench_judged *j, struct str *out, struct err *e)
 {
-	struct tally t = {.out = out};
+	struct comparison t = {.out = out};
 	if (table_check_settings(old, now, e))
 		return -1;
 	for (int64_t i = 0; i < now->n_rows; i++)
-		add_row(&t, &now->rows[i], &j[i]);
-	add_missing(&t, old, now);
-	print_tally(&t);
-	if (n_judged(&t))
+		compare_row(&t, &now->rows[i], &j[i]);
+	print_missing_rows(&t, old, now);
+	print_totals(&t);
+	if (count_judged(&t))
 		return t.verdicts[VERDICT_SLOWER];
 	return t.verdicts[VERDICT_UNJUDGED]
 		       ? err_set(e, EX_DATAERR,
-				 "compare: no case can be judged: none has three parts in both "
+				 "compare: no case can be judged: each needs three parts in both "
 				 "results in which no rank waited for a processor; give more "
 				 "--iters or --passes, or each rank its own processor")
 		       : err_set(e, EX_DATAERR, "compare: no case is in both results");

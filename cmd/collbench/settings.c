@@ -6,7 +6,7 @@ const char *const bench_launch_names[] = {"blocking", "queued", "graph", NULL};
 const char *const bench_calls_names[] = {"nonblocking", "blocking", NULL};
 const char *const bench_average_names[] = {"max", "avg", "min", "rank0", NULL};
 
-void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS])
+void bench_format_settings(const struct bench_options *o, char text[BENCH_SETTINGS])
 {
 	snprintf(text, BENCH_SETTINGS,
 		"calls=%s average=%s barrier=%d aggregate=%lld window=%lld launch=%s "
@@ -16,7 +16,7 @@ void bench_settings(const struct bench_options *o, char text[BENCH_SETTINGS])
 		bench_launch_names[o->launch], o->registered);
 }
 
-/* Compares names, ignoring underscores: nccl-tests writes all_reduce, PyTorch all_to_all. */
+/* Returns true if `name` without underscores, as in nccl-tests' all_reduce, is `ours`. */
 static bool same_name(const char *ours, const char *name)
 {
 	for (; *name; name++)
@@ -25,7 +25,7 @@ static bool same_name(const char *ours, const char *name)
 	return !*ours;
 }
 
-int bench_find(const char *name, struct err *e)
+int bench_find_collective(const char *name, struct err *e)
 {
 	const char *const *names = bench_coll_names();
 	int64_t number;
@@ -40,25 +40,27 @@ int bench_find(const char *name, struct err *e)
 	return opts_unknown("collective", name, names, N_BENCH + 1, e);
 }
 
+/* Parses COLLECTIVE:RANK:ELEMENT or step:RANK:ELEMENT. */
 static int parse_fault(const char *text, struct bench_fault *f, struct err *e)
 {
 	char *copy = xstrdup(text), *rest = copy;
 	const char *name = strsep(&rest, ":"), *rank = strsep(&rest, ":");
 	int64_t r = -1;
-	bool step = !strcmp(name, "step");
-	int what = step ? N_BENCH : bench_find(name, &(struct err){0});
-	bool good = what >= 0 && (what < N_BENCH || step) && rank && rest &&
-		    !parse_int(rank, &r) && r >= 0 && r <= INT32_MAX &&
-		    !parse_int(rest, &f->element);
-	f->wanted = good;
-	f->what = good ? what : COLL_ALLREDUCE;
+	bool is_step = !strcmp(name, "step");
+	int what = is_step ? N_BENCH : bench_find_collective(name, &(struct err){0});
+	bool is_valid = what >= 0 && (what < N_BENCH || is_step) && rank && rest &&
+			!parse_int(rank, &r) && r >= 0 && r <= INT32_MAX &&
+			!parse_int(rest, &f->element);
+	f->wanted = is_valid;
+	f->what = is_valid ? what : COLL_ALLREDUCE;
 	f->rank = (int)r;
 	free(copy);
-	return good ? 0
-		    : err_set(e, EX_USAGE,
-			      "PT_COLLBENCH_FAULT: '%s' is not COLLECTIVE:RANK:ELEMENT or "
-			      "step:RANK:ELEMENT",
-			      text);
+	return is_valid
+		       ? 0
+		       : err_set(e, EX_USAGE,
+				 "PT_COLLBENCH_FAULT: '%s' is neither COLLECTIVE:RANK:ELEMENT nor "
+				 "step:RANK:ELEMENT",
+				 text);
 }
 
 static int parse_delay(const char *text, double *seconds, struct err *e)
@@ -66,7 +68,7 @@ static int parse_delay(const char *text, double *seconds, struct err *e)
 	if (!parse_double(text, seconds) && *seconds >= 0 && *seconds <= 1)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"PT_COLLBENCH_DELAY: '%s' is not a number of seconds up to 1", text);
+		"PT_COLLBENCH_DELAY: '%s' is not a number of seconds from 0 to 1", text);
 }
 
 int bench_read_environment(struct bench *b, struct err *e)

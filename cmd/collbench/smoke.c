@@ -9,8 +9,6 @@
 
 enum { TIMEOUT_SECONDS = 30 };
 
-/* ---- timeout --------------------------------------------------------------------- */
-
 static const char *volatile phase = "MPI to start";
 static char timeout_text[80];
 
@@ -20,7 +18,7 @@ static void write_text(const char *s)
 		return; /* standard error is closed */
 }
 
-/* Calls only async-signal-safe functions. */
+/* Prints what this rank waits for, and exits. Calls only async-signal-safe functions. */
 static void on_timeout(int sig)
 {
 	(void)sig;
@@ -30,74 +28,74 @@ static void on_timeout(int sig)
 	_exit(EX_FAILED);
 }
 
-void smoke_watch(const char *program)
+void smoke_start_timeout(const char *program)
 {
 	struct sigaction a = {.sa_handler = on_timeout};
-	snprintf(timeout_text, sizeof(timeout_text), "%s: rank %d: gave up waiting for ",
-		program, launch_rank());
+	snprintf(timeout_text, sizeof(timeout_text),
+		"%s: rank %d: timeout while waiting for ", program, launch_rank());
 	sigaction(SIGALRM, &a, NULL);
 	alarm(TIMEOUT_SECONDS);
 }
 
-/* ---- checks ---------------------------------------------------------------------- */
-
 struct peer *peers_gather(struct comm *world, const char *libraries)
 {
-	struct peer mine = {.pid = getpid()};
+	struct peer own = {.pid = getpid()};
 	struct peer *all = xcalloc((size_t)world->size, sizeof(*all));
 	const struct comm_place *place = comm_place();
-	snprintf(mine.host, sizeof(mine.host), "%s", place->host);
-	snprintf(mine.libraries, sizeof(mine.libraries), "%s", libraries);
-	comm_allgather(world, &mine, all, sizeof(mine));
+	snprintf(own.host, sizeof(own.host), "%s", place->host);
+	snprintf(own.libraries, sizeof(own.libraries), "%s", libraries);
+	comm_allgather(world, &own, all, sizeof(own));
 	return all;
 }
 
-/* Prints a line on rank 0. Returns `good`, which is equal on all ranks. */
-static bool verdict(const struct comm *c, bool good, const char *fmt, ...) PRINTF(3, 4);
-static bool verdict(const struct comm *c, bool good, const char *fmt, ...)
+/* Prints OK or FAIL and a text on rank 0. Returns is_good, which is equal on all ranks. */
+static bool report_check(const struct comm *c, bool is_good, const char *fmt, ...)
+	PRINTF(3, 4);
+static bool report_check(const struct comm *c, bool is_good, const char *fmt, ...)
 {
 	va_list ap;
 	if (c->rank)
-		return good;
-	printf("%-4s ", good ? "OK" : "FAIL");
+		return is_good;
+	printf("%-4s ", is_good ? "OK" : "FAIL");
 	va_start(ap, fmt);
 	vprintf(fmt, ap);
 	va_end(ap);
 	putchar('\n');
 	fflush(stdout);
-	return good;
+	return is_good;
 }
 
 /* Prints a line per host, in the order of their first ranks. */
-static bool check_hosts(const struct comm *c, const struct peer *p)
+static bool print_hosts(const struct comm *c, const struct peer *p)
 {
 	int n_hosts = 0;
 	scoped_str line = {0};
 	for (int first = 0; first < c->size; first++) {
-		bool seen = false;
-		for (int r = 0; r < first && !seen; r++)
-			seen = !strcmp(p[r].host, p[first].host);
-		if (seen)
+		bool is_listed = false;
+		for (int r = 0; r < first && !is_listed; r++)
+			is_listed = !strcmp(p[r].host, p[first].host);
+		if (is_listed)
 			continue;
 		n_hosts++;
 		str_clear(&line);
 		for (int r = first; r < c->size; r++)
 			if (!strcmp(p[r].host, p[first].host))
 				str_printf(&line, " %d", r);
-		verdict(c, true, "host %s: ranks%s", p[first].host, line.s);
+		report_check(c, true, "host %s: ranks%s", p[first].host, line.s);
 	}
-	return verdict(c, true, "hosts: %d", n_hosts);
+	return report_check(c, true, "hosts: %d", n_hosts);
 }
 
+/* Checks that all ranks have the libraries of rank 0, and prints those that differ. */
 static bool check_libraries(const struct comm *c, const struct peer *p)
 {
-	bool same = true;
+	bool is_same = true;
 	for (int r = 1; r < c->size; r++)
 		if (strcmp(p[r].libraries, p->libraries))
-			same = verdict(c, false, "rank %d on %s has %s", r, p[r].host,
-				p[r].libraries);
-	return verdict(c, same, "libraries: %s%s", p->libraries,
-		same ? ", on all ranks" : " on rank 0");
+			is_same = report_check(c, false, "rank %d on %s has %s", r,
+				p[r].host, p[r].libraries);
+	return report_check(c, is_same, "libraries: %s%s", p->libraries,
+		is_same ? ", on all ranks" : " on rank 0");
 }
 
 /* Checks a collective with three sizes, in and out of place, from the first and the last root. */
@@ -117,15 +115,16 @@ static bool check_collective(struct bench *b, enum coll what)
 				continue;
 			c.place = (enum coll_place)p;
 			c.root = i % 2 ? last : 0;
-			r = bench_nothing;
-			c.count = bench_count(what, b->comm->size, c.type, sizes[i]);
+			r = bench_not_measured;
+			c.count = bench_count_for_bytes(
+				what, b->comm->size, c.type, sizes[i]);
 			bench_check(b, &c, &r);
 			wrong += r.wrong;
 			runs++;
 		}
 	}
-	return verdict(b->comm, !wrong, "%s: %d runs, %lld wrong elements", info->name,
-		runs, (long long)wrong);
+	return report_check(b->comm, !wrong, "%s: %d runs, %lld wrong elements",
+		info->name, runs, (long long)wrong);
 }
 
 static bool check_collectives(
@@ -134,54 +133,51 @@ static bool check_collectives(
 	struct bench b = {.o.checks = 1, .fault = *fault};
 	struct err e = {0};
 	if (bench_open(&b, c, 1 << 20, &e))
-		return verdict(c, false, "%s", e.msg);
-	bool good = true;
+		return report_check(c, false, "%s", e.msg);
+	bool is_good = true;
 	for (int i = 0; i < N_COLL; i++)
 		if (wanted[i])
-			good &= check_collective(&b, (enum coll)i);
+			is_good &= check_collective(&b, (enum coll)i);
 	bench_close(&b);
-	return good;
+	return is_good;
 }
 
-/* ---- round trips ----------------------------------------------------------------- */
-
-/* Sends the ball to a rank, or receives it. */
-static void pass(struct comm *c, bool sends, int other, int64_t *ball)
+static void send_or_receive(struct comm *c, bool is_sender, int other, int64_t *ball)
 {
 	struct comm_requests r = {.c = c};
-	if (sends)
+	if (is_sender)
 		comm_send(&r, ball, sizeof(*ball), other, TAG_TEST);
 	else
 		comm_recv(&r, ball, sizeof(*ball), other, TAG_TEST);
-	bench_finish(&r);
+	bench_run_requests(&r);
 }
 
-/* Returns the mean seconds of n round trips of 8 bytes, on the leader; NaN if the bytes were
+/* Returns the mean seconds of n round trips of 8 bytes; on the leader, NaN if the bytes were
  * wrong. Only ranks `leader` and `other` call it. */
-static double round_trip(struct comm *c, int leader, int other, int64_t n)
+static double time_round_trips(struct comm *c, int leader, int other, int64_t n)
 {
 	enum { WARM = 8 };
 	double begin = 0;
-	bool leads = c->rank == leader, same = true;
+	bool is_leader = c->rank == leader, is_same = true;
 	for (int64_t i = -WARM; i < n; i++) {
 		int64_t ball = i;
 		if (i == 0)
 			begin = clock_seconds();
-		pass(c, leads, leads ? other : leader, &ball);
-		ball = leads ? ~i : ball;
-		pass(c, !leads, leads ? other : leader, &ball);
-		same = same && ball == i;
+		send_or_receive(c, is_leader, is_leader ? other : leader, &ball);
+		ball = is_leader ? ~i : ball;
+		send_or_receive(c, !is_leader, is_leader ? other : leader, &ball);
+		is_same = is_same && ball == i;
 	}
-	return same ? (clock_seconds() - begin) / (double)n : NAN;
+	return is_same ? (clock_seconds() - begin) / (double)n : NAN;
 }
 
-/* Round trips of the pairs on one host, or of the pairs on different hosts. */
+/* Seconds of the round trips of all pairs on one host, or of all pairs on different hosts. */
 struct trips {
 	double min, max, sum;
-	int n, n_bad, slow[2];
+	int n, n_bad, slow[2]; /* pairs; pairs with wrong bytes; the slowest pair */
 };
 
-static void trips_add(struct trips *t, double seconds, int a, int b)
+static void add_trip(struct trips *t, double seconds, int a, int b)
 {
 	t->n++;
 	t->n_bad += isnan(seconds);
@@ -196,49 +192,48 @@ static void trips_add(struct trips *t, double seconds, int a, int b)
 	}
 }
 
-/* Measures the pairs (r, r + 1), (r, r + 2), (r, r + 4), ... of each rank r: n log n pairs, with
- * all pairs of four ranks, and all links of a ring. */
+/* Times round trips between each rank r and ranks r + 1, r + 2, r + 4, ...: n log n pairs. */
 static bool check_round_trips(struct comm *c, const struct peer *p)
 {
 	enum { MAX_DISTANCES = 31, TRIPS = 50 };
-	double mine[MAX_DISTANCES] = {0};
+	double own[MAX_DISTANCES] = {0};
 	struct trips kinds[2] = {{0}};
 	phase = "a message between two ranks";
 	for (int d = 0; 1 << d < c->size; d++)
 		for (int r = 0; r < c->size; r++) {
 			int other = (r + (1 << d)) % c->size;
 			if (c->rank == r)
-				mine[d] = round_trip(c, r, other, TRIPS);
+				own[d] = time_round_trips(c, r, other, TRIPS);
 			else if (c->rank == other)
-				round_trip(c, r, other, TRIPS);
+				time_round_trips(c, r, other, TRIPS);
 		}
-	scoped_ptr double *all = xcalloc((size_t)c->size, sizeof(mine));
-	comm_allgather(c, mine, all, sizeof(mine));
+	scoped_ptr double *all = xcalloc((size_t)c->size, sizeof(own));
+	comm_allgather(c, own, all, sizeof(own));
 	for (int d = 0; 1 << d < c->size; d++)
 		for (int r = 0; r < c->size; r++) {
 			int other = (r + (1 << d)) % c->size;
 			bool far = strcmp(p[r].host, p[other].host) != 0;
-			trips_add(&kinds[far], all[r * MAX_DISTANCES + d], r, other);
+			add_trip(&kinds[far], all[r * MAX_DISTANCES + d], r, other);
 		}
-	bool good = true;
+	bool is_good = true;
 	for (int far = 0; far < 2; far++) {
 		const struct trips *t = &kinds[far];
 		if (t->n)
-			good &= verdict(c, !t->n_bad,
+			is_good &= report_check(c, !t->n_bad,
 				"round trip of 8 bytes %s: min %.2f, mean %.2f, max %.2f "
 				"us (ranks %d and %d), %d pairs, %d wrong",
 				far ? "between hosts" : "on a host", 1e6 * t->min,
 				1e6 * t->sum / t->n, 1e6 * t->max, t->slow[0], t->slow[1],
 				t->n, t->n_bad);
 	}
-	return good;
+	return is_good;
 }
 
 static bool check_step(struct comm *c, const struct bench_fault *fault)
 {
 	phase = "the gradient of a training step";
 	int64_t wrong = step_count_wrong(c, fault);
-	return verdict(c, !wrong,
+	return report_check(c, !wrong,
 		"training step: gradient compared with one rank's, %lld wrong values%s",
 		(long long)wrong,
 		wrong ? "; do all ranks have the same kind of processor?" : "");
@@ -248,14 +243,15 @@ int smoke_run(struct comm *world, const struct peer *peers, const bool wanted[N_
 	const struct bench_fault *fault)
 {
 	phase = "the other ranks";
-	bool good = verdict(world, true, "ranks: %d", world->size);
-	good &= check_hosts(world, peers);
-	good &= check_libraries(world, peers);
-	good &= check_collectives(world, wanted, fault);
-	good &= check_step(world, fault);
-	good &= check_round_trips(world, peers);
+	bool is_good = report_check(world, true, "ranks: %d", world->size);
+	is_good &= print_hosts(world, peers);
+	is_good &= check_libraries(world, peers);
+	is_good &= check_collectives(world, wanted, fault);
+	is_good &= check_step(world, fault);
+	is_good &= check_round_trips(world, peers);
 	alarm(0);
-	verdict(world, good, "%s",
-		good ? "all is well" : "something is wrong: see above");
-	return good ? 0 : EX_FAILED;
+	report_check(world, is_good, "%s",
+		is_good ? "all checks passed"
+			: "a check failed; see the lines with FAIL above");
+	return is_good ? 0 : EX_FAILED;
 }

@@ -4,23 +4,23 @@
 
 #include <math.h>
 
-const struct bench_result bench_nothing = {NAN, NAN, NAN, -1, -1, -1, NAN, NAN, NAN, NAN,
-	NAN, NAN, NAN, 0, 0, 0, NAN, NAN, NAN}; /* in the order of the struct */
+const struct bench_result bench_not_measured = {NAN, NAN, NAN, -1, -1, -1, NAN, NAN, NAN,
+	NAN, NAN, NAN, NAN, 0, 0, 0, NAN, NAN, NAN}; /* in the order of the struct */
 
-double bench_median(const double *v, int64_t n)
+double bench_median(const double *times, int64_t n)
 {
 	scoped_ptr double *copy = xcalloc((size_t)n + 1, sizeof(*copy));
-	memcpy(copy, v, (size_t)n * sizeof(*v));
+	memcpy(copy, times, (size_t)n * sizeof(*times));
 	return median(copy, n);
 }
 
-/* Sets v[] to the times of the parts that count, and returns their number. Much shorter parts, at
- * the beginning of a run with --seconds, do not count; nor do parts in which a rank waited for a
- * processor, unless there are no other parts. */
+/* Sets times[] to the times of the parts to use, and returns their number. Ignores parts that are
+ * much shorter, as at the beginning of a run with --seconds; and parts in which a rank waited for
+ * a processor, unless there are no other parts. Sets r->parts and r->waited. */
 static int64_t select_parts(
-	const struct bench_samples *s, double *v, struct bench_result *r)
+	const struct bench_samples *s, double *times, struct bench_result *r)
 {
-	enum { SHORT = 4 };
+	enum { SHORT = 4 }; /* parts shorter than 1/4 of the longest are ignored */
 	int64_t longest = 0, n = 0, n_waited = 0;
 	for (int64_t i = 0; i < s->n_parts; i++)
 		longest = max64(longest, s->part[i].iters);
@@ -28,12 +28,12 @@ static int64_t select_parts(
 		n_waited += SHORT * s->part[i].iters >= longest && s->part[i].waited;
 	for (int64_t i = 0; i < s->n_parts; i++)
 		if (SHORT * s->part[i].iters >= longest && !s->part[i].waited)
-			v[n++] = s->part[i].seconds;
+			times[n++] = s->part[i].seconds;
 	r->parts = n;
 	r->waited = n_waited;
 	for (int64_t i = 0; i < s->n_parts && !r->parts; i++)
 		if (SHORT * s->part[i].iters >= longest)
-			v[n++] = s->part[i].seconds;
+			times[n++] = s->part[i].seconds;
 	return n;
 }
 
@@ -42,34 +42,35 @@ static int64_t select_parts(
  * their logarithms; a single outlier makes it large. */
 static void set_typical(const struct bench_samples *s, struct bench_result *r)
 {
-	scoped_ptr double *v = xcalloc((size_t)s->n_parts + 1, sizeof(*v));
-	int64_t n = select_parts(s, v, r);
-	double middle = median(v, n);
+	scoped_ptr double *times = xcalloc((size_t)s->n_parts + 1, sizeof(*times));
+	int64_t n = select_parts(s, times, r);
+	double middle = median(times, n);
 	r->typical = 1e6 * middle;
 	for (int64_t i = 0; i < n; i++)
-		v[i] = log(v[i]);
-	r->noise = r->parts >= 3 && middle > 0 ? 100 * sqrt(variance_of(v, n) / (double)n)
-					       : (double)NAN;
+		times[i] = log(times[i]);
+	r->noise = r->parts >= 3 && middle > 0
+			   ? 100 * sqrt(variance_of(times, n) / (double)n)
+			   : (double)NAN;
 }
 
 static void set_spread(const struct bench_samples *s, struct bench_result *r)
 {
 	int64_t n = s->n;
-	double squares = 0, *v = xcalloc((size_t)n, sizeof(*v));
-	memcpy(v, s->seconds, (size_t)n * sizeof(*v));
-	qsort(v, (size_t)n, sizeof(*v), compare_doubles);
-	double mean = mean_of(v, n);
+	double squares = 0, *times = xcalloc((size_t)n, sizeof(*times));
+	memcpy(times, s->seconds, (size_t)n * sizeof(*times));
+	qsort(times, (size_t)n, sizeof(*times), compare_doubles);
+	double mean = mean_of(times, n);
 	for (int64_t i = 0; i < n; i++)
-		squares += (v[i] - mean) * (v[i] - mean);
-	r->i_min = 1e6 * v[0];
-	r->i_max = 1e6 * v[n - 1];
-	r->i_p50 = 1e6 * median(v, n);
-	r->i_p99 = 1e6 * v[ceil_div(99 * n, 100) - 1]; /* nearest rank */
+		squares += (times[i] - mean) * (times[i] - mean);
+	r->i_min = 1e6 * times[0];
+	r->i_max = 1e6 * times[n - 1];
+	r->i_p50 = 1e6 * median(times, n);
+	r->i_p99 = 1e6 * times[ceil_div(99 * n, 100) - 1]; /* nearest rank */
 	r->i_cv = mean > 0 ? 100 * sqrt(squares / (double)n) / mean : 0;
-	free(v);
+	free(times);
 }
 
-/* Sets the fraction of communication that computation hides, as osu_iallreduce does. */
+/* Sets the percentage of the communication that computation hides, as osu_iallreduce does. */
 static void set_overlap(const struct bench_samples *s, struct bench_result *r)
 {
 	double n = (double)s->n_overlapped;
@@ -79,8 +80,8 @@ static void set_overlap(const struct bench_samples *s, struct bench_result *r)
 	r->overlap = hidden < 0 ? 0 : hidden > 100 ? 100 : hidden;
 }
 
-void bench_statistics(const struct bench_samples *s, const struct coll_case *c, int ranks,
-	struct bench_result *r)
+void bench_compute_statistics(const struct bench_samples *s, const struct coll_case *c,
+	int ranks, struct bench_result *r)
 {
 	const struct coll_info *info = bench_info(c->what);
 	double n_bytes = (double)bench_bytes(c->what, ranks, c->count, c->type);

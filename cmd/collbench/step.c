@@ -1,5 +1,5 @@
-/* A training step of a tiny net, for the smoke test: the gradient of all ranks, an exact sum,
- * must equal the gradient of one rank, bit for bit.
+/* A training step of a tiny net, for the smoke test. The gradient summed over all ranks must equal
+ * the gradient that one rank computes, bit for bit.
  *
  * The net has two linear layers with a GELU between them, and a cross-entropy loss. A leaf of the
  * sum is the gradient of a micro-batch; ranks have two or three leaves. */
@@ -13,9 +13,9 @@ struct net {
 	struct device d;
 	struct grid grid;
 	float leaf[FLOATS];
-	int64_t local[FLOATS]; /* sum of a rank's leaves */
-	float result[FLOATS], alone[FLOATS];
-	/* work space for a leaf */
+	int64_t local[FLOATS];		     /* sum of this rank's leaves */
+	float result[FLOATS], alone[FLOATS]; /* gradient of all ranks; of one rank */
+	/* Work space for a leaf. */
 	float weights[FLOATS];
 	float input[ROWS * IN], sum[ROWS * HIDDEN], hidden[ROWS * HIDDEN];
 	float d_hidden[ROWS * HIDDEN], logits[ROWS * OUT], loss[ROWS];
@@ -54,12 +54,13 @@ static void compute_gradient(struct net *m, int64_t leaf, float *to)
 	d->k->linear_bwd_w(d, mat(to, HIDDEN, IN), dh, x, false);
 }
 
+/* Returns the first leaf of a rank; of rank `size`: the number of all leaves. */
 static int64_t first_leaf(int size, int rank)
 {
 	return part_begin(2 * (int64_t)size + 1, size, rank);
 }
 
-/* Adds leaves [begin, end) to `local`. Sets `rounded`, unless NULL, to the sum. */
+/* Sums leaves [begin, end) in m->local. Sets `rounded`, unless NULL, to the rounded sum. */
 static void add_leaves(
 	struct net *m, int64_t begin, int64_t end, int levels, float *rounded)
 {
@@ -78,8 +79,8 @@ static void add_leaves(
 	}
 }
 
-/* All-reduces the gradients of all leaves. Collective. */
-static void add_with_ranks(struct comm *c, struct net *m)
+/* Computes this rank's leaves and sets m->result to the sum over all ranks. Collective. */
+static void reduce_over_ranks(struct comm *c, struct net *m)
 {
 	struct sum_run run = {0, FLOATS};
 	struct sum_shard shard = {&run, 1, FLOATS};
@@ -112,7 +113,7 @@ int64_t step_count_wrong(struct comm *c, const struct bench_fault *fault)
 	device_open_cpu(&m->d, 1);
 	m->grid.exponent = GRID_EXPONENT;
 	fill_values(m->weights, FLOATS, 1);
-	add_with_ranks(c, m);
+	reduce_over_ranks(c, m);
 	if (fault->wanted && fault->what == N_BENCH && fault->rank == c->rank &&
 		fault->element >= 0 && fault->element < FLOATS)
 		*(char *)&m->result[fault->element] ^= 1;

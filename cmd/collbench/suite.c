@@ -9,10 +9,10 @@ struct suite_case {
 	bool has_heading; /* the table has a heading before it */
 };
 
-int suite_want(struct suite_options *o, char **names, int n, struct err *e)
+int suite_select(struct suite_options *o, char **names, int n, struct err *e)
 {
 	for (int i = 0; i < n; i++) {
-		int what = bench_find(names[i], e);
+		int what = bench_find_collective(names[i], e);
 		if (what < 0)
 			return -1;
 		for (int c = 0; c < N_COLL; c++)
@@ -22,14 +22,12 @@ int suite_want(struct suite_options *o, char **names, int n, struct err *e)
 	return 0;
 }
 
-/* ---- the list -------------------------------------------------------------------------- */
-
-static void add_row(struct suite *s, const struct suite_case *x, int library)
+static void append_row(struct suite *s, const struct suite_case *x, int library)
 {
 	struct bench_table *t = &s->table;
 	const struct coll_case *c = &x->c;
 	const struct coll_info *info = bench_info(c->what);
-	bool typed = c->what != COLL_BARRIER;
+	bool has_type = c->what != COLL_BARRIER;
 	t->rows = xgrow(t->rows, t->n_rows, sizeof(*t->rows));
 	s->cases = xgrow(s->cases, t->n_rows, sizeof(*s->cases));
 	s->cases[t->n_rows] = *x;
@@ -37,29 +35,29 @@ static void add_row(struct suite *s, const struct suite_case *x, int library)
 		.collective = c->what,
 		.size = bench_bytes(c->what, (int)x->group->ranks, c->count, c->type),
 		.count = c->count,
-		.type = typed ? (int64_t)c->type : -1,
+		.type = has_type ? (int64_t)c->type : -1,
 		.redop = info->has_op ? (int64_t)c->op : -1,
 		.root = info->has_root ? c->root : -1,
-		.library = s->bench->d && typed ? library : -1,
+		.library = s->bench->d && has_type ? library : -1,
 		.group = x->group->name,
 		.group_ranks = x->group->ranks,
 		.group_hosts = x->group->hosts,
 		.groups = x->group->groups,
-		.result = {bench_nothing, bench_nothing},
+		.result = {bench_not_measured, bench_not_measured},
 	};
 }
 
-/* Adds a row per library. A barrier has no memory: it is always MPI's. */
+/* Adds a case per library; a barrier has no memory, so it is added once. */
 static void add_case(struct suite *s, struct suite_case *x)
 {
-	bool once = x->c.what == COLL_BARRIER;
+	bool is_added_once = x->c.what == COLL_BARRIER;
 	for (int l = 0; l < N_LIBRARIES; l++) {
 		x->comm = x->group->comm[l];
 		if (!x->comm || !comm_has_type(x->comm, x->c.type, &(struct err){0}))
 			continue;
-		add_row(s, x, l);
+		append_row(s, x, l);
 		x->has_heading = false;
-		if (once)
+		if (is_added_once)
 			return;
 	}
 }
@@ -71,8 +69,8 @@ static void add_sizes(struct suite *s, struct suite_case *x)
 	const struct suite_options *o = &s->o;
 	int64_t last = 0, next;
 	for (int64_t size = o->minbytes; size <= o->maxbytes; size = next) {
-		x->c.count =
-			bench_count(x->c.what, (int)x->group->ranks, x->c.type, size);
+		x->c.count = bench_count_for_bytes(
+			x->c.what, (int)x->group->ranks, x->c.type, size);
 		if (x->c.count != last)
 			add_case(s, x);
 		last = x->c.count;
@@ -82,7 +80,7 @@ static void add_sizes(struct suite *s, struct suite_case *x)
 	}
 }
 
-/* Returns true if index i of n is chosen. A choice outside of [0, n) stands for all. */
+/* Returns true if a choice includes index i of n. A choice outside [0, n) includes all. */
 static bool is_chosen(int64_t choice, int i, int n)
 {
 	return choice == i || choice < 0 || choice >= n;
@@ -116,7 +114,7 @@ static void add_collective(struct suite *s, const struct bench_group *g, int wha
 }
 
 /* Rejects operations, types and roots that cannot be measured. */
-static int check_wanted(const struct suite *s, struct err *e)
+static int check_selection(const struct suite *s, struct err *e)
 {
 	for (int i = 0; i < s->groups->n; i++) {
 		const struct bench_group *g = &s->groups->list[i];
@@ -126,18 +124,17 @@ static int check_wanted(const struct suite *s, struct err *e)
 				return -1;
 		for (int what = 0; what < N_BENCH; what++)
 			if (s->o.wanted[what] && !bench_can_run(what, g->ranks))
-				return err_set(e, EX_USAGE, "%s needs %d ranks%s",
+				return err_set(e, EX_USAGE, "%s: needs %d ranks%s",
 					bench_info(what)->name, bench_min_ranks(what),
 					what == BENCH_HYPERCUBE ? ", or 4, 8, 16, ..."
 								: "");
 		if (s->o.root >= g->ranks)
-			return err_set(e, EX_USAGE, "root: no rank %lld among %lld ranks",
+			return err_set(e, EX_USAGE,
+				"root: rank %lld does not exist: the group has %lld ranks",
 				(long long)s->o.root, (long long)g->ranks);
 	}
 	return 0;
 }
-
-/* ---- measuring ------------------------------------------------------------------------- */
 
 /* Pauses before a pass: ranks that shared a processor may get one each when they wake up. */
 static void pause_before_pass(void)
@@ -145,11 +142,11 @@ static void pause_before_pass(void)
 	clock_sleep(0.02);
 }
 
-static void measure(struct suite *s, int64_t i)
+static void measure_case(struct suite *s, int64_t i)
 {
 	struct suite_case *x = &s->cases[i];
 	const struct coll_info *info = bench_info(x->c.what);
-	s->bench->comm = x->group->joins ? x->comm : NULL;
+	s->bench->comm = x->group->takes_part ? x->comm : NULL;
 	for (int p = 0; p < N_COLL_PLACES; p++) {
 		x->c.place = (enum coll_place)p;
 		if (info->has_place[p])
@@ -157,8 +154,8 @@ static void measure(struct suite *s, int64_t i)
 	}
 }
 
-/* Sets the results of a case after the last pass, and checks it if `checks`. */
-static void finish_case(struct suite *s, int64_t i, struct bench_row *to, bool checks)
+/* Sets the results of a case after the last pass, and checks them if is_checked. Collective. */
+static void finish_case(struct suite *s, int64_t i, struct bench_row *to, bool is_checked)
 {
 	struct suite_case *x = &s->cases[i];
 	for (int p = 0; p < N_COLL_PLACES; p++) {
@@ -166,11 +163,11 @@ static void finish_case(struct suite *s, int64_t i, struct bench_row *to, bool c
 		x->c.place = (enum coll_place)p;
 		if (!bench_info(x->c.what)->has_place[p])
 			continue;
-		*r = bench_nothing;
-		bench_statistics(&x->samples[p], &x->c, (int)x->group->ranks, r);
-		if (checks)
+		*r = bench_not_measured;
+		bench_compute_statistics(&x->samples[p], &x->c, (int)x->group->ranks, r);
+		if (is_checked)
 			bench_check(s->bench, &x->c, r);
-		bench_samples_free(&x->samples[p]);
+		bench_samples_release(&x->samples[p]);
 		s->table.n_wrong += max64(0, r->wrong);
 	}
 }
@@ -214,7 +211,7 @@ static void print_row(const struct suite *s, int64_t i)
 {
 	const struct bench_group *g = s->cases[i].group;
 	if (s->cases[i].has_heading)
-		table_heading(&s->table, s->cases[i].c.what);
+		table_print_heading(&s->table, s->cases[i].c.what);
 	if (s->cases[i].has_heading && g->name)
 		printf("# %s: %lld group%s of %lld ranks on %lld host%s%s\n",
 			bench_group_names()[g->name], (long long)g->groups,
@@ -223,9 +220,9 @@ static void print_row(const struct suite *s, int64_t i)
 	table_print_row(&s->table, &s->table.rows[i]);
 }
 
-int suite_list(struct suite *s, struct err *e)
+int suite_add_cases(struct suite *s, struct err *e)
 {
-	if (check_wanted(s, e))
+	if (check_selection(s, e))
 		return -1;
 	for (int i = 0; i < s->groups->n; i++)
 		for (int what = 0; what < N_BENCH; what++)
@@ -240,7 +237,7 @@ void suite_run(struct suite *s)
 		if (pass > 1)
 			pause_before_pass();
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
-			measure(s, i);
+			measure_case(s, i);
 			if (pass < s->bench->o.passes)
 				continue;
 			finish_case(s, i, &s->table.rows[i], true);
@@ -248,12 +245,10 @@ void suite_run(struct suite *s)
 				print_row(s, i);
 		}
 	}
-	table_fit(&s->table);
+	table_add_fits(&s->table);
 }
 
-/* ---- comparison ---------------------------------------------------------------------------- */
-
-/* Measures rows again, into `again`. Collective. */
+/* Measures the cases with row[i] set again, into `again`. Collective. */
 static void measure_again(struct suite *s, const bool *row, struct bench_table *again)
 {
 	for (int64_t pass = 1; pass <= s->bench->o.passes; pass++) {
@@ -261,23 +256,22 @@ static void measure_again(struct suite *s, const bool *row, struct bench_table *
 		for (int64_t i = 0; i < s->table.n_rows; i++) {
 			if (!row[i])
 				continue;
-			measure(s, i);
+			measure_case(s, i);
 			if (pass == s->bench->o.passes)
 				finish_case(s, i, &again->rows[i], false);
 		}
 	}
 }
 
-/* Sets row[] to the rows to measure again. Returns the number of their times in doubt.
- * Collective. */
-static int64_t find_open_rows(struct suite *s, bool *row)
+/* Sets row[i] if row i must be measured again. Returns the number of doubtful times. Collective. */
+static int64_t find_doubtful_rows(struct suite *s, bool *row)
 {
 	struct comm *world = s->bench->home;
 	int64_t n = 0;
 	for (int64_t i = 0; i < s->table.n_rows && s->judged; i++) {
-		int open = table_n_open(&s->judged[i]);
-		row[i] = open > 0;
-		n += open;
+		int doubtful = table_count_doubtful(&s->judged[i]);
+		row[i] = doubtful > 0;
+		n += doubtful;
 	}
 	comm_bcast(world, row, s->table.n_rows, 0);
 	return comm_max_i64(world, n);
@@ -288,32 +282,32 @@ void suite_compare(
 {
 	const struct bench_table *t = &s->table;
 	size_t n = (size_t)t->n_rows;
-	bool prints = s->bench->home->rank == 0, *row = xcalloc(n + 1, sizeof(*row));
+	bool is_printing = s->bench->home->rank == 0, *row = xcalloc(n + 1, sizeof(*row));
 	struct bench_table again = {
 		.rows = xcalloc(n + 1, sizeof(*again.rows)), .n_rows = t->n_rows};
 	memcpy(again.rows, t->rows, n * sizeof(*again.rows));
-	if (prints)
+	if (is_printing)
 		s->judged = table_judge(old, t, threshold);
 	for (int64_t i = 0; i < retries; i++) {
-		int64_t n_open = find_open_rows(s, row);
-		if (!n_open)
+		int64_t n_doubtful = find_doubtful_rows(s, row);
+		if (!n_doubtful)
 			break;
 		measure_again(s, row, &again);
-		if (!prints)
+		if (!is_printing)
 			continue;
 		struct bench_judged *judged = table_judge(old, &again, threshold);
-		table_confirm(s->judged, judged, t->n_rows);
+		table_update_verdicts(s->judged, judged, t->n_rows);
 		free(judged);
 		printf("# measured again: %lld times that were slower or not judged\n",
-			(long long)n_open);
+			(long long)n_doubtful);
 	}
-	table_free(&again);
+	table_release(&again);
 	free(row);
 }
 
-void suite_free(struct suite *s)
+void suite_release(struct suite *s)
 {
-	table_free(&s->table);
+	table_release(&s->table);
 	free(s->judged);
 	free(s->cases);
 }

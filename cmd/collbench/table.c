@@ -78,7 +78,7 @@ const struct bench_column result_columns[] = {
 	{"", "", 0, COLUMN_WHOLE, R(parts), "parts", "parts of the run in the median typical; 0: a rank waited in each part"},
 	{"", "", 0, COLUMN_WHOLE, R(waited), "waited", "parts in which a rank waited for a processor"},
 	{"iters", "", 7, COLUMN_WHOLE, R(iters), "iters", "iterations; 0: not measured", NULL, SET_ITERATIONS},
-	{"#differ", "", 7, COLUMN_TALLY, R(differ), "differ", "elements on all ranks with other bits when reduced again; -1: not tried", NULL, SET_RERUNS},
+	{"#differ", "", 7, COLUMN_TALLY, R(differ), "differ", "elements on all ranks that differ when reduced again; -1: not tried", NULL, SET_RERUNS},
 	{"", "", 0, COLUMN_TALLY, R(digest), "digest", "hash of the reduction's result on all ranks; -1: not tried"},
 	{"overall", "(us)", 8, COLUMN_REAL, R(overall), "overall", "us: with overlapped computation", NULL, SET_OVERLAP},
 	{"compute", "(us)", 8, COLUMN_REAL, R(compute), "compute", "us: the computation in overall", NULL, SET_OVERLAP},
@@ -104,7 +104,7 @@ const struct bench_column fit_columns[] = {
 const char *const place_names[N_COLL_PLACES] = {
 	[COLL_OUT_OF_PLACE] = "out_of_place", [COLL_IN_PLACE] = "in_place"};
 
-/* Prints at most two decimals, fewer if they do not fit into the column. */
+/* Prints a number with two decimals, or fewer if it does not fit into the column. */
 static void print_real(double x, int width)
 {
 	char text[NUM_TEXT];
@@ -143,7 +143,7 @@ static void print_cells(
 
 void table_print_row(const struct bench_table *t, const struct bench_row *r)
 {
-	putchar(' '); /* headings have a '#' here */
+	putchar(' '); /* lines of a heading have a '#' here */
 	print_cells(t, case_columns, r);
 	for (int p = 0; p < N_COLL_PLACES; p++)
 		print_cells(t, result_columns, &r->result[p]);
@@ -167,7 +167,7 @@ static int total_width(const struct bench_table *t, const struct bench_column *c
 	return width;
 }
 
-void table_heading(const struct bench_table *t, int what)
+void table_print_heading(const struct bench_table *t, int what)
 {
 	const struct coll_info *info = bench_info(what);
 	int width = total_width(t, result_columns);
@@ -184,7 +184,7 @@ void table_heading(const struct bench_table *t, int what)
 	}
 }
 
-void table_footer(const struct bench_table *t)
+void table_print_footer(const struct bench_table *t)
 {
 	double sum = 0;
 	int64_t n = 0, waited = 0, parts = 0;
@@ -232,7 +232,7 @@ void table_print_fits(const struct bench_table *t)
 		print_fit(&t->fits[i]);
 }
 
-void table_free(struct bench_table *t)
+void table_release(struct bench_table *t)
 {
 	free(t->rows);
 	free(t->fits);

@@ -56,21 +56,22 @@ struct bench_column {
 	size_t offset;
 	const char *dataset, *doc;
 	const char *const *(*names)(void); /* COLUMN_NAME */
-	enum column_set set;		   /* printed if the table shows it */
+	enum column_set set;		   /* printed if table.shown[set] */
 };
 
 /* The columns of a row, of each of its results, and of a fit; closed by a NULL label. */
 extern const struct bench_column case_columns[], result_columns[], fit_columns[];
 extern const char *const place_names[N_COLL_PLACES];
 
-void table_heading(const struct bench_table *t, int what);
+void table_print_heading(const struct bench_table *t, int what);
 void table_print_row(const struct bench_table *t, const struct bench_row *r);
-void table_footer(const struct bench_table *t);
-void table_free(struct bench_table *t);
-/* Fits each collective, library, axis and kind of group with at least 3 sizes, and sets t->fits.
- * Uses the times out of place, else in place, of float and sum, else of the first type, operation
- * and root. */
-void table_fit(struct bench_table *t);
+/* Prints the verdict of the checks, the mean bus bandwidth, and how often ranks waited. */
+void table_print_footer(const struct bench_table *t);
+void table_release(struct bench_table *t);
+/* Sets t->fits: latency and bandwidth of each collective, library, axis and kind of group with at
+ * least 3 sizes. Uses the times out of place, else in place, of float and sum, else of the first
+ * type, operation and root. */
+void table_add_fits(struct bench_table *t);
 void table_print_fits(const struct bench_table *t);
 
 /* ---- file.c: the HDF5 file ---------------------------------------------------------- */
@@ -85,7 +86,7 @@ struct bench_about {
 	const char *launch;
 	int64_t aggregate, reruns, registered, passes;
 	double seconds;
-	const char *settings; /* the table's */
+	const char *settings; /* settings of the table */
 };
 
 struct bench_file {
@@ -107,7 +108,7 @@ int bench_file_read(const char *path, struct bench_table *t, struct err *e);
 
 /* ---- regress.c: comparison with an earlier result -------------------------------------- */
 
-/* VERDICT_NONE: one of the results does not have it. */
+/* VERDICT_NONE: a result does not have the time. */
 enum bench_verdict {
 	VERDICT_NONE,
 	VERDICT_UNCHANGED,
@@ -132,11 +133,11 @@ struct bench_judged {
  * time. Returns an element per row of `now`, to be freed. */
 struct bench_judged *table_judge(
 	const struct bench_table *old, const struct bench_table *now, double threshold);
-/* Returns the number of a row's times that are slower, or not judged because ranks waited. */
-int table_n_open(const struct bench_judged *j);
-/* Updates `first` by a repeated measurement: times that are not slower again are unchanged; times
- * that were not judged get the new verdict. */
-void table_confirm(
+/* Returns how many times of a row are slower, or not judged because ranks waited. */
+int table_count_doubtful(const struct bench_judged *j);
+/* Updates the verdicts in first[n] by a repeated measurement: times that are not slower again are
+ * unchanged; times that were not judged get the new verdict. */
+void table_update_verdicts(
 	struct bench_judged *first, const struct bench_judged *again, int64_t n);
 
 /* Appends a line per slower or faster time and per row that only `old` has, and the totals.
@@ -152,14 +153,14 @@ int table_check_settings(
 /* ---- picture.c --------------------------------------------------------------------------- */
 
 enum picture_of { PICTURE_BUSBW, PICTURE_TIME };
-enum { MAX_BENCH_CURVES = 64 }; /* more are left out */
+enum { MAX_BENCH_CURVES = 64 }; /* curves after these are left out */
 struct bench_curves {
 	struct graph graph;
 	struct graph_series series[MAX_BENCH_CURVES];
 	struct graph_point *points;
 };
-/* Makes curves of times (on a logarithmic scale) or bandwidths over the size, one per case. *c
- * must not move: its graph points into it. */
-void table_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
+/* Makes a curve of times or bandwidths over the size per case. *c must not move: it points into
+ * itself. */
+void table_make_curves(const struct bench_table *t, enum picture_of what, bool log_scale,
 	struct bench_curves *c);
-void bench_curves_free(struct bench_curves *c);
+void bench_curves_release(struct bench_curves *c);

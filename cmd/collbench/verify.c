@@ -20,7 +20,7 @@
 
 enum { CHUNK = 512, GUARD_BYTE = 0xa5 };
 
-/* A chunk of elements in the widest types: floats as doubles, integers as the low bits of 64. */
+/* A chunk of elements: floats as doubles, integers in the low bits of 64. */
 union chunk {
 	uint64_t u[CHUNK];
 	double f[CHUNK];
@@ -33,13 +33,11 @@ enum {
 	UNDEFINED = -3, /* not checked */
 };
 
-/* The expected content of a block of a buffer: a block of a rank's input. */
+/* The expected content of a block of a buffer: block `block` of the input of `rank`. */
 struct content {
 	int rank;
 	int64_t block;
 };
-
-/* ---- inputs ---------------------------------------------------------------------- */
 
 static bool has_op(const struct verify *v)
 {
@@ -61,7 +59,7 @@ static int largest_exponent(enum comm_type t)
 	return -ilogb(min);
 }
 
-/* Returns 2^e times a mantissa of `bits` bits of h; its lowest bit is the sign. */
+/* Returns 2^e times a mantissa of the `bits` highest bits of h; the lowest bit is the sign. */
 static double make_float(uint64_t h, int bits, int e)
 {
 	uint64_t mantissa = bits ? h >> (64 - bits) << (52 - bits) : 0;
@@ -71,43 +69,44 @@ static double make_float(uint64_t h, int bits, int e)
 	return x;
 }
 
-/* Returns an integer so small that the sum over all ranks of absolute values fits into the
- * mantissa. */
-static double small_whole(const struct verify *v, int rank, int64_t at, uint64_t h)
+/* Returns an integer so small that the mantissa can hold the sum over all ranks exactly. */
+static double make_exact_integer(const struct verify *v, int rank, int64_t at, uint64_t h)
 {
 	int bits = mantissa_bits(v->c.type) + 1 - tree_levels(v->n_ranks);
-	int apart = bits < 1 ? 1 << (1 - bits) : 1;
+	int stride = bits < 1 ? 1 << (1 - bits) : 1;
 	int64_t m = (int64_t)(h >> (64 - (bits < 1 ? 1 : bits)));
-	if ((rank + at) % apart)
+	if ((rank + at) % stride)
 		return 0;
 	return (double)(h & 1 ? -m : m); /* never -0 */
 }
 
-/* Makes a chunk of floats. `first`: index of its first element in the rank's input. */
-static void make_real(
+/* Turns random bits, elements [first, first + n) of a rank, into exactly reducible floats. */
+static void make_floats(
 	const struct verify *v, int rank, int64_t first, int64_t n, union chunk *x)
 {
 	int mantissa = mantissa_bits(v->c.type), limit = largest_exponent(v->c.type) - 2;
-	uint64_t product = 2 * (uint64_t)(limit / v->n_ranks) + 1; /* exponents */
-	uint64_t any = 2 * (uint64_t)min64(100, limit) + 1;
+	uint64_t n_product =
+		2 * (uint64_t)(limit / v->n_ranks) + 1; /* exponents to choose from */
+	uint64_t n_any = 2 * (uint64_t)min64(100, limit) + 1;
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t h = x->u[i], e = h >> 8;
 		if (v->c.op == COMM_SUM) {
-			x->f[i] = small_whole(v, rank, first + i, h);
+			x->f[i] = make_exact_integer(v, rank, first + i, h);
 		} else if (v->c.op == COMM_PROD) {
-			bool full = (first + i) % v->n_ranks == rank;
-			x->f[i] = full ? make_float(h, mantissa, 0)
-				       : make_float(h, 0,
-						 (int)(e % product) - (int)(product / 2));
+			bool is_full = (first + i) % v->n_ranks == rank;
+			x->f[i] = is_full ? make_float(h, mantissa, 0)
+					  : make_float(h, 0,
+						    (int)(e % n_product) -
+							    (int)(n_product / 2));
 		} else {
-			x->f[i] =
-				make_float(h, mantissa, (int)(e % any) - (int)(any / 2));
+			x->f[i] = make_float(
+				h, mantissa, (int)(e % n_any) - (int)(n_any / 2));
 		}
 	}
 }
 
-/* Makes a chunk of integers. They are reduced in 64 bits, so signed types are sign-extended. */
-static void make_whole(const struct verify *v, int64_t n, union chunk *x)
+/* Turns random bits into integers, sign-extended because they are reduced in 64 bits. */
+static void make_integers(const struct verify *v, int64_t n, union chunk *x)
 {
 	int unused = 64 - 8 * (int)comm_type_bytes(v->c.type);
 	for (int64_t i = 0; i < n; i++) {
@@ -120,7 +119,7 @@ static void make_whole(const struct verify *v, int64_t n, union chunk *x)
 	}
 }
 
-/* Makes elements [at, at + n) of a block of a rank's input. */
+/* Sets *x to elements [at, at + n) of a block of a rank's input. */
 static void make_input(const struct verify *v, int rank, int64_t block, int64_t at,
 	int64_t n, union chunk *x)
 {
@@ -131,14 +130,13 @@ static void make_input(const struct verify *v, int rank, int64_t block, int64_t 
 	if (!has_op(v))
 		return;
 	if (comm_type_table[v->c.type].is_floating)
-		make_real(v, rank, first, n, x);
+		make_floats(v, rank, first, n, x);
 	else
-		make_whole(v, n, x);
+		make_integers(v, n, x);
 }
 
-/* ---- results --------------------------------------------------------------------- */
-
-static void fold_real(enum comm_op op, int64_t n, union chunk *to, const union chunk *x)
+static void reduce_floats(
+	enum comm_op op, int64_t n, union chunk *to, const union chunk *x)
 {
 	for (int64_t i = 0; i < n; i++) {
 		double a = to->f[i], b = x->f[i];
@@ -149,7 +147,7 @@ static void fold_real(enum comm_op op, int64_t n, union chunk *to, const union c
 	}
 }
 
-static void fold_whole(
+static void reduce_integers(
 	const struct verify *v, int64_t n, union chunk *to, const union chunk *x)
 {
 	uint64_t flip = comm_type_table[v->c.type].is_signed ? (uint64_t)1 << 63 : 0;
@@ -163,6 +161,7 @@ static void fold_whole(
 	}
 }
 
+/* Sets *to to elements [at, at + n) of the reduction of a block over all ranks. */
 static void make_reduction(
 	const struct verify *v, int64_t block, int64_t at, int64_t n, union chunk *to)
 {
@@ -171,13 +170,12 @@ static void make_reduction(
 	for (int rank = 1; rank < v->n_ranks; rank++) {
 		make_input(v, rank, block, at, n, &x);
 		if (comm_type_table[v->c.type].is_floating)
-			fold_real(v->c.op, n, to, &x);
+			reduce_floats(v->c.op, n, to, &x);
 		else
-			fold_whole(v, n, to, &x);
+			reduce_integers(v, n, to, &x);
 	}
 }
 
-/* Converts a chunk to the case's type. */
 static void store_chunk(
 	const struct verify *v, const union chunk *x, int64_t n, void *out)
 {
@@ -189,7 +187,7 @@ static void store_chunk(
 			bits = bits_of((float)x->f[i]);
 		else if (reduces)
 			bits = narrow_bits((float)x->f[i], (enum dtype)t->dtype);
-		/* the low bytes */
+		/* little-endian: the low bytes are first */
 		memcpy((char *)out + i * t->bytes, &bits, (size_t)t->bytes);
 	}
 }
@@ -210,49 +208,47 @@ static void make_content(
 	store_chunk(v, &x, n, out);
 }
 
-/* ---- buffers --------------------------------------------------------------------- */
-
-static bool in_place(const struct verify *v)
+static bool is_in_place(const struct verify *v)
 {
 	return v->c.place == COLL_IN_PLACE;
 }
 
-static int64_t blocks(const struct verify *v, int parts)
+static int64_t count_blocks(const struct verify *v, int blocks)
 {
-	return parts ? parts : v->n_ranks;
+	return blocks ? blocks : v->n_ranks; /* 0: one per rank */
 }
 
 static int64_t send_blocks(const struct verify *v)
 {
-	return in_place(v) ? 0 : blocks(v, bench_info(v->c.what)->send_parts);
+	return is_in_place(v) ? 0 : count_blocks(v, bench_info(v->c.what)->send_parts);
 }
 
 static int64_t recv_blocks(const struct verify *v)
 {
-	return in_place(v) ? coll_blocks(bench_info(v->c.what), v->n_ranks)
-			   : blocks(v, bench_info(v->c.what)->recv_parts);
+	return is_in_place(v) ? coll_blocks(bench_info(v->c.what), v->n_ranks)
+			      : count_blocks(v, bench_info(v->c.what)->recv_parts);
 }
 
 /* Returns the content of block b of the receive buffer before the collective. */
 static struct content content_before(const struct verify *v, int64_t b)
 {
-	struct content mine = {v->rank, b}, nothing = {UNTOUCHED, 0};
-	if (!in_place(v))
+	struct content own = {v->rank, b}, nothing = {UNTOUCHED, 0};
+	if (!is_in_place(v))
 		return nothing;
 	switch (v->c.what) {
 	case COLL_BROADCAST:
 	case COLL_SCATTER:
-		return v->rank == v->c.root ? mine : nothing;
+		return v->rank == v->c.root ? own : nothing;
 	case COLL_ALLGATHER:
 	case COLL_GATHER:
 	case BENCH_HYPERCUBE:
 		return b == v->rank ? (struct content){v->rank, 0} : nothing;
 	default:
-		return mine;
+		return own;
 	}
 }
 
-/* Returns the content after messages between pairs, undefined on ranks that only send. */
+/* Returns the received content after messages between pairs; undefined on ranks that only send. */
 static struct content content_after_messages(const struct verify *v)
 {
 	int peer = bench_peer(v->rank, v->n_ranks);
@@ -260,7 +256,7 @@ static struct content content_after_messages(const struct verify *v)
 	return (struct content){received ? peer : UNDEFINED, 0};
 }
 
-/* Returns the content after the collective, unchanged on ranks that get no result. */
+/* Returns the content of block b of the receive buffer after the collective. */
 static struct content content_after(const struct verify *v, int64_t b)
 {
 	bool at_root = v->rank == v->c.root;
@@ -277,7 +273,7 @@ static struct content content_after(const struct verify *v, int64_t b)
 	case COLL_REDUCESCATTER:
 		return (struct content){b ? UNDEFINED : ALL_RANKS, v->rank};
 	case COLL_SCATTER:
-		if (in_place(v) && b != v->rank)
+		if (is_in_place(v) && b != v->rank)
 			return content_before(v, b);
 		return (struct content){v->c.root, v->rank};
 	case COLL_GATHER:
@@ -303,27 +299,29 @@ static void fill_block(const struct verify *v, struct content c, int64_t n, char
 			to + at * (int64_t)comm_type_bytes(v->c.type));
 }
 
+/* Returns how many of n elements differ from their expected content. */
 static int64_t count_wrong(
-	const struct verify *v, struct content c, int64_t n, const char *got)
+	const struct verify *v, struct content c, int64_t n, const char *actual)
 {
-	union chunk right;
+	union chunk expected;
 	size_t size = comm_type_bytes(v->c.type);
 	int64_t wrong = 0;
 	if (c.rank == UNDEFINED)
 		return 0;
 	for (int64_t at = 0; at < n; at += CHUNK) {
 		size_t n_bytes = (size_t)min64(CHUNK, n - at) * size;
-		make_content(v, c, at, min64(CHUNK, n - at), &right);
-		const char *mine = got + (size_t)at * size;
-		if (!memcmp(mine, &right, n_bytes))
+		make_content(v, c, at, min64(CHUNK, n - at), &expected);
+		const char *here = actual + (size_t)at * size;
+		if (!memcmp(here, &expected, n_bytes))
 			continue;
 		for (size_t i = 0; i < n_bytes; i += size)
-			wrong += memcmp(mine + i, (const char *)&right + i, size) != 0;
+			wrong += memcmp(here + i, (const char *)&expected + i, size) != 0;
 	}
 	return wrong;
 }
 
-static int64_t guard_wrong(const struct verify *v, const char *guard)
+/* Returns the number of elements of a guard that were overwritten. */
+static int64_t count_wrong_guards(const struct verify *v, const char *guard)
 {
 	size_t size = comm_type_bytes(v->c.type);
 	int64_t wrong = 0;
@@ -341,14 +339,16 @@ void verify_fill(const struct verify *v, char *send, char *recv)
 	int64_t size = (int64_t)comm_type_bytes(v->c.type);
 	memset(send - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
 	for (int64_t b = 0; b < send_blocks(v); b++) {
-		fill_block(v, (struct content){v->rank, b}, bench_block(&v->c, b), send);
-		send += bench_block(&v->c, b) * size;
+		fill_block(v, (struct content){v->rank, b},
+			bench_block_elements(&v->c, b), send);
+		send += bench_block_elements(&v->c, b) * size;
 	}
 	memset(send, GUARD_BYTE, VERIFY_GUARD);
 	memset(recv - VERIFY_GUARD, GUARD_BYTE, VERIFY_GUARD);
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		fill_block(v, content_before(v, b), bench_block(&v->c, v->rank), recv);
-		recv += bench_block(&v->c, v->rank) * size;
+		fill_block(v, content_before(v, b), bench_block_elements(&v->c, v->rank),
+			recv);
+		recv += bench_block_elements(&v->c, v->rank) * size;
 	}
 	memset(recv, GUARD_BYTE, VERIFY_GUARD);
 }
@@ -356,17 +356,17 @@ void verify_fill(const struct verify *v, char *send, char *recv)
 int64_t verify_count_wrong(const struct verify *v, const char *send, const char *recv)
 {
 	int64_t size = (int64_t)comm_type_bytes(v->c.type);
-	int64_t wrong =
-		guard_wrong(v, send - VERIFY_GUARD) + guard_wrong(v, recv - VERIFY_GUARD);
+	int64_t wrong = count_wrong_guards(v, send - VERIFY_GUARD) +
+			count_wrong_guards(v, recv - VERIFY_GUARD);
 	for (int64_t b = 0; b < send_blocks(v); b++) {
-		wrong += count_wrong(
-			v, (struct content){v->rank, b}, bench_block(&v->c, b), send);
-		send += bench_block(&v->c, b) * size;
+		wrong += count_wrong(v, (struct content){v->rank, b},
+			bench_block_elements(&v->c, b), send);
+		send += bench_block_elements(&v->c, b) * size;
 	}
 	for (int64_t b = 0; b < recv_blocks(v); b++) {
-		wrong += count_wrong(
-			v, content_after(v, b), bench_block(&v->c, v->rank), recv);
-		recv += bench_block(&v->c, v->rank) * size;
+		wrong += count_wrong(v, content_after(v, b),
+			bench_block_elements(&v->c, v->rank), recv);
+		recv += bench_block_elements(&v->c, v->rank) * size;
 	}
-	return wrong + guard_wrong(v, send) + guard_wrong(v, recv);
+	return wrong + count_wrong_guards(v, send) + count_wrong_guards(v, recv);
 }

@@ -5,17 +5,17 @@
 static int open_device(struct bench_worlds *w, struct comm *world, struct err *e)
 {
 	const struct comm_place *place = comm_place();
-	const struct device_options how = {.threads = 1,
+	const struct device_options options = {.threads = 1,
 		.exact = true,
 		.ranks = place->local_size,
 		.rank = place->local_rank,
 		.sharers = comm_gpu_sharers(world)};
-	device_open(&w->device, DEVICE_CUDA, &how, e);
+	device_open(&w->device, DEVICE_CUDA, &options, e);
 	return comm_agree(world, e);
 }
 
-int worlds_open(
-	struct bench_worlds *w, struct comm *world, int which, bool graphs, struct err *e)
+int worlds_open(struct bench_worlds *w, struct comm *world, int which, bool needs_graphs,
+	struct err *e)
 {
 	enum comm_library library =
 		which == WORLDS_BOTH ? COMM_NCCL : (enum comm_library)which;
@@ -24,15 +24,15 @@ int worlds_open(
 	w->mpi = comm_dup(world, "mpi"); /* before NCCL is opened on `world` */
 	if (comm_device_open(world, &w->device, library, e))
 		return -1;
-	bool nccl = comm_has_stream(world);
+	bool has_nccl = comm_has_stream(world);
 	w->library = comm_device_library();
-	if (!nccl && which != COMM_AUTO && which != COMM_MPI)
+	if (!has_nccl && which != COMM_AUTO && which != COMM_MPI)
 		return err_set(e, EX_USAGE, "--comm nccl needs several ranks");
-	if (graphs && !nccl)
+	if (needs_graphs && !has_nccl)
 		return err_set(
 			e, EX_USAGE, "--launch graph needs NCCL and several ranks");
-	w->comm[LIBRARY_NCCL] = nccl ? world : NULL;
-	w->comm[LIBRARY_MPI] = !nccl || which == WORLDS_BOTH ? w->mpi : NULL;
+	w->comm[LIBRARY_NCCL] = has_nccl ? world : NULL;
+	w->comm[LIBRARY_MPI] = !has_nccl || which == WORLDS_BOTH ? w->mpi : NULL;
 	return 0;
 }
 

@@ -1,19 +1,19 @@
-/* Pieces to shards. Tokens are counted first, so that the files are created with their final sizes.
- * Documents are written in lanes: one lane for a split by tail, else one per split. A lane takes
- * documents from one stream, or from one stream per source by weight. */
+/* Pieces to shards. Tokens are counted first, so that the files are created with their final
+ * sizes. Documents are written in lanes: one lane for a split by tail, else one per split. A lane
+ * takes documents from one stream, or from one stream per source by weight. */
 #include "prepare/assembly.h"
 #include "prepare/shard_writer.h"
 
 #include <math.h>
 
-/* ---- counting ------------------------------------------------------------------------------- */
-
-static int print_messages(const struct assembly *a, struct prepared *out, struct err *e)
+/* Prints the first MAX_MESSAGES warnings about broken lines, and adds up the broken lines. */
+static int report_broken_lines(
+	const struct assembly *a, struct prepared *out, struct err *e)
 {
 	int64_t n = 0;
-	for (int64_t i = 0; i < a->of->n_batches; i++) {
+	for (int64_t i = 0; i < a->encoding->n_batches; i++) {
 		struct piece_view v;
-		if (piece_view(a, i, &v, e))
+		if (piece_view_read(a, i, &v, e))
 			return -1;
 		out->n_broken += v.head.n_lines_broken;
 		if (!v.head.n_message_bytes || n >= MAX_MESSAGES)
@@ -59,117 +59,119 @@ static int count_documents(struct writing *x, struct prepared *out, struct err *
 		if (d.fate != FATE_KEPT)
 			continue;
 		int lane = document_split(x->a, &d) == SPLIT_VAL;
-		x->shares[lane][x->n > 1 ? d.source : 0].has += d.n_tokens;
+		x->shares[lane][x->n > 1 ? d.source : 0].n_available += d.n_tokens;
 		x->documents++;
 	}
 	walk_end(&w);
 	return rc;
 }
 
-/* ---- how much of each source
- * ------------------------------------------------------------------ */
-
-/* Returns the largest number of tokens of a lane with which no source repeats. */
-static double max_unrepeated(
+/* Returns how many tokens a lane can have, divided by weight, before a source must be repeated. */
+static double max_unrepeated_tokens(
 	const struct writing *x, const struct share *v, double weights)
 {
 	double total = INFINITY;
 	for (int i = 0; i < x->n; i++)
-		total = fmin(
-			total, floor((double)v[i].has *
-				       (weights / x->a->of->inputs->sources[i].weight)));
+		total = fmin(total,
+			floor((double)v[i].n_available *
+				(weights / x->a->encoding->inputs->sources[i].weight)));
 	return total;
 }
 
-/* Divides `total` tokens by weight, exactly: sources that lost most by rounding get the rest. */
+/* Divides `total` tokens by weight. Sources that lose most by rounding get the remaining tokens. */
 static void divide_by_weight(const struct writing *x, struct share *v, int64_t total,
 	double weights, bool repeat)
 {
-	const struct source *s = x->a->of->inputs->sources;
+	const struct source *s = x->a->encoding->inputs->sources;
 	int64_t left = total;
 	for (int i = 0; i < x->n; i++) {
-		v[i].want = (int64_t)((double)total * s[i].weight / weights);
+		v[i].n_wanted = (int64_t)((double)total * s[i].weight / weights);
 		if (!repeat)
-			v[i].want = min64(v[i].want, v[i].has);
-		left -= v[i].want;
+			v[i].n_wanted = min64(v[i].n_wanted, v[i].n_available);
+		left -= v[i].n_wanted;
 	}
 	while (left > 0) {
-		double most = -INFINITY;
+		double max_lost = -INFINITY;
 		int to = -1;
 		for (int i = 0; i < x->n; i++) {
-			double lost =
-				(double)total * s[i].weight / weights - (double)v[i].want;
-			if (lost > most && (repeat || v[i].want < v[i].has)) {
-				most = lost;
+			double lost = (double)total * s[i].weight / weights -
+				      (double)v[i].n_wanted;
+			if (lost > max_lost &&
+				(repeat || v[i].n_wanted < v[i].n_available)) {
+				max_lost = lost;
 				to = i;
 			}
 		}
 		if (to < 0)
 			return;
-		v[to].want++;
+		v[to].n_wanted++;
 		left--;
 	}
 }
 
-static int decide_shares(struct writing *x, int lane, struct err *e)
+/* Sets how many tokens each source of a lane contributes. */
+static int set_wanted_tokens(struct writing *x, int lane, struct err *e)
 {
-	const struct inputs *in = x->a->of->inputs;
+	const struct inputs *in = x->a->encoding->inputs;
 	struct share *v = x->shares[lane];
 	double weights = 0;
-	if (!x->a->of->p->sources.n) {
-		v->want = v->has;
+	if (!x->a->encoding->p->sources.n) {
+		v->n_wanted = v->n_available;
 		return 0;
 	}
-	if (lane && x->a->of->p->val_fraction <= 0) /* nothing is for validation */
+	if (lane && x->a->encoding->p->val_fraction <= 0) /* nothing is for validation */
 		return 0;
 	for (int i = 0; i < x->n; i++) {
 		weights += in->sources[i].weight;
-		if (!v[i].has)
-			return err_set(e, EX_DATAERR, "source %s has no documents%s",
+		if (!v[i].n_available)
+			return err_set(e, EX_DATAERR, "source '%s': no documents%s",
 				in->sources[i].name,
 				x->n_lanes == 1 ? ""
 				: lane		? " for validation"
 						: " for training");
 	}
-	int64_t asked = lane ? 0 : x->a->of->p->mix_tokens;
-	int64_t total = asked ? asked : (int64_t)max_unrepeated(x, v, weights);
-	divide_by_weight(x, v, total, weights, asked > 0);
+	int64_t requested = lane ? 0 : x->a->encoding->p->mix_tokens;
+	int64_t total =
+		requested ? requested : (int64_t)max_unrepeated_tokens(x, v, weights);
+	divide_by_weight(x, v, total, weights, requested > 0);
 	return 0;
 }
 
-static int64_t lane_tokens(const struct writing *x, int lane)
+static int64_t count_wanted_tokens(const struct writing *x, int lane)
 {
 	int64_t n = 0;
 	for (int i = 0; i < x->n; i++)
-		n += x->shares[lane][i].want;
+		n += x->shares[lane][i].n_wanted;
 	return n;
 }
 
 /* Sets the sizes of the splits; by default, as in nanoGPT, the last tokens are for validation. */
-static int decide_split(struct writing *x, const struct prepared *out, struct err *e)
+static int set_split_sizes(struct writing *x, const struct prepared *out, struct err *e)
 {
 	struct assembly *a = x->a;
 	int64_t *total = a->info.total;
 	if (!x->documents && out->n_read + out->n_broken)
-		return err_set(e, EX_DATAERR, "documents read: %lld; none is left",
+		return err_set(e, EX_DATAERR,
+			"none of the %lld documents read is left: all are broken, duplicates or filtered out",
 			(long long)(out->n_read + out->n_broken));
 	if (!x->documents)
 		return err_set(e, EX_DATAERR, "%s: the text is empty",
-			a->of->inputs->n == 1 ? a->of->inputs->files[0].name
-					      : "all files");
+			a->encoding->inputs->n == 1 ? a->encoding->inputs->files[0].name
+						    : "all files");
 	for (int lane = 0; lane < x->n_lanes; lane++) {
-		if (decide_shares(x, lane, e))
+		if (set_wanted_tokens(x, lane, e))
 			return -1;
-		total[lane] = lane_tokens(x, lane);
+		total[lane] = count_wanted_tokens(x, lane);
 	}
 	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
-		return err_set(e, EX_DATAERR, "%lld document%s, but no tokens",
-			(long long)x->documents, plural(x->documents));
+		return err_set(e, EX_DATAERR,
+			"documents: %lld; all are empty: they have no tokens",
+			(long long)x->documents);
 	if (x->n_lanes == 1) {
-		shard_split(&a->info, total[SPLIT_TRAIN], a->of->p->val_fraction);
+		shard_split(&a->info, total[SPLIT_TRAIN], a->encoding->p->val_fraction);
 	} else if (!total[SPLIT_TRAIN] ||
-		   (a->of->p->val_fraction > 0 && !total[SPLIT_VAL])) {
-		return err_set(e, EX_DATAERR, "documents: %lld; none is for %s%s",
+		   (a->encoding->p->val_fraction > 0 && !total[SPLIT_VAL])) {
+		return err_set(e, EX_DATAERR, "documents: %lld; none is chosen for %s%s",
 			(long long)x->documents,
 			total[SPLIT_TRAIN] ? "validation" : "training",
 			advice_on(ADVICE_EMPTY_SPLIT));
@@ -179,11 +181,11 @@ static int decide_split(struct writing *x, const struct prepared *out, struct er
 }
 
 /* Sets the sizes of the splits in windows, counted by a first pass over the documents. */
-static int decide_windows(struct writing *x, struct err *e)
+static int set_window_splits(struct writing *x, struct err *e)
 {
 	struct shard_info *info = &x->a->info;
 	int64_t n[N_SPLITS] = {0};
-	info->window_tokens = x->a->of->p->window;
+	info->window_tokens = x->a->encoding->p->window;
 	for (int lane = 0; lane < x->n_lanes; lane++)
 		if (lane_open(x, lane, e) || windows_count(x, lane, &n[lane], e))
 			return -1;
@@ -193,7 +195,8 @@ static int decide_windows(struct writing *x, struct err *e)
 			(long long)info->window_tokens);
 	if (x->n_lanes == 1) {
 		int64_t all = n[SPLIT_TRAIN];
-		n[SPLIT_TRAIN] = (int64_t)((double)all * (1 - x->a->of->p->val_fraction));
+		n[SPLIT_TRAIN] =
+			(int64_t)((double)all * (1 - x->a->encoding->p->val_fraction));
 		n[SPLIT_VAL] = all - n[SPLIT_TRAIN];
 	}
 	for (int s = 0; s < N_SPLITS; s++)
@@ -202,13 +205,11 @@ static int decide_windows(struct writing *x, struct err *e)
 	return 0;
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
-
-int put_counted(struct writing *x, enum split s, struct token_spans spans, int64_t at,
+int write_marked(struct writing *x, enum split s, struct token_spans spans, int64_t at,
 	struct extent from, int64_t n, struct err *e)
 {
 	static const struct token_span all_but_first = {1, UINT32_MAX};
-	if (!x->a->of->records) /* in a text, all tokens that can be predicted */
+	if (!x->a->encoding->records) /* in a text, all tokens that can be predicted */
 		spans = (struct token_spans){&all_but_first, 1};
 	for (int64_t i = 0, end = at + n; at < end;) {
 		while (i < spans.n && spans.v[i].end <= at)
@@ -218,69 +219,69 @@ int put_counted(struct writing *x, enum split s, struct token_spans spans, int64
 			       : counts	    ? min64(end, spans.v[i].end)
 					    : min64(end, spans.v[i].begin);
 		shard_writer_set_counted(x->w, s, counts);
-		if (shard_writer_put_raw(x->w, s, from, next - at, e))
+		if (shard_writer_append_raw(x->w, s, from, next - at, e))
 			return -1;
 		x->out->n_counted += counts ? next - at : 0;
-		from.at += (next - at) * x->a->of->row_bytes;
+		from.at += (next - at) * x->a->encoding->row_bytes;
 		at = next;
 	}
 	return 0;
 }
 
-/* Writes n tokens of a stream's document, from its token `at` on. */
-static int put_tokens(struct writing *x, int lane, const struct share *v, int64_t at,
+/* Writes tokens [at, at + n) of a document, training tokens first if the lane has both splits. */
+static int write_tokens(struct writing *x, int lane, const struct share *v, int64_t at,
 	struct extent from, int64_t n, struct err *e)
 {
-	int64_t part[N_SPLITS] = {0};
+	int64_t n_tokens[N_SPLITS] = {0}; /* tokens for each split */
 	if (x->n_lanes > 1) {
-		part[lane] = n;
+		n_tokens[lane] = n;
 	} else {
-		part[SPLIT_TRAIN] = min64(n, x->train_left);
-		part[SPLIT_VAL] = n - part[SPLIT_TRAIN];
-		x->train_left -= part[SPLIT_TRAIN];
+		n_tokens[SPLIT_TRAIN] = min64(n, x->train_left);
+		n_tokens[SPLIT_VAL] = n - n_tokens[SPLIT_TRAIN];
+		x->train_left -= n_tokens[SPLIT_TRAIN];
 	}
 	const struct token_spans spans = {v->stream.spans, v->stream.n_spans};
 	for (int s = 0; s < N_SPLITS; s++) {
-		if (x->a->of->records ? put_counted(x, (enum split)s, spans, at, from,
-						part[s], e)
-				      : shard_writer_put_raw(
-						x->w, (enum split)s, from, part[s], e))
+		if (x->a->encoding->records ? write_marked(x, (enum split)s, spans, at,
+						      from, n_tokens[s], e)
+					    : shard_writer_append_raw(x->w, (enum split)s,
+						      from, n_tokens[s], e))
 			return -1;
-		at += part[s];
-		from.at += part[s] * x->a->of->row_bytes;
+		at += n_tokens[s];
+		from.at += n_tokens[s] * x->a->encoding->row_bytes;
 	}
 	return 0;
 }
 
-/* Writes a document, cut where the source has given all that is wanted. */
+/* Writes a document, up to the tokens that the source still has to contribute. */
 static int write_document(struct writing *x, int lane, struct share *v, struct err *e)
 {
-	bool val = x->n_lanes > 1 ? lane == SPLIT_VAL : !x->train_left;
-	shard_writer_document(x->w, val ? SPLIT_VAL : SPLIT_TRAIN);
+	bool is_val = x->n_lanes > 1 ? lane == SPLIT_VAL : !x->train_left;
+	shard_writer_begin_document(x->w, is_val ? SPLIT_VAL : SPLIT_TRAIN);
 	x->documents++;
-	for (int64_t at = 0, n; v->stream.left && v->done < v->want; at += n) {
+	for (int64_t at = 0, n; v->stream.left && v->n_taken < v->n_wanted; at += n) {
 		struct extent from;
-		n = stream_tokens(&v->stream, v->want - v->done, &from, e);
-		if (n < 0 || put_tokens(x, lane, v, at, from, n, e))
+		n = stream_tokens(&v->stream, v->n_wanted - v->n_taken, &from, e);
+		if (n < 0 || write_tokens(x, lane, v, at, from, n, e))
 			return -1;
-		v->done += n;
+		v->n_taken += n;
 		x->done += (double)n;
 		progress_update(&x->bar, x->done, NULL);
 	}
 	return 0;
 }
 
-/* Returns the source with the smallest part of its tokens written; NULL: all are complete. */
+/* Returns the source with the smallest fraction of its tokens taken; NULL: all are complete. */
 static struct share *next_share(const struct writing *x, int lane)
 {
 	struct share *next = NULL;
-	double least = 1;
+	double min_fraction = 1;
 	for (int i = 0; i < x->n; i++) {
 		struct share *v = &x->shares[lane][i];
-		double part = (double)v->done / (double)max64(1, v->want);
-		if (v->done < v->want && (!next || part < least)) {
+		double fraction = (double)v->n_taken / (double)max64(1, v->n_wanted);
+		if (v->n_taken < v->n_wanted && (!next || fraction < min_fraction)) {
 			next = v;
-			least = part;
+			min_fraction = fraction;
 		}
 	}
 	return next;
@@ -298,7 +299,8 @@ int lane_next(struct writing *x, int lane, struct share **from, struct err *e)
 		rc = stream_next(&v->stream, e);
 	}
 	if (!rc)
-		return err_set(e, EX_IOERR, "a stream of documents is empty");
+		return err_set(
+			e, EX_IOERR, "the work files have no documents of a source");
 	return rc;
 }
 
@@ -309,7 +311,7 @@ int lane_open(struct writing *x, int lane, struct err *e)
 		v->stream = (struct document_stream){.a = x->a,
 			.source = x->n > 1 ? i : -1,
 			.split = x->n_lanes > 1 ? lane : -1};
-		if (stream_open(&v->stream, v->has, x->n, e))
+		if (stream_open(&v->stream, v->n_available, x->n, e))
 			return -1;
 	}
 	return 0;
@@ -320,19 +322,20 @@ void lane_rewind(struct writing *x, int lane)
 	for (int i = 0; i < x->n; i++) {
 		struct share *v = &x->shares[lane][i];
 		stream_rewind(&v->stream);
-		v->done = v->n_repeated = 0;
+		v->n_taken = v->n_repeated = 0;
 	}
 }
 
+/* Closes the streams of a lane, and prints what each source contributed. */
 static void lane_close(struct writing *x, int lane)
 {
 	for (int i = 0; i < x->n; i++)
 		stream_close(&x->shares[lane][i].stream);
-	for (int i = 0; i < x->n && x->a->of->p->sources.n; i++) {
+	for (int i = 0; i < x->n && x->a->encoding->p->sources.n; i++) {
 		const struct share *v = &x->shares[lane][i];
-		info("source %s: %lld of %lld tokens%s, read %lld times",
-			x->a->of->inputs->sources[i].name, (long long)v->want,
-			(long long)v->has, lane ? " for validation" : "",
+		info("source %s: %lld tokens written%s, %lld available, read %lld times",
+			x->a->encoding->inputs->sources[i].name, (long long)v->n_wanted,
+			lane ? " for validation" : "", (long long)v->n_available,
 			(long long)v->n_repeated + 1);
 	}
 }
@@ -341,7 +344,7 @@ static int write_lane(struct writing *x, int lane, struct err *e)
 {
 	struct share *v;
 	int rc;
-	if (x->a->of->p->window) {
+	if (x->a->encoding->p->window) {
 		lane_rewind(x, lane);
 		rc = windows_write(x, lane, x->train_windows, e);
 	} else {
@@ -359,7 +362,7 @@ static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 {
 	const int64_t *total = x->a->info.total;
 	x->train_left = total[SPLIT_TRAIN];
-	x->w = shard_writer_open(x->a->of->p, x->a->of->t, &x->a->info, e);
+	x->w = shard_writer_open(x->a->encoding->p, x->a->encoding->t, &x->a->info, e);
 	if (!x->w)
 		return -1;
 	x->documents = 0;
@@ -375,17 +378,17 @@ static int write_lanes(struct writing *x, struct prepared *out, struct err *e)
 
 int assemble(struct assembly *a, struct prepared *out, struct err *e)
 {
-	const struct prepare *p = a->of->p;
+	const struct prepare *p = a->encoding->p;
 	struct writing x = {.a = a,
 		.out = out,
 		.n_lanes = p->split_by == SPLIT_BY_TAIL ? 1 : 2,
-		.n = p->sources.n ? a->of->inputs->n_sources : 1};
-	a->drops = !p->work && x.n_lanes == 1 && !p->sources.n && !p->window;
+		.n = p->sources.n ? a->encoding->inputs->n_sources : 1};
+	a->frees_pieces = !p->work && x.n_lanes == 1 && !p->sources.n && !p->window;
 	for (int lane = 0; lane < N_SPLITS; lane++)
 		x.shares[lane] = xcalloc((size_t)x.n, sizeof(struct share));
-	int rc = print_messages(a, out, e) || (p->dedup && find_duplicates(a, e)) ||
-		 count_documents(&x, out, e) || decide_split(&x, out, e) ||
-		 (p->window && decide_windows(&x, e)) || write_lanes(&x, out, e);
+	int rc = report_broken_lines(a, out, e) || (p->dedup && mark_duplicates(a, e)) ||
+		 count_documents(&x, out, e) || set_split_sizes(&x, out, e) ||
+		 (p->window && set_window_splits(&x, e)) || write_lanes(&x, out, e);
 	shard_writer_close(x.w);
 	for (int lane = 0; lane < N_SPLITS; lane++) {
 		for (int i = 0; i < x.n; i++)

@@ -1,7 +1,6 @@
-/*
- * Threads that write blocks. The caller queues blocks, and when no block is free it writes one from
- * the queue itself. So it works with a single thread, and the number of blocks bounds the memory.
- */
+/* Threads that write blocks. The caller queues blocks, and when no block is free it writes one
+ * from the queue itself. So it works with a single thread, and the number of blocks bounds the
+ * memory */
 #include "prepare/block_writer.h"
 #include "prepare/pipeline.h"
 
@@ -10,17 +9,17 @@
 
 struct block_read {
 	struct extent from;
-	int64_t to, n_bytes; /* in the block */
+	int64_t to, n_bytes; /* offset in the block; size */
 };
 
 struct out_block {
 	struct out_dataset *to;
-	int64_t number; /* in the dataset */
+	int64_t number; /* index in the dataset */
 	char *data;
 	int64_t n_bytes;
 	struct block_read *reads; /* pending reads into the block */
 	int64_t n_reads;
-	struct out_block *next; /* in a list */
+	struct out_block *next; /* next in the queue or in the free list */
 };
 
 struct block_writer {
@@ -33,35 +32,33 @@ struct block_writer {
 	struct out_block *first, **last; /* the queue */
 	int n_busy;			 /* blocks that threads are writing */
 	bool stop, failed;
-	struct err e; /* of the first block that failed */
+	struct err e; /* error of the first block that failed */
 	pthread_t *threads;
 	int n_threads, n_started; /* only n_threads includes the caller's thread */
 };
 
-/* ---- a block ----------------------------------------------------------------------------- */
-
-static int read_all(const struct out_block *b, struct err *e)
+static int read_into_block(const struct out_block *b, struct err *e)
 {
 	for (int64_t i = 0; i < b->n_reads; i++) {
 		const struct block_read *r = &b->reads[i];
 		if (file_read_at(r->from.fd, "a work file", b->data + r->to,
 			    (size_t)r->n_bytes, r->from.at, e))
 			return -1;
-		if (r->from.drop)
-			pieces_release(r->from.drop, r->from.fd, r->n_bytes);
+		if (r->from.pieces)
+			pieces_mark_read(r->from.pieces, r->from.fd, r->n_bytes);
 	}
 	return 0;
 }
 
-/* Adds a block to the hash of its dataset, after all previous blocks. */
-static void hash_in_order(struct block_writer *w, const struct out_block *b, bool good)
+/* Waits until all previous blocks are hashed, then adds this block to the hash of its dataset. */
+static void hash_in_order(struct block_writer *w, const struct out_block *b, bool is_good)
 {
 	struct out_dataset *to = b->to;
 	pthread_mutex_lock(&w->lock);
 	while (to->n_hashed != b->number)
 		pthread_cond_wait(&w->changed, &w->lock);
 	pthread_mutex_unlock(&w->lock);
-	if (good)
+	if (is_good)
 		hash_add(to->all, b->data, (size_t)b->n_bytes);
 	pthread_mutex_lock(&w->lock);
 	to->n_hashed++;
@@ -69,7 +66,7 @@ static void hash_in_order(struct block_writer *w, const struct out_block *b, boo
 	pthread_mutex_unlock(&w->lock);
 }
 
-static int write_out(const struct out_block *b, struct err *e)
+static int write_block(const struct out_block *b, struct err *e)
 {
 	const struct h5_blocks *in = b->to->blocks;
 	int64_t at = in->offset + b->number * in->block_rows * in->row_bytes;
@@ -81,8 +78,8 @@ static int write_out(const struct out_block *b, struct err *e)
 	return 0;
 }
 
-/* Writes the oldest block of the queue. Releases the lock meanwhile. */
-static void write_first(struct block_writer *w)
+/* Removes the first block of the queue and writes it. Requires the lock, released meanwhile. */
+static void write_next_block(struct block_writer *w)
 {
 	struct out_block *b = w->first;
 	struct err e = {0};
@@ -92,12 +89,12 @@ static void write_first(struct block_writer *w)
 		w->last = &w->first;
 	w->n_busy++;
 	pthread_mutex_unlock(&w->lock);
-	good = good && !read_all(b, &e);
+	good = good && !read_into_block(b, &e);
 	if (good)
 		b->to->blocks->xxh3[b->number] =
 			hash_bytes(b->data, (size_t)b->n_bytes, 0);
 	hash_in_order(w, b, good);
-	good = good && !write_out(b, &e);
+	good = good && !write_block(b, &e);
 	pthread_mutex_lock(&w->lock);
 	if (!good && !w->failed) {
 		w->failed = true;
@@ -109,7 +106,7 @@ static void write_first(struct block_writer *w)
 	pthread_cond_broadcast(&w->changed);
 }
 
-static void *write_blocks(void *arg)
+static void *run_thread(void *arg)
 {
 	struct block_writer *w = arg;
 	pthread_mutex_lock(&w->lock);
@@ -118,13 +115,11 @@ static void *write_blocks(void *arg)
 			pthread_cond_wait(&w->queued, &w->lock);
 		if (!w->first)
 			break;
-		write_first(w);
+		write_next_block(w);
 	}
 	pthread_mutex_unlock(&w->lock);
 	return NULL;
 }
-
-/* ---- the caller's calls -------------------------------------------------------------------- */
 
 struct block_writer *block_writer_open(int threads)
 {
@@ -152,7 +147,7 @@ struct out_block *out_block_begin(
 	pthread_mutex_lock(&w->lock);
 	while (!w->free)
 		if (w->first)
-			write_first(w);
+			write_next_block(w);
 		else
 			pthread_cond_wait(&w->changed, &w->lock);
 	if (w->failed) {
@@ -197,12 +192,12 @@ void out_block_end(struct block_writer *w, struct out_block *b)
 	*w->last = b;
 	w->last = &b->next;
 	if (w->n_started < w->n_threads - 1 &&
-		!pthread_create(&w->threads[w->n_started], NULL, write_blocks, w))
+		!pthread_create(&w->threads[w->n_started], NULL, run_thread, w))
 		w->n_started++;
 	if (w->n_started)
 		pthread_cond_signal(&w->queued);
 	else
-		write_first(w);
+		write_next_block(w);
 	pthread_mutex_unlock(&w->lock);
 }
 
@@ -211,7 +206,7 @@ int block_writer_wait(struct block_writer *w, struct err *e)
 	pthread_mutex_lock(&w->lock);
 	while (w->first || w->n_busy)
 		if (w->first)
-			write_first(w);
+			write_next_block(w);
 		else
 			pthread_cond_wait(&w->changed, &w->lock);
 	bool failed = w->failed;

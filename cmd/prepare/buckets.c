@@ -9,7 +9,7 @@ enum { BUFFER_BYTES = 1 << 15 };
 
 struct bucket {
 	int fd;
-	int64_t n_bytes; /* in the file */
+	int64_t n_bytes; /* size of the file, without the buffer */
 	struct str buffer;
 };
 
@@ -34,21 +34,21 @@ struct buckets *buckets_open(const struct pieces *w, int n, struct err *e)
 	return b;
 }
 
-static int flush_bucket(struct bucket *x, struct err *e)
+static int flush_bucket(struct bucket *file, struct err *e)
 {
-	if (pwrite_all(x->fd, x->buffer.s, x->buffer.len, x->n_bytes))
+	if (pwrite_all(file->fd, file->buffer.s, file->buffer.len, file->n_bytes))
 		return err_set(e, EX_IOERR, "a temporary file: %s", strerror(errno));
-	x->n_bytes += (int64_t)x->buffer.len;
-	str_clear(&x->buffer);
+	file->n_bytes += (int64_t)file->buffer.len;
+	str_clear(&file->buffer);
 	return 0;
 }
 
-int buckets_put(
+int buckets_append(
 	struct buckets *b, int bucket, const void *p, size_t n_bytes, struct err *e)
 {
-	struct bucket *x = &b->v[bucket];
-	str_add(&x->buffer, p, n_bytes);
-	return x->buffer.len < BUFFER_BYTES ? 0 : flush_bucket(x, e);
+	struct bucket *file = &b->v[bucket];
+	str_add(&file->buffer, p, n_bytes);
+	return file->buffer.len < BUFFER_BYTES ? 0 : flush_bucket(file, e);
 }
 
 int buckets_fd(const struct buckets *b, int bucket)
@@ -65,20 +65,21 @@ static void unmap_bucket(struct buckets *b)
 
 int buckets_map(struct buckets *b, int bucket, const char **p, int64_t *n, struct err *e)
 {
-	struct bucket *x = &b->v[bucket];
-	if (flush_bucket(x, e))
+	struct bucket *file = &b->v[bucket];
+	if (flush_bucket(file, e))
 		return -1;
-	str_free(&x->buffer);
+	str_free(&file->buffer);
 	unmap_bucket(b);
 	*p = NULL;
-	*n = x->n_bytes;
-	if (!x->n_bytes)
+	*n = file->n_bytes;
+	if (!file->n_bytes)
 		return 0;
-	void *map = mmap(NULL, (size_t)x->n_bytes, PROT_READ, MAP_PRIVATE, x->fd, 0);
+	void *map =
+		mmap(NULL, (size_t)file->n_bytes, PROT_READ, MAP_PRIVATE, file->fd, 0);
 	if (map == MAP_FAILED)
 		return err_set(e, EX_IOERR, "a temporary file: %s", strerror(errno));
 	b->map = map;
-	b->map_bytes = (size_t)x->n_bytes;
+	b->map_bytes = (size_t)file->n_bytes;
 	*p = map;
 	return 0;
 }

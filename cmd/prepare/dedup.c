@@ -3,14 +3,15 @@
 
 enum { BUCKET_BITS = 8 };
 
-struct seen {
+struct hashed_document {
 	struct hash128 hash;
 	int64_t number;
 };
 
-static int by_hash(const void *a, const void *b)
+/* Orders by hash, then by number, so that the first document of a text comes first. */
+static int compare_hashes(const void *a, const void *b)
 {
-	const struct seen *x = a, *y = b;
+	const struct hashed_document *x = a, *y = b;
 	if (x->hash.high != y->hash.high)
 		return x->hash.high > y->hash.high ? 1 : -1;
 	if (x->hash.low != y->hash.low)
@@ -18,6 +19,7 @@ static int by_hash(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
+/* Writes the hash of each kept document into a bucket. Sets *n to the number of all documents. */
 static int scatter_hashes(
 	const struct assembly *a, struct buckets *b, int64_t *n, struct err *e)
 {
@@ -26,9 +28,9 @@ static int scatter_hashes(
 	int rc;
 	walk_begin(&w, a);
 	while ((rc = walk_next(&w, &d, e)) > 0) {
-		struct seen s = {d.hash, d.number};
+		struct hashed_document s = {d.hash, d.number};
 		if (d.fate == FATE_KEPT &&
-			buckets_put(b, (int)(d.hash.high >> (64 - BUCKET_BITS)), &s,
+			buckets_append(b, (int)(d.hash.high >> (64 - BUCKET_BITS)), &s,
 				sizeof(s), e)) {
 			rc = -1;
 			break;
@@ -39,7 +41,9 @@ static int scatter_hashes(
 	return rc;
 }
 
-static int mark_equal(struct assembly *a, struct buckets *b, int bucket, struct err *e)
+/* Sorts the hashes of a bucket, and marks each document that follows one with the same hash. */
+static int mark_duplicates_in_bucket(
+	struct assembly *a, struct buckets *b, int bucket, struct err *e)
 {
 	const char *p;
 	int64_t n_bytes;
@@ -47,10 +51,10 @@ static int mark_equal(struct assembly *a, struct buckets *b, int bucket, struct 
 		return -1;
 	if (!n_bytes)
 		return 0;
-	scoped_ptr struct seen *all = xmalloc((size_t)n_bytes);
+	scoped_ptr struct hashed_document *all = xmalloc((size_t)n_bytes);
 	memcpy(all, p, (size_t)n_bytes);
 	int64_t n = n_bytes / (int64_t)sizeof(*all);
-	qsort(all, (size_t)n, sizeof(*all), by_hash);
+	qsort(all, (size_t)n, sizeof(*all), compare_hashes);
 	for (int64_t i = 1; i < n; i++)
 		if (hash128_same(all[i].hash, all[i - 1].hash))
 			a->duplicates[all[i].number / 64] |= (uint64_t)1
@@ -58,17 +62,17 @@ static int mark_equal(struct assembly *a, struct buckets *b, int bucket, struct 
 	return 0;
 }
 
-int find_duplicates(struct assembly *a, struct err *e)
+int mark_duplicates(struct assembly *a, struct err *e)
 {
 	int64_t n;
-	struct buckets *b = buckets_open(a->of->pieces, 1 << BUCKET_BITS, e);
+	struct buckets *b = buckets_open(a->encoding->pieces, 1 << BUCKET_BITS, e);
 	if (!b)
 		return -1;
 	int rc = scatter_hashes(a, b, &n, e);
 	if (!rc)
 		a->duplicates = xcalloc((size_t)(n / 64 + 1), sizeof(uint64_t));
 	for (int i = 0; i < 1 << BUCKET_BITS && !rc; i++)
-		rc = mark_equal(a, b, i, e);
+		rc = mark_duplicates_in_bucket(a, b, i, e);
 	buckets_close(b);
 	return rc;
 }

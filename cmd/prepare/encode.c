@@ -1,41 +1,40 @@
-/* Batches to pieces. Each thread takes its rank's next batch, and encodes it if the batch belongs
- * to the rank. So all ranks read all text, which takes much less time than encoding it. */
+/* Batches to pieces. Each thread reads the next batch, and encodes it if it belongs to the
+ * thread's rank. So all ranks read all text, which takes much less time than encoding it. */
 #include "base/progress.h"
 #include "prepare/pipeline.h"
 #include "prepare/shard_writer.h"
 
 #include <pthread.h>
 
-enum { SLICE = 1 << 20 };
+enum { SLICE_BYTES = 1 << 20 }; /* text per call of the tokenizer */
 
 const char text_changed[] = "the text changed while it was read";
 
-struct shared {
+struct encode_state {
 	struct encoding *x;
-	pthread_mutex_t lock; /* of x->keys, and of x->learn */
+	pthread_mutex_t lock; /* protects x->keys and x->learn */
 	uint64_t options;     /* hash of the options */
 };
 
-/* What a thread owns. */
+/* The state of a thread. */
 struct worker {
-	struct shared *s;
+	struct encode_state *s;
 	struct piece piece;
 	struct document_text document;
 	uint32_t *ids;
 	int64_t n_ids;
 	struct text_changes changes; /* made by normalization */
-	/* The position in a document with records. */
+	/* The position in a document with records, and the spans of counted tokens so far. */
 	struct {
-		int64_t token, byte, counted; /* counted: index in marked.counted */
-		struct token_span last;	      /* not yet in the piece */
+		int64_t token, byte,
+			counted;	/* next token and byte; index in marked.counted */
+		struct token_span last; /* still growing, not yet in the piece */
 		uint32_t n_spans;
-		bool counts; /* the previous token counts, even if it is the first */
+		bool counts; /* the previous token counts as a target */
 	} next;
 };
 
-/* ---- a document -------------------------------------------------------------------------- */
-
-static struct piece_document *add_document(struct piece *p)
+static struct piece_document *append_piece_document(struct piece *p)
 {
 	p->documents = xgrow(p->documents, p->head.n_documents, sizeof(*p->documents));
 	struct piece_document *d = &p->documents[p->head.n_documents++];
@@ -43,7 +42,7 @@ static struct piece_document *add_document(struct piece *p)
 	return d;
 }
 
-static void add_tokens(struct piece *p, const uint32_t *ids, int64_t n)
+static void append_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 {
 	char bytes[2048];
 	int64_t per_call = (int64_t)sizeof(bytes) / p->head.row_bytes;
@@ -54,8 +53,6 @@ static void add_tokens(struct piece *p, const uint32_t *ids, int64_t n)
 			shard_tokens(bytes, ids + i, now, p->head.row_bytes));
 	}
 }
-
-/* ---- which tokens count ---------------------------------------------------------------------- */
 
 static void end_span(struct worker *w)
 {
@@ -111,43 +108,43 @@ static void mark_counted_tokens(struct worker *w, const uint32_t *ids, int64_t n
 	w->next.byte = at;
 }
 
-/* Encodes text[0..n), after which n_more bytes follow. Returns -1 - i if byte i is invalid. */
-static int64_t encode(struct worker *w, const char *text, int64_t n, int64_t n_more,
-	bool last, struct err *e)
+/* Encodes text[0..n), which n_more bytes follow. Returns n, or -1 - i if byte i is invalid. */
+static int64_t encode_slices(struct worker *w, const char *text, int64_t n,
+	int64_t n_more, bool last, struct err *e)
 {
 	const struct tokenizer *t = w->s->x->t;
 	int64_t at = 0;
-	for (int64_t slice = SLICE; at < n;) {
-		int64_t here = min64(slice, n + n_more - at), n_out;
-		bool final = last && at + here == n;
-		int64_t capacity = tokenizer_max_tokens(t, here);
+	for (int64_t slice = SLICE_BYTES; at < n;) {
+		int64_t n_here = min64(slice, n + n_more - at), n_out;
+		bool final = last && at + n_here == n;
+		int64_t capacity = tokenizer_max_tokens(t, n_here);
 		if (capacity > w->n_ids) {
 			w->n_ids = capacity;
 			w->ids = xrealloc(w->ids, (size_t)capacity * sizeof(*w->ids));
 		}
 		int64_t used = t->kind->encode(
-			t, text + at, here, final, w->ids, capacity, &n_out, e);
+			t, text + at, n_here, final, w->ids, capacity, &n_out, e);
 		if (used < 0)
 			return TEXT_BAD(at + TEXT_BAD(used));
-		if (!used && at + here == n + n_more)
+		if (!used && at + n_here == n + n_more)
 			break;
-		add_tokens(&w->piece, w->ids, n_out);
+		append_tokens(&w->piece, w->ids, n_out);
 		if (w->document.records)
 			mark_counted_tokens(w, w->ids, n_out);
 		at += used;
-		slice = used ? SLICE : 2 * slice;
+		slice = used ? SLICE_BYTES : 2 * slice;
 	}
 	if (at == n)
 		return at;
 	err_set(e, EX_DATAERR,
 		last ? "the text ends within a character"
 		     : "this document cannot be encoded in parts: in a part, the tokenizer ends a "
-		       "word at another place than in the whole document");
+		       "word at a different place than in the whole document");
 	return TEXT_BAD(at);
 }
 
-/* Returns the place of byte `at` in the normalized text. *next: the first change not before it. */
-static int64_t changed_place(
+/* Returns the offset of byte `at` after normalization. *next: index of the next change. */
+static int64_t normalized_place(
 	const struct text_changes *c, int64_t *next, int64_t at, bool is_end)
 {
 	while (*next < c->n && c->v[*next].end <= at)
@@ -158,8 +155,8 @@ static int64_t changed_place(
 	return *next ? at + x[-1].to_end - x[-1].end : at;
 }
 
-/* Moves the counted extracts to their places in the normalized text. Returns its size. */
-static int64_t count_changed(struct worker *w, struct err *e)
+/* Moves the counted extracts to their offsets in the normalized text. Returns its size, or -1. */
+static int64_t move_counted_extracts(struct worker *w, struct err *e)
 {
 	struct marked *m = &w->document.marked;
 	struct text_changes *c = &w->changes;
@@ -174,42 +171,43 @@ static int64_t count_changed(struct worker *w, struct err *e)
 	}
 	for (int64_t i = 0; i < m->n_counted && c->n; i++) {
 		struct extract *x = &m->counted[i];
-		x->begin = changed_place(c, &next, x->begin, false);
-		x->end = changed_place(c, &next, x->end, true);
+		x->begin = normalized_place(c, &next, x->begin, false);
+		x->end = normalized_place(c, &next, x->end, true);
 	}
 	return c->n ? all + c->v[c->n - 1].to_end - c->v[c->n - 1].end : all;
 }
 
-/* Encodes a text around its marker tokens. */
+/* Encodes a text and its marker tokens. Returns its size, or -1 - i if byte i is invalid. */
 static int64_t encode_marked(struct worker *w, struct err *e)
 {
 	const struct marked *m = &w->document.marked;
-	int64_t at = 0, all = (int64_t)m->text.len, changed = count_changed(w, e);
+	int64_t at = 0, all = (int64_t)m->text.len, changed = move_counted_extracts(w, e);
 	if (changed < 0)
 		return TEXT_BAD(0);
 	for (int64_t i = 0; i <= m->n_tokens; i++) {
 		const struct marker_token *next = i < m->n_tokens ? &m->tokens[i] : NULL;
 		int64_t end = next ? next->at.begin : all;
-		if (encode(w, m->text.s + at, end - at, 0, true, e) < 0)
+		if (encode_slices(w, m->text.s + at, end - at, 0, true, e) < 0)
 			return TEXT_BAD(at);
 		if (next && next->id != BPE_NONE) {
-			add_tokens(&w->piece, &next->id, 1);
+			append_tokens(&w->piece, &next->id, 1);
 			mark_counted_tokens(w, &next->id, 1);
 		}
 		at = next ? next->at.end : all;
 	}
 	if (w->next.byte != changed) {
-		err_set(e, EX_SOFTWARE, "the tokens have %lld bytes, the text has %lld",
+		err_set(e, EX_SOFTWARE,
+			"internal error: the tokens have %lld bytes, but the text has %lld",
 			(long long)w->next.byte, (long long)changed);
 		return TEXT_BAD(0);
 	}
 	return all;
 }
 
-static void add_ids(struct worker *w)
+static void append_ids(struct worker *w)
 {
 	const struct marked *m = &w->document.marked;
-	add_tokens(&w->piece, m->ids, m->n_ids);
+	append_tokens(&w->piece, m->ids, m->n_ids);
 	for (int64_t i = 0; i < m->n_counted; i++) {
 		w->next.token = m->counted[i].begin;
 		mark_counted(w, m->counted[i].end - m->counted[i].begin);
@@ -217,34 +215,35 @@ static void add_ids(struct worker *w)
 	w->next.token = m->n_ids;
 }
 
-/* Encodes a part of a document, with or without records. Returns as encode(). */
+/* Encodes a part of a document or a record. Returns n, or -1 - i if byte i is invalid. */
 static int64_t encode_document(struct worker *w, const struct document_part *part,
 	const char *text, int64_t n, struct err *e)
 {
 	if (!w->document.records)
-		return encode(w, text, n, part->n_more, part->last, e);
+		return encode_slices(w, text, n, part->n_more, part->last, e);
 	memset(&w->next, 0, sizeof(w->next));
 	if (!w->document.marked.n_ids)
 		return encode_marked(w, e);
-	add_ids(w);
+	append_ids(w);
 	return n;
 }
 
-static void add_end_of_text(struct worker *w)
+static void append_end_of_text(struct worker *w)
 {
 	const struct encoding *x = w->s->x;
 	uint32_t end = (uint32_t)x->end_of_text;
 	if (x->end_of_text < 0)
 		return;
-	add_tokens(&w->piece, &end, 1);
-	if (w->document.records && w->next.counts) /* as the previous token does */
+	append_tokens(&w->piece, &end, 1);
+	if (w->document.records && w->next.counts) /* counts if the previous token does */
 		mark_counted(w, 1);
 }
 
-static int64_t learn(
+/* Learns the vocabulary from a text. Returns n, or -1 - i if byte i is invalid. */
+static int64_t learn_from_text(
 	struct worker *w, const char *text, int64_t n, bool last, struct err *e)
 {
-	struct shared *s = w->s;
+	struct encode_state *s = w->s;
 	struct tokenizer *t = s->x->learn;
 	pthread_mutex_lock(&s->lock);
 	int64_t used = t->kind->learn(t, text, n, last, e);
@@ -263,23 +262,24 @@ static const char *file_name(const struct worker *w, const struct document_part 
 
 static bool is_jsonl(const struct worker *w, const struct document_part *part)
 {
-	return w->s->x->inputs->files[part->file].jsonl;
+	return w->s->x->inputs->files[part->file].is_jsonl;
 }
 
-/* Prefixes an error with the file and the place of byte `bad` of the part's text. */
-static int prefix_place(const struct worker *w, const struct document_part *part,
+/* Prefixes an error with the file and the position of byte `bad` of a part. Returns -1. */
+static int prefix_position(const struct worker *w, const struct document_part *part,
 	int64_t bad, struct err *e)
 {
 	if (is_jsonl(w, part))
 		return err_prefix(e,
 			"%s:%lld: byte %lld of the text: ", file_name(w, part),
-			(long long)part->where, (long long)bad);
-	return err_prefix(
-		e, "%s: byte %lld: ", file_name(w, part), (long long)(part->where + bad));
+			(long long)part->position, (long long)bad);
+	return err_prefix(e, "%s: byte %lld: ", file_name(w, part),
+		(long long)(part->position + bad));
 }
 
-static int part_fate(struct worker *w, const struct document_part *part, const char *text,
-	int64_t n, struct err *e)
+/* Returns the fate of a part: FATE_PART unless the part is a whole document; -1 on an error. */
+static int filter_part(struct worker *w, const struct document_part *part,
+	const char *text, int64_t n, struct err *e)
 {
 	return part->first && part->last ? filter_fate(w->s->x->filter, text, n, e)
 					 : FATE_PART;
@@ -289,9 +289,9 @@ static int part_fate(struct worker *w, const struct document_part *part, const c
 static bool has_too_many_marks(
 	struct worker *w, const char *text, int64_t n, struct err *why)
 {
-	enum { FEW = 1 << 22 };
+	enum { MAX_UNCHECKED_BYTES = 1 << 22 };
 	w->changes.n = 0;
-	return n > FEW && !w->document.marked.n_ids &&
+	return n > MAX_UNCHECKED_BYTES && !w->document.marked.n_ids &&
 	       tokenizer_find_changes(w->s->x->t, text, n, 0, &w->changes, why) < 0;
 }
 
@@ -301,17 +301,18 @@ static int process_document(struct worker *w, const struct document_part *part,
 	const struct encoding *x = w->s->x;
 	int64_t used;
 	if (x->learn) {
-		used = learn(w, text, n, part->last, e);
-		return used < 0 ? prefix_place(w, part, TEXT_BAD(used), e) : 0;
+		used = learn_from_text(w, text, n, part->last, e);
+		return used < 0 ? prefix_position(w, part, TEXT_BAD(used), e) : 0;
 	}
 	const struct input_file *f = &x->inputs->files[part->file];
 	struct err why = {0};
-	int fate = part_fate(w, part, text, n, e);
+	int fate = filter_part(w, part, text, n, e);
 	if (fate < 0)
-		return prefix_place(w, part, 0, e);
-	if (f->jsonl && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
-		return batch_broken(x->p, f, part, &w->document, &why, e) < 0 ? -1 : 0;
-	struct piece_document *d = add_document(&w->piece);
+		return prefix_position(w, part, 0, e);
+	if (f->is_jsonl && fate == FATE_KEPT && has_too_many_marks(w, text, n, &why))
+		return count_broken_line(x->p, f, part, &w->document, &why, e) < 0 ? -1
+										   : 0;
+	struct piece_document *d = append_piece_document(&w->piece);
 	int64_t before = w->piece.head.n_tokens;
 	d->hash = hash128_bytes(text, (size_t)n, 0);
 	d->n_bytes = n;
@@ -321,19 +322,17 @@ static int process_document(struct worker *w, const struct document_part *part,
 	if (fate != FATE_KEPT && fate != FATE_PART)
 		return 0;
 	used = encode_document(w, part, text, n, e);
-	if (used < 0 && x->again) /* it was valid before */
+	if (used < 0 && x->has_read_text) /* the previous pass accepted it */
 		return err_set(e, EX_DATAERR, "%s: %s", file_name(w, part), text_changed);
 	if (used < 0)
-		return prefix_place(w, part, TEXT_BAD(used), e);
+		return prefix_position(w, part, TEXT_BAD(used), e);
 	if (part->last)
-		add_end_of_text(w);
+		append_end_of_text(w);
 	end_span(w);
 	d->n_spans = w->next.n_spans;
 	d->n_tokens = w->piece.head.n_tokens - before;
 	return 0;
 }
-
-/* ---- a batch ------------------------------------------------------------------------------ */
 
 /* Hashes all that a piece depends on except the text of its batch. */
 static uint64_t hash_options(const struct encoding *x)
@@ -356,6 +355,7 @@ static uint64_t hash_options(const struct encoding *x)
 	return hash_bytes(all.s, all.len, 0);
 }
 
+/* Hashes the text of a batch, its division into documents, and the options. */
 static struct hash128 batch_key(const struct batch *b, uint64_t options)
 {
 	struct hash128 all[2] = {
@@ -366,7 +366,7 @@ static struct hash128 batch_key(const struct batch *b, uint64_t options)
 	return hash128_bytes(all, sizeof(all), 0);
 }
 
-static void keep_key(struct shared *s, int64_t number, struct hash128 key)
+static void store_key(struct encode_state *s, int64_t number, struct hash128 key)
 {
 	struct encoding *x = s->x;
 	pthread_mutex_lock(&s->lock);
@@ -384,12 +384,13 @@ static int process_part(struct worker *w, const struct batch *b,
 {
 	const struct encoding *x = w->s->x;
 	struct document_text *d = &w->document;
-	int rc = batch_text(x->p, &x->inputs->files[part->file], b, part, d, e);
+	int rc = batch_read_part(x->p, &x->inputs->files[part->file], b, part, d, e);
 	if (rc)
 		return rc < 0 ? -1 : 0;
 	return process_document(w, part, d->text, d->n, e);
 }
 
+/* Makes the piece of a batch, unless another rank does or the work files have it. */
 static int process_batch(void *worker, const struct batch *b, struct err *e)
 {
 	struct worker *w = worker;
@@ -397,13 +398,13 @@ static int process_batch(void *worker, const struct batch *b, struct err *e)
 	struct piece *p = &w->piece;
 	struct hash128 key = {0};
 	if (!x->learn) {
-		bool mine = b->number % x->comm->size == x->comm->rank;
-		if (!mine && x->comm->rank)
+		bool is_own = b->number % x->comm->size == x->comm->rank;
+		if (!is_own && x->comm->rank)
 			return 0;
 		key = batch_key(b, w->s->options);
 		if (!x->comm->rank)
-			keep_key(w->s, b->number, key);
-		if (!mine || pieces_contain(x->pieces, b->number, key))
+			store_key(w->s, b->number, key);
+		if (!is_own || pieces_contain(x->pieces, b->number, key))
 			return 0;
 	}
 	p->head = (struct piece_head){.number = b->number,
@@ -422,18 +423,16 @@ static int process_batch(void *worker, const struct batch *b, struct err *e)
 	return x->learn ? 0 : pieces_add(x->pieces, p, e);
 }
 
-static void worker_free(struct worker *w)
+static void worker_release(struct worker *w)
 {
-	piece_free(&w->piece);
-	document_text_free(&w->document);
+	piece_release(&w->piece);
+	document_text_release(&w->document);
 	free(w->ids);
 	free(w->changes.v);
 }
 
-/* ---- all batches ------------------------------------------------------------------------- */
-
-/* Keeps only the error of the first bad batch over all ranks; `bad` is this rank's. Collective. */
-static int agree_on_error(struct comm *c, int64_t bad, struct err *e)
+/* Returns -1 with the error of the first bad batch of all ranks; `bad`: this rank's. Collective. */
+static int keep_first_error(struct comm *c, int64_t bad, struct err *e)
 {
 	int64_t first = comm_min_i64(c, bad);
 	if (bad != first)
@@ -443,7 +442,7 @@ static int agree_on_error(struct comm *c, int64_t bad, struct err *e)
 
 int encode_all(struct encoding *x, struct err *e)
 {
-	struct shared s = {
+	struct encode_state s = {
 		.x = x, .lock = PTHREAD_MUTEX_INITIALIZER, .options = hash_options(x)};
 	struct progress bar;
 	struct reader *reader = reader_open(
@@ -451,19 +450,19 @@ int encode_all(struct encoding *x, struct err *e)
 	const struct batches all = {reader, &bar, true, process_batch};
 	int threads = x->p->threads < 1 ? 1 : x->p->threads;
 	scoped_ptr struct worker *w = xcalloc((size_t)threads, sizeof(*w));
-	struct err mine = {0};
+	struct err own = {0};
 	for (int i = 0; i < threads; i++)
 		w[i].s = &s, w[i].document.records = x->records;
 	x->n_batches = 0;
 	progress_begin(&bar, x->title, (double)max64(0, x->inputs->n_bytes));
-	int64_t bad = batches_run(&all, w, sizeof(*w), threads, &mine);
+	int64_t bad = batches_run(&all, w, sizeof(*w), threads, &own);
 	progress_end(&bar);
 	for (int i = 0; i < threads; i++)
-		worker_free(&w[i]);
+		worker_release(&w[i]);
 	x->text_bytes = reader_text_bytes(reader);
 	x->text_hash = reader_close(reader);
-	if (!agree_on_error(x->comm, bad, &mine))
+	if (!keep_first_error(x->comm, bad, &own))
 		return 0;
-	*e = mine;
+	*e = own;
 	return -1;
 }

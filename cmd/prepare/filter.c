@@ -7,11 +7,11 @@
 struct filter {
 	int64_t min_bytes, max_bytes;
 	int64_t n, n_keep;
-	pcre2_code **code; /* [n]; the first n_keep are of --keep */
+	pcre2_code **code; /* [n], compiled; the first n_keep are from --keep */
 	const char **text;
 };
 
-static int compile(struct filter *f, const char *text, struct err *e)
+static int compile_expression(struct filter *f, const char *text, struct err *e)
 {
 	int number;
 	PCRE2_SIZE at;
@@ -23,13 +23,13 @@ static int compile(struct filter *f, const char *text, struct err *e)
 		return err_set(e, EX_USAGE, "regular expression '%.200s': at %zu: %s",
 			text, (size_t)at, (const char *)why);
 	}
-	pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* only faster */
+	pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* optional: only makes it faster */
 	f->text[f->n] = text;
 	f->code[f->n++] = code;
 	return 0;
 }
 
-struct filter *filter_open(const struct prepare *p, struct err *e)
+struct filter *filter_new(const struct prepare *p, struct err *e)
 {
 	struct filter *f = xcalloc(1, sizeof(*f));
 	size_t n = (size_t)(p->keep.n + p->drop.n);
@@ -40,16 +40,16 @@ struct filter *filter_open(const struct prepare *p, struct err *e)
 	f->text = xcalloc(n + 1, sizeof(char *));
 	int rc = 0;
 	for (int64_t i = 0; i < p->keep.n && !rc; i++)
-		rc = compile(f, p->keep.v[i], e);
+		rc = compile_expression(f, p->keep.v[i], e);
 	for (int64_t i = 0; i < p->drop.n && !rc; i++)
-		rc = compile(f, p->drop.v[i], e);
+		rc = compile_expression(f, p->drop.v[i], e);
 	if (!rc)
 		return f;
-	filter_close(f);
+	filter_free(f);
 	return NULL;
 }
 
-void filter_close(struct filter *f)
+void filter_free(struct filter *f)
 {
 	if (!f)
 		return;
@@ -72,8 +72,8 @@ enum fate filter_length(const struct filter *f, int64_t n_bytes)
 							: FATE_KEPT;
 }
 
-/* Matches by compiled code or, if its 32 KiB for backtracking overflow, by the interpreter. */
-static int match(
+/* Matches by compiled code; if its 32 KiB for backtracking overflow, by the interpreter. */
+static int match_expression(
 	const pcre2_code *code, const char *text, int64_t n, pcre2_match_data *data)
 {
 	PCRE2_SPTR s = (PCRE2_SPTR)text;
@@ -90,7 +90,7 @@ int filter_fate(const struct filter *f, const char *text, int64_t n, struct err 
 		return (int)fate;
 	pcre2_match_data *data = pcre2_match_data_create(1, NULL);
 	for (int64_t i = 0; i < f->n && fate == FATE_KEPT; i++) {
-		int rc = match(f->code[i], text, n, data);
+		int rc = match_expression(f->code[i], text, n, data);
 		bool keep = i < f->n_keep;
 		if (rc < 0 && rc != PCRE2_ERROR_NOMATCH) {
 			PCRE2_UCHAR why[128];

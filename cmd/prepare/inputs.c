@@ -9,7 +9,8 @@
 
 enum { MAX_DEPTH = 64 };
 
-static bool is_jsonl(const char *path)
+/* Returns true for a name that ends in .jsonl, .ndjson or .json, possibly compressed. */
+static bool is_jsonl_path(const char *path)
 {
 	static const char *const ends[] = {".jsonl", ".ndjson", ".json"};
 	size_t n = strlen(path), len;
@@ -26,22 +27,22 @@ static int add_file(struct inputs *in, const struct prepare *p, const char *path
 	const struct stat *st, struct err *e)
 {
 	if (p->format == FORMAT_AUTO && S_ISREG(st->st_mode) && is_token_file(path))
-		return err_set(e, EX_DATAERR, "%s: has tokens, not text%s", path,
+		return err_set(e, EX_DATAERR, "%s: contains tokens, not text%s", path,
 			advice_on(ADVICE_TOKENS));
 	in->files = xgrow(in->files, in->n, sizeof(*in->files));
 	struct input_file *f = &in->files[in->n++];
 	bool is_stdin = !strcmp(path, "-");
 	*f = (struct input_file){.path = xstrdup(path),
 		.source = in->n_sources - 1,
-		.stream = !S_ISREG(st->st_mode),
-		.given = p->format != FORMAT_AUTO,
+		.is_stream = !S_ISREG(st->st_mode),
+		.has_given_format = p->format != FORMAT_AUTO,
 		.fd = is_stdin ? dup(STDIN_FILENO) : -1,
 		.end = S_ISREG(st->st_mode) ? (int64_t)st->st_size : -1};
 	f->name = is_stdin ? "standard input" : f->path;
-	f->jsonl = p->format == FORMAT_JSONL || p->record != RECORD_TEXT ||
-		   (p->format == FORMAT_AUTO && is_jsonl(path));
-	f->any_bytes = !f->jsonl && !strcmp(p->tokenizer.name, "byte");
-	if (is_stdin && !f->stream)
+	f->is_jsonl = p->format == FORMAT_JSONL || p->record != RECORD_TEXT ||
+		      (p->format == FORMAT_AUTO && is_jsonl_path(path));
+	f->accepts_any_bytes = !f->is_jsonl && !strcmp(p->tokenizer.name, "byte");
+	if (is_stdin && !f->is_stream)
 		f->begin = lseek(f->fd, 0, SEEK_CUR);
 	return 0;
 }
@@ -54,6 +55,7 @@ static bool is_work_directory(const struct prepare *p, const struct stat *st)
 	       work.st_ino == st->st_ino;
 }
 
+/* Adds all files of a directory and its subdirectories, sorted by name, except hidden files. */
 static int add_directory(struct inputs *in, const struct prepare *p, const char *path,
 	int depth, struct err *e)
 {
@@ -77,7 +79,7 @@ static int add_directory(struct inputs *in, const struct prepare *p, const char 
 		else if (S_ISREG(st.st_mode))
 			rc = add_file(in, p, child, &st, e);
 		else if (S_ISDIR(link.st_mode) && !is_work_directory(p, &link))
-			/* links could form a circle */
+			/* links to directories are not followed: they could form a cycle */
 			rc = add_directory(in, p, child, depth + 1, e);
 	}
 	return rc;
@@ -132,21 +134,22 @@ static struct source *add_source(struct inputs *in, const char *name, size_t n)
 	return s;
 }
 
-/* Limits weights so that their sums, and products with token counts, are exact enough. */
-static bool is_weight(double x)
+/* Returns true if sums of such weights, and products with token counts, are exact enough. */
+static bool is_valid_weight(double x)
 {
 	return x >= 1e-9 && x <= 1e9;
 }
 
-/* Adds the files of NAME=WEIGHT:PATH; a source may have several paths. */
-static int parse_source(
+/* Adds the files of NAME=WEIGHT:PATH, to the previous source if it has the same name. */
+static int add_weighted_source(
 	struct inputs *in, const struct prepare *p, const char *text, struct err *e)
 {
 	const char *equals = strchr(text, '='),
 		   *colon = equals ? strchr(equals, ':') : NULL;
 	double weight;
 	const char *end = colon ? scan_double(equals + 1, colon, &weight) : NULL;
-	if (!colon || equals == text || end != colon || !colon[1] || !is_weight(weight))
+	if (!colon || equals == text || end != colon || !colon[1] ||
+		!is_valid_weight(weight))
 		return err_set(e, EX_USAGE,
 			"source '%s': expected NAME=WEIGHT:PATH with a weight from 1e-9 to "
 			"1e9",
@@ -177,7 +180,7 @@ static int add_all(struct inputs *in, const struct prepare *p,
 			"%s: with --source, every input must belong to a source",
 			operands->v[0]);
 	for (int64_t i = 0; i < p->sources.n; i++)
-		if (parse_source(in, p, p->sources.v[i], e))
+		if (add_weighted_source(in, p, p->sources.v[i], e))
 			return -1;
 	if (p->sources.n)
 		return 0;

@@ -1,10 +1,11 @@
-/* The text of a line of JSONL. Most lines are flat objects of strings, numbers and words. They are
- * parsed here: with jansson alone, preparing 120 MB of lines of 3 kB takes 2.4 (gpt2) to 3.4 (byte)
- * times as much processor time. jansson parses all other lines, also invalid JSON. */
+/* The text of a line of JSONL. Most lines are flat objects of strings, numbers and words. They
+ * are parsed here: with jansson alone, preparing 120 MB of lines of 3 kB takes 2.4 (gpt2) to 3.4
+ * (byte) times as much processor time. jansson parses all other lines, also invalid JSON. */
 #include "base/json.h"
 #include "prepare/pipeline.h"
 
-int jsonl_not_a(const json_t *line, const char *field, const char *what, struct err *e)
+int jsonl_reject_field(
+	const json_t *line, const char *field, const char *what, struct err *e)
 {
 	const json_t *j = json_object_get(line, field);
 	scoped_str names = {0};
@@ -16,13 +17,13 @@ int jsonl_not_a(const json_t *line, const char *field, const char *what, struct 
 			json_kind(j), what);
 	json_object_foreach((json_t *)line, name, value) if (n < 6)
 		str_printf(&names, "%s%.40s", n++ ? ", " : "", name);
-	err_set(e, EX_DATAERR, "no field '%.40s' with %s%s%s", field, what,
-		n ? "; give --field with one of: " : ", and no other field",
+	err_set(e, EX_DATAERR, "field '%.40s' (%s) is missing%s%s", field, what,
+		n ? "; give --field with one of: " : ": the line has no fields",
 		names.s ? names.s : "");
 	return -1;
 }
 
-json_t *jsonl_object(const char *line, int64_t n, struct err *e)
+json_t *jsonl_parse_object(const char *line, int64_t n, struct err *e)
 {
 	json_error_t why;
 	json_t *root = load_json(line, (size_t)n, JSON_ALLOW_NUL, &why);
@@ -36,10 +37,10 @@ json_t *jsonl_object(const char *line, int64_t n, struct err *e)
 	return NULL;
 }
 
-int jsonl_text_any(
+int jsonl_parse_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
 {
-	json_auto_t *root = jsonl_object(line, n, e);
+	json_auto_t *root = jsonl_parse_object(line, n, e);
 	if (!root)
 		return -1;
 	const json_t *text = json_object_get(root, field);
@@ -48,19 +49,17 @@ int jsonl_text_any(
 	int rc = 0;
 	if (!text && turns)
 		rc = err_set(e, EX_DATAERR,
-			"no field '%.40s', but a conversation, which needs "
+			"field '%.40s' is missing, but the line has a conversation; give "
 			"--chat-template",
 			field);
 	else if (!json_is_string(text))
-		rc = jsonl_not_a(root, field, "a string", e);
+		rc = jsonl_reject_field(root, field, "a string", e);
 	else
 		str_add(out, json_string_value(text), json_string_length(text));
 	return rc;
 }
 
-/* ---- flat objects ------------------------------------------------------------------------ */
-
-/* The rest of a line. Functions return false if the line must be parsed by jansson. */
+/* The rest of a line. scan_...() return false if jansson must parse the line. */
 struct scan {
 	const char *at, *end;
 };
@@ -72,6 +71,7 @@ static void skip_space(struct scan *s)
 		s->at++;
 }
 
+/* Skips white space and c. Returns false if another character follows. */
 static bool accept_char(struct scan *s, char c)
 {
 	skip_space(s);
@@ -103,7 +103,7 @@ static bool scan_hex(struct scan *s, uint32_t *code)
 	return true;
 }
 
-/* Appends the character of an escape sequence, after its backslash. */
+/* Reads an escape sequence after its backslash, and appends the character. */
 static bool scan_escape(struct scan *s, struct str *out)
 {
 	static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -117,7 +117,7 @@ static bool scan_escape(struct scan *s, struct str *out)
 	}
 	if (c != 'u' || !scan_hex(s, &code) || (code >= 0xdc00 && code < 0xe000))
 		return false;
-	if (code >= 0xd800 && code < 0xdc00) { /* the first half of a character */
+	if (code >= 0xd800 && code < 0xdc00) { /* the first half of a surrogate pair */
 		if (s->end - s->at < 6 || *s->at++ != '\\' || *s->at++ != 'u' ||
 			!scan_hex(s, &low) || low < 0xdc00 || low >= 0xe000)
 			return false;
@@ -127,7 +127,7 @@ static bool scan_escape(struct scan *s, struct str *out)
 	return true;
 }
 
-/* Returns the end of the plain ASCII characters at `at`, up to 7 bytes too early. */
+/* Skips ASCII characters that need no decoding, 8 at once. May stop up to 7 bytes early. */
 static const char *plain_end(const char *at, const char *end)
 {
 	const uint64_t ones = UINT64_C(0x0101010101010101), high = 0x80 * ones;
@@ -148,7 +148,7 @@ static const char *plain_end(const char *at, const char *end)
 	return at;
 }
 
-/* Appends a string, after its first quotation mark. */
+/* Reads a string after its first quotation mark, and appends it. */
 static bool scan_string(struct scan *s, struct str *out)
 {
 	for (;;) {
@@ -174,6 +174,7 @@ static bool scan_string(struct scan *s, struct str *out)
 	}
 }
 
+/* Skips true, false, null, or an integer of up to 15 digits. */
 static bool scan_literal(struct scan *s)
 {
 	static const char *const words[] = {"true", "false", "null"};
@@ -192,7 +193,7 @@ static bool scan_literal(struct scan *s)
 	return n && n <= MAX_DIGITS && (*first != '0' || n == 1);
 }
 
-/* Reads a key without escapes, up to its value. */
+/* Reads a key without escapes, the colon and the white space after it. */
 static bool scan_key(struct scan *s, struct str *key)
 {
 	str_clear(key);
@@ -205,7 +206,7 @@ static bool scan_key(struct scan *s, struct str *key)
 	return good;
 }
 
-static bool at_string(const struct scan *s)
+static bool is_at_quote(const struct scan *s)
 {
 	return s->at < s->end && *s->at == '"';
 }
@@ -215,19 +216,19 @@ static bool scan_quoted(struct scan *s, struct str *out)
 	return accept_char(s, '"') && scan_string(s, out);
 }
 
-/* Skips a value. */
-static bool skip_value(struct scan *s, struct str *other)
+/* Skips a string or a literal; nested values need jansson. */
+static bool skip_value(struct scan *s, struct str *scratch)
 {
-	str_clear(other);
-	return at_string(s) ? scan_quoted(s, other) : scan_literal(s);
+	str_clear(scratch);
+	return is_at_quote(s) ? scan_quoted(s, scratch) : scan_literal(s);
 }
 
-/* Accepts only null, for the value of a rare field that is otherwise left to jansson. */
+/* Skips null. Any other value of the rare fields tools, tool_calls, ... needs jansson. */
 static bool scan_null(struct scan *s)
 {
-	bool is = s->end - s->at > 4 && !memcmp(s->at, "null", 4);
-	s->at += is ? 4 : 0;
-	return is;
+	bool is_null = s->end - s->at > 4 && !memcmp(s->at, "null", 4);
+	s->at += is_null ? 4 : 0;
+	return is_null;
 }
 
 static bool is_key(const struct str *key, const char *name)
@@ -235,16 +236,17 @@ static bool is_key(const struct str *key, const char *name)
 	return key->len == strlen(name) && !memcmp(key->s, name, key->len);
 }
 
-/* The fields to be read from a line, and scratch memory. */
+/* The fields to read from a line, where their texts go, and scratch memory. */
 struct line_fields {
 	const char *const *fields; /* [n_fields], at most two */
 	int n_fields;
-	struct str *text; /* for a field that is a text; else NULL */
-	struct chat_turns *
-		turns; /* for a list of turns, or for two fields, each the text of a turn */
+	struct str *text; /* output of a field that is a text; else NULL */
+	struct chat_turns
+		*turns; /* output of a list of turns, or of two fields with a turn each */
 	struct str key, other; /* scratch */
 };
 
+/* Reads an object with a role and a text, and appends a turn. */
 static bool scan_turn(struct scan *s, struct line_fields *f)
 {
 	struct chat_turns *t = f->turns;
@@ -252,8 +254,9 @@ static bool scan_turn(struct scan *s, struct line_fields *f)
 	bool good = accept_char(s, '{');
 	while (good) {
 		good = scan_key(s, &f->key);
-		bool none = is_key(&f->key, "tool_calls") || is_key(&f->key, "weight") ||
-			    is_key(&f->key, "reasoning_content");
+		bool needs_null = is_key(&f->key, "tool_calls") ||
+				  is_key(&f->key, "weight") ||
+				  is_key(&f->key, "reasoning_content");
 		struct extract *to =
 			is_key(&f->key, "role") || is_key(&f->key, "from") ? &turn.role
 			: is_key(&f->key, "content") || is_key(&f->key, "value")
@@ -265,7 +268,8 @@ static bool scan_turn(struct scan *s, struct line_fields *f)
 			good = good && scan_quoted(s, &t->strings);
 			to->end = (int64_t)t->strings.len;
 		} else {
-			good = good && (none ? scan_null(s) : skip_value(s, &f->other));
+			good = good &&
+			       (needs_null ? scan_null(s) : skip_value(s, &f->other));
 		}
 		if (good && !accept_char(s, ','))
 			break;
@@ -298,7 +302,7 @@ static bool scan_field(struct scan *s, struct line_fields *f, int i)
 	return good;
 }
 
-/* Reads the fields of a line, which must have each of them once. */
+/* Reads a whole line, an object that must have each field of `f` exactly once. */
 static bool scan_line(struct scan *s, struct line_fields *f)
 {
 	int n = 0;
@@ -309,8 +313,9 @@ static bool scan_line(struct scan *s, struct line_fields *f)
 		while (i < f->n_fields && !is_key(&f->key, f->fields[i]))
 			i++;
 		if (i == f->n_fields) {
-			bool none = f->turns && is_key(&f->key, "tools");
-			good = good && (none ? scan_null(s) : skip_value(s, &f->other));
+			bool needs_null = f->turns && is_key(&f->key, "tools");
+			good = good &&
+			       (needs_null ? scan_null(s) : skip_value(s, &f->other));
 		} else {
 			good = good && !has[i] && scan_field(s, f, i);
 			has[i] = true;
@@ -326,8 +331,8 @@ static bool scan_line(struct scan *s, struct line_fields *f)
 	return good && s->at == s->end && n == f->n_fields;
 }
 
-bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_fields,
-	struct chat_turns *turns)
+bool jsonl_scan_turns(const char *line, int64_t n, const char *const *fields,
+	int n_fields, struct chat_turns *turns)
 {
 	struct scan s = {line, line + n};
 	struct line_fields f = {.fields = fields, .n_fields = n_fields, .turns = turns};
@@ -342,7 +347,7 @@ bool jsonl_turns(const char *line, int64_t n, const char *const *fields, int n_f
 	return false;
 }
 
-int jsonl_text(
+int jsonl_read_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e)
 {
 	struct scan s = {line, line + n};
@@ -351,10 +356,8 @@ int jsonl_text(
 	if (scan_line(&s, &f))
 		return 0;
 	out->len = before;
-	return jsonl_text_any(line, n, field, out, e);
+	return jsonl_parse_text(line, n, field, out, e);
 }
-
-/* ---- lines of a file ---------------------------------------------------------------------- */
 
 static bool is_blank(const char *text, int64_t n)
 {
@@ -363,54 +366,56 @@ static bool is_blank(const char *text, int64_t n)
 	return !n;
 }
 
-/* Reads the document of a line; 1: it is blank. The first line may begin with a byte order mark. */
-static int text_of_line(const struct prepare *p, const struct document_part *part,
-	const char *line, struct document_text *d, struct err *why)
+/* Reads a line into d->line or d->marked; 1: it is blank. Line 1 may have a byte order mark. */
+static int read_line(const struct prepare *p, const struct document_part *part,
+	const char *line, struct document_text *d, struct err *e)
 {
 	struct str *out = &d->line;
 	static const char mark[] = "\xef\xbb\xbf"; /* byte order mark */
 	int64_t n = part->n_bytes, n_mark = sizeof(mark) - 1;
 	str_clear(out);
 	if (part->too_long)
-		return err_set(why, EX_DATAERR, "the line is longer than 32 MiB");
-	if (part->where == 1 && n >= n_mark && !memcmp(line, mark, (size_t)n_mark))
+		return err_set(
+			e, EX_DATAERR, "the line is longer than 32 MiB, the maximum");
+	if (part->position == 1 && n >= n_mark && !memcmp(line, mark, (size_t)n_mark))
 		line += n_mark, n -= n_mark;
 	if (is_blank(line, n))
 		return 1;
 	if (d->records)
-		return record_read(d->records, line, n, &d->marked, why);
-	if (jsonl_text(line, n, p->field ? p->field : "text", out, why))
+		return record_read(d->records, line, n, &d->marked, e);
+	if (jsonl_read_text(line, n, p->field ? p->field : "text", out, e))
 		return -1;
 	if (p->separator)
 		str_puts(out, p->separator);
 	return 0;
 }
 
-int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
-	const struct document_part *part, struct document_text *out, struct err *e)
+int batch_read_part(const struct prepare *p, const struct input_file *f,
+	const struct batch *b, const struct document_part *part,
+	struct document_text *out, struct err *e)
 {
 	struct err why = {0};
 	out->text = b->text.s + part->at;
 	out->n = part->n_bytes;
-	if (!f->jsonl)
+	if (!f->is_jsonl)
 		return 0;
-	int rc = text_of_line(p, part, out->text, out, &why);
+	int rc = read_line(p, part, out->text, out, &why);
 	const struct marked *m = &out->marked;
 	const struct str *text = out->records ? &m->text : &out->line;
 	out->text = text->s ? text->s : "";
 	out->n = (int64_t)text->len;
-	if (out->records && m->n_ids) { /* for its hash */
+	if (out->records && m->n_ids) { /* the bytes that are hashed */
 		out->text = (const char *)m->ids;
 		out->n = m->n_ids * (int64_t)sizeof(*m->ids);
 	}
-	return rc < 0 ? batch_broken(p, f, part, out, &why, e) : rc;
+	return rc < 0 ? count_broken_line(p, f, part, out, &why, e) : rc;
 }
 
-int batch_broken(const struct prepare *p, const struct input_file *f,
+int count_broken_line(const struct prepare *p, const struct input_file *f,
 	const struct document_part *part, struct document_text *out, struct err *why,
 	struct err *e)
 {
-	err_prefix(why, "%s:%lld: ", f->name, (long long)part->where);
+	err_prefix(why, "%s:%lld: ", f->name, (long long)part->position);
 	if (p->strict) {
 		*e = *why;
 		return -1;
@@ -420,7 +425,7 @@ int batch_broken(const struct prepare *p, const struct input_file *f,
 	return 1;
 }
 
-void document_text_free(struct document_text *d)
+void document_text_release(struct document_text *d)
 {
 	str_free(&d->line);
 	marked_free(&d->marked);

@@ -1,4 +1,4 @@
-/* Finds outputs that are also inputs, which would overwrite them. */
+/* Finds outputs that are also inputs: writing them would destroy the input. */
 #include "prepare/pipeline.h"
 #include "prepare/token_file.h"
 
@@ -6,16 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Files that exist. */
+/* Files that exist and would be written. */
 struct outputs {
 	struct output {
 		dev_t device;
-		ino_t number;
+		ino_t inode;
 		char *name;
 	} * v;
 	int64_t n;
 };
 
+/* Adds a regular file that exists: `name`, or standard output. */
 static void add_output(struct outputs *o, const char *name, bool is_stdout)
 {
 	struct stat st;
@@ -47,59 +48,62 @@ static void add_outputs(struct outputs *o, const char *out, size_t n, const char
 
 static void find_outputs(struct outputs *o, const struct token_convert *c)
 {
-	static const char *const ends[] = {".bin", ".idx", ".mask"};
+	static const char *const suffixes[] = {".bin", ".idx", ".mask"};
 	const char *out = c->p->out;
-	bool several = c->p->shard_bytes;
+	bool has_several_files = c->p->shard_bytes;
 	if (!strcmp(out, "-")) {
 		add_output(o, "standard output", true);
 		return;
 	}
 	if (!token_format_named(c->to)) {
 		add_output(o, out, false);
-		if (several)
+		if (has_several_files)
 			add_outputs(o, out, strlen(out) - (text_ends(out, ".h5") ? 3 : 0),
 				"-" FIVE_DIGITS ".h5");
 		return;
 	}
-	for (size_t i = 0; i < N_SPLITS * ARRAY_LEN(ends); i++) {
+	for (size_t i = 0; i < N_SPLITS * ARRAY_LEN(suffixes); i++) {
 		scoped_ptr char *pattern = text_printf("%s%s%s%s",
 			text_ends(out, "/") ? "" : "_", split_names[i % N_SPLITS],
-			several ? "_" FIVE_DIGITS : "", ends[i / N_SPLITS]);
+			has_several_files ? "_" FIVE_DIGITS : "", suffixes[i / N_SPLITS]);
 		add_outputs(
 			o, out, strlen(out) - (text_ends(out, ".bin") ? 4 : 0), pattern);
 	}
 }
 
 /* Fails if an input is one of the outputs. With fd -1, the input is the file at `path`. */
-static int check_input(const struct outputs *o, const char *path, int fd, struct err *e)
+static int reject_if_output(
+	const struct outputs *o, const char *path, int fd, struct err *e)
 {
 	struct stat st;
 	if (!path || (fd >= 0 ? fstat(fd, &st) : stat(path, &st)))
 		return 0;
 	for (int64_t i = 0; i < o->n; i++)
-		if (o->v[i].device == st.st_dev && o->v[i].number == st.st_ino)
-			return err_set(e, EX_USAGE, "%s is an input", o->v[i].name);
+		if (o->v[i].device == st.st_dev && o->v[i].inode == st.st_ino)
+			return err_set(e, EX_USAGE,
+				"%s is an input and would be overwritten; give another --out",
+				o->v[i].name);
 	return 0;
 }
 
-static int check_texts(const struct outputs *o, const struct prepare *p,
+static int reject_text_inputs(const struct outputs *o, const struct prepare *p,
 	const struct strs *operands, struct err *e)
 {
 	struct inputs in;
 	struct err why;
 	int rc = 0;
-	if (inputs_open(&in, p, operands, &why)) /* reported when they are read */
+	if (inputs_open(&in, p, operands, &why)) /* prepare_run() reports the error */
 		return 0;
 	for (int64_t i = 0; i < in.n && !rc; i++)
-		rc = check_input(o, in.files[i].path, in.files[i].fd, e);
+		rc = reject_if_output(o, in.files[i].path, in.files[i].fd, e);
 	inputs_close(&in);
 	return rc;
 }
 
-static int check_tokens(const struct outputs *o, const struct token_convert *c,
+static int reject_token_inputs(const struct outputs *o, const struct token_convert *c,
 	const struct strs *files, struct err *e)
 {
-	int rc = files->n ? 0 : check_input(o, "", STDIN_FILENO, e);
+	int rc = files->n ? 0 : reject_if_output(o, "", STDIN_FILENO, e);
 	for (int64_t i = 0; i < files->n && !rc; i++) {
 		const char *path = files->v[i];
 		const struct token_format *f = strcmp(c->from, "auto")
@@ -109,29 +113,30 @@ static int check_tokens(const struct outputs *o, const struct token_convert *c,
 		str_puts(&name, path);
 		if (f && f->to_tokens_path)
 			f->to_tokens_path(&name);
-		rc = check_input(o, name.s, strcmp(path, "-") ? -1 : STDIN_FILENO, e);
+		rc = reject_if_output(
+			o, name.s, strcmp(path, "-") ? -1 : STDIN_FILENO, e);
 	}
 	return rc;
 }
 
-int outputs_check(const struct token_convert *c, bool tokens, const struct strs *operands,
-	struct err *e)
+int outputs_check(const struct token_convert *c, bool has_tokens,
+	const struct strs *operands, struct err *e)
 {
 	struct outputs o = {0};
 	const struct prepare *p = c->p;
-	const char *const more[] = {
+	const char *const other_inputs[] = {
 		c->vocab_from, p->tokenizer.vocab_files, p->chat_template};
 	int rc = 0;
 	find_outputs(&o, c);
 	if (o.n)
-		rc = tokens ? check_tokens(&o, c, operands, e)
-			    : check_texts(&o, p, operands, e);
+		rc = has_tokens ? reject_token_inputs(&o, c, operands, e)
+				: reject_text_inputs(&o, p, operands, e);
 	if (o.n && c->val->n)
-		rc = rc || check_tokens(&o, c, c->val, e);
+		rc = rc || reject_token_inputs(&o, c, c->val, e);
 	for (int64_t i = 0; i < c->masks->n && !rc; i++)
-		rc = check_input(&o, c->masks->v[i], -1, e);
-	for (size_t i = 0; i < ARRAY_LEN(more) && !rc; i++)
-		rc = check_input(&o, more[i], -1, e);
+		rc = reject_if_output(&o, c->masks->v[i], -1, e);
+	for (size_t i = 0; i < ARRAY_LEN(other_inputs) && !rc; i++)
+		rc = reject_if_output(&o, other_inputs[i], -1, e);
 	for (int64_t i = 0; i < o.n; i++)
 		free(o.v[i].name);
 	free(o.v);

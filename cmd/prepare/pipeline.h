@@ -17,24 +17,25 @@
 struct input_file {
 	char *path; /* "-": standard input */
 	const char *name;
-	int32_t source;	    /* its number */
-	bool jsonl, given;  /* given: its format, so that it may begin as a shard does */
-	bool any_bytes;	    /* every byte is a token, so that any content is valid */
-	bool stream;	    /* can be read only once: a pipe */
-	int fd;		    /* of standard input or of the copy of a stream; else -1 */
-	int64_t begin, end; /* offsets in the file; end -1: unknown */
+	int32_t source; /* index in inputs.sources */
+	bool is_jsonl;
+	bool has_given_format;	/* by --format, so that it may begin as a shard does */
+	bool accepts_any_bytes; /* every byte is a token, so that any content is valid */
+	bool is_stream;		/* can be read only once: a pipe */
+	int fd;			/* standard input or the copy of a stream; else -1 */
+	int64_t begin, end;	/* offsets in the file; end -1: unknown */
 };
 
 struct input;
-/* Opens the file at its beginning, also if it was read before. Returns NULL on error. */
+/* Opens a file at its beginning, even if it was read before. Returns NULL on error. */
 struct input *input_open(struct input_file *f, bool decompress, struct err *e);
-/* Reads up to n bytes; 0 at the end, -1 on an error. */
+/* Reads up to n bytes. Returns their number, 0 at the end, or -1 on an error. */
 int64_t input_read(struct input *in, char *to, int64_t n, struct err *e);
 /* Returns the number of bytes read from the file, before decompression. */
-int64_t input_done(const struct input *in);
+int64_t input_bytes_read(const struct input *in);
 void input_close(struct input *in);
 /* Copies a stream to a temporary file, so that it can be read twice. */
-int input_keep(struct input_file *f, struct err *e);
+int input_copy_stream(struct input_file *f, struct err *e);
 
 /* ---- inputs.c: the list of files --------------------------------------------------- */
 
@@ -48,8 +49,8 @@ struct inputs {
 	int64_t n;
 	struct source *sources;
 	int32_t n_sources;
-	int64_t n_bytes; /* of all files; -1: not known */
-	bool warned;	 /* that a file looks like JSONL */
+	int64_t n_bytes; /* sum over all files, compressed; -1: unknown */
+	bool has_warned; /* the user knows that a file looks like JSONL */
 };
 
 /* Lists the files of the operands: files, directories (all their files, in order of names),
@@ -62,35 +63,35 @@ void inputs_close(struct inputs *in);
 
 /* A document, or a part of one that is too large for a batch. In JSONL it is a line. */
 struct document_part {
-	int64_t at, n_bytes; /* in the text of the batch */
-	int64_t n_more; /* bytes after it that belong to the next part, to find where words end */
-	int64_t where; /* byte offset in its file; for JSONL: the line number, from 1 */
+	int64_t at, n_bytes; /* offset in the text of the batch; size */
+	int64_t n_more; /* bytes of the next part that follow, to find where words end */
+	int64_t position; /* byte offset in its file; for JSONL: the line number, from 1 */
 	int32_t file;
-	bool first, last; /* part of its document */
-	bool too_long;	  /* a line that was not read */
-	bool unused;
+	bool first, last; /* first and last part of its document */
+	bool too_long;	  /* a line of JSONL over the limit, which was not read */
+	bool unused;	  /* padding, 0: parts are hashed as bytes */
 };
 
 struct batch {
 	int64_t number;
-	int32_t source; /* the same for all its documents */
+	int32_t source; /* source of all its documents */
 	struct str text;
 	struct document_part *parts;
 	int64_t n_parts;
 };
 
-void batch_free(struct batch *b);
+void batch_release(struct batch *b);
 
 struct reader;
-/* Large documents are cut between words of t, or between characters if t is NULL. With `whole`,
- * only documents longer than p->max_bytes are cut. */
+/* Creates a reader. Large documents are cut between words of t, or between characters if t is
+ * NULL. With keeps_whole, only documents longer than p->max_bytes are cut. */
 struct reader *reader_open(const struct prepare *p, struct inputs *in,
-	const struct tokenizer *t, bool whole);
-/* Reads the next batch: 1, 0 at the end, or -1 on an error. One thread at a time. */
+	const struct tokenizer *t, bool keeps_whole);
+/* Reads the next batch: 1, 0 at the end, or -1 on an error. Not thread-safe. */
 int reader_next(struct reader *r, struct batch *b, struct err *e);
 /* Returns the number of bytes read from the files, before decompression. */
-int64_t reader_done(const struct reader *r);
-int64_t reader_text_bytes(const struct reader *r); /* after decompression */
+int64_t reader_bytes_read(const struct reader *r);
+int64_t reader_text_bytes(const struct reader *r); /* decompressed bytes read */
 uint64_t reader_close(struct reader *r);	   /* returns the hash of the text */
 
 /* ---- filter.c: which documents are kept --------------------------------------------- */
@@ -107,11 +108,12 @@ enum fate {
 };
 
 struct filter;
-/* Returns NULL if a regular expression is invalid. */
-struct filter *filter_open(const struct prepare *p, struct err *e);
-void filter_close(struct filter *f);
+/* Compiles the regular expressions. Returns NULL if one is invalid. */
+struct filter *filter_new(const struct prepare *p, struct err *e);
+void filter_free(struct filter *f);
 bool filter_has_expressions(const struct filter *f);
-enum fate filter_length(const struct filter *f, int64_t n_bytes); /* by length alone */
+/* Returns the fate of a document by its length alone. */
+enum fate filter_length(const struct filter *f, int64_t n_bytes);
 /* Returns the fate of a whole document, or -1 on an error. Thread-safe. */
 int filter_fate(const struct filter *f, const char *text, int64_t n, struct err *e);
 
@@ -119,33 +121,35 @@ int filter_fate(const struct filter *f, const char *text, int64_t n, struct err 
 
 /* Appends the string in field `field` of the JSON object in line[0..n). Returns -1 with a message
  * that does not name the file and the line. */
-int jsonl_text(
+int jsonl_read_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e);
-/* As jsonl_text(), but parses with jansson only. */
-int jsonl_text_any(
+/* Does what jsonl_read_text() does, but without the fast parser of flat objects. */
+int jsonl_parse_text(
 	const char *line, int64_t n, const char *field, struct str *out, struct err *e);
 
-/* The text of a part of a batch. The fields from `line` on are reused for the next part. */
+/* The text of a part of a batch, with memory that the next part reuses. */
 enum { MAX_MESSAGES = 10 };
 struct document_text {
 	const char *text;
-	int64_t n;
-	struct str line;
+	int64_t n;	 /* bytes */
+	struct str line; /* text of a JSONL line, decoded */
 	const struct records
 		*records; /* reads lines that mark what counts; NULL: lines are texts */
 	struct marked marked;
-	int64_t n_broken;     /* broken lines so far */
-	struct str *messages; /* about the first MAX_MESSAGES of them; NULL: not wanted */
+	int64_t n_broken; /* broken lines so far */
+	struct str
+		*messages; /* warnings about the first MAX_MESSAGES of them; NULL: none */
 };
-/* Sets *out to the text of the part, or to the document of a JSONL line with the separator after
- * it. Returns 1 if the line is blank or broken, and -1 if it is broken and p->strict. */
-int batch_text(const struct prepare *p, const struct input_file *f, const struct batch *b,
-	const struct document_part *part, struct document_text *out, struct err *e);
-/* Counts the line as broken, for the reason in *why. Returns 1, or -1 with p->strict. */
-int batch_broken(const struct prepare *p, const struct input_file *f,
+/* Sets *out to the text of a part; for a JSONL line, to its document and the separator. Returns 1
+ * if the line is blank or broken, and -1 if it is broken and p->strict. */
+int batch_read_part(const struct prepare *p, const struct input_file *f,
+	const struct batch *b, const struct document_part *part,
+	struct document_text *out, struct err *e);
+/* Counts a line as broken, and appends *why to out->messages. Returns 1, or -1 with p->strict. */
+int count_broken_line(const struct prepare *p, const struct input_file *f,
 	const struct document_part *part, struct document_text *out, struct err *why,
 	struct err *e);
-void document_text_free(struct document_text *d);
+void document_text_release(struct document_text *d);
 
 /* ---- batches.c: all batches, by several threads --------------------------------------- */
 
@@ -157,9 +161,9 @@ struct batches {
 	int (*work)(void *worker, const struct batch *b, struct err *e);
 };
 
-/* Processes all batches with n threads, including the caller's; `workers` is an array of n elements
- * of worker_bytes. After an error no batch is begun. Returns the number of the first batch with an
- * error, and sets *e to it; INT64_MAX: no error. */
+/* Processes all batches with n threads, including the caller's; `workers` is an array of n
+ * elements of worker_bytes. After an error, no other batch is begun. Returns the number of the
+ * first batch with an error, and sets *e to this error; INT64_MAX: no error. */
 int64_t batches_run(const struct batches *b, void *workers, size_t worker_bytes, int n,
 	struct err *e);
 
@@ -169,7 +173,7 @@ int64_t batches_run(const struct batches *b, void *workers, size_t worker_bytes,
 struct piece_document {
 	struct hash128 hash;
 	int64_t n_bytes, n_tokens;
-	uint8_t fate, first, last, unused;
+	uint8_t fate, first, last, unused; /* unused: padding, 0 */
 	uint32_t n_spans;
 };
 
@@ -180,13 +184,13 @@ struct token_span {
 
 struct piece_head {
 	uint64_t magic;
-	int64_t number;	    /* of the batch */
-	struct hash128 key; /* of the batch's text and the options */
+	int64_t number;	    /* index of the batch */
+	struct hash128 key; /* hash of the batch's text and the options */
 	int64_t n_documents, n_tokens, n_spans, n_lines_broken;
 	int64_t n_message_bytes;
-	int32_t source, row_bytes; /* row_bytes: of a token */
-	uint64_t check;		   /* of the body: documents, tokens, spans, messages */
-	uint64_t head_check;	   /* of the fields above */
+	int32_t source, row_bytes; /* row_bytes: bytes per token */
+	uint64_t check;		   /* checksum of documents, tokens, spans and messages */
+	uint64_t head_check;	   /* checksum of the fields above */
 };
 
 struct piece {
@@ -195,28 +199,28 @@ struct piece {
 	struct str tokens, spans, messages;
 };
 
-void piece_free(struct piece *p);
+void piece_release(struct piece *p);
 
 struct pieces;
 /* Opens the work files of all ranks in directory `work`, or a temporary file if it is NULL. Pieces
  * are added to the file of `rank`; -1: none are added. Returns NULL on error. */
 struct pieces *pieces_open(const char *work, int rank, struct err *e);
 void pieces_close(struct pieces *w);
-/* Removes the work files. */
+/* Removes the work files and their directory, unless it has other files. */
 void pieces_remove(struct pieces *w);
 /* Returns true if the piece was in the work files when they were opened. Thread-safe. */
 bool pieces_contain(struct pieces *w, int64_t number, struct hash128 key);
 /* Appends a piece after setting its checksums. Thread-safe. */
 int pieces_add(struct pieces *w, struct piece *p, struct err *e);
-/* Notes that n_bytes of a temporary file have been read for the last time. A file with no bytes
- * left to read is truncated. Thread-safe. */
-void pieces_release(struct pieces *w, int fd, int64_t n_bytes);
+/* Counts n_bytes of a temporary file as read for the last time. A file that has been read whole is
+ * truncated, which frees its disk space. Thread-safe. */
+void pieces_mark_read(struct pieces *w, int fd, int64_t n_bytes);
 struct piece_place {
 	int fd;
-	int64_t at; /* of its head */
+	int64_t at; /* file offset of its head */
 };
 void pieces_sort(struct pieces *w);
-/* Finds where a piece is; -1: in none of the files. Requires pieces_sort(). */
+/* Sets *at to the place of a sorted piece. Returns -1 if no file has the piece. */
 int pieces_find(const struct pieces *w, int64_t number, struct hash128 key,
 	struct piece_place *at);
 /* Creates an unlinked temporary file next to the work files. Returns its descriptor, or -1. */
@@ -227,17 +231,18 @@ int pieces_create_scratch(const struct pieces *w, struct err *e);
 struct encoding {
 	const struct prepare *p;
 	struct inputs *inputs;
-	const struct tokenizer *t; /* NULL: nothing is encoded, see learn */
-	int64_t end_of_text;	   /* token after each document; -1: none */
-	int32_t row_bytes;	   /* of a token in pieces */
+	const struct tokenizer
+		*t;	     /* NULL: nothing is encoded, but a vocabulary is learned */
+	int64_t end_of_text; /* token after each document; -1: none */
+	int32_t row_bytes;   /* bytes per token in pieces */
 	const struct records
 		*records; /* NULL: lines of JSONL are texts, and all tokens count */
 	struct filter *filter;
 	struct pieces *pieces;
 	struct comm *comm;
 	struct tokenizer *learn; /* learns its vocabulary from the text; NULL: none */
-	const char *title;	 /* of the progress bar */
-	bool again;		 /* this rank has read the text before */
+	const char *title;	 /* title of the progress bar */
+	bool has_read_text;	 /* this rank has read the text before */
 
 	/* Results. */
 	struct hash128 *keys; /* [n_batches], on rank 0 */
@@ -246,6 +251,6 @@ struct encoding {
 	uint64_t text_hash;
 };
 
-extern const char text_changed[];
+extern const char text_changed[]; /* an error message */
 /* Encodes all batches, or learns from them. Collective. Reports the first batch's error. */
 int encode_all(struct encoding *x, struct err *e);

@@ -12,11 +12,11 @@ struct job {
 	struct tokenizer t;
 	struct records *records; /* NULL: documents are texts */
 	struct encoding encoding;
-	uint64_t hash; /* of the text in the previous pass */
+	uint64_t hash; /* hash of the text in the previous pass */
 };
 
 /* Checks the output name before the text is read. */
-static int check_out(const struct prepare *p, struct err *e)
+static int check_output_name(const struct prepare *p, struct err *e)
 {
 	struct stat st;
 	size_t n = strlen(p->out);
@@ -39,16 +39,17 @@ static int check_ranks(const struct job *j, struct err *e)
 	if (j->comm->size == 1)
 		return 0;
 	if (!j->p->work)
-		return err_set(e, EX_USAGE, "several ranks need a work directory%s",
+		return err_set(e, EX_USAGE, "several ranks need a --work directory%s",
 			advice_on(ADVICE_WORK_DIRECTORY));
 	for (int64_t i = 0; i < j->inputs.n; i++)
-		if (j->inputs.files[i].stream || j->inputs.files[i].fd >= 0)
+		if (j->inputs.files[i].is_stream || j->inputs.files[i].fd >= 0)
 			return err_set(e, EX_USAGE,
-				"%s: several ranks read files only, not streams",
+				"%s: is a stream, which several ranks cannot read; give a file",
 				j->inputs.files[i].name);
 	return 0;
 }
 
+/* Creates the tokenizer, possibly without a vocabulary yet, and the reader of records. */
 static int open_tokenizer(struct job *j, struct err *e)
 {
 	const struct prepare *p = j->p;
@@ -57,7 +58,7 @@ static int open_tokenizer(struct job *j, struct err *e)
 		return -1;
 	if (p->record == RECORD_TEXT)
 		return 0;
-	j->records = records_open(p, &j->t, e);
+	j->records = records_new(p, &j->t, e);
 	j->encoding.records = j->records;
 	if (j->records && records_template(j->records))
 		j->t.chat_template = xstrdup(records_template(j->records));
@@ -66,10 +67,10 @@ static int open_tokenizer(struct job *j, struct err *e)
 
 static int open_inputs(struct job *j, const struct strs *operands, struct err *e)
 {
-	if (check_out(j->p, e) || open_tokenizer(j, e) ||
+	if (check_output_name(j->p, e) || open_tokenizer(j, e) ||
 		inputs_open(&j->inputs, j->p, operands, e) || check_ranks(j, e))
 		return -1;
-	j->encoding.filter = filter_open(j->p, e);
+	j->encoding.filter = filter_new(j->p, e);
 	return j->encoding.filter ? 0 : -1;
 }
 
@@ -80,14 +81,14 @@ static int read_all_text(struct job *j, const char *title, struct err *e)
 	x->title = title;
 	if (encode_all(x, e))
 		return -1;
-	if (x->again && x->text_hash != j->hash)
+	if (x->has_read_text && x->text_hash != j->hash)
 		err_set(e, EX_DATAERR, "%s", text_changed);
 	j->hash = x->text_hash;
-	x->again = true;
+	x->has_read_text = true;
 	return comm_agree(x->comm, e);
 }
 
-/* Learns the vocabulary from the text, on rank 0. */
+/* Learns the vocabulary from the text on rank 0; other ranks do nothing. */
 static int learn_text(struct job *j, struct err *e)
 {
 	struct comm *all = j->encoding.comm, self = {.size = 1};
@@ -103,7 +104,7 @@ static int learn_text(struct job *j, struct err *e)
 	return rc ? -1 : 0;
 }
 
-/* Gives all ranks the vocabulary, learned from the text if necessary. Collective. */
+/* Learns the vocabulary on rank 0 if the tokenizer has none, and broadcasts it. Collective. */
 static int learn_vocab(struct job *j, struct err *e)
 {
 	scoped_str packed = {0};
@@ -125,13 +126,13 @@ static int learn_vocab(struct job *j, struct err *e)
 }
 
 /* Encodes all text into pieces. Collective. */
-static int encode_text(struct job *j, struct err *e)
+static int encode_all_text(struct job *j, struct err *e)
 {
 	struct encoding *x = &j->encoding;
 	x->t = &j->t;
-	bool ends =
+	bool has_own_end =
 		j->p->no_end_of_text || (j->records && records_contain_end(j->records));
-	x->end_of_text = ends ? -1 : tokenizer_end_of_text(&j->t);
+	x->end_of_text = has_own_end ? -1 : tokenizer_end_of_text(&j->t);
 	x->row_bytes = shard_token_bytes(&j->t);
 	x->pieces = pieces_open(j->p->work, j->comm->rank, e);
 	if (comm_agree(j->comm, e))
@@ -139,10 +140,11 @@ static int encode_text(struct job *j, struct err *e)
 	return read_all_text(j, "pt-prepare", e);
 }
 
+/* Assembles the pieces of all ranks into shards, on rank 0. */
 static int write_shards(struct job *j, struct prepared *out, struct err *e)
 {
 	const struct prepare *p = j->p;
-	static const char *const names[] = {SPLIT_WORDS};
+	static const char *const split_words[] = {SPLIT_WORDS};
 	if (j->comm->size > 1) { /* with the pieces of all ranks */
 		pieces_close(j->encoding.pieces);
 		j->encoding.pieces = pieces_open(p->work, 0, e);
@@ -150,11 +152,11 @@ static int write_shards(struct job *j, struct prepared *out, struct err *e)
 			return -1;
 	}
 	pieces_sort(j->encoding.pieces);
-	struct assembly a = {.of = &j->encoding};
+	struct assembly a = {.encoding = &j->encoding};
 	a.info.source_bytes = j->encoding.text_bytes;
 	a.info.source_files = j->inputs.n;
 	a.info.source_xxh3 = j->encoding.text_hash;
-	a.info.split = names[p->split_by];
+	a.info.split = split_words[p->split_by];
 	a.info.val_fraction = p->val_fraction;
 	a.info.seed = p->seed;
 	if (assemble(&a, out, e))
@@ -168,7 +170,7 @@ static int run_job(
 	struct job *j, const struct strs *operands, struct prepared *out, struct err *e)
 {
 	open_inputs(j, operands, e);
-	if (comm_agree(j->comm, e) || learn_vocab(j, e) || encode_text(j, e))
+	if (comm_agree(j->comm, e) || learn_vocab(j, e) || encode_all_text(j, e))
 		return -1;
 	if (!j->comm->rank)
 		write_shards(j, out, e);
@@ -187,8 +189,8 @@ int prepare_run(const struct prepare *p, const struct strs *operands,
 	if (!j.records && !p->window)
 		out->n_counted = -1;
 	pieces_close(j.encoding.pieces);
-	records_close(j.records);
-	filter_close(j.encoding.filter);
+	records_free(j.records);
+	filter_free(j.encoding.filter);
 	inputs_close(&j.inputs);
 	tokenizer_free(&j.t);
 	free(j.encoding.keys);

@@ -30,7 +30,7 @@ enum {
 	RECORD_IDS,
 	RECORD_MASK
 };
-/* Returns true if a record has tokens instead of text. */
+/* Returns true if records of this kind have tokens instead of text. */
 static inline bool record_has_ids(int record)
 {
 	return record == RECORD_IDS || record == RECORD_MASK;
@@ -50,10 +50,10 @@ struct prepare {
 	const char *
 		field; /* JSONL field, NAME,NAME for records with two; NULL: the default */
 	const char *chat_template; /* for turns: a name or a file; NULL: none */
-	int count;		   /* which turns count: COUNT_ASSISTANT, ... */
+	int count;	       /* which turns count as targets: COUNT_ASSISTANT, ... */
 	int64_t ids_vocab;     /* vocabulary size of records of ids; 0: the tokenizer's */
 	bool strict;	       /* a broken line is an error */
-	bool as_is;	       /* compressed files are not decompressed */
+	bool as_is;	       /* compressed files are read without decompression */
 	const char *separator; /* end of a document; NULL: each file is a document */
 
 	/* Selection and order of documents. */
@@ -78,7 +78,7 @@ struct prepare {
 };
 
 struct prepared {
-	struct shard_info info; /* of the last file */
+	struct shard_info info; /* attributes of the last file */
 	struct strs files;
 	int64_t vocab_size;
 	size_t token_bytes;

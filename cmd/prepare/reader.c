@@ -20,38 +20,39 @@ struct reader {
 	int64_t file; /* the current one */
 	char *window; /* bytes [from, to) have been read, but not added to a batch */
 	int64_t from, to, capacity;
-	int64_t scanned; /* bytes from `from` on without the end of a line */
-	int64_t at;	 /* offset of `from` in the file's text */
-	int64_t line;	 /* number of the next line, from 1 */
-	bool ended;	 /* the file has no more bytes */
-	bool continues;	 /* the next part continues a document */
-	bool whole;	 /* documents are not divided, see reader_open() */
-	int64_t number, done, text_bytes;
+	int64_t scanned;	  /* bytes from `from` on without the end of a line */
+	int64_t at;		  /* offset of `from` in the decompressed file */
+	int64_t line;		  /* number of the next line, from 1 */
+	bool has_ended;		  /* the file has no more bytes */
+	bool continues;		  /* the next part continues a document */
+	bool keeps_whole;	  /* documents up to p->max_bytes are not divided */
+	int64_t number;		  /* index of the next batch */
+	int64_t done, text_bytes; /* bytes read from complete files; bytes of text */
 	struct hash_state *hash;
 };
 
-void batch_free(struct batch *b)
+void batch_release(struct batch *b)
 {
 	str_free(&b->text);
 	free(b->parts);
 	*b = (struct batch){0};
 }
 
-struct reader *reader_open(
-	const struct prepare *p, struct inputs *in, const struct tokenizer *t, bool whole)
+struct reader *reader_open(const struct prepare *p, struct inputs *in,
+	const struct tokenizer *t, bool keeps_whole)
 {
 	struct reader *r = xcalloc(1, sizeof(*r));
 	r->p = p;
-	r->whole = whole;
+	r->keeps_whole = keeps_whole;
 	r->inputs = in;
 	r->t = t;
 	r->hash = hash_open();
 	return r;
 }
 
-int64_t reader_done(const struct reader *r)
+int64_t reader_bytes_read(const struct reader *r)
 {
-	return r->done + (r->in ? input_done(r->in) : 0);
+	return r->done + (r->in ? input_bytes_read(r->in) : 0);
 }
 
 int64_t reader_text_bytes(const struct reader *r)
@@ -68,8 +69,8 @@ uint64_t reader_close(struct reader *r)
 	return hash;
 }
 
-/* Makes space for n bytes from `from` on. Bytes move to the beginning of the window only when its
- * end is reached, which is rare: reads and documents may be short. */
+/* Makes space for n bytes from `from` on. Bytes are moved only when the end of the window is
+ * reached, which is rare: reads and documents may be short. */
 static void reserve_window(struct reader *r, int64_t n)
 {
 	if (r->from == r->to)
@@ -90,7 +91,7 @@ static void reserve_window(struct reader *r, int64_t n)
 /* Reads until the window has n bytes, or the file ends. */
 static int fill_window(struct reader *r, int64_t n, struct err *e)
 {
-	if (r->to - r->from >= n || r->ended)
+	if (r->to - r->from >= n || r->has_ended)
 		return 0;
 	reserve_window(r, n);
 	while (r->to - r->from < n) {
@@ -100,7 +101,7 @@ static int fill_window(struct reader *r, int64_t n, struct err *e)
 		if (got < 0)
 			return -1;
 		if (!got) {
-			r->ended = true;
+			r->has_ended = true;
 			break;
 		}
 		hash_add(r->hash, r->window + r->to, (size_t)got);
@@ -110,7 +111,7 @@ static int fill_window(struct reader *r, int64_t n, struct err *e)
 	return 0;
 }
 
-/* Adds the next n bytes to the batch, and n_more bytes after them. */
+/* Adds the next n bytes to the batch as a part, followed by n_more bytes that are not consumed. */
 static struct document_part *add_part(
 	struct reader *r, struct batch *b, int64_t n, int64_t n_more)
 {
@@ -119,7 +120,7 @@ static struct document_part *add_part(
 	*part = (struct document_part){.at = (int64_t)b->text.len,
 		.n_bytes = n,
 		.n_more = n_more,
-		.where = r->at,
+		.position = r->at,
 		.file = (int32_t)r->file,
 		.first = true,
 		.last = true};
@@ -129,8 +130,6 @@ static struct document_part *add_part(
 	return part;
 }
 
-/* ---- documents of a text --------------------------------------------------------------- */
-
 /* Returns where a document that is longer than n bytes may be cut. 0: nowhere; -1 on an error. */
 static int64_t find_cut(const struct reader *r, int64_t n, struct err *e)
 {
@@ -138,9 +137,10 @@ static int64_t find_cut(const struct reader *r, int64_t n, struct err *e)
 }
 
 /* Returns true if a document must be read beyond n bytes before it may be cut. */
-static bool wants_more(const struct reader *r, int64_t n)
+static bool needs_more(const struct reader *r, int64_t n)
 {
-	return r->whole && !r->continues && !(r->p->max_bytes && n > r->p->max_bytes);
+	return r->keeps_whole && !r->continues &&
+	       !(r->p->max_bytes && n > r->p->max_bytes);
 }
 
 /* Adds a document, or a part of a document that is longer than PART_BYTES. */
@@ -148,7 +148,8 @@ static int add_next_part(
 	struct reader *r, struct batch *b, int64_t n_separator, struct err *e)
 {
 	for (int64_t n = PART_BYTES; n <= MAX_WORD; n *= 2) {
-		if (fill_window(r, n + n_separator + 1, e)) /* > n, unless it ends */
+		if (fill_window(r, n + n_separator + 1,
+			    e)) /* more than n bytes, unless the file ends */
 			return -1;
 		int64_t have = r->to - r->from;
 		const char *text = r->window + r->from;
@@ -157,34 +158,36 @@ static int add_next_part(
 						    r->p->separator, (size_t)n_separator)
 					  : NULL;
 		int64_t end = hit ? hit - text + n_separator : have <= n ? have : 0;
-		/* (not in the middle of a separator) */
-		int64_t look = n - max64(0, n_separator - 1);
-		int64_t here = end ? end : wants_more(r, look) ? 0 : find_cut(r, look, e);
-		if (here < 0)
+		/* never cut in the middle of a separator */
+		int64_t limit = n - max64(0, n_separator - 1);
+		int64_t cut = end		     ? end
+			      : needs_more(r, limit) ? 0
+						     : find_cut(r, limit, e);
+		if (cut < 0)
 			return err_prefix(e, "%s: ", r->inputs->files[r->file].name);
-		if (!here)
+		if (!cut)
 			continue;
-		struct document_part *part = add_part(r, b, here, end ? 0 : look - here);
+		struct document_part *part = add_part(r, b, cut, end ? 0 : limit - cut);
 		part->first = !r->continues;
 		part->last = end;
 		r->continues = !end;
 		return 1;
 	}
-	return err_set(e, EX_DATAERR, "%s: byte %lld: a %s of more than %d bytes",
+	return err_set(e, EX_DATAERR, "%s: byte %lld: a %s is longer than %d bytes",
 		r->inputs->files[r->file].name, (long long)r->at,
-		wants_more(r, MAX_WORD) ? "document, which the filters need as a whole,"
+		needs_more(r, MAX_WORD) ? "document, which the filters need as a whole,"
 					: "word",
 		MAX_WORD);
 }
 
-/* Warns once if a text looks like JSONL; the name of a stream cannot show it. */
+/* Warns once if a text without the name of a JSONL file looks like JSONL. */
 static void warn_if_jsonl(struct reader *r)
 {
 	const struct input_file *f = &r->inputs->files[r->file];
 	const char *text = r->window + r->from;
 	int64_t n = r->to - r->from;
-	if (r->inputs->warned || f->given || (r->p->comm && r->p->comm->rank) || n < 2 ||
-		memcmp(text, "{\"", 2))
+	if (r->inputs->has_warned || f->has_given_format ||
+		(r->p->comm && r->p->comm->rank) || n < 2 || memcmp(text, "{\"", 2))
 		return;
 	const char *end = memchr(text, '\n', (size_t)n);
 	end = end ? end : text + n;
@@ -194,11 +197,10 @@ static void warn_if_jsonl(struct reader *r)
 		return;
 	warn("%s: looks like JSONL; --format jsonl reads its field %s", f->name,
 		r->p->field ? r->p->field : "text");
-	r->inputs->warned = true;
+	r->inputs->has_warned = true;
 }
 
-/* Adds a document or a part of one: 1, 0 at the end of the file, or -1. */
-static int next_text_part(struct reader *r, struct batch *b, struct err *e)
+static int add_text_part(struct reader *r, struct batch *b, struct err *e)
 {
 	int64_t n_separator = r->p->separator ? (int64_t)strlen(r->p->separator) : 0;
 	if (fill_window(r, r->at ? 1 : PART_BYTES, e))
@@ -208,11 +210,8 @@ static int next_text_part(struct reader *r, struct batch *b, struct err *e)
 	return r->to == r->from ? 0 : add_next_part(r, b, n_separator, e);
 }
 
-/* ---- lines of JSONL ----------------------------------------------------------------------- */
-
-/* Returns the bytes of the line, with its end; 0: more than MAX_LINE; -1 on an error. The result
- * does not depend on the sizes of reads. */
-static int64_t line_end(struct reader *r, struct err *e)
+/* Returns the length of the next line with its '\n'; 0: more than MAX_LINE; -1 on an error. */
+static int64_t find_line_end(struct reader *r, struct err *e)
 {
 	for (r->scanned = 0; r->scanned < MAX_LINE;) {
 		const char *text = r->window + r->from;
@@ -220,7 +219,7 @@ static int64_t line_end(struct reader *r, struct err *e)
 		const char *hit = have > r->scanned ? memchr(text + r->scanned, '\n',
 							      (size_t)(have - r->scanned))
 						    : NULL;
-		int64_t n = hit ? hit - text + 1 : r->ended ? have : 0;
+		int64_t n = hit ? hit - text + 1 : r->has_ended ? have : 0;
 		if (n)
 			return n <= MAX_LINE ? n : 0;
 		r->scanned = have;
@@ -246,35 +245,36 @@ static int skip_line(struct reader *r, struct err *e)
 	}
 }
 
-static int next_line(struct reader *r, struct batch *b, struct err *e)
+/* Adds the next line of JSONL: 1, 0 at the end of the file, or -1. */
+static int add_next_line(struct reader *r, struct batch *b, struct err *e)
 {
 	if (fill_window(r, 1, e))
 		return -1;
 	if (r->to == r->from)
 		return 0;
-	int64_t n = line_end(r, e);
+	int64_t n = find_line_end(r, e);
 	if (n < 0)
 		return -1;
 	struct document_part *part = add_part(r, b, n, 0);
-	part->where = r->line++;
+	part->position = r->line++;
 	part->too_long = !n;
 	return n || !skip_line(r, e) ? 1 : -1;
 }
 
-/* ---- files -------------------------------------------------------------------------------- */
-
+/* Opens the current file. Copies a stream first if a second pass will read it. */
 static int open_file(struct reader *r, struct err *e)
 {
 	struct input_file *f = &r->inputs->files[r->file];
-	bool again = !r->t; /* this pass learns the vocabulary; a second one encodes */
-	if (f->stream && again && input_keep(f, e))
+	bool is_first_pass =
+		!r->t; /* it learns the vocabulary; the second pass encodes */
+	if (f->is_stream && is_first_pass && input_copy_stream(f, e))
 		return -1;
 	r->in = input_open(f, !r->p->as_is, e);
 	if (!r->in)
 		return -1;
 	r->from = r->to = r->at = 0;
 	r->line = 1;
-	r->ended = r->continues = false;
+	r->has_ended = r->continues = false;
 	return 0;
 }
 
@@ -291,12 +291,12 @@ int reader_next(struct reader *r, struct batch *b, struct err *e)
 		b->source = f->source;
 		if (!r->in && open_file(r, e))
 			return -1;
-		int rc = f->jsonl ? next_line(r, b, e) : next_text_part(r, b, e);
+		int rc = f->is_jsonl ? add_next_line(r, b, e) : add_text_part(r, b, e);
 		if (rc < 0)
 			return -1;
 		if (rc)
 			continue;
-		r->done += input_done(r->in);
+		r->done += input_bytes_read(r->in);
 		input_close(r->in);
 		r->in = NULL;
 		r->file++;

@@ -5,18 +5,16 @@
 
 enum {
 	N_FIELDS = 2,
-	IGNORED = -100
-}; /* PyTorch's label of a token that does not count */
+	IGNORED = -100 /* PyTorch's label of a token that does not count */
+};
 
 struct records {
 	const struct prepare *p;
 	struct chat_template *chat; /* NULL: none */
 	char *field[N_FIELDS];	    /* the second may be NULL */
 	const struct tokenizer *t;  /* NULL: a vocabulary is trained */
-	struct str source;	    /* records_options() */
+	struct str source;	    /* text of all options, to be hashed */
 };
-
-/* ---- fields --------------------------------------------------------------------------------- */
 
 static const char *const default_fields[] = {
 	[RECORD_TEXT] = "text",
@@ -31,10 +29,11 @@ static int read_fields(struct records *r, struct err *e)
 {
 	const char *fields = r->p->field ? r->p->field : default_fields[r->p->record];
 	const char *comma = strchr(fields, ',');
-	bool two = r->p->record != RECORD_MESSAGES;
-	if (!two != !comma || (comma && strchr(comma + 1, ',')))
+	bool has_two_fields = r->p->record != RECORD_MESSAGES;
+	if (!has_two_fields != !comma || (comma && strchr(comma + 1, ',')))
 		return err_set(e, EX_USAGE, "field '%.80s': expected %s", fields,
-			two ? "two names, as in prompt,completion" : "one name");
+			has_two_fields ? "two names, as in prompt,completion"
+				       : "one name");
 	r->field[0] = comma ? xcalloc((size_t)(comma - fields) + 1, 1) : xstrdup(fields);
 	if (comma) {
 		memcpy(r->field[0], fields, (size_t)(comma - fields));
@@ -49,7 +48,8 @@ static int check_options(
 	const struct prepare *p = r->p;
 	bool ids = record_has_ids(p->record);
 	if (p->format == FORMAT_TEXT)
-		return err_set(e, EX_USAGE, "--format text has no records");
+		return err_set(e, EX_USAGE,
+			"--format text: has no records; omit --record and --chat-template");
 	if (ids && (!t || (t->kind->learn && !t->vocab.n)))
 		return err_set(e, EX_USAGE,
 			"records of tokens have no text to learn a vocabulary from; give "
@@ -70,7 +70,7 @@ static int check_options(
 	return 0;
 }
 
-struct records *records_open(
+struct records *records_new(
 	const struct prepare *p, const struct tokenizer *t, struct err *e)
 {
 	struct records *r = xcalloc(1, sizeof(*r));
@@ -87,7 +87,7 @@ struct records *records_open(
 				p->chat_template);
 	}
 	if (rc) {
-		records_close(r);
+		records_free(r);
 		return NULL;
 	}
 	str_printf(&r->source, "%d %d %s,%s %s", p->record, p->count, r->field[0],
@@ -96,7 +96,7 @@ struct records *records_open(
 	return r;
 }
 
-void records_close(struct records *r)
+void records_free(struct records *r)
 {
 	if (!r)
 		return;
@@ -122,41 +122,40 @@ const char *records_options(const struct records *r)
 	return r->source.s;
 }
 
-/* ---- conversations -------------------------------------------------------------------------- */
-
+/* Appends a turn; a silent one does not count as a target. */
 static void add_turn(struct chat_turns *t, const char *role, const json_t *text,
 	bool silent, const json_t *j)
 {
-	int64_t at = (int64_t)t->strings.len, middle;
+	int64_t at = (int64_t)t->strings.len, role_end;
 	str_puts(&t->strings, role);
-	middle = (int64_t)t->strings.len;
+	role_end = (int64_t)t->strings.len;
 	str_add(&t->strings, json_string_value(text), json_string_length(text));
 	t->v = xgrow(t->v, t->n, sizeof(*t->v));
 	t->v[t->n++] = (struct chat_turn){
-		{at, middle}, {middle, (int64_t)t->strings.len}, silent, j};
+		{at, role_end}, {role_end, (int64_t)t->strings.len}, silent, j};
 }
 
+/* Reads a turn with OpenAI's or ShareGPT's names, its weight and its tool calls. */
 static int read_turn(struct chat_turns *t, const json_t *j, struct err *e)
 {
 	const json_t *role = json_object_get(j, "role"),
 		     *text = json_object_get(j, "content"),
 		     *weight = json_object_get(j, "weight");
-	/* (ShareGPT's names) */
 	role = role ? role : json_object_get(j, "from");
 	text = text ? text : json_object_get(j, "value");
 	bool calls = json_array_size(json_object_get(j, "tool_calls"));
 	if (!json_is_string(role) || (!text && !calls))
 		return err_set(e, EX_DATAERR,
-			"turn %lld: not an object with the strings role and content, or "
+			"turn %lld: is not an object with the strings role and content, or "
 			"from and value",
 			(long long)t->n);
 	if (!calls && json_is_null(text)) /* (with calls, content may be missing) */
 		return err_set(e, EX_DATAERR,
 			"turn %lld: its content is null, and it has no tool_calls",
 			(long long)t->n);
-	bool given = weight && !json_is_null(weight);
-	double w = given ? json_number_value(weight) : 1;
-	if ((given && !json_is_number(weight)) || (w != 0 && w != 1))
+	bool has_weight = weight && !json_is_null(weight);
+	double w = has_weight ? json_number_value(weight) : 1;
+	if ((has_weight && !json_is_number(weight)) || (w != 0 && w != 1))
 		return err_set(e, EX_DATAERR, "turn %lld: its weight is neither 0 nor 1",
 			(long long)t->n);
 	add_turn(t, json_string_value(role), text, w == 0, j);
@@ -178,8 +177,6 @@ static int apply_template(const struct records *r, struct marked *out, struct er
 	return chat_template_apply(r->chat, r->p->count, out, e);
 }
 
-/* ---- the records ---------------------------------------------------------------------------- */
-
 static int read_messages(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e)
 {
@@ -187,13 +184,13 @@ static int read_messages(
 	if (!list && !r->p->field)
 		list = json_object_get(root, "conversations");
 	if (!json_is_array(list))
-		return jsonl_not_a(root, r->field[0], "a list of turns", e);
+		return jsonl_reject_field(root, r->field[0], "a list of turns", e);
 	out->turns.tools = json_object_get(root, "tools");
 	return read_turns(&out->turns, list, e) || apply_template(r, out, e) ? -1 : 0;
 }
 
-/* Lays out a prompt and its completion, which are two turns without roles. */
-static int prompt_text(const struct records *r, struct marked *out, struct err *e)
+/* Lays out a prompt and its completion, the texts of turns 0 and 1, with or without a template. */
+static int lay_out_prompt(const struct records *r, struct marked *out, struct err *e)
 {
 	static const char *const roles[N_FIELDS] = {"user", "assistant"};
 	struct chat_turns *t = &out->turns;
@@ -220,13 +217,13 @@ static int read_prompt(
 {
 	const json_t *x[N_FIELDS];
 	struct chat_turns *t = &out->turns;
-	bool texts = true;
+	bool are_texts = true;
 	t->tools = json_object_get(root, "tools");
 	for (int i = 0; i < N_FIELDS; i++) {
 		x[i] = json_object_get(root, r->field[i]);
-		texts = texts && json_is_string(x[i]);
+		are_texts = are_texts && json_is_string(x[i]);
 		if (!json_is_string(x[i]) && !(r->chat && json_is_array(x[i])))
-			return jsonl_not_a(root, r->field[i],
+			return jsonl_reject_field(root, r->field[i],
 				json_is_array(x[i])
 					? "a string; turns need --chat-template"
 					: "a string",
@@ -240,11 +237,11 @@ static int read_prompt(
 		for (int64_t k = 0; k < t->n && !i; k++)
 			t->v[k].silent = true;
 	}
-	return texts ? prompt_text(r, out, e) : apply_template(r, out, e);
+	return are_texts ? lay_out_prompt(r, out, e) : apply_template(r, out, e);
 }
 
-/* Returns the first byte of character `to`; -1: none. Character `from` begins at byte `at`. */
-static int64_t find_byte(
+/* Returns the offset of character `to`; -1: the text is shorter. Character `from` is at `at`. */
+static int64_t find_character(
 	const struct str *text, int64_t at, json_int_t from, json_int_t to)
 {
 	for (; from < to && at < (int64_t)text->len; from++)
@@ -260,9 +257,9 @@ static int read_spans(
 	const json_t *text = json_object_get(root, r->field[0]),
 		     *spans = json_object_get(root, r->field[1]);
 	if (!json_is_string(text))
-		return jsonl_not_a(root, r->field[0], "a string", e);
+		return jsonl_reject_field(root, r->field[0], "a string", e);
 	if (!json_is_array(spans))
-		return jsonl_not_a(root, r->field[1], "a list of spans", e);
+		return jsonl_reject_field(root, r->field[1], "a list of spans", e);
 	str_add(&out->text, json_string_value(text), json_string_length(text));
 	json_int_t before = 0;
 	int64_t at = 0;
@@ -273,11 +270,11 @@ static int read_spans(
 		json_int_t b = json_integer_value(begin), n = json_integer_value(end);
 		bool good = json_array_size(span) == 2 && json_is_integer(begin) &&
 			    json_is_integer(end) && b >= before && n >= b;
-		int64_t from = good ? find_byte(&out->text, at, before, b) : -1;
-		at = from < 0 ? -1 : find_byte(&out->text, from, b, n);
+		int64_t from = good ? find_character(&out->text, at, before, b) : -1;
+		at = from < 0 ? -1 : find_character(&out->text, from, b, n);
 		if (at < 0)
 			return err_set(e, EX_DATAERR,
-				"span %zu: not [begin, end] in characters of the text, "
+				"span %zu: is not [begin, end] in characters of the text, "
 				"after the previous span",
 				i);
 		marked_count(out, from, at);
@@ -286,7 +283,7 @@ static int read_spans(
 	return 0;
 }
 
-static int bad_element(const struct records *r, int field, size_t i, const json_t *j,
+static int reject_element(const struct records *r, int field, size_t i, const json_t *j,
 	const char *what, struct err *e)
 {
 	char text[NUM_TEXT] = "";
@@ -302,12 +299,12 @@ static int read_ids(
 {
 	const json_t *ids = json_object_get(root, r->field[0]),
 		     *labels = json_object_get(root, r->field[1]);
-	bool mask = r->p->record == RECORD_MASK;
+	bool is_mask = r->p->record == RECORD_MASK;
 	size_t n = json_array_size(ids);
 	if (!json_is_array(ids))
-		return jsonl_not_a(root, r->field[0], "a list of tokens", e);
+		return jsonl_reject_field(root, r->field[0], "a list of tokens", e);
 	if (!json_is_array(labels))
-		return jsonl_not_a(root, r->field[1], "a list of numbers", e);
+		return jsonl_reject_field(root, r->field[1], "a list of numbers", e);
 	if (json_array_size(labels) != n)
 		return err_set(e, EX_DATAERR,
 			"field '%.40s' has %zu elements, but '%.40s' has %zu",
@@ -318,14 +315,15 @@ static int read_ids(
 			     *label = json_array_get(labels, i);
 		json_int_t x = json_integer_value(id), y = json_integer_value(label);
 		if (!json_is_integer(id) || x < 0 || x >= r->t->vocab.n)
-			return bad_element(r, 0, i, id, "a token of the vocabulary", e);
+			return reject_element(
+				r, 0, i, id, "a token of the vocabulary", e);
 		bool good = json_is_integer(label) &&
-			    (mask ? y == 0 || y == 1 : y == x || y == IGNORED);
+			    (is_mask ? y == 0 || y == 1 : y == x || y == IGNORED);
 		if (!good)
-			return bad_element(r, 1, i, label,
-				mask ? "0 or 1" : "this token or -100", e);
+			return reject_element(r, 1, i, label,
+				is_mask ? "0 or 1" : "this token or -100", e);
 		out->ids[i] = (uint32_t)x;
-		if (mask ? y == 1 : y != IGNORED)
+		if (is_mask ? y == 1 : y != IGNORED)
 			marked_count(out, (int64_t)i, (int64_t)i + 1);
 	}
 	out->n_ids = (int64_t)n;
@@ -334,7 +332,7 @@ static int read_ids(
 
 typedef int record_fn(
 	const struct records *r, const json_t *root, struct marked *out, struct err *e);
-static record_fn *const readers[] = {
+static record_fn *const record_readers[] = {
 	[RECORD_PROMPT] = read_prompt,
 	[RECORD_MESSAGES] = read_messages,
 	[RECORD_SPANS] = read_spans,
@@ -346,11 +344,11 @@ int record_read(const struct records *r, const char *line, int64_t n, struct mar
 	struct err *e)
 {
 	marked_clear(out);
-	bool prompt = r->p->record == RECORD_PROMPT;
-	if ((prompt || r->p->record == RECORD_MESSAGES) &&
-		jsonl_turns(line, n, (const char *const *)r->field, prompt ? 2 : 1,
-			&out->turns))
-		return prompt ? prompt_text(r, out, e) : apply_template(r, out, e);
-	json_auto_t *root = jsonl_object(line, n, e);
-	return root ? readers[r->p->record](r, root, out, e) : -1;
+	bool is_prompt = r->p->record == RECORD_PROMPT;
+	if ((is_prompt || r->p->record == RECORD_MESSAGES) &&
+		jsonl_scan_turns(line, n, (const char *const *)r->field,
+			is_prompt ? 2 : 1, &out->turns))
+		return is_prompt ? lay_out_prompt(r, out, e) : apply_template(r, out, e);
+	json_auto_t *root = jsonl_parse_object(line, n, e);
+	return root ? record_readers[r->p->record](r, root, out, e) : -1;
 }

@@ -18,21 +18,22 @@ struct offset_list {
 
 struct out_file {
 	struct durable d;
-	char path[4096]; /* the temporary name */
-	char *name;	 /* its name in messages */
+	char path[4096]; /* temporary name */
+	char *name;	 /* name in messages */
 	struct shard_info info;
-	uint64_t structure; /* h5_written() before tokens are written */
+	uint64_t structure; /* h5_written() of the file without tokens */
 	struct h5_blocks blocks[N_SPLITS];
 	struct offset_list starts[N_SPLITS], spans[N_SPLITS];
 };
 
 /* The position of the next token of a split. */
 struct cursor {
-	int64_t file, at; /* in tokens of that file's dataset */
+	int64_t file,
+		at; /* index of the file; tokens of the split before it in this file */
 	struct out_dataset to;
 	struct out_block *block; /* the block being filled; NULL: none */
-	bool begins;		 /* the next token begins a document */
-	bool context;		 /* the next token does not count */
+	bool begins_document;	 /* the next token begins a document */
+	bool is_context;	 /* the next token does not count */
 };
 
 struct shard_writer {
@@ -41,14 +42,13 @@ struct shard_writer {
 	struct out_file *files;
 	int64_t n_files;
 	enum h5_type type;
-	int image,
-		to; /* a complete file, and the stream it is copied to; -1: files are renamed */
-	struct cursor cursor[N_SPLITS];
-	bool counted; /* the files have spans */
+	int image_fd,
+		output_fd; /* a temporary file with the shard, and the stream that gets a copy;
+				  * -1: files are renamed */
+	struct cursor cursors[N_SPLITS];
+	bool has_spans; /* the files have spans */
 	struct block_writer *blocks;
 };
-
-/* ---- creating the files ---------------------------------------------------------- */
 
 /* Sets the token counts of a file with tokens [begin, end) of all, training tokens first. */
 static void set_file_tokens(struct shard_info *i, int64_t begin, int64_t end)
@@ -58,8 +58,8 @@ static void set_file_tokens(struct shard_info *i, int64_t begin, int64_t end)
 	i->tokens[SPLIT_VAL] = max64(0, end - max64(begin, train));
 }
 
-/* Returns true for standard output, a FIFO or a device, which a file cannot be renamed to. */
-static bool is_special(const char *out)
+/* Returns true for standard output, a FIFO or a device: the shard is copied to it. */
+static bool is_stream(const char *out)
 {
 	struct stat st;
 	return !strcmp(out, "-") || (stat(out, &st) == 0 && !S_ISREG(st.st_mode));
@@ -70,27 +70,29 @@ static const char *output_name(const struct shard_writer *w)
 	return strcmp(w->p->out, "-") ? w->p->out : "standard output";
 }
 
-static int begin_image(struct shard_writer *w, struct out_file *f, struct err *e)
+/* Opens a stream, and a temporary file for the shard that will be copied to it. */
+static int open_image(struct shard_writer *w, struct out_file *f, struct err *e)
 {
 	struct str name = {0};
 	str_printf(&name, "%s, copied to a file in %s", output_name(w),
 		file_temporary_directory());
 	f->name = name.s;
-	w->to = strcmp(w->p->out, "-") ? file_open_output(w->p->out, 0)
-				       : dup(STDOUT_FILENO);
-	if (w->to < 0)
+	w->output_fd = strcmp(w->p->out, "-") ? file_open_output(w->p->out, 0)
+					      : dup(STDOUT_FILENO);
+	if (w->output_fd < 0)
 		return err_errno(e, output_name(w));
-	w->image = file_temporary(f->path, e);
-	return w->image < 0 ? -1 : 0;
+	w->image_fd = file_temporary(f->path, e);
+	return w->image_fd < 0 ? -1 : 0;
 }
 
-static int name_file(struct shard_writer *w, int64_t i, struct err *e)
+/* Sets the names of file i, and creates its temporary file. */
+static int begin_file(struct shard_writer *w, int64_t i, struct err *e)
 {
 	struct out_file *f = &w->files[i];
 	const char *out = w->p->out;
 	struct str name = {0};
-	if (is_special(out))
-		return begin_image(w, f, e);
+	if (is_stream(out))
+		return open_image(w, f, e);
 	size_t n = strlen(out);
 	bool has_suffix = n > 3 && !strcmp(out + n - 3, ".h5");
 	if (w->n_files == 1)
@@ -109,7 +111,8 @@ static int name_file(struct shard_writer *w, int64_t i, struct err *e)
 	return 0;
 }
 
-static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
+/* Writes the attributes, the tokenizer and datasets without tokens. */
+static int create_file(struct shard_writer *w, struct out_file *f, struct err *e)
 {
 	struct h5 *h;
 	if (h5_open_as(&h, f->path, f->name, H5_MAKE, e))
@@ -125,7 +128,8 @@ static int make_file(struct shard_writer *w, struct out_file *f, struct err *e)
 	return h5_end(h, rc, e);
 }
 
-static int make_files(
+/* Divides the tokens among files, and creates the files. */
+static int create_files(
 	struct shard_writer *w, const struct shard_info *info, struct err *e)
 {
 	int64_t bytes = (int64_t)h5_type_bytes(w->type);
@@ -133,14 +137,15 @@ static int make_files(
 	int64_t per_file =
 		w->p->shard_bytes ? max64(1, w->p->shard_bytes / bytes) : total;
 	w->n_files = ceil_div(total, per_file);
-	if (w->n_files > 1 && is_special(w->p->out))
-		return err_set(e, EX_USAGE, "%lld shards, but %s can hold one",
+	if (w->n_files > 1 && is_stream(w->p->out))
+		return err_set(e, EX_USAGE,
+			"--shard-size: %lld shards, but %s can hold one",
 			(long long)w->n_files, output_name(w));
 	if (w->n_files > MAX_FILES)
 		return err_set(e, EX_USAGE,
 			"--shard-size %lld: %lld files, but the maximum is %d; give a larger size",
 			(long long)w->p->shard_bytes, (long long)w->n_files, MAX_FILES);
-	if (!is_special(w->p->out) && file_check_space(w->p->out, total * bytes, e))
+	if (!is_stream(w->p->out) && file_check_space(w->p->out, total * bytes, e))
 		return -1;
 	w->files = xcalloc((size_t)w->n_files, sizeof(*w->files));
 	for (int64_t i = 0; i < w->n_files; i++) {
@@ -153,7 +158,7 @@ static int make_files(
 		f->info.index = i;
 		f->info.count = w->n_files;
 		set_file_tokens(&f->info, i * per_file, min64(total, (i + 1) * per_file));
-		if (name_file(w, i, e) || make_file(w, f, e))
+		if (begin_file(w, i, e) || create_file(w, f, e))
 			return -1;
 	}
 	return 0;
@@ -182,27 +187,26 @@ struct shard_writer *shard_writer_open(const struct prepare *p, const struct tok
 	w->p = p;
 	w->t = t;
 	w->type = token_type(t);
-	w->image = w->to = -1;
+	w->image_fd = w->output_fd = -1;
 	w->blocks = block_writer_open(p->threads < 1 ? 1 : p->threads);
 	for (int s = 0; s < N_SPLITS; s++)
-		w->cursor[s].to.fd = -1;
-	if (make_files(w, info, e)) {
+		w->cursors[s].to.fd = -1;
+	if (create_files(w, info, e)) {
 		shard_writer_close(w);
 		return NULL;
 	}
 	return w;
 }
 
-/* ---- writing tokens -------------------------------------------------------------- */
-
 /* Opens the next file with tokens of this split. */
 static int open_next_file(struct shard_writer *w, enum split s, struct err *e)
 {
-	struct cursor *c = &w->cursor[s];
+	struct cursor *c = &w->cursors[s];
 	while (c->file < w->n_files && !w->files[c->file].info.tokens[s])
 		c->file++;
 	if (c->file == w->n_files)
-		return err_set(e, EX_DATAERR, "more tokens than were counted");
+		return err_set(e, EX_DATAERR,
+			"internal error: more tokens are written than were counted");
 	struct out_file *f = &w->files[c->file];
 	int fd = file_open_plain(f->path, O_WRONLY);
 	if (fd < 0)
@@ -211,24 +215,25 @@ static int open_next_file(struct shard_writer *w, enum split s, struct err *e)
 		.name = f->name,
 		.blocks = &f->blocks[s],
 		.all = hash_open(),
-		.syncs = w->image < 0};
+		.syncs = w->image_fd < 0};
 	return 0;
 }
 
-static void add_offset(struct offset_list *l, int64_t at)
+static void append_offset(struct offset_list *l, int64_t at)
 {
 	l->at = xgrow(l->at, l->n, sizeof(*l->at));
 	l->at[l->n++] = at;
 }
 
-static int close_file(struct shard_writer *w, enum split s, struct err *e)
+/* Waits for the tokens of a split in the current file, and moves to the next file. */
+static int end_file(struct shard_writer *w, enum split s, struct err *e)
 {
-	struct cursor *c = &w->cursor[s];
+	struct cursor *c = &w->cursors[s];
 	if (block_writer_wait(w->blocks, e))
 		return -1;
 	struct out_file *f = &w->files[c->file];
 	if (f->spans[s].n % 2)
-		add_offset(&f->spans[s], c->at);
+		append_offset(&f->spans[s], c->at);
 	f->info.xxh3[s] = hash_close(c->to.all);
 	int rc = close(c->to.fd);
 	c->to = (struct out_dataset){.fd = -1};
@@ -239,48 +244,49 @@ static int close_file(struct shard_writer *w, enum split s, struct err *e)
 	return 0;
 }
 
-void shard_writer_document(struct shard_writer *w, enum split s)
+void shard_writer_begin_document(struct shard_writer *w, enum split s)
 {
-	w->cursor[s].begins = true;
+	w->cursors[s].begins_document = true;
 }
 
-void shard_writer_set_counted(struct shard_writer *w, enum split s, bool counted)
+void shard_writer_set_counted(struct shard_writer *w, enum split s, bool counts)
 {
-	w->counted = true;
-	w->cursor[s].context = !counted;
+	w->has_spans = true;
+	w->cursors[s].is_context = !counts;
 }
 
-/* Records the offset of the next token if it begins a document, or begins or ends a span. */
-static int note_token(struct shard_writer *w, enum split s, struct err *e)
+/* Appends the offset of the next token if a document begins, or a span begins or ends. */
+static int append_token_offsets(struct shard_writer *w, enum split s, struct err *e)
 {
-	struct cursor *c = &w->cursor[s];
+	struct cursor *c = &w->cursors[s];
 	struct out_file *f = &w->files[c->file];
 	struct offset_list *starts = &f->starts[s], *spans = &f->spans[s];
 	bool in_span = spans->n % 2;
-	if (c->begins && starts->n == SHARD_MAX_DOCUMENTS)
-		return err_set(e, EX_USAGE, "%s: more than %d documents in a file%s",
-			f->name, SHARD_MAX_DOCUMENTS, advice_on(ADVICE_DOCUMENTS));
-	if (c->begins)
-		add_offset(starts, c->at);
-	c->begins = false;
-	if (in_span != c->context)
+	if (c->begins_document && starts->n == SHARD_MAX_DOCUMENTS)
+		return err_set(e, EX_USAGE,
+			"%s: more than %d documents, the maximum in a file%s", f->name,
+			SHARD_MAX_DOCUMENTS, advice_on(ADVICE_DOCUMENTS));
+	if (c->begins_document)
+		append_offset(starts, c->at);
+	c->begins_document = false;
+	if (in_span != c->is_context)
 		return 0;
 	if (spans->n == 2 * (int64_t)SHARD_MAX_SPANS)
 		return err_set(e, EX_USAGE,
-			"%s: more than %d spans of tokens that count in a file%s",
+			"%s: more than %d spans of tokens that count, the maximum in a file%s",
 			f->name, SHARD_MAX_SPANS, advice_on(ADVICE_DOCUMENTS));
-	add_offset(spans, c->at);
+	append_offset(spans, c->at);
 	return 0;
 }
 
-/* Prepares a block for the next token. Returns how many of n tokens fit into it, or -1. */
-static int64_t begin_tokens(
+/* Opens the file and the block of the next token. Returns how many of n tokens fit, or -1. */
+static int64_t prepare_block(
 	struct shard_writer *w, enum split s, int64_t n, struct err *e)
 {
-	struct cursor *c = &w->cursor[s];
+	struct cursor *c = &w->cursors[s];
 	if (c->to.fd < 0 && open_next_file(w, s, e))
 		return -1;
-	if (note_token(w, s, e))
+	if (append_token_offsets(w, s, e))
 		return -1;
 	int64_t rows = c->to.blocks->block_rows;
 	if (!c->block)
@@ -290,30 +296,31 @@ static int64_t begin_tokens(
 	return min64(n, min64(rows - c->at % rows, c->to.blocks->rows - c->at));
 }
 
-static int end_tokens(struct shard_writer *w, enum split s, int64_t n, struct err *e)
+/* Counts n tokens as appended. Ends the block and the file if they are full. */
+static int finish_tokens(struct shard_writer *w, enum split s, int64_t n, struct err *e)
 {
-	struct cursor *c = &w->cursor[s];
+	struct cursor *c = &w->cursors[s];
 	c->at += n;
 	bool last = c->at == c->to.blocks->rows;
 	if (c->at % c->to.blocks->block_rows && !last)
 		return 0;
 	out_block_end(w->blocks, c->block);
 	c->block = NULL;
-	return last ? close_file(w, s, e) : 0;
+	return last ? end_file(w, s, e) : 0;
 }
 
-int shard_writer_put_raw(struct shard_writer *w, enum split s, struct extent from,
+int shard_writer_append_raw(struct shard_writer *w, enum split s, struct extent from,
 	int64_t n, struct err *e)
 {
 	int64_t row_bytes = (int64_t)h5_type_bytes(w->type);
 	while (n > 0) {
-		int64_t now = begin_tokens(w, s, n, e);
+		int64_t now = prepare_block(w, s, n, e);
 		if (now < 0)
 			return -1;
-		out_block_add(w->cursor[s].block, &from, now * row_bytes);
+		out_block_add(w->cursors[s].block, &from, now * row_bytes);
 		from.at += now * row_bytes;
 		n -= now;
-		if (end_tokens(w, s, now, e))
+		if (finish_tokens(w, s, now, e))
 			return -1;
 	}
 	return 0;
@@ -331,15 +338,15 @@ size_t shard_tokens(void *to, const uint32_t *ids, int64_t n, int64_t token_byte
 	return n_bytes;
 }
 
-int shard_writer_put(struct shard_writer *w, enum split s, const uint32_t *ids, int64_t n,
-	struct err *e)
+int shard_writer_append(struct shard_writer *w, enum split s, const uint32_t *ids,
+	int64_t n, struct err *e)
 {
 	uint32_t bytes[1024];
 	for (int64_t i = 0, now; i < n; i += now) {
 		now = min64(n - i, ARRAY_LEN(bytes));
 		shard_tokens(bytes, ids + i, now, (int64_t)h5_type_bytes(w->type));
 		const struct extent here = {(const char *)bytes};
-		if (shard_writer_put_raw(w, s, here, now, e))
+		if (shard_writer_append_raw(w, s, here, now, e))
 			return -1;
 	}
 	return 0;
@@ -351,8 +358,7 @@ void shard_writer_set_documents(struct shard_writer *w, int64_t n)
 		w->files[i].info.documents = n;
 }
 
-/* ---- the end --------------------------------------------------------------------- */
-
+/* Checks by the checksums that the blocks in the file are those that were written. */
 static int check_written(const struct out_file *f, struct err *e)
 {
 	int fd = file_open_plain(f->path, O_RDONLY), rc = 0;
@@ -370,13 +376,14 @@ static int write_offsets(
 	return h5_put(h, path, H5_I64, 1, &l->n, l->at, e);
 }
 
+/* Adds checksums, document offsets and spans, and seals a file. */
 static int finish_file(const struct shard_writer *w, struct out_file *f, struct err *e)
 {
 	struct h5 *h;
 	for (int s = 0; s < N_SPLITS; s++)
 		if (!f->info.tokens[s])
 			f->info.xxh3[s] = hash_bytes("", 0, 0);
-	if (w->counted)
+	if (w->has_spans)
 		f->info.version = SHARD_VERSION;
 	if (h5_open_as(&h, f->path, f->name, H5_ADD, e))
 		return -1;
@@ -385,16 +392,17 @@ static int finish_file(const struct shard_writer *w, struct out_file *f, struct 
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
 		     write_offsets(h, document_paths[s], &f->starts[s], e) ||
-		     (w->counted && write_offsets(h, counted_paths[s], &f->spans[s], e));
+		     (w->has_spans &&
+			     write_offsets(h, counted_paths[s], &f->spans[s], e));
 	return h5_finish(h, rc, e) || check_written(f, e) ? -1 : 0;
 }
 
-static int send_image(struct shard_writer *w, struct err *e)
+static int copy_image(struct shard_writer *w, struct err *e)
 {
 	cleanup_remove(w->files[0].path); /* early, because a pipe may be slow */
-	int rc = lseek(w->image, 0, SEEK_SET) || copy_up_to(w->image, w->to, INT64_MAX) ||
-		 close(w->to);
-	w->to = -1;
+	int rc = lseek(w->image_fd, 0, SEEK_SET) ||
+		 copy_up_to(w->image_fd, w->output_fd, INT64_MAX) || close(w->output_fd);
+	w->output_fd = -1;
 	return rc ? err_errno(e, output_name(w)) : 0;
 }
 
@@ -411,13 +419,14 @@ static int rename_files(struct shard_writer *w, struct err *e)
 int shard_writer_finish(struct shard_writer *w, struct prepared *out, struct err *e)
 {
 	for (int s = 0; s < N_SPLITS; s++)
-		BUG_ON(w->cursor[s].to.fd >= 0);
+		BUG_ON(w->cursors[s].to.fd >= 0);
 	for (int64_t i = 0; i < w->n_files; i++) {
-		strs_add(&out->files, w->image < 0 ? w->files[i].name : output_name(w));
+		strs_add(
+			&out->files, w->image_fd < 0 ? w->files[i].name : output_name(w));
 		if (finish_file(w, &w->files[i], e))
 			return -1;
 	}
-	if (w->image < 0 ? rename_files(w, e) : send_image(w, e))
+	if (w->image_fd < 0 ? rename_files(w, e) : copy_image(w, e))
 		return -1;
 	out->info = w->files[w->n_files - 1].info;
 	out->token_bytes = h5_type_bytes(w->type);
@@ -430,7 +439,7 @@ void shard_writer_close(struct shard_writer *w)
 		return;
 	block_writer_close(w->blocks);
 	for (int s = 0; s < N_SPLITS; s++) {
-		const struct out_dataset *to = &w->cursor[s].to;
+		const struct out_dataset *to = &w->cursors[s].to;
 		if (to->fd >= 0)
 			close(to->fd);
 		if (to->all)
@@ -445,12 +454,12 @@ void shard_writer_close(struct shard_writer *w)
 			free(w->files[i].spans[s].at);
 		}
 	}
-	if (w->image >= 0) {
+	if (w->image_fd >= 0) {
 		cleanup_remove(w->files[0].path);
-		close(w->image);
+		close(w->image_fd);
 	}
-	if (w->to >= 0)
-		close(w->to);
+	if (w->output_fd >= 0)
+		close(w->output_fd);
 	free(w->files);
 	free(w);
 }

@@ -12,17 +12,17 @@ struct show {
 	const char *open, *close; /* marks around tokens that count */
 	int64_t from, n;	  /* documents [from, from + n) are shown */
 	int64_t window;
-	bool cuts; /* shorten long texts */
+	bool shortens; /* leaves out the middle of long runs */
 
-	int64_t number; /* of the current document; -1: none */
+	int64_t number; /* index of the current document; -1: none */
 	int64_t n_shown, n_tokens, n_counted;
 	/* The current document. */
 	enum split split;
 	int64_t tokens, counted;
 	int32_t first;
-	bool same;	      /* all its tokens are equal to the first */
-	bool counts;	      /* the last run counts */
-	struct str text, run; /* run: the last tokens, which all count or all do not */
+	bool are_equal;	      /* all tokens of the document are equal */
+	bool run_counts;      /* the tokens in `run` count */
+	struct str text, run; /* run: last tokens, which all count or all do not */
 };
 
 static bool is_shown(const struct show *s)
@@ -30,14 +30,15 @@ static bool is_shown(const struct show *s)
 	return s->number >= s->from && s->number - s->from < s->n;
 }
 
-static void put_run(struct show *s, size_t begin, size_t end)
+/* Appends bytes [begin, end) of the run to the text, with marks if its tokens count. */
+static void append_run(struct show *s, size_t begin, size_t end)
 {
 	s->run.s[end] = '\0';
-	str_printf(&s->text, "%s%s%s", s->counts ? s->open : "",
-		text_printable(s->run.s + begin), s->counts ? s->close : "");
+	str_printf(&s->text, "%s%s%s", s->run_counts ? s->open : "",
+		text_printable(s->run.s + begin), s->run_counts ? s->close : "");
 }
 
-/* Appends the last run to the text, on a terminal without the middle of a long run. */
+/* Appends the run to the text, on a terminal without the middle of a long run, and clears it. */
 static void end_run(struct show *s)
 {
 	enum { SHOWN = 400 };
@@ -46,16 +47,16 @@ static void end_run(struct show *s)
 	for (size_t i = 0; i < n; i++)
 		if (!text[i])
 			text[i] = '?';
-	if (s->cuts && n > 3 * SHOWN) {
+	if (s->shortens && n > 3 * SHOWN) {
 		while (((uint8_t)text[begin] & 0xc0) == 0x80) /* not within a character */
 			begin++;
 		while (((uint8_t)text[end] & 0xc0) == 0x80)
 			end--;
-		put_run(s, 0, end);
+		append_run(s, 0, end);
 		str_printf(&s->text, " [... %zu bytes ...] ", begin - end);
-		put_run(s, begin, n);
+		append_run(s, begin, n);
 	} else if (n) {
-		put_run(s, 0, n);
+		append_run(s, 0, n);
 	}
 	str_clear(&s->run);
 }
@@ -67,20 +68,20 @@ static void print_count(const struct show *s, int64_t n, int64_t counted)
 		100 * (double)counted / (double)max64(1, n));
 }
 
-/* Prints the current document, which ends before token `at` of its split. */
-static void end_document(struct show *s, int64_t at)
+/* Prints the current document if it was asked for; token `at` of the split begins the next one. */
+static void print_document(struct show *s, int64_t at)
 {
 	if (is_shown(s) && s->tokens) {
 		/* A window may end with padding, and the split ends with one extra token. */
-		bool padding =
-			s->window && s->same && !s->counted &&
+		bool is_padding =
+			s->window && s->are_equal && !s->counted &&
 			(at % s->window == 0 || (s->tokens == 1 && at % s->window == 1));
 		end_run(s);
 		fprintf(s->f, "# document %lld, %s: ", (long long)s->number,
 			split_names[s->split]);
 		print_count(s, s->tokens, s->counted);
-		fprintf(s->f, "%s\n", padding ? ", padding" : "");
-		if (!padding)
+		fprintf(s->f, "%s\n", is_padding ? ", padding" : "");
+		if (!is_padding)
 			fprintf(s->f, "%s%s", s->text.s ? s->text.s : "",
 				s->text.len && s->text.s[s->text.len - 1] == '\n' ? ""
 										  : "\n");
@@ -90,26 +91,28 @@ static void end_document(struct show *s, int64_t at)
 	}
 	str_clear(&s->text);
 	s->tokens = s->counted = 0;
-	s->same = true;
+	s->are_equal = true;
 }
 
-static void show_token(struct show *s, int32_t token)
+/* Counts a token, and appends its text to the run if the document is shown. */
+static void append_token(struct show *s, int32_t token)
 {
 	int32_t id = token & ~TOKEN_FLAGS;
-	bool counts = !(token & TOKEN_CONTEXT);
+	bool token_counts = !(token & TOKEN_CONTEXT);
 	if (!s->tokens)
 		s->first = id;
-	s->same = s->same && id == s->first;
+	s->are_equal = s->are_equal && id == s->first;
 	s->tokens++;
-	s->counted += counts;
+	s->counted += token_counts;
 	if (!is_shown(s))
 		return;
-	if (counts != s->counts)
+	if (token_counts != s->run_counts)
 		end_run(s);
-	s->counts = counts;
+	s->run_counts = token_counts;
 	tokenizer_decode(s->t, id, &s->run);
 }
 
+/* Reads the documents of a split and prints the chosen ones. */
 static int show_split(struct show *s, struct corpus *c, struct err *e)
 {
 	enum { N = 1 << 16 };
@@ -122,13 +125,13 @@ static int show_split(struct show *s, struct corpus *c, struct err *e)
 		corpus_mark(c, s->split, at, n, ids);
 		for (int64_t i = 0; i < n; i++) {
 			if ((ids[i] & DOCUMENT_BEGINS) || (!at && !i)) {
-				end_document(s, at + i);
+				print_document(s, at + i);
 				s->number++;
 			}
-			show_token(s, ids[i]);
+			append_token(s, ids[i]);
 		}
 	}
-	end_document(s, at);
+	print_document(s, at);
 	return 0;
 }
 
@@ -145,18 +148,17 @@ int prepare_show(
 		.close = color ? "\033[0m" : "⟧",
 		.from = from,
 		.n = n,
-		.cuts = isatty(fileno(f)),
+		.shortens = isatty(fileno(f)),
 		.window = corpus_info(c, 0)->window_tokens,
 		.number = -1,
-		.same = true};
+		.are_equal = true};
 	int rc = 0;
 	for (int split = 0; split < N_SPLITS && !rc; split++) {
 		s.split = (enum split)split;
 		rc = show_split(&s, c, e);
 	}
 	if (!rc && !s.n_shown)
-		rc = err_set(e, EX_USAGE,
-			"document %lld does not exist: the last one is %lld",
+		rc = err_set(e, EX_USAGE, "--show-from %lld: the last document is %lld",
 			(long long)from, (long long)s.number);
 	if (!rc) {
 		fprintf(f, "# %lld document%s: ", (long long)s.n_shown,

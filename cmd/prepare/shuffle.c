@@ -1,7 +1,6 @@
-/*
- * Streams of documents, in the order of the text or shuffled: sorted by a random key. Each document
- * is written to one of several temporary files by the highest bits of its key; each file is sorted.
- */
+/* Streams of documents, in the order of the text or shuffled: sorted by a random key. Each
+ * document is written to one of several temporary files by the highest bits of its key; each file
+ * is sorted */
 #include "prepare/assembly.h"
 
 enum {
@@ -19,7 +18,8 @@ struct document_record {
 
 struct document_place {
 	uint64_t key;
-	int64_t number, at; /* in the bucket */
+	int64_t number,
+		at; /* index of the document; offset of its header in the bucket */
 };
 
 static bool belongs_to_stream(const struct document_stream *s, const struct document *d)
@@ -34,77 +34,79 @@ static uint64_t shuffle_key(const struct assembly *a, int64_t number)
 {
 	enum { SHUFFLE = 0x73687566 };
 	struct philox_key key =
-		philox_key((uint64_t)a->of->p->seed, PHILOX_ORDER, SHUFFLE);
+		philox_key((uint64_t)a->encoding->p->seed, PHILOX_ORDER, SHUFFLE);
 	struct philox_block r =
 		philox(key, (uint32_t)number, (uint32_t)(number >> 32), 0, 0);
 	return (uint64_t)r.x[0] << 32 | r.x[1];
 }
 
-/* ---- to buckets ---------------------------------------------------------------------- */
-
-/* Tokens of a piece, read ahead across documents. */
+/* Tokens of a piece, read ahead past the end of a document. */
 struct token_buffer {
 	char *data;
 	int fd;
-	int64_t from, to; /* bytes of this file */
+	int64_t from, to; /* range of bytes of the file in `data` */
 };
 
-/* Sets *p to up to n of the next tokens, in the buffer. Returns their number, or -1. */
+/* Reads up to n next tokens and sets *p to them, in the buffer. Returns their number, or -1. */
 static int64_t read_tokens(struct document_stream *s, struct token_buffer *b, int64_t n,
 	const char **p, struct err *e)
 {
 	struct token_place *next = &s->tokens;
 	const struct piece_view *v = &next->view;
-	int64_t row = s->a->of->row_bytes;
+	int64_t row_bytes = s->a->encoding->row_bytes;
 	struct extent x;
-	n = tokens_next(next, min64(n, BUFFER_BYTES / row), &x, e);
+	n = token_place_advance(next, min64(n, BUFFER_BYTES / row_bytes), &x, e);
 	if (n < 0)
 		return -1;
-	if (b->fd != x.fd || x.at < b->from || x.at + n * row > b->to) {
+	if (b->fd != x.fd || x.at < b->from || x.at + n * row_bytes > b->to) {
 		b->fd = x.fd;
 		b->from = x.at;
-		b->to = min64(x.at + BUFFER_BYTES, v->tokens + v->head.n_tokens * row);
+		b->to = min64(
+			x.at + BUFFER_BYTES, v->tokens + v->head.n_tokens * row_bytes);
 		if (file_read_at(x.fd, "a work file", b->data, (size_t)(b->to - b->from),
 			    b->from, e))
 			return -1;
 	}
 	*p = b->data + (x.at - b->from);
-	if (x.drop)
-		pieces_release(x.drop, x.fd, n * row);
+	if (x.pieces)
+		pieces_mark_read(x.pieces, x.fd, n * row_bytes);
 	return n;
 }
 
-static int put_document(struct document_stream *s, struct token_buffer *b,
+/* Writes a document into the bucket of its random key. */
+static int scatter_document(struct document_stream *s, struct token_buffer *b,
 	const struct document *d, struct err *e)
 {
 	struct document_record r = {
 		shuffle_key(s->a, d->number), d->number, d->n_tokens, d->n_spans};
 	int bucket = s->bucket_bits ? (int)(r.key >> (64 - s->bucket_bits)) : 0;
-	int64_t row = s->a->of->row_bytes;
-	if (buckets_put(s->buckets, bucket, &r, sizeof(r), e))
+	int64_t row_bytes = s->a->encoding->row_bytes;
+	if (buckets_append(s->buckets, bucket, &r, sizeof(r), e))
 		return -1;
-	tokens_begin(&s->tokens, s->a, d->batch, d->token);
+	token_place_seek(&s->tokens, s->a, d->batch, d->token);
 	for (int64_t left = d->n_tokens; left;) {
 		const char *p;
 		int64_t n = read_tokens(s, b, left, &p, e);
-		if (n < 0 || buckets_put(s->buckets, bucket, p, (size_t)(n * row), e))
+		if (n < 0 ||
+			buckets_append(s->buckets, bucket, p, (size_t)(n * row_bytes), e))
 			return -1;
 		left -= n;
 	}
 	static const char zeros[8];
-	int64_t n_bytes = d->n_tokens * row;
+	int64_t n_bytes = d->n_tokens * row_bytes;
 	size_t rest = (size_t)(round_up(n_bytes, 8) - n_bytes);
-	return buckets_put(s->buckets, bucket, zeros, rest, e) ||
-			       buckets_put(s->buckets, bucket, d->spans,
+	return buckets_append(s->buckets, bucket, zeros, rest, e) ||
+			       buckets_append(s->buckets, bucket, d->spans,
 				       (size_t)d->n_spans * sizeof(*d->spans), e)
 		       ? -1
 		       : 0;
 }
 
 /* Returns the offset of a record's spans from its beginning. */
-static int64_t spans_at(const struct document_stream *s, const struct document_record *r)
+static int64_t spans_offset(
+	const struct document_stream *s, const struct document_record *r)
 {
-	return (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->of->row_bytes, 8);
+	return (int64_t)sizeof(*r) + round_up(r->n_tokens * s->a->encoding->row_bytes, 8);
 }
 
 static int scatter_documents(struct document_stream *s, struct err *e)
@@ -114,9 +116,9 @@ static int scatter_documents(struct document_stream *s, struct err *e)
 	struct document d;
 	int rc;
 	walk_begin(&w, s->a);
-	w.drops = s->a->drops;
+	w.frees_pieces = s->a->frees_pieces;
 	while ((rc = walk_next(&w, &d, e)) > 0)
-		if (belongs_to_stream(s, &d) && put_document(s, &b, &d, e)) {
+		if (belongs_to_stream(s, &d) && scatter_document(s, &b, &d, e)) {
 			rc = -1;
 			break;
 		}
@@ -125,9 +127,7 @@ static int scatter_documents(struct document_stream *s, struct err *e)
 	return rc;
 }
 
-/* ---- from a bucket ------------------------------------------------------------------- */
-
-static int by_key(const void *a, const void *b)
+static int compare_keys(const void *a, const void *b)
 {
 	const struct document_place *x = a, *y = b;
 	if (x->key != y->key)
@@ -135,7 +135,8 @@ static int by_key(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-static int next_bucket(struct document_stream *s, struct err *e)
+/* Maps the next bucket, and sorts its documents by key. */
+static int open_next_bucket(struct document_stream *s, struct err *e)
 {
 	int64_t n_bytes;
 	if (buckets_map(s->buckets, s->bucket++, &s->map, &n_bytes, e))
@@ -145,10 +146,11 @@ static int next_bucket(struct document_stream *s, struct err *e)
 		const struct document_record *r = (const void *)(s->map + at);
 		s->places = xgrow(s->places, s->n_places, sizeof(*s->places));
 		s->places[s->n_places++] = (struct document_place){r->key, r->number, at};
-		at += spans_at(s, r) + r->n_spans * (int64_t)sizeof(struct token_span);
+		at += spans_offset(s, r) +
+		      r->n_spans * (int64_t)sizeof(struct token_span);
 	}
 	if (s->n_places)
-		qsort(s->places, (size_t)s->n_places, sizeof(*s->places), by_key);
+		qsort(s->places, (size_t)s->n_places, sizeof(*s->places), compare_keys);
 	return 0;
 }
 
@@ -157,34 +159,33 @@ static int next_shuffled(struct document_stream *s, struct err *e)
 	while (s->place == s->n_places) {
 		if (s->bucket == 1 << s->bucket_bits)
 			return 0;
-		if (next_bucket(s, e))
+		if (open_next_bucket(s, e))
 			return -1;
 	}
 	int64_t at = s->places[s->place++].at;
 	const struct document_record *r = (const void *)(s->map + at);
 	s->left = r->n_tokens;
-	s->spans = (const void *)((const char *)r + spans_at(s, r));
+	s->spans = (const void *)((const char *)r + spans_offset(s, r));
 	s->n_spans = r->n_spans;
 	s->next = (struct extent){
-		.memory = s->left * s->a->of->row_bytes < COPY_BYTES ? s->map : NULL,
+		.memory =
+			s->left * s->a->encoding->row_bytes < COPY_BYTES ? s->map : NULL,
 		.fd = buckets_fd(s->buckets, s->bucket - 1),
 		.at = at + (int64_t)sizeof(*r)};
 	return 1;
 }
 
-/* ---- streams ---------------------------------------------------------------------------- */
-
 int stream_open(struct document_stream *s, int64_t n_tokens, int n_streams, struct err *e)
 {
 	walk_begin(&s->walk, s->a);
-	s->walk.drops = s->a->drops;
-	if (!s->a->of->p->shuffle)
+	s->walk.frees_pieces = s->a->frees_pieces;
+	if (!s->a->encoding->p->shuffle)
 		return 0;
-	int64_t n_bytes = n_tokens * s->a->of->row_bytes;
+	int64_t n_bytes = n_tokens * s->a->encoding->row_bytes;
 	while ((n_bytes >> s->bucket_bits) > BUCKET_BYTES &&
 		(2 << s->bucket_bits) * n_streams <= MAX_BUCKETS)
 		s->bucket_bits++;
-	s->buckets = buckets_open(s->a->of->pieces, 1 << s->bucket_bits, e);
+	s->buckets = buckets_open(s->a->encoding->pieces, 1 << s->bucket_bits, e);
 	return s->buckets && !scatter_documents(s, e) ? 0 : -1;
 }
 
@@ -208,7 +209,7 @@ int stream_next(struct document_stream *s, struct err *e)
 		s->left = d.n_tokens;
 		s->spans = d.spans;
 		s->n_spans = d.n_spans;
-		tokens_begin(&s->tokens, s->a, d.batch, d.token);
+		token_place_seek(&s->tokens, s->a, d.batch, d.token);
 	}
 	return rc;
 }
@@ -219,9 +220,9 @@ int64_t stream_tokens(
 	n = min64(n, s->left);
 	if (s->buckets) {
 		*at = s->next;
-		s->next.at += n * s->a->of->row_bytes;
+		s->next.at += n * s->a->encoding->row_bytes;
 	} else {
-		n = tokens_next(&s->tokens, n, at, e);
+		n = token_place_advance(&s->tokens, n, at, e);
 	}
 	s->left -= max64(0, n);
 	return n;

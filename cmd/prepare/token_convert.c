@@ -8,36 +8,34 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 18 }; /* tokens */
+enum { CHUNK_TOKENS = 1 << 18 }; /* tokens */
 
-/* A sequence of tokens: a token file, or a split of a corpus. */
-struct part {
+/* The tokens of a token file, or of a split of a corpus. */
+struct source {
 	struct token_file file, mask; /* mask.path NULL: all tokens count */
-	enum split split;	      /* to which it is written */
-	int64_t n;
+	enum split split;	      /* the split of the tokens */
+	int64_t n;		      /* tokens */
 };
 
 struct job {
 	const struct token_convert *c;
 	struct corpus *corpus; /* NULL: token files */
-	bool counted;	       /* tokens are marked as counted or not */
-	struct tokenizer ids;  /* the tokenizer, unless it comes from a shard */
+	bool has_masks;	       /* the inputs mark which tokens count */
+	struct tokenizer ids;  /* the tokenizer, unless it belongs to the corpus */
 	const struct tokenizer *tokenizer;
-	struct part *parts;
-	int64_t n_parts;
+	struct source *sources;
+	int64_t n_sources;
 	struct shard_info info;
-	int64_t train_left; /* remaining training tokens; -1: parts determine the split */
+	int64_t train_left; /* remaining training tokens; -1: `split` of a source applies */
 	int64_t end_of_text; /* the token that ends a document; -1: none */
 	uint32_t largest;
 	struct hash_state *hash;
 	struct shard_writer *shards;
-	struct token_writer *files; /* one of the two */
+	struct token_writer *files; /* NULL: `shards` is written */
 	struct progress bar;
 	double done;
 	int64_t n_counted;
 };
-
-/* ---- the inputs ------------------------------------------------------------------- */
 
 static bool is_shard_file(const char *path)
 {
@@ -51,22 +49,22 @@ bool is_token_file(const char *path)
 	return is_shard_file(path) || token_format_detect(path);
 }
 
-/* Returns true for tokens, according to the word of --from or, with auto, to the file. */
-static bool is_tokens(const char *from, const char *path)
+/* Returns true if an input contains tokens, by --format or, with auto, by the file. */
+static bool is_token_input(const char *from, const char *path)
 {
 	if (strcmp(from, "auto"))
 		return strcmp(from, "text") && strcmp(from, "jsonl");
 	return is_token_file(path);
 }
 
-/* Reports that an input is missing, or else the error `otherwise`. */
+/* Sets the error that an input does not exist; if all exist, the error `otherwise`. */
 static int report_not_tokens(const struct token_convert *c, const struct strs *inputs,
 	const char *otherwise, struct err *e)
 {
 	for (int64_t i = 0; i < inputs->n; i++) {
 		const char *path = inputs->v[i];
 		if (strcmp(path, "-") && !strpbrk(path, "*?[") &&
-			!is_tokens(c->from, path) && access(path, F_OK))
+			!is_token_input(c->from, path) && access(path, F_OK))
 			return err_errno(e, path);
 	}
 	return err_set(e, EX_USAGE, "%s", otherwise);
@@ -77,55 +75,56 @@ int token_convert_accepts(
 {
 	int64_t n = 0;
 	for (int64_t i = 0; i < inputs->n; i++)
-		n += is_tokens(c->from, inputs->v[i]);
+		n += is_token_input(c->from, inputs->v[i]);
 	if (n && n < inputs->n)
-		return report_not_tokens(
-			c, inputs, "some of the files contain tokens, and some text", e);
+		return report_not_tokens(c, inputs,
+			"some of the files contain tokens, and some text; convert them separately",
+			e);
 	if (!inputs->n)
-		return is_tokens(c->from, "-");
+		return is_token_input(c->from, "-");
 	return n > 0;
 }
 
-static int add_file(struct job *j, const char *path, enum split s, struct err *e)
+static int add_token_file(struct job *j, const char *path, enum split s, struct err *e)
 {
 	const struct token_format *f = strcmp(j->c->from, "auto")
 					       ? token_format_named(j->c->from)
 					       : token_format_detect(path);
-	j->parts = xgrow(j->parts, j->n_parts, sizeof(*j->parts));
-	struct part *p = &j->parts[j->n_parts];
-	*p = (struct part){.split = s, .mask.fd = -1};
+	j->sources = xgrow(j->sources, j->n_sources, sizeof(*j->sources));
+	struct source *p = &j->sources[j->n_sources];
+	*p = (struct source){.split = s, .mask.fd = -1};
 	if (!f)
 		return err_set(
-			e, EX_USAGE, "%s: not a token file of another program", path);
+			e, EX_USAGE, "%s: is not a token file of another program", path);
 	if (token_file_open(&p->file, path, f, e))
 		return -1;
 	p->n = p->file.n;
-	j->n_parts++;
+	j->n_sources++;
 	if (j->c->masks->n &&
-		token_mask_open(&p->mask, j->c->masks->v[j->n_parts - 1], p->n, e))
+		token_mask_open(&p->mask, j->c->masks->v[j->n_sources - 1], p->n, e))
 		return -1;
 	j->info.source_bytes += p->n * p->file.type.bytes;
 	return 0;
 }
 
-static int open_files(struct job *j, const struct strs *inputs, struct err *e)
+static int open_token_files(struct job *j, const struct strs *inputs, struct err *e)
 {
 	int64_t n = max64(1, inputs->n) + j->c->val->n;
-	j->counted = j->c->masks->n > 0;
-	if (j->counted && j->c->masks->n != n)
+	j->has_masks = j->c->masks->n > 0;
+	if (j->has_masks && j->c->masks->n != n)
 		return err_set(e, EX_USAGE,
-			"%lld mask files for %lld token files; give --mask-file once for each, "
-			"in the same order, those for --val-file last",
+			"%lld mask files for %lld token files; give one --mask-file per token file, "
+			"in the same order, with the masks of --val-file last",
 			(long long)j->c->masks->n, (long long)n);
 	for (int64_t i = 0; i < inputs->n; i++)
-		if (add_file(j, inputs->v[i], SPLIT_TRAIN, e))
+		if (add_token_file(j, inputs->v[i], SPLIT_TRAIN, e))
 			return -1;
-	if (!inputs->n && add_file(j, "-", SPLIT_TRAIN, e))
+	if (!inputs->n && add_token_file(j, "-", SPLIT_TRAIN, e))
 		return -1;
 	for (int64_t i = 0; i < j->c->val->n; i++)
-		if (add_file(j, j->c->val->v[i], SPLIT_VAL, e))
+		if (add_token_file(j, j->c->val->v[i], SPLIT_VAL, e))
 			return -1;
-	j->info.source_files = j->n_parts;
+	j->info.source_files = j->n_sources;
 	j->info.split = "tail";
 	j->info.val_fraction = j->c->p->val_fraction;
 	j->info.seed = j->c->p->seed;
@@ -137,17 +136,17 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 	const struct strs standard_input = {.v = (char *[]){(char *)"-"}, .n = 1};
 	if (j->c->val->n || j->c->masks->n)
 		return err_set(e, EX_USAGE,
-			"--val-file, --mask-file: not for shards, which have their own");
+			"--val-file, --mask-file: are not for shards, which have their own");
 	if (corpus_open(&j->corpus, inputs->n ? inputs : &standard_input,
 		    CORPUS_DOCUMENTS, e))
 		return -1;
 	j->info = *corpus_info(j->corpus, 0);
 	j->info.window_tokens = corpus_window(j->corpus);
-	j->counted = corpus_has_spans(j->corpus);
+	j->has_masks = corpus_has_spans(j->corpus);
 	j->tokenizer = corpus_tokenizer(j->corpus);
-	j->parts = xcalloc(N_SPLITS, sizeof(*j->parts));
+	j->sources = xcalloc(N_SPLITS, sizeof(*j->sources));
 	for (int s = 0; s < N_SPLITS; s++) {
-		struct part *p = &j->parts[j->n_parts++];
+		struct source *p = &j->sources[j->n_sources++];
 		p->split = (enum split)s;
 		p->file.fd = p->mask.fd = -1;
 		p->n = corpus_tokens(j->corpus, p->split);
@@ -156,24 +155,24 @@ static int open_shards(struct job *j, const struct strs *inputs, struct err *e)
 	return 0;
 }
 
-static bool are_shards(const struct job *j, const struct strs *inputs)
+static bool are_shard_inputs(const struct job *j, const struct strs *inputs)
 {
 	if (strcmp(j->c->from, "auto"))
 		return !strcmp(j->c->from, "shard");
 	return inputs->n && is_shard_file(inputs->v[0]);
 }
 
-/* ---- a pass ----------------------------------------------------------------------- */
-
 /* Tokens of one document that all count, or all do not. */
 struct run {
 	uint32_t *ids;
 	int64_t n;
-	bool begins, counts; /* begins: the document begins here */
+	bool begins_document,
+		counts; /* first token begins a document; all tokens count */
 };
 
 typedef int run_fn(struct job *j, enum split s, const struct run *r, struct err *e);
 
+/* Sets TOKEN_CONTEXT in ids of tokens that do not count. */
 static int read_mask(const struct token_file *mask, int64_t at, int64_t n, uint32_t *ids,
 	struct err *e)
 {
@@ -189,8 +188,8 @@ static int read_mask(const struct token_file *mask, int64_t at, int64_t n, uint3
 	return 0;
 }
 
-/* Reads tokens [at, at + n) of a part, with their TOKEN_FLAGS. */
-static int read_piece(const struct job *j, const struct part *p, int64_t at, int64_t n,
+/* Reads tokens [at, at + n) of a source, with their TOKEN_FLAGS. */
+static int read_tokens(const struct job *j, const struct source *p, int64_t at, int64_t n,
 	uint32_t *ids, struct err *e)
 {
 	if (j->corpus) {
@@ -205,9 +204,9 @@ static int read_piece(const struct job *j, const struct part *p, int64_t at, int
 	return p->mask.path ? read_mask(&p->mask, at, n, ids, e) : 0;
 }
 
-/* Returns the number of tokens from `at` on, of ids[n], until the next document begins. */
-static int64_t until_next(const struct job *j, const struct part *p, int64_t *document,
-	int64_t at, const uint32_t *ids, int64_t n)
+/* Returns how many of ids[n] precede the next document. ids[0] is token `at`. */
+static int64_t document_rest(const struct job *j, const struct source *p,
+	int64_t *document, int64_t at, const uint32_t *ids, int64_t n)
 {
 	const struct token_file *f = &p->file;
 	if (f->documents) {
@@ -225,8 +224,8 @@ static int64_t until_next(const struct job *j, const struct part *p, int64_t *do
 	return n;
 }
 
-/* Returns the run of tokens that count or do not as ids[0] does, and removes their flags. */
-static struct run first_run(uint32_t *ids, int64_t n)
+/* Returns the first tokens of ids[n] that all count or all do not, and removes their flags. */
+static struct run extract_run(uint32_t *ids, int64_t n)
 {
 	uint32_t context = ids[0] & (uint32_t)TOKEN_CONTEXT;
 	struct run r = {.ids = ids, .counts = !context};
@@ -235,54 +234,58 @@ static struct run first_run(uint32_t *ids, int64_t n)
 	return r;
 }
 
-/* Calls fn() for each run of a part. */
-static int for_each_run(struct job *j, const struct part *p, run_fn *fn, struct err *e)
+/* Calls fn() for each run of a source. */
+static int for_each_run(struct job *j, const struct source *p, run_fn *fn, struct err *e)
 {
-	static uint32_t ids[PIECE];
+	static uint32_t ids[CHUNK_TOKENS];
 	const struct token_file *f = &p->file;
 	int64_t document = 0;
-	bool begins = f->documents ? f->n_documents && !f->documents[0] : !j->corpus;
+	bool begins_document =
+		f->documents ? f->n_documents && !f->documents[0] : !j->corpus;
 	for (int64_t at = 0, n; at < p->n; at += n) {
 		struct run r;
-		n = min64(PIECE, p->n - at);
-		if (read_piece(j, p, at, n, ids, e))
+		n = min64(CHUNK_TOKENS, p->n - at);
+		if (read_tokens(j, p, at, n, ids, e))
 			return -1;
 		hash_add(j->hash, ids, (size_t)n * sizeof(*ids));
 		for (int64_t i = 0; i < n; i += r.n) {
-			begins = begins || (ids[i] & (uint32_t)DOCUMENT_BEGINS);
-			r = first_run(ids + i,
-				until_next(j, p, &document, at + i, ids + i, n - i));
-			r.begins = begins;
+			begins_document =
+				begins_document || (ids[i] & (uint32_t)DOCUMENT_BEGINS);
+			r = extract_run(ids + i,
+				document_rest(j, p, &document, at + i, ids + i, n - i));
+			r.begins_document = begins_document;
 			if (fn(j, p->split, &r, e))
 				return -1;
 			int64_t end = at + i + r.n;
-			begins = f->documents ? document < f->n_documents &&
-							f->documents[document] == end
-					      : r.ids[r.n - 1] == j->end_of_text;
+			begins_document = f->documents
+						  ? document < f->n_documents &&
+							    f->documents[document] == end
+						  : r.ids[r.n - 1] == j->end_of_text;
 		}
 		progress_update(&j->bar, j->done += (double)n, NULL);
 	}
 	return 0;
 }
 
-/* Calls fn() for the runs of all parts, by split. Sets *hash to the hash of all tokens. */
+/* Calls fn() for the runs of all sources, by split. Sets *hash to the hash of all tokens. */
 static int for_all_runs(struct job *j, run_fn *fn, uint64_t *hash, struct err *e)
 {
 	int rc = 0;
 	j->hash = hash_open();
 	for (int s = 0; s < N_SPLITS; s++)
-		for (int64_t i = 0; i < j->n_parts && !rc; i++)
-			if (j->parts[i].split == (enum split)s)
-				rc = for_each_run(j, &j->parts[i], fn, e);
+		for (int64_t i = 0; i < j->n_sources && !rc; i++)
+			if (j->sources[i].split == (enum split)s)
+				rc = for_each_run(j, &j->sources[i], fn, e);
 	*hash = hash_close(j->hash);
 	return rc;
 }
 
+/* Adds a run to the totals: a run_fn. */
 static int count_run(struct job *j, enum split s, const struct run *r, struct err *e)
 {
 	(void)e;
 	j->info.total[s] += r->n;
-	j->info.documents += r->begins;
+	j->info.documents += r->begins_document;
 	for (int64_t i = 0; i < r->n; i++)
 		j->largest = r->ids[i] > j->largest ? r->ids[i] : j->largest;
 	return 0;
@@ -294,20 +297,23 @@ static int write_run(struct job *j, enum split s, struct run r, struct err *e)
 		return 0;
 	j->n_counted += r.counts ? r.n : 0;
 	if (j->files)
-		return token_writer_put(j->files, s, r.begins, r.counts, r.ids, r.n, e);
-	if (r.begins)
-		shard_writer_document(j->shards, s);
-	if (r.begins && r.counts && !j->corpus && j->counted) { /* nothing predicts it */
+		return token_writer_append(
+			j->files, s, r.begins_document, r.counts, r.ids, r.n, e);
+	if (r.begins_document)
+		shard_writer_begin_document(j->shards, s);
+	if (r.begins_document && r.counts && !j->corpus &&
+		j->has_masks) { /* nothing predicts it */
 		struct run first = {r.ids, 1, false, false};
 		if (write_run(j, s, first, e))
 			return -1;
 		r.ids++, r.n--, j->n_counted--;
 	}
-	if (j->counted)
+	if (j->has_masks)
 		shard_writer_set_counted(j->shards, s, r.counts);
-	return shard_writer_put(j->shards, s, r.ids, r.n, e);
+	return shard_writer_append(j->shards, s, r.ids, r.n, e);
 }
 
+/* Writes a run, divided if the training tokens end within it: a run_fn. */
 static int copy_run(struct job *j, enum split s, const struct run *r, struct err *e)
 {
 	if (j->train_left < 0)
@@ -317,13 +323,13 @@ static int copy_run(struct job *j, enum split s, const struct run *r, struct err
 	j->train_left -= train.n;
 	val.ids += train.n;
 	val.n -= train.n;
-	val.begins = r->begins && !train.n;
+	val.begins_document = r->begins_document && !train.n;
 	return write_run(j, SPLIT_TRAIN, train, e) || write_run(j, SPLIT_VAL, val, e) ? -1
 										      : 0;
 }
 
-/* Returns the end-of-text token, given or of the tokenizer; shards do not need it. */
-static int64_t find_end_of_text(const struct job *j)
+/* Returns --end-token, or the tokenizer's end-of-text token; shards record documents otherwise. */
+static int64_t choose_end_of_text(const struct job *j)
 {
 	const struct bpe_rules *r = j->tokenizer ? bpe_rules_of(j->tokenizer) : NULL;
 	if (j->c->end_of_text >= 0 || j->corpus || !r || r->end_of_text == BPE_NONE)
@@ -331,17 +337,17 @@ static int64_t find_end_of_text(const struct job *j)
 	return r->end_of_text;
 }
 
-/* ---- all of it -------------------------------------------------------------------- */
-
-/* Finds the tokenizer: of vocabulary files, of a shard, or of c->vocab ids; possibly none yet. */
-static int find_tokenizer(struct job *j, struct err *e)
+/* Sets j->tokenizer by --vocab-files, --vocab-from or --vocab; without them it stays NULL. */
+static int open_tokenizer(struct job *j, struct err *e)
 {
 	struct corpus *c;
 	if (j->corpus)
 		return 0;
 	const struct tokenizer_source *files = &j->c->p->tokenizer;
 	if (!!j->c->vocab + !!j->c->vocab_from + !!files->vocab_files > 1)
-		return err_set(e, EX_USAGE, "the vocabulary is given more than once");
+		return err_set(e, EX_USAGE,
+			"the vocabulary is given more than once; give one of --vocab, --vocab-from and "
+			"--vocab-files");
 	if (files->vocab_files) {
 		j->tokenizer = &j->ids;
 		return tokenizer_make(&j->ids, files, e);
@@ -363,7 +369,7 @@ static int find_tokenizer(struct job *j, struct err *e)
 }
 
 /* Reads all tokens once, to set the sizes of the splits and the size of an unknown vocabulary. */
-static int find_totals(struct job *j, struct err *e)
+static int count_totals(struct job *j, struct err *e)
 {
 	int64_t *total = j->info.total;
 	j->train_left = -1;
@@ -373,7 +379,7 @@ static int find_totals(struct job *j, struct err *e)
 		return -1;
 	if (!total[SPLIT_TRAIN] && !total[SPLIT_VAL])
 		return err_set(e, EX_DATAERR, "%s: no tokens",
-			j->n_parts == 1 ? j->parts[0].file.path : "all files");
+			j->n_sources == 1 ? j->sources[0].file.path : "all files");
 	if (!j->tokenizer && tokenizer_init_ids(&j->ids, (int64_t)j->largest + 1, e))
 		return -1;
 	j->tokenizer = &j->ids;
@@ -391,9 +397,11 @@ static int open_output(struct job *j, struct err *e)
 	const struct token_format *f = token_format_named(j->c->to);
 	if (f && !strcmp(p->out, "-"))
 		return err_set(e, EX_USAGE,
-			"format %s consists of several files; give --out", f->name);
+			"--to %s: writes several files, not standard output; give --out",
+			f->name);
 	if (f)
-		j->files = token_writer_open(f, p, j->tokenizer->vocab.n, j->counted, e);
+		j->files =
+			token_writer_open(f, p, j->tokenizer->vocab.n, j->has_masks, e);
 	else
 		j->shards = shard_writer_open(p, j->tokenizer, &j->info, e);
 	return j->files || j->shards ? 0 : -1;
@@ -404,25 +412,27 @@ static int convert_inputs(
 {
 	uint64_t hash;
 	int64_t changes = 0;
-	if (are_shards(j, inputs) ? open_shards(j, inputs, e) : open_files(j, inputs, e))
+	if (are_shard_inputs(j, inputs) ? open_shards(j, inputs, e)
+					: open_token_files(j, inputs, e))
 		return -1;
 	double n = 0;
-	for (int64_t i = 0; i < j->n_parts; i++)
-		n += (double)j->parts[i].n;
+	for (int64_t i = 0; i < j->n_sources; i++)
+		n += (double)j->sources[i].n;
 	progress_begin(&j->bar, "pt-prepare", j->corpus ? n : 2 * n);
 	if (j->corpus)
 		changes = corpus_changes(j->corpus);
-	if (find_tokenizer(j, e))
+	if (open_tokenizer(j, e))
 		return -1;
-	j->end_of_text = find_end_of_text(j);
-	if (find_totals(j, e) || open_output(j, e) || for_all_runs(j, copy_run, &hash, e))
+	j->end_of_text = choose_end_of_text(j);
+	if (count_totals(j, e) || open_output(j, e) ||
+		for_all_runs(j, copy_run, &hash, e))
 		return -1;
 	if (j->corpus ? corpus_changes(j->corpus) != changes
 		      : hash != j->info.source_xxh3)
 		return err_set(e, EX_DATAERR, "the tokens changed while they were read");
 	out->info = j->info;
 	out->vocab_size = j->tokenizer->vocab.n;
-	out->n_counted = j->counted ? j->n_counted : -1;
+	out->n_counted = j->has_masks ? j->n_counted : -1;
 	return j->files ? token_writer_finish(j->files, out, e)
 			: shard_writer_finish(j->shards, out, e);
 }
@@ -436,9 +446,10 @@ static int convert(const struct token_convert *c, const struct strs *inputs,
 	progress_end(&j.bar);
 	token_writer_close(j.files);
 	shard_writer_close(j.shards);
-	for (int64_t i = 0; i < j.n_parts; i++)
-		token_file_close(&j.parts[i].file), token_file_close(&j.parts[i].mask);
-	free(j.parts);
+	for (int64_t i = 0; i < j.n_sources; i++)
+		token_file_close(&j.sources[i].file),
+			token_file_close(&j.sources[i].mask);
+	free(j.sources);
 	tokenizer_free(&j.ids);
 	corpus_close(j.corpus);
 	return rc;
@@ -471,13 +482,13 @@ static int convert_text(const struct token_convert *c, const struct strs *inputs
 int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 	struct prepared *out, struct err *e)
 {
-	int tokens = token_convert_accepts(c, inputs, e);
-	if (tokens < 0)
+	int has_tokens = token_convert_accepts(c, inputs, e);
+	if (has_tokens < 0)
 		return -1;
-	if (!tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))
+	if (!has_tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))
 		return report_not_tokens(c, inputs,
-			"options for validation files, masks and the vocabulary's size are "
-			"for token files, not for text",
+			"--val-file, --mask-file, --vocab and --vocab-from are for token files, not "
+			"for text",
 			e);
-	return tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);
+	return has_tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);
 }

@@ -4,8 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Opens a file. `max_bytes`: limit of a stream. */
-static int open_format(
+/* Opens a file and reads its header. A stream is copied to a temporary file, up to max_bytes. */
+static int open_path(
 	struct token_file *f, const char *path, int64_t max_bytes, struct err *e)
 {
 	struct stat st;
@@ -30,11 +30,12 @@ static int open_format(
 	return f->format->open(f, st.st_size, e);
 }
 
+/* Opens a token file or a mask. max_bytes: limit of a stream. */
 static int open_limited(struct token_file *f, const char *path,
 	const struct token_format *format, int64_t max_bytes, struct err *e)
 {
 	*f = (struct token_file){.format = format, .fd = -1};
-	if (!open_format(f, path, max_bytes, e))
+	if (!open_path(f, path, max_bytes, e))
 		return 0;
 	token_file_close(f);
 	return -1;
@@ -58,18 +59,19 @@ int token_mask_open(struct token_file *f, const char *path, int64_t n, struct er
 {
 	static const struct token_format bytes = {.name = "mask", .open = open_bytes};
 	const struct token_format *format = token_format_detect(path);
-	bool known = format && (format->index || format->header);
-	if (open_limited(f, path, known ? format : &bytes, known ? INT64_MAX : n, e))
+	bool is_known = format && (format->index || format->header);
+	if (open_limited(
+		    f, path, is_known ? format : &bytes, is_known ? INT64_MAX : n, e))
 		return -1;
 	if (f->n == n)
 		return 0;
-	err_set(e, EX_DATAERR, "%s: a mask of %lld tokens for %lld tokens", path,
+	err_set(e, EX_DATAERR, "%s: is a mask of %lld tokens for %lld tokens", path,
 		(long long)f->n, (long long)n);
 	token_file_close(f);
 	return -1;
 }
 
-static int64_t token_value(const char *p, struct token_type t)
+static int64_t decode_token(const char *p, struct token_type t)
 {
 	union {
 		int8_t i8;
@@ -96,19 +98,19 @@ static int64_t token_value(const char *p, struct token_type t)
 int token_file_read(const struct token_file *f, int64_t at, int64_t n, int64_t vocab,
 	uint32_t *out, struct err *e)
 {
-	enum { PIECE = 1 << 12 };
-	char bytes[PIECE * sizeof(int64_t)];
-	for (int64_t done = 0; done < n; done += PIECE) {
-		int64_t now = min64(PIECE, n - done);
+	enum { CHUNK_TOKENS = 1 << 12 };
+	char bytes[CHUNK_TOKENS * sizeof(int64_t)];
+	for (int64_t done = 0; done < n; done += CHUNK_TOKENS) {
+		int64_t now = min64(CHUNK_TOKENS, n - done);
 		if (file_read_at(f->fd, f->path, bytes, (size_t)(now * f->type.bytes),
 			    f->begin + (at + done) * f->type.bytes, e))
 			return -1;
 		for (int64_t i = 0; i < now; i++) {
-			int64_t id = token_value(bytes + i * f->type.bytes, f->type);
+			int64_t id = decode_token(bytes + i * f->type.bytes, f->type);
 			if (id < 0 || id >= vocab)
 				return err_set(e, EX_DATAERR,
 					"%s: token %lld is %lld, but the vocabulary has "
-					"%lld",
+					"%lld tokens",
 					f->path, (long long)(at + done + i),
 					(long long)id, (long long)vocab);
 			out[done + i] = (uint32_t)id;

@@ -1,5 +1,4 @@
-/*
- * Files of tokens that other programs read and write: one table of formats. A file is one sequence
+/* Files of tokens that other programs read and write: one table of formats. A file is one sequence
  * of tokens, without a vocabulary. A file of Megatron-LM has an index of its documents next to it.
  */
 #pragma once
@@ -9,18 +8,18 @@
 /* ---- token_format.c: the formats ------------------------------------------------- */
 
 struct token_type {
-	int bytes; /* 0: none */
+	int bytes; /* per token; 0: none */
 	bool has_sign;
 };
 
 struct token_file {
 	const struct token_format *format;
-	char *path; /* also its name in messages */
+	char *path; /* file with the tokens, and its name in messages */
 	int fd;
-	int64_t begin; /* of the tokens, in bytes */
-	int64_t n;
+	int64_t begin; /* offset of the first token, in bytes */
+	int64_t n;     /* tokens */
 	struct token_type type;
-	int64_t *documents; /* the tokens at which they begin, ascending; NULL: unknown */
+	int64_t *documents; /* [n_documents], first tokens, ascending; NULL: unknown */
 	int64_t n_documents;
 };
 
@@ -32,15 +31,17 @@ struct token_lengths {
 
 struct token_format {
 	const char *name;
+	/* Returns true if a file has this format, by its path and its first n bytes. */
 	bool (*detect)(const char *path, const char *first, size_t n);
-	/* Changes an operand to the name of the file with the tokens; NULL: it is that name. */
+	/* Changes an operand to the path of the file with the tokens; NULL: not necessary. */
 	void (*to_tokens_path)(struct str *path);
 	/* Sets type, begin, n and documents of a file of n_bytes. */
 	int (*open)(struct token_file *f, int64_t n_bytes, struct err *e);
 	/* Returns the type of tokens in a vocabulary of this size; 0 bytes: it is too large. */
 	struct token_type (*type)(int64_t vocab);
-	int64_t max_tokens; /* maximum of tokens in a file; 0: any number */
+	int64_t max_tokens; /* maximum number of tokens in a file; 0: none */
 	int64_t header_bytes;
+	/* Writes the header of a file of n tokens; NULL: none. */
 	void (*header)(char *header, struct token_type type, int64_t n);
 	/* Appends the index; NULL: none. Files with an index have whole documents. */
 	void (*index)(
@@ -53,9 +54,9 @@ struct token_format {
 #define TOKENS_FROM_WORDS "shard", TOKEN_FORMATS(TOKEN_FORMAT_WORD)
 #define TOKENS_TO_WORDS "shard", TOKEN_FORMATS(TOKEN_FORMAT_WORD)
 
-/* Returns NULL if no format has this name. */
+/* Returns the format with this name, or NULL. */
 const struct token_format *token_format_named(const char *name);
-/* Detects the format by the file's name and first bytes; NULL: text or a shard. */
+/* Returns the format by the file's name and first bytes; NULL: text or a shard. */
 const struct token_format *token_format_detect(const char *path);
 /* Appends the name of the index file of the tokens in `path`. */
 void token_index_name(struct str *out, const char *path);
@@ -69,8 +70,8 @@ int token_file_open(struct token_file *f, const char *path,
 int token_file_read(const struct token_file *f, int64_t at, int64_t n, int64_t vocab,
 	uint32_t *out, struct err *e);
 void token_file_close(struct token_file *f);
-/* Opens the mask of a file of n tokens: a token counts if its mask value is not 0. A mask is a file
- * of Megatron-LM or llm.c, or has one byte per token. */
+/* Opens the mask of a file of n tokens: a token counts if its mask value is not 0. A mask is a
+ * file of Megatron-LM or llm.c, or has one byte per token. */
 int token_mask_open(struct token_file *f, const char *path, int64_t n, struct err *e);
 
 /* ---- token_writer.c: writing ----------------------------------------------------- */
@@ -82,9 +83,9 @@ struct token_writer;
 struct token_writer *token_writer_open(const struct token_format *format,
 	const struct prepare *p, int64_t vocab, bool masks,
 	struct err *e); /* NULL on error */
-/* Writes tokens that all count or all do not; with `begins`, a document begins with them. */
-int token_writer_put(struct token_writer *w, enum split s, bool begins, bool counts,
-	const uint32_t *ids, int64_t n, struct err *e);
+/* Appends n tokens to a split; all of them count, or none. begins_document: with the first. */
+int token_writer_append(struct token_writer *w, enum split s, bool begins_document,
+	bool counts, const uint32_t *ids, int64_t n, struct err *e);
 /* Completes and renames the files, after the last token. */
 int token_writer_finish(struct token_writer *w, struct prepared *out, struct err *e);
 void token_writer_close(struct token_writer *w); /* removes unfinished files */
@@ -93,10 +94,10 @@ void token_writer_close(struct token_writer *w); /* removes unfinished files */
 
 /* Converts between token files of other programs and shards. */
 struct token_convert {
-	const struct prepare *p;  /* its tokenizer and separator are not used */
+	const struct prepare *p;  /* options */
 	const char *from, *to;	  /* formats: words of the options */
-	const struct strs *val;	  /* token files for validation; none: p splits */
-	const struct strs *masks; /* one per file: which tokens count; none: all do */
+	const struct strs *val;	  /* token files for validation; none: p->val_fraction */
+	const struct strs *masks; /* one per token file; none: all tokens count */
 	const char *vocab_from;	  /* a shard with the tokenizer; NULL: none */
 	int64_t vocab; /* vocabulary size without a tokenizer; 0: largest id + 1 */
 	int64_t end_of_text; /* token that ends a document; -1: the tokenizer's, if it has one */
@@ -104,7 +105,7 @@ struct token_convert {
 
 /* Returns true for a shard or a token file of another program, by its name and first bytes. */
 bool is_token_file(const char *path);
-/* Returns 1 if all inputs are tokens, 0 if all are text, and -1 with *e set if they are mixed. */
+/* Returns 1 if all inputs contain tokens, 0 if all are text, and -1 with *e set otherwise. */
 int token_convert_accepts(
 	const struct token_convert *c, const struct strs *inputs, struct err *e);
 /* Converts the inputs. Text is first converted to a shard in a temporary file. */
@@ -113,6 +114,6 @@ int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 
 /* ---- outputs.c ----------------------------------------------------------------------- */
 
-/* Fails if an output is also an input. `tokens`: the operands contain tokens. */
-int outputs_check(const struct token_convert *c, bool tokens, const struct strs *operands,
-	struct err *e);
+/* Fails if an output is also an input. has_tokens: the operands contain tokens, not text. */
+int outputs_check(const struct token_convert *c, bool has_tokens,
+	const struct strs *operands, struct err *e);

@@ -5,14 +5,12 @@
 
 static const struct token_type none, u16 = {2, false}, u32 = {4, false}, i32 = {4, true};
 
-static int wrong_size(
+static int reject_size(
 	const struct token_file *f, int64_t n_bytes, int64_t expected, struct err *e)
 {
 	return err_set(e, EX_DATAERR, "%s: has %lld bytes, but its header requires %lld",
 		f->path, (long long)n_bytes, (long long)expected);
 }
-
-/* ---- nanoGPT: u16, and nothing else ----------------------------------------------- */
 
 static bool nanogpt_detect(const char *path, const char *first, size_t n)
 {
@@ -26,7 +24,7 @@ static int nanogpt_open(struct token_file *f, int64_t n_bytes, struct err *e)
 	f->n = n_bytes / u16.bytes;
 	if (n_bytes % u16.bytes)
 		return err_set(e, EX_DATAERR,
-			"%s: has an odd number of bytes, %lld, but nanoGPT's tokens have two",
+			"%s: has an odd number of bytes, %lld, but each token of nanoGPT has two",
 			f->path, (long long)n_bytes);
 	return 0;
 }
@@ -43,8 +41,6 @@ static const struct token_format format_nanogpt = {
 	.type = nanogpt_type,
 };
 
-/* ---- llm.c: a header of 256 i32, and u16 or u32 ----------------------------------- */
-
 enum { LLMC_WORDS = 256, LLMC_HEADER_BYTES = LLMC_WORDS * 4, LLMC_EVAL = 20240522 };
 
 static const struct llmc_kind {
@@ -55,7 +51,7 @@ static const struct llmc_kind {
 	{20240801, 7, {4, false}}, /* Llama 3 */
 };
 
-static const struct llmc_kind *llmc_kind_of(int32_t magic)
+static const struct llmc_kind *find_llmc_kind(int32_t magic)
 {
 	for (size_t i = 0; i < ARRAY_LEN(llmc_kinds); i++)
 		if (llmc_kinds[i].magic == magic)
@@ -69,7 +65,7 @@ static bool llmc_detect(const char *path, const char *first, size_t n)
 	(void)path;
 	if (n >= sizeof(magic))
 		memcpy(&magic, first, sizeof(magic));
-	return llmc_kind_of(magic) || magic == LLMC_EVAL;
+	return find_llmc_kind(magic) || magic == LLMC_EVAL;
 }
 
 static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
@@ -79,7 +75,7 @@ static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
 		return err_set(e, EX_DATAERR, "%s: has no llm.c header", f->path);
 	if (file_read_at(f->fd, f->path, header, sizeof(header), 0, e))
 		return -1;
-	const struct llmc_kind *k = llmc_kind_of(header[0]);
+	const struct llmc_kind *k = find_llmc_kind(header[0]);
 	if (header[0] == LLMC_EVAL)
 		return err_set(e, EX_DATAERR,
 			"%s: is an evaluation file of llm.c, not a sequence of tokens",
@@ -92,13 +88,14 @@ static int llmc_open(struct token_file *f, int64_t n_bytes, struct err *e)
 		return err_set(e, EX_DATAERR, "%s: has version %d of the format, not %d",
 			f->path, header[1], k->version);
 	if (header[2] < 0)
-		return err_set(
-			e, EX_DATAERR, "%s: %d tokens in its header", f->path, header[2]);
+		return err_set(e, EX_DATAERR,
+			"%s: the number of tokens in its header is %d", f->path,
+			header[2]);
 	f->type = k->type;
 	f->begin = LLMC_HEADER_BYTES;
 	f->n = header[2];
 	int64_t expected = f->begin + f->n * f->type.bytes;
-	return n_bytes == expected ? 0 : wrong_size(f, n_bytes, expected, e);
+	return n_bytes == expected ? 0 : reject_size(f, n_bytes, expected, e);
 }
 
 static struct token_type llmc_type(int64_t vocab)
@@ -123,11 +120,9 @@ static const struct token_format format_llmc = {
 	.header = llmc_header,
 };
 
-/* ---- Megatron-LM: tokens in .bin, an index in .idx --------------------------------- */
-
 static const char megatron_magic[9] = "MMIDIDX\0";
 enum { MEGATRON_VERSION = 1, MEGATRON_HEADER_BYTES = 9 + 8 + 1 + 8 + 8 };
-enum { MEGATRON_U16_BELOW = 65500 }; /* the size of a vocabulary */
+enum { MEGATRON_U16_BELOW = 65500 }; /* smaller vocabularies have tokens of 16 bits */
 
 /* Types by their code in the index. */
 static const struct token_type megatron_types[] = {
@@ -152,6 +147,7 @@ void token_index_name(struct str *out, const char *path)
 	str_printf(out, "%.*s.idx", (int)(text_ends(path, ".bin") ? n - 4 : n), path);
 }
 
+/* Returns true if the index file of the tokens in `path` exists. */
 static bool has_index(const char *path)
 {
 	scoped_str name = {0};
@@ -161,7 +157,7 @@ static bool has_index(const char *path)
 	       !memcmp(first, megatron_magic, sizeof(first));
 }
 
-/* Accepts the name of either file, or their name without .bin and .idx. */
+/* Accepts the name of the .bin or the .idx file, or the name without these suffixes. */
 static bool megatron_detect(const char *path, const char *first, size_t n)
 {
 	if (text_ends(path, ".idx"))
@@ -178,19 +174,22 @@ static void megatron_tokens_path(struct str *path)
 		str_puts(path, ".bin");
 }
 
-/* The parts of an index in memory. */
+/* An index in memory: lengths i32[n_sequences] in tokens, pointers i64[n_sequences] in bytes,
+ * documents i64[n_documents], each the first sequence of a document. */
 struct megatron_index {
 	const char *name, *lengths, *pointers, *documents;
-	int64_t n_sequences, n_documents; /* n_documents: entries of `documents` */
+	int64_t n_sequences, n_documents;
 };
 
+/* Finds the arrays of an index, and sets *type to the type of its tokens. */
 static int megatron_parse(struct megatron_index *x, const struct str *text,
 	struct token_type *type, struct err *e)
 {
 	const char *p = text->s;
 	if (text->len < MEGATRON_HEADER_BYTES ||
 		memcmp(p, megatron_magic, sizeof(megatron_magic)))
-		return err_set(e, EX_DATAERR, "%s: not an index of Megatron-LM", x->name);
+		return err_set(
+			e, EX_DATAERR, "%s: is not an index of Megatron-LM", x->name);
 	if (read_i64(p + 9) != MEGATRON_VERSION)
 		return err_set(e, EX_DATAERR,
 			"%s: has version %lld of the format, not %d", x->name,
@@ -203,15 +202,15 @@ static int megatron_parse(struct megatron_index *x, const struct str *text,
 	int64_t left = (int64_t)text->len - MEGATRON_HEADER_BYTES;
 	x->n_sequences = read_i64(p + 18);
 	x->n_documents = read_i64(p + 26);
-	bool fits = x->n_sequences >= 0 && x->n_sequences <= left / 12;
-	int64_t rest = fits ? left - x->n_sequences * 12 : 0;
+	bool counts_fit = x->n_sequences >= 0 && x->n_sequences <= left / 12;
+	int64_t rest = counts_fit ? left - x->n_sequences * 12 : 0;
 	if (x->n_documents < 1 || x->n_documents != rest / 8 || rest % 8)
 		return err_set(e, EX_DATAERR,
 			"%s: has %zu bytes, which do not match %lld sequences and %lld "
 			"documents%s",
 			x->name, text->len, (long long)x->n_sequences,
 			(long long)x->n_documents,
-			fits && rest > x->n_sequences &&
+			counts_fit && rest > x->n_sequences &&
 					(rest - x->n_sequences) / 8 == x->n_documents
 				? " (an index of text and images is not supported)"
 				: "");
@@ -221,7 +220,7 @@ static int megatron_parse(struct megatron_index *x, const struct str *text,
 	return 0;
 }
 
-/* Finds the documents. Sequences must be contiguous in the file. A document is a number of
+/* Sets f->n and f->documents. Sequences must be contiguous in the file. A document is one or more
  * consecutive sequences; a document without tokens is ignored. */
 static int megatron_documents(struct token_file *f, const struct megatron_index *x,
 	int64_t n_bytes, struct err *e)
@@ -259,7 +258,7 @@ static int megatron_documents(struct token_file *f, const struct megatron_index 
 			x->name, (long long)d, (long long)read_i64(x->documents + 8 * d),
 			(long long)x->n_sequences);
 	if (f->n_documents && f->documents[f->n_documents - 1] == f->n)
-		f->n_documents--; /* the end of the last one */
+		f->n_documents--; /* the last entry ends the last document */
 	return 0;
 }
 
@@ -284,7 +283,7 @@ static struct token_type megatron_type(int64_t vocab)
 	return vocab < MEGATRON_U16_BELOW ? u16 : i32;
 }
 
-static void put_i64(struct str *out, int64_t x)
+static void append_i64(struct str *out, int64_t x)
 {
 	str_add(out, &x, sizeof(x));
 }
@@ -294,18 +293,18 @@ static void megatron_index(
 	struct str *out, struct token_type type, const struct token_lengths *l)
 {
 	str_add(out, megatron_magic, sizeof(megatron_magic));
-	put_i64(out, MEGATRON_VERSION);
+	append_i64(out, MEGATRON_VERSION);
 	for (size_t code = 0; code < ARRAY_LEN(megatron_types); code++)
 		if (megatron_types[code].bytes == type.bytes &&
 			megatron_types[code].has_sign == type.has_sign)
 			str_putc(out, (char)code);
-	put_i64(out, l->n);
-	put_i64(out, l->n + 1);
+	append_i64(out, l->n);
+	append_i64(out, l->n + 1);
 	str_add(out, l->v, (size_t)l->n * sizeof(*l->v));
 	for (int64_t i = 0, at = 0; i < l->n; at += (int64_t)l->v[i++] * type.bytes)
-		put_i64(out, at);
+		append_i64(out, at);
 	for (int64_t i = 0; i <= l->n; i++)
-		put_i64(out, i);
+		append_i64(out, i);
 }
 
 static const struct token_format format_megatron = {
@@ -316,8 +315,6 @@ static const struct token_format format_megatron = {
 	.type = megatron_type,
 	.index = megatron_index,
 };
-
-/* ---- the table --------------------------------------------------------------------- */
 
 #define TOKEN_FORMAT_ROW(name) &format_##name,
 static const struct token_format *const formats[] = {TOKEN_FORMATS(TOKEN_FORMAT_ROW)};

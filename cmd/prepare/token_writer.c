@@ -1,9 +1,9 @@
-/* Writing of token files: one per split, or several of a given size. */
+/* Writing of token files: one per split, or several of a given size each. */
 #include "prepare/token_file.h"
 
 #include <unistd.h>
 
-enum { BUFFER = 1 << 20 };
+enum { BUFFER_BYTES = 1 << 20 };
 
 struct token_stream {
 	int fd; /* -1: none */
@@ -14,7 +14,7 @@ struct token_stream {
 /* The file of a split that is being written. */
 struct out_file {
 	struct token_stream tokens, mask; /* mask: a byte for each token */
-	int64_t number;			  /* of the next file */
+	int64_t number;			  /* index of the next file */
 	int64_t n;			  /* tokens in the current file */
 	struct token_lengths lengths;
 };
@@ -23,7 +23,7 @@ struct token_writer {
 	const struct token_format *format;
 	const struct prepare *p;
 	struct token_type type;
-	bool masks;
+	bool has_masks;
 	int64_t per_file; /* tokens; 0: any number */
 	struct out_file out[N_SPLITS];
 	struct durable **files; /* all files of both splits */
@@ -32,20 +32,20 @@ struct token_writer {
 };
 
 struct token_writer *token_writer_open(const struct token_format *format,
-	const struct prepare *p, int64_t vocab, bool masks, struct err *e)
+	const struct prepare *p, int64_t vocab, bool has_masks, struct err *e)
 {
 	struct token_type type = format->type(vocab);
 	if (!type.bytes) {
 		err_set(e, EX_DATAERR,
-			"a vocabulary of %lld tokens is too large for format %s",
-			(long long)vocab, format->name);
+			"--to %s: a vocabulary of %lld tokens is too large for this format",
+			format->name, (long long)vocab);
 		return NULL;
 	}
 	struct token_writer *w = xcalloc(1, sizeof(*w));
 	w->format = format;
 	w->p = p;
 	w->type = type;
-	w->masks = masks;
+	w->has_masks = has_masks;
 	w->per_file = p->shard_bytes ? max64(1, p->shard_bytes / type.bytes) : 0;
 	for (int s = 0; s < N_SPLITS; s++)
 		w->out[s].tokens.fd = w->out[s].mask.fd = -1;
@@ -71,14 +71,15 @@ static int create_file(struct token_writer *w, const char *name, struct err *e)
 	return fd < 0 ? err_errno(e, name) : fd;
 }
 
-static int begin_token_stream(struct token_writer *w, enum split s, const char *end,
+static int open_token_stream(struct token_writer *w, enum split s, const char *end,
 	struct token_stream *to, struct err *e)
 {
 	struct str name = {0};
 	const char *out = w->p->out;
 	size_t n = strlen(out) - (text_ends(out, ".bin") ? 4 : 0);
-	bool folder = !n || out[n - 1] == '/';
-	str_printf(&name, "%.*s%s%s", (int)n, out, folder ? "" : "_", split_names[s]);
+	bool is_directory = !n || out[n - 1] == '/';
+	str_printf(
+		&name, "%.*s%s%s", (int)n, out, is_directory ? "" : "_", split_names[s]);
 	if (w->per_file)
 		str_printf(&name, "_%05lld", (long long)w->out[s].number);
 	str_puts(&name, end);
@@ -91,8 +92,8 @@ static int begin_token_stream(struct token_writer *w, enum split s, const char *
 static int begin_file(struct token_writer *w, enum split s, struct err *e)
 {
 	struct out_file *o = &w->out[s];
-	if (begin_token_stream(w, s, ".bin", &o->tokens, e) ||
-		(w->masks && begin_token_stream(w, s, ".mask", &o->mask, e)))
+	if (open_token_stream(w, s, ".bin", &o->tokens, e) ||
+		(w->has_masks && open_token_stream(w, s, ".mask", &o->mask, e)))
 		return -1;
 	o->number++;
 	o->n = 0;
@@ -120,13 +121,14 @@ static int write_index(struct token_writer *w, const struct out_file *o, struct 
 	return rc ? -1 : 0;
 }
 
+/* Writes the header, closes the files of a split, and writes the index. */
 static int end_file(struct token_writer *w, enum split s, struct err *e)
 {
 	struct out_file *o = &w->out[s];
 	struct token_stream *t = &o->tokens, *m = &o->mask;
 	if (t->fd < 0)
 		return 0;
-	if (flush_buffer(t, e) || (w->masks && flush_buffer(m, e)))
+	if (flush_buffer(t, e) || (w->has_masks && flush_buffer(m, e)))
 		return -1;
 	int rc = 0;
 	if (w->format->header) {
@@ -136,18 +138,18 @@ static int end_file(struct token_writer *w, enum split s, struct err *e)
 	}
 	rc = file_close(t->fd, t->path, rc, e);
 	t->fd = -1;
-	if (!rc && w->masks) {
+	if (!rc && w->has_masks) {
 		rc = file_close(m->fd, m->path, 0, e);
 		m->fd = -1;
 	}
 	return rc || !w->format->index ? rc : write_index(w, o, e);
 }
 
-/* Adds n tokens to the lengths of documents. The first tokens of a file begin a document, too. */
-static int count_document(const struct out_file *o, struct token_lengths *l, bool begins,
-	int64_t n, struct err *e)
+/* Adds n tokens to the last document, or to a new one: also at the beginning of a file. */
+static int add_document_tokens(const struct out_file *o, struct token_lengths *l,
+	bool begins_document, int64_t n, struct err *e)
 {
-	if (begins || !l->n) {
+	if (begins_document || !l->n) {
 		l->v = xgrow(l->v, l->n, sizeof(*l->v));
 		l->v[l->n++] = 0;
 	}
@@ -159,42 +161,44 @@ static int count_document(const struct out_file *o, struct token_lengths *l, boo
 	return 0;
 }
 
-static int put_tokens(struct token_writer *w, struct out_file *o, const uint32_t *ids,
+static int append_tokens(struct token_writer *w, struct out_file *o, const uint32_t *ids,
 	int64_t n, bool counts, struct err *e)
 {
 	if (w->format->max_tokens && o->n + n > w->format->max_tokens)
 		return err_set(e, EX_DATAERR,
 			"%s: more than %lld tokens, the maximum in a file of format %s; "
-			"write several files",
+			"write several files with --shard-size",
 			o->tokens.path, (long long)w->format->max_tokens,
 			w->format->name);
 	o->n += n;
 	for (int64_t i = 0; i < n; i++) /* little-endian: the low bytes are first */
 		str_add(&o->tokens.buffer, &ids[i], (size_t)w->type.bytes);
-	for (int64_t i = 0; i < n && w->masks; i++)
+	for (int64_t i = 0; i < n && w->has_masks; i++)
 		str_putc(&o->mask.buffer, counts);
-	if (o->tokens.buffer.len >= BUFFER && flush_buffer(&o->tokens, e))
+	if (o->tokens.buffer.len >= BUFFER_BYTES && flush_buffer(&o->tokens, e))
 		return -1;
-	return o->mask.buffer.len >= BUFFER ? flush_buffer(&o->mask, e) : 0;
+	return o->mask.buffer.len >= BUFFER_BYTES ? flush_buffer(&o->mask, e) : 0;
 }
 
-int token_writer_put(struct token_writer *w, enum split s, bool begins, bool counts,
-	const uint32_t *ids, int64_t n, struct err *e)
+int token_writer_append(struct token_writer *w, enum split s, bool begins_document,
+	bool counts, const uint32_t *ids, int64_t n, struct err *e)
 {
 	struct out_file *o = &w->out[s];
-	bool whole = w->format->index != NULL;
-	for (; n > 0; begins = false) {
+	bool keeps_documents_whole = w->format->index != NULL;
+	for (; n > 0; begins_document = false) {
 		int64_t now = n;
-		bool full = w->per_file && o->n >= w->per_file;
-		if (o->tokens.fd >= 0 && full && (begins || !whole) && end_file(w, s, e))
+		bool is_full = w->per_file && o->n >= w->per_file;
+		if (o->tokens.fd >= 0 && is_full &&
+			(begins_document || !keeps_documents_whole) && end_file(w, s, e))
 			return -1;
 		if (o->tokens.fd < 0 && begin_file(w, s, e))
 			return -1;
-		if (w->per_file && !whole)
+		if (w->per_file && !keeps_documents_whole)
 			now = min64(n, w->per_file - o->n);
-		if (whole && count_document(o, &o->lengths, begins, now, e))
+		if (keeps_documents_whole &&
+			add_document_tokens(o, &o->lengths, begins_document, now, e))
 			return -1;
-		if (put_tokens(w, o, ids, now, counts, e))
+		if (append_tokens(w, o, ids, now, counts, e))
 			return -1;
 		ids += now, n -= now;
 	}
@@ -214,7 +218,7 @@ int token_writer_finish(struct token_writer *w, struct prepared *out, struct err
 	return 0;
 }
 
-static void token_stream_free(struct token_stream *o)
+static void token_stream_release(struct token_stream *o)
 {
 	if (o->fd >= 0)
 		close(o->fd);
@@ -228,8 +232,8 @@ void token_writer_close(struct token_writer *w)
 		return;
 	for (int s = 0; s < N_SPLITS; s++) {
 		struct out_file *o = &w->out[s];
-		token_stream_free(&o->tokens);
-		token_stream_free(&o->mask);
+		token_stream_release(&o->tokens);
+		token_stream_release(&o->mask);
 		free(o->lengths.v);
 	}
 	for (int64_t i = 0; i < w->n_files; i++) {

@@ -1,4 +1,4 @@
-/* Training of a vocabulary. Each thread takes the next batch of documents and counts its words in
+/* Training of a vocabulary. Each thread reads the next batch of documents and counts its words in
  * its own table. The sum of the tables does not depend on which thread had which batch. */
 #include "base/progress.h"
 #include "prepare/train_vocab.h"
@@ -20,34 +20,32 @@ struct worker {
 	int64_t n_documents, n_dropped;
 };
 
-/* Returns where the reader may cut a document: the encode() of a tokenizer that makes no tokens. */
+/* Returns where the reader may cut a text: the encode() of a tokenizer that makes no tokens. */
 static int64_t find_cut(const struct tokenizer *t, const char *text, int64_t n,
 	bool final, uint32_t *out, int64_t capacity, int64_t *n_out, struct err *e)
 {
 	enum {
 		MAX_UNCUT = 1 << 26
-	}; /* bytes after which any character boundary will do */
+	}; /* bytes; a longer text is cut at any character boundary */
 	(void)t, (void) final, (void)out, (void)capacity;
 	*n_out = 0;
 	int64_t at = split_cut(text, n);
 	return at || n < MAX_UNCUT ? at : tokenizer_cut(NULL, text, n, e);
 }
 
-static const struct tokenizer_kind cutting = {.name = "cut", .encode = find_cut};
-
-/* ---- a batch ---------------------------------------------------------------------- */
+static const struct tokenizer_kind cut_finder = {.name = "cut", .encode = find_cut};
 
 static int count_part(struct worker *w, const struct batch *b,
 	const struct document_part *part, struct err *e)
 {
 	const struct prepare *p = w->j->c->p;
 	struct document_text *d = &w->document;
-	int rc = batch_text(p, &w->j->inputs.files[part->file], b, part, d, e);
+	int rc = batch_read_part(p, &w->j->inputs.files[part->file], b, part, d, e);
 	if (rc || !d->n)
 		return rc < 0 ? -1 : 0;
 	int fate = part->first && part->last ? filter_fate(w->j->filter, d->text, d->n, e)
-		   : p->max_bytes	     ? FATE_LONG /* see reader_open() */
-					     : FATE_KEPT;
+		   : p->max_bytes ? FATE_LONG /* the reader cuts only longer documents */
+				  : FATE_KEPT;
 	if (fate < 0)
 		return -1;
 	w->n_documents += part->last;
@@ -63,8 +61,6 @@ static int count_words(void *worker, const struct batch *b, struct err *e)
 	return 0;
 }
 
-/* ---- all of them ------------------------------------------------------------------ */
-
 /* Adds a worker's counts to the first worker's words and to *out. */
 static void add_worker(struct worker *first, struct worker *w, struct trained_vocab *out)
 {
@@ -75,7 +71,8 @@ static void add_worker(struct worker *first, struct worker *w, struct trained_vo
 	out->n_broken += w->document.n_broken;
 }
 
-static int count_all(
+/* Counts the words of all batches with all threads, into the words of w[0]. */
+static int count_batches(
 	struct job *j, struct reader *reader, struct worker *w, struct err *e)
 {
 	const struct batches all = {reader, &j->bar, false, count_words};
@@ -93,22 +90,24 @@ static int count_all(
 	return 0;
 }
 
-static int read_all(
+static int count_texts(
 	struct job *j, struct worker *w, const struct strs *inputs, struct err *e)
 {
 	const struct prepare *p = j->c->p;
-	const struct tokenizer cutter = {.kind = &cutting};
+	const struct tokenizer cutter = {.kind = &cut_finder};
 	if (inputs_open(&j->inputs, p, inputs, e))
 		return -1;
-	j->filter = filter_open(p, e);
+	j->filter = filter_new(p, e);
 	if (p->record != RECORD_TEXT)
-		j->records = records_open(p, NULL, e);
+		j->records = records_new(p, NULL, e);
 	if (!j->filter || (p->record != RECORD_TEXT && !j->records))
 		return -1;
-	bool filters = p->min_bytes || p->max_bytes || filter_has_expressions(j->filter);
-	struct reader *reader = reader_open(p, &j->inputs, &cutter, filters);
+	bool needs_whole_documents =
+		p->min_bytes || p->max_bytes || filter_has_expressions(j->filter);
+	struct reader *reader =
+		reader_open(p, &j->inputs, &cutter, needs_whole_documents);
 	progress_begin(&j->bar, "words", (double)max64(0, j->inputs.n_bytes));
-	int rc = count_all(j, reader, w, e);
+	int rc = count_batches(j, reader, w, e);
 	progress_end(&j->bar);
 	j->out->n_text_bytes = reader_text_bytes(reader);
 	reader_close(reader);
@@ -117,7 +116,7 @@ static int read_all(
 	return rc;
 }
 
-static int merge_all(struct job *j, const struct train_words *words, struct err *e)
+static int merge_words(struct job *j, const struct train_words *words, struct err *e)
 {
 	struct vocab v = {0};
 	struct bpe_rules r = {0};
@@ -141,14 +140,14 @@ int train_vocab_run(const struct train_vocab *c, const struct strs *inputs,
 	int threads = c->p->threads;
 	scoped_ptr struct worker *w = xcalloc((size_t)threads, sizeof(*w));
 	*out = (struct trained_vocab){0};
-	int rc = read_all(&j, w, inputs, e) || merge_all(&j, &w[0].words, e);
+	int rc = count_texts(&j, w, inputs, e) || merge_words(&j, &w[0].words, e);
 	for (int i = 0; i < threads; i++) {
 		train_words_close(&w[i].words);
-		document_text_free(&w[i].document);
+		document_text_release(&w[i].document);
 	}
 	if (j.filter)
-		filter_close(j.filter);
-	records_close(j.records);
+		filter_free(j.filter);
+	records_free(j.records);
 	inputs_close(&j.inputs);
 	return rc ? -1 : 0;
 }

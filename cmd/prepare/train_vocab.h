@@ -6,9 +6,9 @@
 
 struct train_vocab {
 	const struct prepare
-		*p; /* how texts are read, which documents are kept, number of threads */
+		*p; /* options for reading texts, filters, number of threads */
 	struct train_config config; /* without the progress bar */
-	const char *out;	    /* a directory */
+	const char *out;	    /* directory of the vocabulary files */
 };
 
 struct trained_vocab {

@@ -1,12 +1,13 @@
 /* Walks over the documents of all pieces, in the order of the text, and over their tokens. */
 #include "prepare/assembly.h"
 
-int piece_view(
+int piece_view_read(
 	const struct assembly *a, int64_t batch, struct piece_view *v, struct err *e)
 {
 	struct piece_place place;
-	if (pieces_find(a->of->pieces, batch, a->of->keys[batch], &place))
-		return err_set(e, EX_IOERR, "piece %lld of the work files is missing",
+	if (pieces_find(a->encoding->pieces, batch, a->encoding->keys[batch], &place))
+		return err_set(e, EX_IOERR,
+			"work files: the piece of batch %lld is missing",
 			(long long)batch);
 	v->fd = place.fd;
 	if (file_read_at(v->fd, "a work file", &v->head, sizeof(v->head), place.at, e))
@@ -18,8 +19,6 @@ int piece_view(
 	v->messages = v->spans + v->head.n_spans * (int64_t)sizeof(struct token_span);
 	return 0;
 }
-
-/* ---- documents ------------------------------------------------------------------------- */
 
 void walk_begin(struct walk *w, const struct assembly *a)
 {
@@ -35,17 +34,17 @@ void walk_end(struct walk *w)
 }
 
 /* Reads the documents and spans of the next piece: 1, 0 at the end, or -1. */
-static int next_piece(struct walk *w, struct err *e)
+static int read_next_piece(struct walk *w, struct err *e)
 {
-	if (w->batch + 1 == w->a->of->n_batches)
+	if (w->batch + 1 == w->a->encoding->n_batches)
 		return 0;
-	if (w->drops && w->batch >= 0)
-		pieces_release(w->a->of->pieces, w->view.fd,
+	if (w->frees_pieces && w->batch >= 0)
+		pieces_mark_read(w->a->encoding->pieces, w->view.fd,
 			(int64_t)sizeof(w->view.head) +
 				w->n * (int64_t)sizeof(*w->documents) +
 				w->view.head.n_spans * (int64_t)sizeof(*w->spans) +
 				w->view.head.n_message_bytes);
-	if (piece_view(w->a, ++w->batch, &w->view, e))
+	if (piece_view_read(w->a, ++w->batch, &w->view, e))
 		return -1;
 	w->n = w->view.head.n_documents;
 	w->at = w->token = w->span = 0;
@@ -60,11 +59,11 @@ static int next_piece(struct walk *w, struct err *e)
 	return rc ? -1 : 1;
 }
 
-/* Reads the next document or part of one. */
-static int next_part(struct walk *w, struct piece_document *d, struct err *e)
+/* Reads the next document, or the next part of one: 1, 0 at the end, or -1. */
+static int read_next_part(struct walk *w, struct piece_document *d, struct err *e)
 {
 	while (w->at == w->n) {
-		int rc = next_piece(w, e);
+		int rc = read_next_piece(w, e);
 		if (rc <= 0)
 			return rc;
 	}
@@ -82,7 +81,7 @@ static bool is_duplicate(const struct assembly *a, int64_t number)
 int walk_next(struct walk *w, struct document *d, struct err *e)
 {
 	struct piece_document part;
-	int rc = next_part(w, &part, e);
+	int rc = read_next_part(w, &part, e);
 	if (rc <= 0)
 		return rc;
 	*d = (struct document){.number = w->number++,
@@ -94,20 +93,20 @@ int walk_next(struct walk *w, struct document *d, struct err *e)
 		.batch = w->batch,
 		.token = w->token - part.n_tokens,
 		.spans = w->spans + (w->span - part.n_spans),
-		.n_spans = part.n_spans}; /* (a document in parts has none) */
+		.n_spans = part.n_spans}; /* (documents in several parts have no spans) */
 	while (!part.last) {
-		rc = next_part(w, &part, e);
+		rc = read_next_part(w, &part, e);
 		if (rc <= 0)
 			return rc ? -1
 				  : err_set(e, EX_IOERR,
-					    "the work files end within a document");
+					    "work files: they end within a document");
 		const struct hash128 both[2] = {d->hash, part.hash};
 		d->hash = hash128_bytes(both, sizeof(both), 0);
 		d->n_bytes += part.n_bytes;
 		d->n_tokens += part.n_tokens;
 	}
 	if (d->fate == FATE_PART)
-		d->fate = filter_length(w->a->of->filter, d->n_bytes);
+		d->fate = filter_length(w->a->encoding->filter, d->n_bytes);
 	if (d->fate == FATE_KEPT && is_duplicate(w->a, d->number))
 		d->fate = FATE_DUPLICATE;
 	return 1;
@@ -116,7 +115,7 @@ int walk_next(struct walk *w, struct document *d, struct err *e)
 enum split document_split(const struct assembly *a, const struct document *d)
 {
 	enum { DOCUMENT = 0x646f63, HASH = 0x646f6368 };
-	const struct prepare *p = a->of->p;
+	const struct prepare *p = a->encoding->p;
 	if (p->split_by == SPLIT_BY_TAIL)
 		return SPLIT_TRAIN;
 	bool by_hash = p->split_by == SPLIT_BY_HASH;
@@ -130,9 +129,7 @@ enum split document_split(const struct assembly *a, const struct document *d)
 								  : SPLIT_TRAIN;
 }
 
-/* ---- tokens ------------------------------------------------------------------------------ */
-
-void tokens_begin(
+void token_place_seek(
 	struct token_place *r, const struct assembly *a, int64_t batch, int64_t token)
 {
 	r->opened = r->opened && r->batch == batch;
@@ -141,21 +138,22 @@ void tokens_begin(
 	r->token = token;
 }
 
-int64_t tokens_next(struct token_place *r, int64_t n, struct extent *at, struct err *e)
+int64_t token_place_advance(
+	struct token_place *r, int64_t n, struct extent *at, struct err *e)
 {
 	while (!r->opened || r->token == r->view.head.n_tokens) {
 		if (r->opened) { /* the document continues in the next piece */
 			r->batch++;
 			r->token = 0;
 		}
-		if (piece_view(r->a, r->batch, &r->view, e))
+		if (piece_view_read(r->a, r->batch, &r->view, e))
 			return -1;
 		r->opened = true;
 	}
 	n = min64(n, r->view.head.n_tokens - r->token);
 	*at = (struct extent){.fd = r->view.fd,
-		.at = r->view.tokens + r->token * r->a->of->row_bytes,
-		.drop = r->a->drops ? r->a->of->pieces : NULL};
+		.at = r->view.tokens + r->token * r->a->encoding->row_bytes,
+		.pieces = r->a->frees_pieces ? r->a->encoding->pieces : NULL};
 	r->token += n;
 	return n;
 }

@@ -6,65 +6,64 @@
 #include "prepare/assembly.h"
 #include "prepare/shard_writer.h"
 
-/* The size of a pool, whichever is larger. */
+/* The size of a pool: the larger of the two. */
 enum { POOL_TOKENS = 1 << 24, POOL_WINDOWS = 16 };
 
 /* A document, or a part of one that fills a window. */
-struct item {
-	int64_t order, n;
-	int64_t tokens; /* offset in layout.tokens, in bytes */
-	int64_t at;	/* its first token's position in the document */
-	int64_t spans, n_spans;
-	int64_t window; /* index of its window; after placing, `order` of the window's first item */
+struct fragment {
+	int64_t order, n;	/* index in the pool; tokens */
+	int64_t tokens;		/* offset in layout.tokens, in bytes */
+	int64_t at;		/* index of its first token in the document */
+	int64_t spans, n_spans; /* spans of the document: first in layout.spans, number */
+	int64_t window; /* index of its window; once all are assigned, `first` of this window */
 };
 
 struct window {
-	int64_t space, first; /* unused tokens; `order` of its first item */
+	int64_t space, first; /* unused tokens; `order` of its first fragment */
 	int64_t next;	      /* another window with the same space; -1: none */
 };
 
 struct layout {
 	struct writing *x;
 	int lane;
-	bool writes; /* false: only counts windows */
-	int64_t size, row_bytes, done, train;
-	struct item *items;
+	bool writes;		 /* false: only counts windows */
+	int64_t size, row_bytes; /* tokens per window, bytes per token */
+	int64_t done, train;	 /* windows written or counted; windows for training */
+	struct fragment *fragments;
 	int64_t n, n_tokens;
 	struct str tokens, spans, padding;
 	struct window *windows;
 	int64_t n_windows;
 	int64_t *
-		with_space; /* [size + 1], a window with that many unused tokens; -1: none */
-	uint64_t *has;	    /* one bit per element of with_room: is it >= 0? */
+		with_space; /* [size + 1], by unused tokens: first window of a list; -1: none */
+	uint64_t *nonempty; /* one bit per element of with_space: set if it is >= 0 */
 };
 
-static void layout_open(struct layout *l, struct writing *x, int lane, bool writes)
+static void layout_init(struct layout *l, struct writing *x, int lane, bool writes)
 {
 	*l = (struct layout){.x = x,
 		.lane = lane,
 		.writes = writes,
-		.size = x->a->of->p->window,
-		.row_bytes = x->a->of->row_bytes};
+		.size = x->a->encoding->p->window,
+		.row_bytes = x->a->encoding->row_bytes};
 	l->with_space = xcalloc((size_t)l->size + 1, sizeof(*l->with_space));
-	l->has = xcalloc((size_t)l->size / 64 + 1, sizeof(*l->has));
-	int64_t end = tokenizer_end_of_text(x->a->of->t);
+	l->nonempty = xcalloc((size_t)l->size / 64 + 1, sizeof(*l->nonempty));
+	int64_t end = tokenizer_end_of_text(x->a->encoding->t);
 	uint32_t id = (uint32_t)max64(0, end);
 	for (int64_t i = 0; i < l->size; i++) /* little-endian */
 		str_add(&l->padding, &id, (size_t)l->row_bytes);
 }
 
-static void layout_close(struct layout *l)
+static void layout_release(struct layout *l)
 {
-	free(l->items);
+	free(l->fragments);
 	free(l->windows);
 	free(l->with_space);
-	free(l->has);
+	free(l->nonempty);
 	str_free(&l->tokens);
 	str_free(&l->spans);
 	str_free(&l->padding);
 }
-
-/* ---- the pool -------------------------------------------------------------------------------- */
 
 /* Reads the next n tokens of a stream's document into the pool. */
 static int read_tokens(
@@ -88,11 +87,11 @@ static int read_tokens(
 	return 0;
 }
 
-static int add_item(
+static int add_fragment(
 	struct layout *l, struct document_stream *s, int64_t at, int64_t n, struct err *e)
 {
-	l->items = xgrow(l->items, l->n, sizeof(*l->items));
-	l->items[l->n] = (struct item){.order = l->n,
+	l->fragments = xgrow(l->fragments, l->n, sizeof(*l->fragments));
+	l->fragments[l->n] = (struct fragment){.order = l->n,
 		.n = n,
 		.tokens = (int64_t)l->tokens.len,
 		.at = at,
@@ -103,11 +102,11 @@ static int add_item(
 	return l->writes ? read_tokens(l, s, n, e) : 0;
 }
 
-/* Adds the first n tokens of a document to the pool, in as many items as p->too_long allows. */
+/* Adds the first n tokens of a document to the pool, in as many fragments as p->too_long allows. */
 static int add_document(
 	struct layout *l, struct document_stream *s, int64_t n, struct err *e)
 {
-	const struct prepare *p = l->x->a->of->p;
+	const struct prepare *p = l->x->a->encoding->p;
 	struct prepared *out = l->x->out;
 	if (n > l->size && l->writes) {
 		out->n_too_long++;
@@ -120,7 +119,7 @@ static int add_document(
 	l->x->documents++;
 	str_add(&l->spans, s->spans, (size_t)s->n_spans * sizeof(*s->spans));
 	for (int64_t at = 0; at < n; at += l->size)
-		if (add_item(l, s, at, min64(l->size, n - at), e))
+		if (add_fragment(l, s, at, min64(l->size, n - at), e))
 			return -1;
 	return 0;
 }
@@ -135,66 +134,65 @@ static int fill_pool(struct layout *l, struct err *e)
 	str_clear(&l->tokens);
 	str_clear(&l->spans);
 	while (l->n_tokens < pool_tokens && (rc = lane_next(l->x, l->lane, &v, e)) > 0) {
-		int64_t n = min64(v->stream.left, v->want - v->done);
-		v->done += n;
+		int64_t n = min64(v->stream.left, v->n_wanted - v->n_taken);
+		v->n_taken += n;
 		if (add_document(l, &v->stream, n, e))
 			return -1;
 	}
 	return rc < 0 ? -1 : l->n > 0;
 }
 
-/* ---- best fit -------------------------------------------------------------------------------- */
-
-static void add_window(struct layout *l, int64_t i)
+/* Adds window i to the list of windows with its space. */
+static void add_window_to_list(struct layout *l, int64_t i)
 {
 	int64_t space = l->windows[i].space;
 	l->windows[i].next = l->with_space[space];
 	l->with_space[space] = i;
-	l->has[space / 64] |= UINT64_C(1) << space % 64;
+	l->nonempty[space / 64] |= UINT64_C(1) << space % 64;
 }
 
-/* Removes and returns a window with the least space that is enough for n tokens; -1: none. */
+/* Removes from its list a window with the least space for n tokens. Returns its index; -1: none. */
 static int64_t remove_window(struct layout *l, int64_t n)
 {
 	int64_t word = n / 64, last = l->size / 64;
-	uint64_t bits = l->has[word] & (UINT64_MAX << n % 64);
+	uint64_t bits = l->nonempty[word] & (UINT64_MAX << n % 64);
 	while (!bits && word < last)
-		bits = l->has[++word];
+		bits = l->nonempty[++word];
 	if (!bits)
 		return -1;
 	int64_t space = 64 * word + __builtin_ctzll(bits), i = l->with_space[space];
 	l->with_space[space] = l->windows[i].next;
 	if (l->with_space[space] < 0)
-		l->has[word] &= bits - 1;
+		l->nonempty[word] &= bits - 1;
 	return i;
 }
 
-static int longest_first(const void *a, const void *b)
+static int compare_lengths(const void *a, const void *b)
 {
-	const struct item *x = a, *y = b;
+	const struct fragment *x = a, *y = b;
 	if (x->n != y->n)
 		return x->n < y->n ? 1 : -1;
 	return (x->order > y->order) - (x->order < y->order);
 }
 
-static int by_window(const void *a, const void *b)
+static int compare_windows(const void *a, const void *b)
 {
-	const struct item *x = a, *y = b;
+	const struct fragment *x = a, *y = b;
 	if (x->window != y->window)
 		return x->window > y->window ? 1 : -1;
 	return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Assigns the items to windows, and sorts them by window. */
-static void place_items(struct layout *l)
+/* Assigns the fragments of the pool to windows, the longest first, and sorts them by window. */
+static void assign_windows(struct layout *l)
 {
 	l->n_windows = 0;
 	for (int64_t i = 0; i <= l->size; i++)
 		l->with_space[i] = -1;
-	memset(l->has, 0, ((size_t)l->size / 64 + 1) * sizeof(*l->has));
-	qsort(l->items, (size_t)l->n, sizeof(*l->items), longest_first);
+	memset(l->nonempty, 0, ((size_t)l->size / 64 + 1) * sizeof(*l->nonempty));
+	qsort(l->fragments, (size_t)l->n, sizeof(*l->fragments), compare_lengths);
 	for (int64_t k = 0; k < l->n; k++) {
-		struct item *x = &l->items[k];
+		struct fragment *x = &l->fragments[k];
 		int64_t i = remove_window(l, x->n);
 		if (i < 0) {
 			l->windows = xgrow(l->windows, l->n_windows, sizeof(*l->windows));
@@ -204,62 +202,63 @@ static void place_items(struct layout *l)
 		x->window = i;
 		l->windows[i].space -= x->n;
 		l->windows[i].first = min64(l->windows[i].first, x->order);
-		add_window(l, i);
+		add_window_to_list(l, i);
 	}
 	for (int64_t k = 0; k < l->n; k++)
-		l->items[k].window = l->windows[l->items[k].window].first;
-	qsort(l->items, (size_t)l->n, sizeof(*l->items), by_window);
+		l->fragments[k].window = l->windows[l->fragments[k].window].first;
+	qsort(l->fragments, (size_t)l->n, sizeof(*l->fragments), compare_windows);
 }
 
-/* ---- writing --------------------------------------------------------------------------------- */
-
-static int put_item(struct layout *l, enum split s, const struct item *x, struct err *e)
+/* Writes a fragment; its first token does not count, because nothing predicts it. */
+static int write_fragment(
+	struct layout *l, enum split s, const struct fragment *x, struct err *e)
 {
 	const struct token_span *spans = (const void *)l->spans.s;
-	const struct token_spans of = {spans + x->spans, x->n_spans};
+	const struct token_spans fragment_spans = {spans + x->spans, x->n_spans};
 	struct extent from = {.memory = l->tokens.s, .at = x->tokens};
-	shard_writer_document(l->x->w, s);
-	shard_writer_set_counted(l->x->w, s, false); /* first token: unpredicted */
-	if (shard_writer_put_raw(l->x->w, s, from, 1, e))
+	shard_writer_begin_document(l->x->w, s);
+	shard_writer_set_counted(l->x->w, s, false);
+	if (shard_writer_append_raw(l->x->w, s, from, 1, e))
 		return -1;
 	from.at += l->row_bytes;
-	return put_counted(l->x, s, of, x->at + 1, from, x->n - 1, e);
+	return write_marked(l->x, s, fragment_spans, x->at + 1, from, x->n - 1, e);
 }
 
-static int put_padding(struct layout *l, enum split s, int64_t n, struct err *e)
+static int write_padding(struct layout *l, enum split s, int64_t n, struct err *e)
 {
 	const struct extent from = {.memory = l->padding.s};
 	if (!n)
 		return 0;
-	shard_writer_document(l->x->w, s);
+	shard_writer_begin_document(l->x->w, s);
 	shard_writer_set_counted(l->x->w, s, false);
-	return shard_writer_put_raw(l->x->w, s, from, n, e);
+	return shard_writer_append_raw(l->x->w, s, from, n, e);
 }
 
-/* Writes the items [first, end) of a window and its padding. */
-static int put_window(
-	struct layout *l, const struct item *first, const struct item *end, struct err *e)
+/* Writes the fragments [first, end) of a window and its padding. */
+static int write_window(struct layout *l, const struct fragment *first,
+	const struct fragment *end, struct err *e)
 {
 	enum split s =
 		l->lane == SPLIT_VAL || l->done >= l->train ? SPLIT_VAL : SPLIT_TRAIN;
 	int64_t space = l->size;
-	for (const struct item *x = first; x < end; x++) {
-		if (put_item(l, s, x, e))
+	for (const struct fragment *x = first; x < end; x++) {
+		if (write_fragment(l, s, x, e))
 			return -1;
 		space -= x->n;
 	}
 	l->x->out->n_padding += space;
 	l->x->done += (double)l->size;
 	progress_update(&l->x->bar, l->x->done, NULL);
-	return put_padding(l, s, space, e);
+	return write_padding(l, s, space, e);
 }
 
-static int put_windows(struct layout *l, struct err *e)
+static int write_pool(struct layout *l, struct err *e)
 {
 	for (int64_t i = 0, end; i < l->n; i = end, l->done++) {
-		for (end = i; end < l->n && l->items[end].window == l->items[i].window;)
+		for (end = i;
+			end < l->n && l->fragments[end].window == l->fragments[i].window;)
 			end++;
-		if (put_window(l, l->items + i, l->items + end, e))
+		if (write_window(l, l->fragments + i, l->fragments + end, e))
 			return -1;
 	}
 	return 0;
@@ -269,35 +268,35 @@ int windows_count(struct writing *x, int lane, int64_t *n, struct err *e)
 {
 	struct layout l;
 	int rc;
-	layout_open(&l, x, lane, false);
+	layout_init(&l, x, lane, false);
 	while ((rc = fill_pool(&l, e)) > 0) {
-		place_items(&l);
+		assign_windows(&l);
 		l.done += l.n_windows;
 	}
 	*n = l.done;
-	layout_close(&l);
+	layout_release(&l);
 	return rc;
 }
 
-/* After the last window follows one extra token, the target of the last token. */
+/* Writes one extra token after the last window of a split, the target of its last token. */
 int windows_write(struct writing *x, int lane, int64_t train, struct err *e)
 {
 	struct layout l;
 	int rc;
-	layout_open(&l, x, lane, true);
+	layout_init(&l, x, lane, true);
 	l.train = lane == SPLIT_VAL ? 0 : train;
 	while ((rc = fill_pool(&l, e)) > 0) {
-		place_items(&l);
-		if (put_windows(&l, e)) {
+		assign_windows(&l);
+		if (write_pool(&l, e)) {
 			rc = -1;
 			break;
 		}
 	}
 	if (!rc && l.train)
-		rc = put_padding(&l, SPLIT_TRAIN, 1, e);
+		rc = write_padding(&l, SPLIT_TRAIN, 1, e);
 	if (!rc && l.done > l.train)
-		rc = put_padding(&l, SPLIT_VAL, 1, e);
+		rc = write_padding(&l, SPLIT_VAL, 1, e);
 	x->out->n_windows += l.done;
-	layout_close(&l);
+	layout_release(&l);
 	return rc;
 }

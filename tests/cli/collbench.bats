@@ -209,7 +209,7 @@ none none -1 0 1" ]
 	done
 	PT_COLLBENCH_FAULT=hypercube:3:0 run bench 4 hypercube -b 16 -e 16 -d int32 "${quick[@]}"
 	[ "$status" -eq 1 ]
-	refused 64 'hypercube needs 2 ranks, or 4, 8, 16, ...' mpiexec -n 3 pt-collbench hypercube
+	refused 64 'hypercube: needs 2 ranks, or 4, 8, 16, ...' mpiexec -n 3 pt-collbench hypercube
 }
 
 @test "blocking calls, barriers between, averages: the same results" {
@@ -270,7 +270,7 @@ none none -1 0 1" ]
 	bench 2 allreduce barrier -b 8 -e 4K -f 8 -n 4 -w 0 --reruns 1 --out old.h5
 	pt-collbench --from old.h5 --compare old.h5 >table
 	grep -q '^# compared 9: 0 slower, 0 faster, [0-9]* unchanged' table
-	grep -q '^# reductions of random values: 0 of 8 have other bits' table
+	grep -q '^# reductions of random values: 0 of 8 differ bitwise' table
 	# no size is in both, or no error of a time is known
 	run bench 2 -b 16K -e 16K --compare old.h5 "${quick[@]}"
 	[ "$status" -eq 65 ]
@@ -395,7 +395,7 @@ none none -1 0 1" ]
 	head -c 700 bench.h5 >short.h5
 	for f in text short.h5; do
 		cp "$f" before
-		refused 74 "$f exists, and is not a result of pt-collbench; --overwrite" \
+		refused 74 "$f: exists, and is not a result of pt-collbench; --overwrite" \
 			mpiexec -n 2 pt-collbench -e 8 --out "$f"
 		cmp "$f" before
 	done
@@ -410,7 +410,7 @@ none none -1 0 1" ]
 @test "--smoke, 1 to 4 ranks" {
 	for n in 1 2 3 4; do
 		mpiexec -n $n pt-collbench --smoke >said
-		[ "$(tail -n 1 said)" = "OK   all is well" ]
+		[ "$(tail -n 1 said)" = "OK   all checks passed" ]
 		[ "$(grep -c '^OK ' said)" -eq "$(wc -l <said)" ]
 		grep -q "^OK   ranks: $n$" said
 		for what in allreduce reduce broadcast allgather reducescatter scatter gather \
@@ -420,14 +420,14 @@ none none -1 0 1" ]
 		grep -q "^OK   training step: gradient compared with one rank's, 0 wrong values$" said
 		[ "$(grep -c 'round trip' said)" -eq $((n > 1)) ]
 	done
-	pt-collbench --smoke | grep -q '^OK   all is well'
+	pt-collbench --smoke | grep -q '^OK   all checks passed'
 }
 
 @test "--smoke finds a wrong result, and another MPI's launcher" {
 	PT_COLLBENCH_FAULT=gather:0:0 run mpiexec -n 2 pt-collbench --smoke
 	[ "$status" -eq 1 ]
 	[[ $output == *"FAIL gather: 6 runs, 6 wrong elements"* ]]
-	[ "${lines[-1]}" = "FAIL something is wrong: see above" ]
+	[ "${lines[-1]}" = "FAIL a check failed; see the lines with FAIL above" ]
 	for n in 1 2 3; do
 		PT_COLLBENCH_FAULT=step:$((n - 1)):1599 run mpiexec -n $n pt-collbench --smoke barrier
 		[ "$status" -eq 1 ]
@@ -439,7 +439,7 @@ none none -1 0 1" ]
 
 @test "bad usage is one message and 64" {
 	refused 64 "did you mean 'allreduce'" mpiexec -n 2 pt-collbench alreduce
-	refused 64 "root: no rank 2 among 2 ranks" mpiexec -n 2 pt-collbench -r 2
+	refused 64 "root: rank 2 does not exist: the group has 2 ranks" mpiexec -n 2 pt-collbench -r 2
 	refused 64 "neither a rank nor all" pt-collbench -r -1
 	refused 64 "did you mean 'float'" pt-collbench -d floot
 	refused 64 "op:" pt-collbench -o avg
@@ -449,13 +449,13 @@ none none -1 0 1" ]
 	refused 64 "iters" pt-collbench -n 0
 	refused 64 "unknown option" pt-collbench --minbyte-s 1
 	refused 64 "--out" pt-collbench --smoke --out bench.h5
-	refused 64 "latency needs 2 ranks" pt-collbench latency
-	refused 64 "is not a list such as tp=2" mpiexec -n 2 pt-collbench --split 2
-	refused 64 "split tp=2,tp=4: tp is given twice" mpiexec -n 4 pt-collbench --split tp=2,tp=4
+	refused 64 "latency: needs 2 ranks" pt-collbench latency
+	refused 64 "expected a list such as tp=2" mpiexec -n 2 pt-collbench --split 2
+	refused 64 "--split tp=2,tp=4: axis tp is given twice" mpiexec -n 4 pt-collbench --split tp=2,tp=4
 	refused 64 "split tp=3" mpiexec -n 2 pt-collbench --split tp=3
 	refused 64 "one rank" mpiexec -n 2 pt-collbench --split tp=1
 	refused 64 "--split" pt-collbench --groups one
-	refused 64 "root: no rank 2 among 2 ranks" mpiexec -n 4 pt-collbench reduce -r 2 --split tp=2
+	refused 64 "root: rank 2 does not exist: the group has 2 ranks" mpiexec -n 4 pt-collbench reduce -r 2 --split tp=2
 	refused 64 "--calls blocking" pt-collbench --calls blocking --overlap
 	refused 64 ".svg, .png, .pdf" pt-collbench --plot x.gif
 	refused 64 "--smoke has no results; omit" pt-collbench --smoke --compare x.h5

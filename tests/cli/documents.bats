@@ -51,12 +51,12 @@ make_jsonl() { # N
 	pt-prepare -t byte -f 0 bad.jsonl -o bad.h5 2>err
 	grep -q "bad.jsonl:2: field 'text' is a number, not a string" err
 	grep -q 'bad.jsonl:4: not JSON' err
-	grep -q "bad.jsonl:7: no field 'text' with a string; give --field with one of: id, body" err
+	grep -q "bad.jsonl:7: field 'text' (a string) is missing; give --field with one of: id, body" err
 	grep -q '3 broken lines skipped' err
 	[ "$(value documents bad.h5)" -eq 3 ]
 	reports 65 'bad.jsonl:2:' pt-prepare --strict -t byte bad.jsonl -o no.h5
-	reports 65 "no field 'body'" pt-prepare --field body -t byte d.jsonl -o no.h5
-	says 'documents read: 3; none is left'
+	reports 65 "field 'body' (a string) is missing" pt-prepare --field body -t byte d.jsonl -o no.h5
+	says 'none of the 3 documents read is left'
 	not ls no.h5*
 }
 
@@ -104,7 +104,7 @@ make_jsonl() { # N
 	keeps '19 29 39 49 59 69 79 89 99' --keep '\d9' --drop 1000
 	keeps '19 29' --keep '9$' --keep ' [12]' --drop ' 9'
 	reports 64 "regular expression '('" pt-prepare --keep '(' t.txt -o no.h5
-	reports 65 'none is left' pt-prepare --keep nothing t.txt -o no.h5
+	reports 65 'documents read is left' pt-prepare --keep nothing t.txt -o no.h5
 }
 
 @test "the same bytes with any number of threads and ranks" {
@@ -274,8 +274,8 @@ lines_of() { # SHARD: the documents, which are lines
 	# a source that is too small repeats
 	mix --source a=1:a.txt --source b=1:b.txt --mix-tokens 20001
 	[ "$(value train_tokens mix.h5)" -eq 20001 ]
-	grep -q 'source a: 10001 of 6000 tokens, read 2 times' err
-	grep -q 'source b: 10000 of 12000 tokens, read 1 times' err
+	grep -q 'source a: 10001 tokens written, 6000 available, read 2 times' err
+	grep -q 'source b: 10000 tokens written, 12000 available, read 1 times' err
 	[ "$(grep -cx a0001 out)" -eq 2 ]
 	mix --source a=1:a.txt --source b=1:b.txt --mix-tokens 20001 --shuffle -s hash -f 0.2
 	[ "$(value train_tokens mix.h5)" -eq 20001 ]

@@ -75,7 +75,7 @@ value() { # KEY FILE
 	not cmp -s <(pt-prepare --decode val e.h5) val.txt
 	pt-prepare -q -s document --separator $'<|end|>\n' -f 0.2 docs.txt -o f.h5
 	cmp d.h5 f.h5
-	reports 65 'documents: 1; none is for' pt-prepare -s document docs.txt -o g.h5
+	reports 65 'documents: 1; none is chosen for' pt-prepare -s document docs.txt -o g.h5
 }
 
 @test "several files, and standard input, are one text" {

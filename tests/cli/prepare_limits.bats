@@ -8,7 +8,7 @@ value() { # KEY FILE
 
 @test "documents without a token are refused" {
 	printf '{"text": ""}\n{"text": ""}\n' >e.jsonl
-	reports 65 '2 documents, but no tokens' pt-prepare -t byte e.jsonl -o e.h5
+	reports 65 'documents: 2; all are empty' pt-prepare -t byte e.jsonl -o e.h5
 	code_of 65 pt-prepare e.jsonl -o e.h5
 	not ls e.h5*
 }
@@ -100,7 +100,7 @@ value() { # KEY FILE
 		rm -f in/*
 		cp text.txt $f in
 		for input in in 'in/*' --source=a=1:in/$f; do
-			reports 65 "in/$f: has tokens, not text" pt-prepare -t byte "$input" -o b.h5
+			reports 65 "in/$f: contains tokens, not text" pt-prepare -t byte "$input" -o b.h5
 		done
 		pt-prepare -q -t byte -f 0 --format text in -o c.h5 --overwrite
 		pt-prepare --decode train c.h5 | cmp - <(cat in/*)
@@ -118,7 +118,7 @@ value() { # KEY FILE
 	for o in --split=hash --split=document --shuffle --dedup --min-bytes=1 --max-bytes=9 --keep=a \
 		--drop=a --separator=a --strict --work=w --source=a=1:text.txt; do
 		for f in a.h5 n_train.bin; do
-			reports 64 'not for files of tokens' pt-prepare $o $f -o b.h5
+			reports 64 'not to files of tokens' pt-prepare $o $f -o b.h5
 		done
 	done
 	# text that becomes tokens is text

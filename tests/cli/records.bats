@@ -34,7 +34,7 @@ make_chats() { # N: conversations of one to three questions
 	pt-prepare --verify c.h5
 	[ "$(pt-prepare --info c.h5 | grep version)" = 'version = 3' ]
 	[ "$(pt-prepare --decode train c.h5 | head -n 1)" = '<|im_start|>user' ]
-	reports 64 'document 1 does not exist: the last one is 0' pt-prepare --show 1 --show-from 1 c.h5
+	reports 64 '--show-from 1: the last document is 0' pt-prepare --show 1 --show-from 1 c.h5
 	# nothing in a text commands the terminal
 	printf '{"prompt": "a\\u001b[2Jb", "completion": "c\\u0000d"}' |
 		pt-prepare -q -t byte --record prompt -f 0 - -o e.h5
@@ -108,7 +108,7 @@ make_chats() { # N: conversations of one to three questions
 	code_of 65 pt-prepare -t byte --chat-template qwen --strict -f 0 c.jsonl -o b.h5
 	says 'c.jsonl:3: the conversation has no turns'
 	code_of 65 pt-prepare -t byte --strict -f 0 c.jsonl -o b.h5
-	says "no field 'text', but a conversation, which needs --chat-template"
+	says "field 'text' is missing, but the line has a conversation; give --chat-template"
 	not ls b.h5*
 }
 
@@ -140,7 +140,7 @@ make_chats() { # N: conversations of one to three questions
 	code_of 65 timeout 20 pt-prepare ids.bin --mask-file /dev/zero --vocab 9 -f 0 -o b.h5
 	says '/dev/zero: larger than 4 bytes'
 	reports 64 '1 mask files for 2 token files' pt-prepare ids.bin --mask-file ids.mask --val-file ids.bin -o b.h5
-	reports 64 'not for shards, which have their own' pt-prepare a.h5 --mask-file ids.mask -o b.h5
+	reports 64 'are not for shards, which have their own' pt-prepare a.h5 --mask-file ids.mask -o b.h5
 	echo x >text.txt
 	reports 64 'for token files, not for text' pt-prepare text.txt --mask-file ids.mask -o b.h5
 }
@@ -207,7 +207,7 @@ make_chats() { # N: conversations of one to three questions
 	reports 64 'conversations need --chat-template' pt-prepare --record messages c.jsonl -o a.h5
 	code_of 64 pt-prepare --record spans --chat-template chatml c.jsonl -o a.h5
 	says 'for --record messages and prompt only'
-	reports 64 '--format text has no records' pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
+	reports 64 '--format text: has no records' pt-prepare --chat-template chatml --format text c.jsonl -o a.h5
 	reports 64 'give --vocab' pt-prepare --record ids c.jsonl -o a.h5
 	code_of 74 pt-prepare --chat-template nosuch c.jsonl -o a.h5
 	says nosuch

@@ -82,7 +82,7 @@ text_of() { # SHARD: all of its text
 	[ "$(tail -c +1025 l_train.bin | od -An -w36 -tu4 | tr -s ' ')" = ' 0 1 2 65535 4 5 6 7 8' ]
 	pt-prepare -q --to megatron a.h5 -o m
 	[ "$(od -An -w36 -td4 m_train.bin | tr -s ' ')" = ' 0 1 2 65535 4 5 6 7 8' ]
-	reports 65 'a vocabulary of 100000 tokens is too large for format nanogpt' pt-prepare --to nanogpt a.h5 -o n
+	reports 65 '--to nanogpt: a vocabulary of 100000 tokens is too large for this format' pt-prepare --to nanogpt a.h5 -o n
 	pt-prepare -q --to llmc a.h5 -o p --shard-size 16
 	[ "$(echo p_*)" = 'p_train_00000.bin p_train_00001.bin p_train_00002.bin p_val_00000.bin' ]
 	pt-prepare -q p_train_*.bin --val-file p_val_00000.bin --vocab 100000 -o b.h5
@@ -163,7 +163,7 @@ text_of() { # SHARD: all of its text
 	put 2 1 2 3 4 >n.bin
 	reports 64 'some of the files contain tokens, and some text' pt-prepare text.txt n.bin -o b.h5
 	reports 64 'give --out' pt-prepare --to llmc a.h5
-	reports 64 'not for shards, which have their own' pt-prepare a.h5 --val-file n.bin -o b.h5
+	reports 64 'are not for shards, which have their own' pt-prepare a.h5 --val-file n.bin -o b.h5
 	reports 64 'the vocabulary is given more than once' pt-prepare n.bin --vocab 5 --vocab-from a.h5 -o b.h5
 	reports 64 'for token files, not for text' pt-prepare text.txt --vocab 5 -o b.h5
 	reports 64 'for token files, not for text' pt-prepare 'te*.txt' - --vocab 5 -o b.h5 </dev/null

@@ -42,13 +42,13 @@ static void make(struct hostile *t)
 			.group_ranks = 2,
 			.group_hosts = 1,
 			.groups = 1,
-			.result = {bench_nothing, bench_nothing}};
+			.result = {bench_not_measured, bench_not_measured}};
 		for (int p = 0; p < N_COLL_PLACES; p++) {
 			rows[i].result[p].time = rows[i].result[p].typical = 1 + i;
 			rows[i].result[p].noise = rows[i].result[p].busbw = 1;
 		}
 	}
-	table_fit(&table);
+	table_add_fits(&table);
 	FUZZ_ON(table.n_fits != 1);
 	FUZZ_ON(bench_file_begin(&file, c, &e));
 	FUZZ_ON(bench_file_end(&file, c, &table, &about, &e));
@@ -72,7 +72,7 @@ static void use(struct bench_table *t)
 	struct str text = {0};
 	struct err e = {0};
 	struct bench_judged *judged = table_judge(t, t, 0.05);
-	table_confirm(judged, judged, t->n_rows);
+	table_update_verdicts(judged, judged, t->n_rows);
 	table_compare(t, t, judged, &text, &e);
 	free(judged);
 	table_print_fits(t);
@@ -80,10 +80,10 @@ static void use(struct bench_table *t)
 		table_print_row(t, &t->rows[i]);
 	str_clear(&text);
 	struct bench_curves curves;
-	table_curves(t, PICTURE_TIME, false, &curves);
+	table_make_curves(t, PICTURE_TIME, false, &curves);
 	graph_text(
 		&curves.graph, &(struct graph_style){MARKS_ASCII, false, 60, 12}, &text);
-	bench_curves_free(&curves);
+	bench_curves_release(&curves);
 	str_free(&text);
 }
 
@@ -109,6 +109,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		return 0;
 	check_fits(t.fits, t.n_fits);
 	use(&t);
-	table_free(&t);
+	table_release(&t);
 	return 0;
 }

@@ -12,12 +12,12 @@ static void one_line(const char *line, size_t n, struct str *all)
 {
 	struct err e = {0};
 	size_t before = all->len;
-	int rc = jsonl_text(line, (int64_t)n, "text", all, &e);
+	int rc = jsonl_read_text(line, (int64_t)n, "text", all, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	FUZZ_ON(rc && all->len != before);
 	struct str any = {0};
 	struct err f = {0};
-	FUZZ_ON(jsonl_text_any(line, (int64_t)n, "text", &any, &f) != rc);
+	FUZZ_ON(jsonl_parse_text(line, (int64_t)n, "text", &any, &f) != rc);
 	FUZZ_ON(any.len != all->len - before ||
 		(any.len && memcmp(any.s, all->s + before, any.len)));
 	str_free(&any);

@@ -74,11 +74,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 		free(text);
 	}
 	FUZZ_ON(tokenizer_init_ids(&t, 300, &e));
-	struct records *r = records_open(&p, &t, &e);
+	struct records *r = records_new(&p, &t, &e);
 	FUZZ_ON(!r != (e.code != 0));
 	if (r)
 		read_line(r, (const char *)b.p, (int64_t)b.n);
-	records_close(r);
+	records_free(r);
 	tokenizer_free(&t);
 	return 0;
 }

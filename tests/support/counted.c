@@ -25,10 +25,10 @@ static void copy_split(struct corpus *c, struct shard_writer *w, enum counted_ki
 	for (int64_t i = 0; i < n; i++) {
 		const uint32_t id = (uint32_t)(ids[i] & ~TOKEN_FLAGS);
 		if (ids[i] & DOCUMENT_BEGINS)
-			shard_writer_document(w, s);
+			shard_writer_begin_document(w, s);
 		if (kind != COUNTED_ALL)
 			shard_writer_set_counted(w, s, test_counts(kind, s, i));
-		if (shard_writer_put(w, s, &id, 1, e))
+		if (shard_writer_append(w, s, &id, 1, e))
 			die_err(e);
 	}
 	free(ids);

@@ -180,7 +180,7 @@ static void check(enum bench_calls calls, int what)
 		.send = send + VERIFY_GUARD,
 		.recv = recv + VERIFY_GUARD};
 	struct coll_case c = {.what = what, .type = COMM_F32, .count = 8};
-	struct bench_result r = bench_nothing;
+	struct bench_result r = bench_not_measured;
 	b.host_send = b.send;
 	b.host_recv = b.recv;
 	n_calls = n_starts = 0;
@@ -220,8 +220,8 @@ TEST(typical_time_and_its_error)
 		.part = parts,
 		.n_parts = 7};
 	struct coll_case c = {.what = COLL_ALLREDUCE, .type = COMM_F32, .count = 1000};
-	struct bench_result r = bench_nothing;
-	bench_statistics(&s, &c, 4, &r);
+	struct bench_result r = bench_not_measured;
+	bench_compute_statistics(&s, &c, 4, &r);
 	assert_near(r.time, 2.5, 1e-9);
 	assert_near(r.algbw, 4000 / 2.5e-6 * 1e-9, 1e-9);
 	assert_near(r.busbw, r.algbw * 1.5, 1e-9);
@@ -238,11 +238,11 @@ TEST(typical_time_and_its_error)
 	assert_int_equal(r.parts, 5);
 	assert_int_equal(r.waited, 1);
 	s.n_parts = 3; /* two that count: no error */
-	bench_statistics(&s, &c, 4, &r);
+	bench_compute_statistics(&s, &c, 4, &r);
 	assert_true(isnan(r.noise) && r.parts == 2 && r.typical > 0);
 	for (int i = 0; i < 3; i++)
 		parts[i].waited = true;
-	bench_statistics(&s, &c, 4, &r);
+	bench_compute_statistics(&s, &c, 4, &r);
 	assert_true(isnan(r.noise) && r.parts == 0 && r.waited == 2 && r.typical > 0);
 }
 
@@ -284,7 +284,7 @@ static struct bench_row row_of(int64_t size, double typical, double noise)
 		.group_ranks = 2,
 		.group_hosts = 1,
 		.groups = 1,
-		.result = {bench_nothing, bench_nothing}};
+		.result = {bench_not_measured, bench_not_measured}};
 	r.result[0].time = typical + 1;
 	r.result[0].typical = typical;
 	r.result[0].noise = noise;
@@ -306,7 +306,7 @@ TEST(each_axis_has_a_fit)
 		rows[i].group = second ? 3 : 5;
 		rows[i].groups = 2;
 	}
-	table_fit(&t);
+	table_add_fits(&t);
 	assert_int_equal(t.n_fits, 2);
 	assert_near(t.fits[0].alpha, 2e-6, 1e-12);
 	assert_near(t.fits[1].alpha, 5e-6, 1e-12);
@@ -331,7 +331,7 @@ TEST(what_is_written_is_read)
 	struct comm *c = comm_self("alone");
 	struct err e = {0};
 	int64_t n;
-	table_fit(&t);
+	table_add_fits(&t);
 	assert_int_equal(t.n_fits, 1);
 	assert_int_equal(bench_file_begin(&file, c, &e), 0);
 	assert_int_equal(bench_file_end(&file, c, &t, &about, &e), 0);
@@ -339,7 +339,7 @@ TEST(what_is_written_is_read)
 	assert_int_equal(back.n_rows, 3);
 	assert_memory_equal(back.rows, rows, sizeof(rows));
 	assert_string_equal(back.settings, "calls=none");
-	table_free(&back);
+	table_release(&back);
 	assert_int_equal(bench_fits_read("result.h5", &fits, &n, &e), 0);
 	assert_int_equal(n, 1);
 	assert_memory_equal(fits, t.fits, sizeof(*fits));
@@ -349,7 +349,7 @@ TEST(what_is_written_is_read)
 	assert_int_equal(bench_file_begin(&file, c, &e), 0);
 	assert_int_equal(bench_file_end(&file, c, &t, &about, &e), 0);
 	assert_int_equal(bench_file_read("result.h5", &back, &e), -1);
-	assert_string_equal(e.msg, "result.h5: row 1 is not a case");
+	assert_string_equal(e.msg, "result.h5: row 1: has no collective, size or group");
 	free(t.fits);
 	unlink("result.h5");
 	assert_int_equal(bench_fits_read("result.h5", &fits, &n, &e), -1);
@@ -367,13 +367,13 @@ static int64_t compare(const struct bench_table *old, const struct bench_table *
 	int64_t open = 0;
 	if (again) {
 		second = table_judge(old, again, 0.05);
-		table_confirm(judged, second, now->n_rows);
+		table_update_verdicts(judged, second, now->n_rows);
 	}
 	int64_t n = table_compare(old, now, judged, &out, &e);
 	if (!strstr(out.s, want))
 		fail_msg("%s: %s", want, out.s);
 	for (int64_t i = 0; i < now->n_rows; i++)
-		open += table_n_open(&judged[i]);
+		open += table_count_doubtful(&judged[i]);
 	if (n >= 0)
 		assert_int_equal(n, open);
 	free(judged);
@@ -399,7 +399,7 @@ TEST(slower_needs_more_than_the_noise)
 	assert_int_equal(slower(1.15, 6, "1 unchanged"), 0);
 	assert_int_equal(slower(1.25, 6, "1 slower"), 1);
 	assert_int_equal(slower(0.8, 1, "1 faster"), 0);
-	assert_int_equal(slower(1, 1, "0 of 1 have other bits"), 0);
+	assert_int_equal(slower(1, 1, "0 of 1 differ bitwise"), 0);
 }
 
 /* The more times are compared, the more one must differ: of 1000 times, by 4.1 errors instead of 1.64. */
@@ -438,7 +438,7 @@ TEST(what_waited_is_measured_again)
 				 d = {.rows = &same, .n_rows = 1};
 	now.result[0].waited = 8;
 	struct bench_judged *j = table_judge(&a, &b, 0.05);
-	assert_true(j->verdict[0] == VERDICT_UNJUDGED && table_n_open(j) > 0);
+	assert_true(j->verdict[0] == VERDICT_UNJUDGED && table_count_doubtful(j) > 0);
 	free(j);
 	assert_int_equal(compare(&a, &b, &c, "13.00 us, before 10.00 us: +30.0 %"), 1);
 	assert_int_equal(compare(&a, &b, &d, "1 unchanged, 0 not judged"), 0);

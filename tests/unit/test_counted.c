@@ -89,7 +89,7 @@ static void write_split(struct shard_writer *w, enum split s, int64_t n, bool sa
 			end++;
 		if (said)
 			shard_writer_set_counted(w, s, counts(s, i));
-		assert_int_equal(shard_writer_put(w, s, ids, end - i, &e), 0);
+		assert_int_equal(shard_writer_append(w, s, ids, end - i, &e), 0);
 	}
 }
 

@@ -566,7 +566,7 @@ TEST_AFTER(begin, unfinished_shards_leave_nothing)
 	struct shard_writer *w = shard_writer_open(&p, &t, &info, &e);
 	assert_non_null(w);
 	assert_int_equal(n_files("half-00000.h5.????????????????.tmp"), 1);
-	assert_int_equal(shard_writer_put(w, SPLIT_TRAIN, ids, 60, &e), 0);
+	assert_int_equal(shard_writer_append(w, SPLIT_TRAIN, ids, 60, &e), 0);
 	shard_writer_close(w);
 	assert_int_equal(n_files("half*"), 0);
 	tokenizer_free(&t);
@@ -586,7 +586,7 @@ static struct prepared make_foreign(const char *kind, const uint32_t *ids, int64
 	struct shard_info info = {.split = "tail", .total = {n, 0}};
 	struct shard_writer *w = shard_writer_open(&p, &t, &info, &e);
 	assert_non_null(w);
-	assert_int_equal(shard_writer_put(w, SPLIT_TRAIN, ids, n, &e), 0);
+	assert_int_equal(shard_writer_append(w, SPLIT_TRAIN, ids, n, &e), 0);
 	assert_int_equal(shard_writer_finish(w, &made, &e), 0);
 	shard_writer_close(w);
 	return made;

@@ -34,7 +34,7 @@ static int64_t read_back(const char *text, const char *separator)
 	while ((rc = reader_next(r, &b, &e)) > 0) {
 		for (int64_t i = 0; i < b.n_parts; i++) {
 			const struct document_part *part = &b.parts[i];
-			assert_int_equal(part->where, all.len);
+			assert_int_equal(part->position, all.len);
 			assert_true(part->n_bytes > 0);
 			str_add(&all, b.text.s + part->at, (size_t)part->n_bytes);
 			n += part->last;
@@ -44,7 +44,7 @@ static int64_t read_back(const char *text, const char *separator)
 	assert_int_equal(all.len, strlen(text));
 	assert_memory_equal(all.s, text, all.len);
 	assert_true(reader_close(r) == hash_bytes(text, strlen(text), 0));
-	batch_free(&b);
+	batch_release(&b);
 	str_free(&all);
 	inputs_close(&in);
 	strs_free(&paths);
@@ -99,13 +99,14 @@ TEST_AFTER(begin, lines_of_jsonl)
 	static const char *const bad[] = {"", "{", "[]", "5", "{\"text\": 5}",
 		"{\"texts\": \"\"}", "{\"text\": \"\\ud800\"}", "{\"text\": \"\"} x",
 		"{\"text\": \"\xff\"}"};
-	assert_int_equal(jsonl_text(good, (int64_t)strlen(good), "text", &out, &e), 0);
+	assert_int_equal(
+		jsonl_read_text(good, (int64_t)strlen(good), "text", &out, &e), 0);
 	assert_int_equal(out.len, 5);
 	assert_memory_equal(out.s, "a\xc3\xa9\0\n", 5);
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		struct err why = {0};
-		assert_int_equal(
-			jsonl_text(bad[i], (int64_t)strlen(bad[i]), "text", &out, &why),
+		assert_int_equal(jsonl_read_text(bad[i], (int64_t)strlen(bad[i]), "text",
+					 &out, &why),
 			-1);
 		assert_int_equal(why.code, EX_DATAERR);
 		assert_int_equal(out.len, 5);
@@ -127,8 +128,8 @@ TEST_AFTER(begin, fast_lines)
 			memcpy(copy, line, sizeof(line));
 			copy[at] = bytes[k];
 			assert_int_equal(
-				jsonl_text(copy, sizeof(line) - 1, "text", &a, &x),
-				jsonl_text_any(copy, sizeof(line) - 1, "text", &b, &y));
+				jsonl_read_text(copy, sizeof(line) - 1, "text", &a, &x),
+				jsonl_parse_text(copy, sizeof(line) - 1, "text", &b, &y));
 			assert_int_equal(a.len, b.len);
 			if (a.len)
 				assert_memory_equal(a.s, b.s, a.len);
@@ -143,7 +144,7 @@ TEST_AFTER(begin, filters)
 	struct prepare p = {.min_bytes = 2, .max_bytes = 6};
 	strs_add(&p.keep, "[ab]");
 	strs_add(&p.drop, "^b");
-	struct filter *f = filter_open(&p, &e);
+	struct filter *f = filter_new(&p, &e);
 	assert_int_equal(filter_fate(f, "a", 1, &e), FATE_SHORT);
 	assert_int_equal(filter_fate(f, "aaaaaaa", 7, &e), FATE_LONG);
 	assert_int_equal(filter_fate(f, "cc", 2, &e), FATE_NOT_KEEP);
@@ -153,9 +154,9 @@ TEST_AFTER(begin, filters)
 				 "ab",
 				 3, &e),
 		FATE_KEPT);
-	filter_close(f);
+	filter_free(f);
 	strs_add(&p.keep, "(");
-	assert_null(filter_open(&p, &e));
+	assert_null(filter_new(&p, &e));
 	assert_int_equal(e.code, EX_USAGE);
 	strs_free(&p.keep);
 	strs_free(&p.drop);
@@ -274,10 +275,11 @@ TEST_AFTER(begin, shards_know_their_documents)
 	struct shard_writer *w = shard_writer_open(&p, &t, &info, &e);
 	for (int i = 0; i < 5; i++) {
 		int64_t val = i == 4 ? 2 : 0;
-		shard_writer_document(w, SPLIT_TRAIN);
+		shard_writer_begin_document(w, SPLIT_TRAIN);
 		assert_int_equal(
-			shard_writer_put(w, SPLIT_TRAIN, ids, n_tokens[i] - val, &e), 0);
-		assert_int_equal(shard_writer_put(w, SPLIT_VAL, ids, val, &e), 0);
+			shard_writer_append(w, SPLIT_TRAIN, ids, n_tokens[i] - val, &e),
+			0);
+		assert_int_equal(shard_writer_append(w, SPLIT_VAL, ids, val, &e), 0);
 	}
 	assert_int_equal(shard_writer_finish(w, &made, &e), 0);
 	shard_writer_close(w);
@@ -317,7 +319,7 @@ TEST_AFTER(begin, a_cut_that_is_not_found_again)
 		.t = &t,
 		.end_of_text = -1,
 		.row_bytes = 2,
-		.filter = filter_open(&p, &e),
+		.filter = filter_new(&p, &e),
 		.pieces = pieces_open(NULL, 0, &e),
 		.comm = &self};
 	assert_int_equal(encode_all(&x, &e), -1);
@@ -325,7 +327,7 @@ TEST_AFTER(begin, a_cut_that_is_not_found_again)
 	assert_non_null(strstr(e.msg, "moods: byte "));
 	assert_non_null(strstr(e.msg, "cannot be encoded in parts"));
 	pieces_close(x.pieces);
-	filter_close((struct filter *)x.filter);
+	filter_free((struct filter *)x.filter);
 	free(x.keys);
 	inputs_close(&in);
 	strs_free(&paths);

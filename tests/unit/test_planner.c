@@ -170,12 +170,12 @@ static void put_result(const char *path, const struct bench_fit *fits, int n_fit
 			.group_ranks = f->group_ranks,
 			.group_hosts = f->group_hosts,
 			.groups = 1,
-			.result = {bench_nothing, bench_nothing}};
+			.result = {bench_not_measured, bench_not_measured}};
 		r->result[0].time = r->result[0].typical =
 			1e6 * (f->alpha + f->beta * (double)size);
 		r->result[0].noise = 0.01;
 	}
-	table_fit(&t);
+	table_add_fits(&t);
 	assert_int_equal(t.n_fits, n_fits);
 	assert_int_equal(bench_file_begin(&file, c, &e), 0);
 	assert_int_equal(bench_file_end(&file, c, &t, &about, &e), 0);

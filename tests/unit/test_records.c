@@ -235,11 +235,11 @@ TEST_AFTER(begin, which_turns_count)
 			    "\"weight\": 0.5}]}",
 			"turn 0: its weight is neither 0 nor 1");
 	refuses(&p, "{\"messages\": []}", "the conversation has no turns");
-	refuses(&p, "{\"messages\": [{\"role\": \"s\"}]}", "turn 0: not an object");
+	refuses(&p, "{\"messages\": [{\"role\": \"s\"}]}", "turn 0: is not an object");
 	refuses(&p, "{\"messages\": [{\"role\": \"x\", \"content\": \"\"}]}",
 		"no role 'x'");
 	refuses(&p, "{\"text\": \"x\"}",
-		"no field 'messages' with a list of turns; give --field with one of: text");
+		"field 'messages' (a list of turns) is missing; give --field with one of: text");
 }
 
 /* What a template cannot say is refused, not left out. */
@@ -348,7 +348,7 @@ TEST_AFTER(begin, prompts)
 	p.field = "q,a";
 	p.count = COUNT_ALL;
 	expect(&p, "{\"a\": \"cd\", \"q\": \"ab\"}\n", "-98 98 99 100\n");
-	refuses(&p, "{\"a\": \"cd\"}\n", "no field 'q' with a string");
+	refuses(&p, "{\"a\": \"cd\"}\n", "field 'q' (a string) is missing");
 	p.field = "q";
 	refuses(&p, "", "expected two names");
 
