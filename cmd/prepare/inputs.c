@@ -172,7 +172,7 @@ static int add_weighted_source(
 	return add_operand(in, p, colon + 1, e);
 }
 
-static int add_all(struct inputs *in, const struct prepare *p,
+static int add_inputs(struct inputs *in, const struct prepare *p,
 	const struct strs *operands, struct err *e)
 {
 	if (p->sources.n && operands->n)
@@ -197,7 +197,7 @@ int inputs_open(struct inputs *in, const struct prepare *p, const struct strs *o
 	struct err *e)
 {
 	*in = (struct inputs){0};
-	if (add_all(in, p, operands, e)) {
+	if (add_inputs(in, p, operands, e)) {
 		inputs_close(in);
 		return -1;
 	}

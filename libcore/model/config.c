@@ -280,7 +280,7 @@ void tensors_add(struct model *m, int64_t layer, const struct tensor_row *rows, 
 }
 
 /* Counts, or fills, the tensors of the whole model. */
-static void add_tensors(struct model *m)
+static void add_model_tensors(struct model *m)
 {
 	int64_t dim = m->c.dim, vocab = m->padded_vocab;
 	bool norm_bias = m->bias && m->arch->norm == NORM_LAYER;
@@ -311,9 +311,9 @@ int model_init(
 	if (resolve_options(m, vocab, e))
 		return -1;
 	m->blocks = xcalloc((size_t)m->c.layers, sizeof(*m->blocks));
-	add_tensors(m);
+	add_model_tensors(m);
 	m->tensors = xcalloc((size_t)m->n_tensors, sizeof(*m->tensors));
-	add_tensors(m);
+	add_model_tensors(m);
 	if (m->tie) {
 		m->output = m->tokens;
 		m->tokens->uses = 2;
