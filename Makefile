@@ -158,7 +158,7 @@ $(KERNELS_TEST): $O/tests/kernel_tests.o $(KERNELS_OBJ) $(TEST_LIB) $(LIB) kerne
 
 $(FUZZERS): $(FUZZ_OBJ) $(LIB)
 	@echo "  LD    $@"
-	@$(CC) $(CFLAGS) -fsanitize=fuzzer -Wl,--wrap=h5_probe,--wrap=die_silently \
+	@$(CC) $(CFLAGS) -fsanitize=fuzzer -Wl,--wrap=h5_probe,--wrap=silence_messages \
 	  $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 
 $O/%.o: %.cu $O/flags-cuda

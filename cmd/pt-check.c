@@ -18,7 +18,7 @@ struct opts {
 	struct check_opts check;
 	struct adam adam;
 	int64_t threads;
-	struct open_how open;
+	struct open_options open;
 	const char *grad_norm, *loss, *base;
 	bool two_runs, json;
 	struct opt_given given;

@@ -14,7 +14,7 @@
 struct opts {
 	bool optimizer, strict, options, force, padding, dry_run;
 	const char *out, *weights, *vocabulary;
-	struct open_how how;
+	struct open_options how;
 	struct strs tensors, renames;
 	double decay;
 	int to;	   /* 0: by the name of the output; else a format + 1 */
@@ -88,7 +88,7 @@ static const struct opt options[] = {
 static void generate_man(int kind, FILE *f)
 {
 	(void)kind;
-	h5_fields_man(ckpt_fields, f);
+	h5_fields_print_man(ckpt_fields, f);
 }
 
 static int list_files(int n, char **names, const struct opts *o, struct err *e)
@@ -102,7 +102,7 @@ static int list_files(int n, char **names, const struct opts *o, struct err *e)
 			return -1;
 		}
 		if (error.code)
-			err_keep_first(e, &error);
+			err_print_keep_first(e, &error);
 	}
 	return e->code ? -1 : 0;
 }
@@ -151,7 +151,7 @@ static int verify_files(int n, char **names, const struct opts *o, struct err *e
 			: ckpt_is_empty_directory(names[i])		 ? "no checkpoint"
 			: ckpt_is_other_format(names[i]) ? "not a checkpoint"
 							 : "DAMAGED");
-		err_keep_first(e, &error);
+		err_print_keep_first(e, &error);
 	}
 	return e->code ? -1 : 0;
 }
@@ -253,7 +253,7 @@ static int copy_to_stdout(int n, char **names, const struct opts *o, struct err 
 static int write_output(
 	const struct ckpt_view *v, const char *from, const struct opts *o, struct err *e)
 {
-	const struct convert_format *f = convert_target(o->to, o->out);
+	const struct convert_format *f = convert_output_format(o->to, o->out);
 	const char *files =
 		o->vocabulary ? convert_is_tokenizer(o->vocabulary) ? o->vocabulary : NULL
 		: !strcmp(v->format, "huggingface") || !strcmp(v->format, "torch") ? from
@@ -273,10 +273,10 @@ static int convert_file(int n, char **names, const struct opts *o, struct err *e
 	(void)n;
 	if (convert_open(&v, names[0], &o->how, e))
 		return -1;
-	int rc = o->vocabulary ? convert_vocabulary(&v, &t, o->vocabulary, e) : 0;
+	int rc = o->vocabulary ? convert_set_vocabulary(&v, &t, o->vocabulary, e) : 0;
 	rc = rc ? err_prefix(e, "--vocabulary: ") : write_output(&v, names[0], o, e);
 	ckpt_view_close(&v);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	return rc ? -1 : 0;
 }
 
@@ -494,7 +494,7 @@ static int run_command(const struct command *c, int n, char **operands,
 		c->run(n, operands, o, e))
 		return -1;
 	if (accepts_option(c, "out") && strcmp(o->out, "-") != 0)
-		info("wrote %s (%s)", o->out, convert_target(o->to, o->out)->name);
+		info("wrote %s (%s)", o->out, convert_output_format(o->to, o->out)->name);
 	return 0;
 }
 
@@ -506,7 +506,7 @@ static int run_named_command(int n, char **operands, const struct opts *o, struc
 	for (size_t i = 0; i < ARRAY_LEN(commands); i++)
 		if (!strcmp(operands[0], names[i]))
 			return run_command(&commands[i], n - 1, operands + 1, o, e);
-	return opts_unknown("command", operands[0], names, ARRAY_LEN(commands), e);
+	return opts_unknown_error("command", operands[0], names, ARRAY_LEN(commands), e);
 }
 
 static const char *const *synopsis_lines(void)

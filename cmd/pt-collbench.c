@@ -305,7 +305,7 @@ static int draw(const struct bench_table *t, const struct opts *o, struct err *e
 	int rc = 0;
 	table_make_curves(t, (enum picture_of)o->plot_of, o->draw.log_scale, &c);
 	const struct graph_style style =
-		graph_style_of(&o->draw, c.graph.n_series, log_color(stdout));
+		graph_style_of(&o->draw, c.graph.n_series, log_uses_color(stdout));
 	if (o->draw.graph)
 		graph_text(&c.graph, &style, &text);
 	fputs(text.len ? text.s : "", stdout);
@@ -326,7 +326,7 @@ static void compare_and_draw(struct session *s, struct err *e)
 		s->n_slower = table_compare(&s->old, t, s->suite.judged, &text, e);
 	fputs(text.len ? text_printable(text.s) : "", stdout);
 	if (draws_curves(o) && draw(t, o, &error))
-		err_keep_first(e, &error);
+		err_print_keep_first(e, &error);
 }
 
 /* Prints and draws the results. Collective. */
@@ -448,7 +448,7 @@ int main(int argc, char **argv)
 	if (s.o.smoke)
 		smoke_start_timeout(program.name);
 	s.world = comm_open();
-	log_rank(s.world->rank, s.world->size, false);
+	log_set_rank(s.world->rank, s.world->size, false);
 	int rc = run(&s);
 	comm_close(s.world);
 	stdout_close();

@@ -154,9 +154,9 @@ static const char *const synopsis[] = {"[options] CONTROL TEST ...",
 static void generate(int kind, FILE *f)
 {
 	if (kind == 0)
-		h5_fields_man(run_fields, f);
+		h5_fields_print_man(run_fields, f);
 	else if (kind == 1)
-		columns_man(f);
+		columns_print_man(f);
 	else if (kind == 2)
 		log_print_formats_man(f);
 	else if (kind == 3)
@@ -464,7 +464,7 @@ static void write_outcome(const char *text, enum verdict v)
 		[REPORT_BAD] = "31"};
 	static const char prefix[] = "verdict: ";
 	const char *words = text ? strstr(text, prefix) : NULL;
-	if (!words || !log_color(stdout)) {
+	if (!words || !log_uses_color(stdout)) {
 		fputs(text ? text : "", stdout);
 		return;
 	}
@@ -574,7 +574,7 @@ static int show_curves(
 	c.graph.settled = !o->whole_range;
 	if (o->draw.graph) {
 		const struct graph_style style =
-			graph_style_of(&o->draw, c.list.n, log_color(stdout));
+			graph_style_of(&o->draw, c.list.n, log_uses_color(stdout));
 		graph_text(&c.graph, &style, &text);
 	}
 	fputs(text.s ? text.s : "", stdout);

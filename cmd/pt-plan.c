@@ -261,7 +261,7 @@ static int parse_model(
 	}
 	int n_left = opts_parse(&train_program, o, argc, (char **)argv, e);
 	if (n_left > 0) /* an operand, which pt-train does not have */
-		return opts_unknown_key(&train_program, argv[0], e);
+		return opts_unknown_key_error(&train_program, argv[0], e);
 	if (!n_left)
 		return check_settings(o, e);
 	return is_path && has_experts(words[0])
@@ -489,7 +489,7 @@ static int plan_and_print(
 			 ? -1
 			 : 0;
 	search_release(&s);
-	model_free(&m);
+	model_release(&m);
 	return rc;
 }
 

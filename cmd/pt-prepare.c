@@ -217,7 +217,7 @@ static void generate_man(int kind, FILE *f)
 {
 	static const struct h5_field *const tables[] = {
 		shard_fields, tokenizer_fields, bpe_fields};
-	h5_fields_man(tables[kind], f);
+	h5_fields_print_man(tables[kind], f);
 }
 
 static const struct program program = {
@@ -242,7 +242,7 @@ static int print_info(const struct strs *files, struct err *e)
 		scoped_str text = {0};
 		for (const struct h5_field *f = shard_fields; f->name; f++)
 			if (!f->optional || corpus_info(c, 0)->window_tokens)
-				h5_field_print(&text, f, corpus_info(c, 0));
+				h5_field_append(&text, f, corpus_info(c, 0));
 		const struct tokenizer *t = corpus_tokenizer(c);
 		printf("%s# %s\n%stokenizer = %s\nvocab = %lld\n", i ? "\n" : "",
 			files->v[i], text_printable(text.s), t->kind->name,
@@ -282,7 +282,7 @@ static int verify_shards(const struct strs *files, struct err *e)
 		else
 			printf("%s: cannot be read\n", files->v[i]);
 		if (error.code)
-			err_keep_first(e, &error);
+			err_print_keep_first(e, &error);
 	}
 	return e->code ? -1 : 0;
 }
@@ -576,7 +576,7 @@ int main(int argc, char **argv)
 		return err_print(&e);
 	file_spool_limit(o.spool_limit);
 	struct comm *world = comm_open();
-	log_rank(world->rank, world->size, false);
+	log_set_rank(world->rank, world->size, false);
 	comm_watchdog_pause(true); /* a rank may wait long for the others */
 	for (int i = 0; i < n; i++)
 		strs_add(&operands, argv[i]);

@@ -450,7 +450,7 @@ int main(int argc, char **argv)
 		.world = comm_open(),
 		.echo = n >= 0 && o.echo &&
 			(!o.chat || opts_given(&program, &o, "echo"))};
-	log_rank(s.world->rank, s.world->size, false);
+	log_set_rank(s.world->rank, s.world->size, false);
 	int rc = comm_agree(s.world, &e);
 	if (!rc)
 		note_idle_options(&o);

@@ -127,7 +127,7 @@ int main(int argc, char **argv)
 	 * host. */
 	if (!world)
 		world = comm_open();
-	log_rank(world->rank, world->size, o.log_all_ranks);
+	log_set_rank(world->rank, world->size, o.log_all_ranks);
 	int rc;
 	if (has_agreed_error || comm_agree(world, &e)) {
 		opts_add_origins(&train_program, &o, &e);

@@ -38,7 +38,7 @@ struct device {
 	struct device_speed *speed; /* planning device only; NULL: kernels take no time */
 	struct arena *scratch;	    /* temporary memory of kernels */
 	int64_t taken_bytes,
-		peak_bytes; /* allocated by device_arena(): now, and the peak */
+		peak_bytes; /* allocated by device_arena_init(): now, and the peak */
 	int64_t tile_bytes; /* logits computed at a time */
 	bool discrete;	    /* has separate memory, and runs asynchronously to the host */
 	int number,
@@ -100,7 +100,8 @@ double device_peak(const struct device *d, enum dtype operands);
 void *device_alloc(struct device *d, size_t n_bytes);
 void device_free(struct device *d, void *p, size_t n_bytes);
 /* Initializes an arena in device memory; ends the program if there is not enough. */
-void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes);
+void device_arena_init(
+	struct device *d, struct arena *a, const char *name, size_t n_bytes);
 void device_arena_release(struct device *d, struct arena *a);
 /* Initializes an arena over device memory that a library allocated, and frees after _forget. */
 void device_arena_over(

@@ -37,7 +37,7 @@ bool device_owns(const struct device *d, const void *p)
 void device_arena_over(
 	struct device *d, struct arena *a, const char *name, void *base, size_t n_bytes)
 {
-	arena_over(a, name, base, n_bytes);
+	arena_init_over(a, name, base, n_bytes);
 	add_span(d, base, n_bytes);
 	d->taken_bytes += (int64_t)n_bytes;
 	d->peak_bytes = max64(d->peak_bytes, d->taken_bytes);
@@ -50,7 +50,8 @@ void device_arena_forget(struct device *d, struct arena *a)
 	*a = (struct arena){0};
 }
 
-void device_arena(struct device *d, struct arena *a, const char *name, size_t n_bytes)
+void device_arena_init(
+	struct device *d, struct arena *a, const char *name, size_t n_bytes)
 {
 	char text[NUM_TEXT];
 	if (!d->discrete) {
@@ -65,7 +66,7 @@ void device_arena(struct device *d, struct arena *a, const char *name, size_t n_
 	if (base)
 		device_arena_over(d, a, name, base, n_bytes);
 	else
-		arena_over(a, name, NULL, 0);
+		arena_init_over(a, name, NULL, 0);
 }
 
 void device_arena_release(struct device *d, struct arena *a)
@@ -74,7 +75,7 @@ void device_arena_release(struct device *d, struct arena *a)
 		arena_release(a);
 		return;
 	}
-	if (a->size_bytes && !arena_measuring(a)) {
+	if (a->size_bytes && !arena_is_measuring(a)) {
 		device_free(d, a->base, a->size_bytes);
 		device_arena_forget(d, a);
 	}

@@ -36,7 +36,7 @@ static void append_mat_text(struct str *out, const struct mat *m)
 		m->p ? "" : "-", m->transposed ? "^T" : "", m->amax ? ", amax" : "");
 }
 
-void call_text(struct str *out, const struct kernel_call *c)
+void append_call_text(struct str *out, const struct kernel_call *c)
 {
 	str_puts(out, kernel_name(c->kernel));
 	for (size_t i = 0; i < ARRAY_LEN(c->m); i++) {
@@ -57,7 +57,7 @@ void call_text(struct str *out, const struct kernel_call *c)
 void kernel_calls_add(struct kernel_calls *x, const struct kernel_call *c)
 {
 	struct str text = {0};
-	call_text(&text, c);
+	append_call_text(&text, c);
 	for (int64_t i = x->n; i-- > 0;)
 		if (!strcmp(x->texts[i].s, text.s)) {
 			str_free(&text);
@@ -83,7 +83,7 @@ void kernel_calls_remove(struct kernel_calls *x, int64_t i)
 	memmove(&x->texts[i], &x->texts[i + 1], (size_t)(x->n - i) * sizeof(*x->texts));
 }
 
-void kernel_calls_free(struct kernel_calls *x)
+void kernel_calls_release(struct kernel_calls *x)
 {
 	for (int64_t i = 0; i < x->n; i++)
 		str_free(&x->texts[i]);
@@ -233,7 +233,7 @@ int selftest_run(struct device *d, int threads, const struct kernel_calls *calls
 	device_open_cpu(&cpu, threads);
 	arena_init(&scratch, "scratch", SCRATCH);
 	cpu.scratch = &scratch;
-	device_arena(d, &memory[GPU], "the self-test", work.gpu_bytes);
+	device_arena_init(d, &memory[GPU], "the self-test", work.gpu_bytes);
 	arena_init(&memory[CPU], "the self-test", work.cpu_bytes);
 	struct trial t = {.d = {d, &cpu}, .memory = {&memory[GPU], &memory[CPU]}, .e = e};
 	trial_begin(&t);

@@ -35,7 +35,7 @@ struct kernel_calls {
 void kernel_calls_add(struct kernel_calls *, const struct kernel_call *);
 void kernel_calls_text(const struct kernel_calls *, struct str *out);
 void kernel_calls_remove(struct kernel_calls *, int64_t i);
-void kernel_calls_free(struct kernel_calls *);
+void kernel_calls_release(struct kernel_calls *);
 /* Makes a planning device record its calls in a set from now on. */
 void device_plan_record(struct device *d, struct kernel_calls *);
 

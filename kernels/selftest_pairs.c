@@ -403,7 +403,7 @@ static void compare_pair(struct trial *t, struct trial_pair x, struct worst *wor
 static void fail_trial(struct trial *t, const char *what, const char *found)
 {
 	scoped_str text = {0};
-	call_text(&text, t->c);
+	append_call_text(&text, t->c);
 	err_set(t->e, EX_FAILED, "%s: %s: %s", text.s, what, found);
 }
 

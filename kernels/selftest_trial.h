@@ -105,7 +105,7 @@ void trial_check_results(struct trial *);
 /* Fails the trial if a kernel wrote past the end of a matrix. */
 void check_fences(struct trial *);
 /* Appends the call's kernel, shapes and flags; calls with equal texts are duplicates. */
-void call_text(struct str *out, const struct kernel_call *);
+void append_call_text(struct str *out, const struct kernel_call *);
 
 /* BOTH(t, name, args...): calls the kernel on both sides and checks the results. In args, `s` is
  * the side. */

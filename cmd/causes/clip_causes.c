@@ -22,7 +22,7 @@ static bool fits_as_multiple(const struct step_check *c, int i, double *seen, do
 
 /* Returns true if each tensor was clipped alone: norms have a common upper bound, and tensors
  * below it are unchanged. */
-bool by_clipped_tensors(struct cause_search *s)
+bool explained_by_clipped_tensors(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	double clip = 0, seen, own;
@@ -50,7 +50,7 @@ static void sum_shard_products(
 	memset(p, 0, (size_t)n * sizeof(*p));
 	for (int k = 0; k < s->n_wrong; k++) {
 		int i = s->wrong[k];
-		const struct tensor *t = tensor_of(c, i);
+		const struct tensor *t = model_tensor(c, i);
 		int64_t cols = t->ndim > 1 ? t->dims[1] : 1,
 			rows = (t->dims[0] + n - 1) / n;
 		if (only >= 0 && i != only)
@@ -106,7 +106,7 @@ static bool are_shards_clipped(const struct cause_search *s, int n, double *f)
 }
 
 /* Returns true if each FSDP rank clipped its shards by their own norm. */
-bool by_clipped_shards(struct cause_search *s)
+bool explained_by_clipped_shards(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	const int64_t tries[] = {c->o.fsdp, 2, 4, 8};

@@ -437,7 +437,7 @@ static void correct_axis(struct cause_search *s)
 }
 
 /* Returns true if another function than the model's explains the gradients. */
-bool by_function(struct cause_search *s)
+bool explained_by_function(struct cause_search *s)
 {
 	struct guess tries[MAX_TRIES];
 	int n = 0;

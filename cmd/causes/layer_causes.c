@@ -8,7 +8,7 @@
 enum { MAX_LAYERS = 12 };
 
 /* Returns true if two layers changed places, or have each other's weights. */
-bool by_swapped_layers(struct cause_search *s)
+bool explained_by_swapped_layers(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;
 	double nearest = s->near;
@@ -63,7 +63,7 @@ static double nearest_window(const struct cause_search *s, int64_t layer, int64_
 }
 
 /* Returns true if one layer alone has a window, or alone has none. */
-bool by_window_of_layer(struct cause_search *s)
+bool explained_by_window_of_layer(struct cause_search *s)
 {
 	const struct model_config *m = &s->c->weights.m.c;
 	const int64_t length = s->c->batch.length;
@@ -90,7 +90,7 @@ bool by_window_of_layer(struct cause_search *s)
 }
 
 /* Returns true if one layer without rope, or with a parallel residual, explains the gradients. */
-bool by_layer(struct cause_search *s)
+bool explained_by_layer(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	double nearest = s->near;
@@ -168,7 +168,7 @@ static void compute_with_stretch(const struct cause_search *s, const void *conte
 			snprintf(name, sizeof(name), "layers.%d.%s", st->layer, tensor);
 		v.scaled[0] = name;
 	}
-	gradients_of(s, v, is_full, g);
+	variant_gradients(s, v, is_full, g);
 }
 
 /* Returns true if a factor of one part of the model explains the gradients, and describes it. */
@@ -193,7 +193,7 @@ static bool explain_stretch(struct cause_search *s, const struct stretch *st)
 	return x > 0;
 }
 
-bool by_stretch(struct cause_search *s)
+bool explained_by_stretch(struct cause_search *s)
 {
 	for (int k = 0; k < 2 * STRETCHED; k++) {
 		const struct stretch stretch = {(enum stretched)(k / 2), k % 2, -1};
@@ -203,7 +203,7 @@ bool by_stretch(struct cause_search *s)
 	return false;
 }
 
-bool by_stretch_of_layer(struct cause_search *s)
+bool explained_by_stretch_of_layer(struct cause_search *s)
 {
 	const int layers = (int)s->c->weights.m.c.layers;
 	for (int layer = 0; layer < layers && layers <= MAX_LAYERS; layer++)
@@ -224,7 +224,7 @@ static double theta_distance(const struct cause_search *s, double log_theta, boo
 
 /* Returns true if another rope theta explains the gradients. Searches a grid of powers of ten, then
  * by golden section around the nearest one. */
-bool by_theta(struct cause_search *s)
+bool explained_by_theta(struct cause_search *s)
 {
 	const double ratio = (sqrt(5) - 1) / 2, step = 0.5;
 	const double without = largest_residual(s, &s->c->reference);

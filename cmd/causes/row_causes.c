@@ -107,7 +107,7 @@ static double common_wrong_factor(const struct wrong_groups *f)
 static void describe_few(const struct wrong_groups *f, char *text, size_t capacity)
 {
 	static const char *const names[] = {"element", "row", "column"};
-	const struct tensor *t = tensor_of(f->c, f->tensor);
+	const struct tensor *t = model_tensor(f->c, f->tensor);
 	const double factor = common_wrong_factor(f);
 	size_t len = (size_t)snprintf(text, capacity, "%s%s", names[f->by], plural(f->n));
 	for (int64_t i = 0; i < f->n && i < 6; i++)
@@ -127,7 +127,8 @@ static void describe_few(const struct wrong_groups *f, char *text, size_t capaci
 		snprintf(text + len, capacity - len, ": no gradient%s",
 			t == f->c->weights.m.tokens ? " (padding_idx?)" : "");
 	else if (isfinite(factor))
-		snprintf(text + len, capacity - len, ": %.4g times", shown(f->c, factor));
+		snprintf(text + len, capacity - len, ": %.4g times",
+			to_shown_digits(f->c, factor));
 	else
 		snprintf(text + len, capacity - len, ": all others are right");
 }
@@ -155,10 +156,10 @@ static bool find_few_wrong_groups(
 static bool may_hide_wrong_elements(const struct cause_search *s, int i)
 {
 	bool found = false;
-	if (s->c->o.precision == RUN_FP32 || tensor_of(s->c, i)->ndim > 1)
+	if (s->c->o.precision == RUN_FP32 || model_tensor(s->c, i)->ndim > 1)
 		return false;
 	for (int k = 0; k < s->n_wrong; k++)
-		found |= tensor_of(s->c, s->wrong[k])->ndim > 1 &&
+		found |= model_tensor(s->c, s->wrong[k])->ndim > 1 &&
 			 s->c->of[s->wrong[k]].cause < 0;
 	return found;
 }
@@ -173,7 +174,7 @@ static void explain_few_groups(struct cause_search *s, int i)
 			((s->has & IF_SURE) || !may_fit_by_chance(s, i)) &&
 			find_few_wrong_groups(&f, s->c, i, (enum grouping)by)) {
 			describe_few(&f, text, sizeof(text));
-			explain(s, i, text);
+			set_cause(s, i, text);
 		}
 		free(f.errors);
 		free(f.wrong);
@@ -181,12 +182,12 @@ static void explain_few_groups(struct cause_search *s, int i)
 }
 
 /* Adds findings for tensors with few wrong elements, rows or columns: matrices, then vectors. */
-bool by_few(struct cause_search *s)
+bool explained_by_few(struct cause_search *s)
 {
 	for (int vectors = 0; vectors < 2; vectors++)
 		for (int k = 0; k < s->n_wrong; k++) {
 			int i = s->wrong[k];
-			if ((tensor_of(s->c, i)->ndim < 2) == vectors &&
+			if ((model_tensor(s->c, i)->ndim < 2) == vectors &&
 				!may_hide_wrong_elements(s, i))
 				explain_few_groups(s, i);
 		}
@@ -278,7 +279,7 @@ static double residual_with_bug(struct rows *r, enum row_bug bug, int tensor)
 }
 
 /* Returns true if rows of frequent tokens are divided by their count, or have one occurrence. */
-bool by_embedding_rows(struct cause_search *s)
+bool explained_by_embedding_rows(struct cause_search *s)
 {
 	static const char *const texts[][2] = {
 		{"each row is divided by how often its token occurs in ",
@@ -292,7 +293,7 @@ bool by_embedding_rows(struct cause_search *s)
 		1, n, ranks, c->o.accumulation, ranks * c->o.accumulation};
 	struct rows r;
 	bool found = false;
-	if (tensor_of(c, s->tensor) != c->weights.m.tokens ||
+	if (model_tensor(c, s->tensor) != c->weights.m.tokens ||
 		c->of[s->tensor].n > MAX_ELEMENTS)
 		return false;
 	rows_init(&r, c, s->tensor);
@@ -302,7 +303,7 @@ bool by_embedding_rows(struct cause_search *s)
 			r.parts = parts[p];
 			if (n % r.parts)
 				break;
-			found = within(c, s->tensor,
+			found = is_within(c, s->tensor,
 				residual_with_bug(&r, (enum row_bug)bug, s->tensor));
 			if (r.parts > 1)
 				snprintf(part, sizeof(part),

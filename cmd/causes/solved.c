@@ -10,7 +10,7 @@ static double window_distance(const struct cause_search *s, int64_t window, bool
 }
 
 /* Returns true if the model's sliding window is missing. */
-bool by_no_window(struct cause_search *s)
+bool explained_by_no_window(struct cause_search *s)
 {
 	int64_t length = s->c->batch.length;
 	return s->c->weights.m.c.window && window_distance(s, length, false) <= s->near &&
@@ -19,7 +19,7 @@ bool by_no_window(struct cause_search *s)
 
 /* Returns true if another sliding window explains the gradients. Searches the best power of 2, then
  * the windows around it: gradients come nearer as the window does. */
-bool by_window(struct cause_search *s)
+bool explained_by_window(struct cause_search *s)
 {
 	int64_t length = s->c->batch.length, best = 1;
 	double nearest = INFINITY;
@@ -105,7 +105,7 @@ static void compute_with_squashing(const struct cause_search *s, const void *con
 		v.function.logit_cap = cap;
 	else
 		v.function.logit_scale = *how == LOGITS_DIVIDED ? 1 / (1 + x) : 1 + x;
-	gradients_of(s, v, is_full, g);
+	variant_gradients(s, v, is_full, g);
 }
 
 /* Returns true if logits divided or multiplied by a number explain the gradients. */
@@ -116,12 +116,12 @@ static bool by_factor_of_logits(struct cause_search *s, enum squashing how)
 	return x > 0;
 }
 
-bool by_divided_logits(struct cause_search *s)
+bool explained_by_divided_logits(struct cause_search *s)
 {
 	return by_factor_of_logits(s, LOGITS_DIVIDED);
 }
 
-bool by_multiplied_logits(struct cause_search *s)
+bool explained_by_multiplied_logits(struct cause_search *s)
 {
 	return by_factor_of_logits(s, LOGITS_MULTIPLIED);
 }
@@ -152,12 +152,12 @@ static bool by_cap(struct cause_search *s, enum squashing how)
 	return x > 0;
 }
 
-bool by_capped_scores(struct cause_search *s)
+bool explained_by_capped_scores(struct cause_search *s)
 {
 	return by_cap(s, SCORES_CAPPED);
 }
 
-bool by_capped_logits(struct cause_search *s)
+bool explained_by_capped_logits(struct cause_search *s)
 {
 	return by_cap(s, LOGITS_CAPPED);
 }
@@ -166,11 +166,12 @@ static void compute_with_zero_logits(const struct cause_search *s, const void *c
 	double x, bool is_full, struct gradients *g)
 {
 	(void)context;
-	gradients_of(s, (struct variant){.function = {.zero_logits = x}}, is_full, g);
+	variant_gradients(
+		s, (struct variant){.function = {.zero_logits = x}}, is_full, g);
 }
 
 /* Returns true if a number of further logits that are 0 explains the gradients. */
-bool by_zero_logits(struct cause_search *s)
+bool explained_by_zero_logits(struct cause_search *s)
 {
 	double x = solve_number(s, compute_with_zero_logits, NULL, 1);
 	snprintf(s->detail, sizeof(s->detail), "%.4g", x);
@@ -290,7 +291,7 @@ static void describe_old(struct cause_search *s, const struct old_slices *old, d
 }
 
 /* Returns true if all or some slices of the parameters lacked the last update. */
-bool by_old_parameters(struct cause_search *s)
+bool explained_by_old_parameters(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	bool sharded = c->o.fsdp > 1 && c->o.fsdp <= MAX_OLD;
@@ -336,15 +337,15 @@ static double residual_of_sum(
 			t.m0[j] = (float)((double)t.m0[j] / (1 - beta));
 		const float *part[] = {reference_of(c, i), t.m0};
 		add_products(a, x, part, 2, c->seen[i], t.n);
-		if (solve(a, x, 2))
-			dist = distance_of(part, x, 2, c->seen[i], t.n);
+		if (solve_linear(a, x, 2))
+			dist = fit_distance(part, x, 2, c->seen[i], t.n);
 	}
 	tensor_step_free(&t);
 	return dist;
 }
 
 /* Returns true if the previous gradients were not set to zero: both factors are equal. */
-bool by_kept_gradients(struct cause_search *s)
+bool explained_by_kept_gradients(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	const double within_factor = c->o.precision == RUN_FP32 ? 2e-3 : 0.05;
@@ -352,7 +353,7 @@ bool by_kept_gradients(struct cause_search *s)
 	int explained = 0;
 	for (int k = 0; k < s->n_wrong && c->files.m0 >= 0 && !e.code; k++) {
 		double x[2], dist = residual_of_sum(s, s->wrong[k], x, &e);
-		explained += within(c, s->wrong[k], dist) &&
+		explained += is_within(c, s->wrong[k], dist) &&
 			     fabs(x[1] / x[0] - 1) <= within_factor;
 	}
 	die_io(&e);

@@ -43,7 +43,7 @@ bool set_screen(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	int last = -1;
-	if (!unexplained(s, s->screen))
+	if (!mark_unexplained(s, s->screen))
 		return false;
 	for (int i = 0; i < m->n_tensors; i++)
 		if (s->screen[i] && m->tensors[i].unit > last)
@@ -53,7 +53,7 @@ bool set_screen(struct cause_search *s)
 	return true;
 }
 
-void gradients_of(
+void variant_gradients(
 	const struct cause_search *s, struct variant v, bool is_full, struct gradients *g)
 {
 	v.wanted = is_full ? NULL : s->screen;
@@ -64,7 +64,7 @@ void gradients_of(
 double variant_distance(const struct cause_search *s, struct variant v, bool is_full)
 {
 	struct gradients g = {0};
-	gradients_of(s, v, is_full, &g);
+	variant_gradients(s, v, is_full, &g);
 	double dist = largest_residual(s, &g);
 	gradients_free(&g);
 	return dist;
@@ -97,7 +97,7 @@ bool solve_factors(
 		if (get_parts(part, g, n, t->in_model))
 			add_products(a, x, part, n, s->c->seen[s->wrong[k]], t->n);
 	}
-	bool is_solved = solve(a, x, n);
+	bool is_solved = solve_linear(a, x, n);
 	free(a);
 	return is_solved;
 }
@@ -114,7 +114,7 @@ static double residual_of_fit(
 		double square = products_of(y, y, s->c->of[i].n).aa;
 		if (!get_parts(part, g, n, s->c->of[i].in_model) || !(square > 0))
 			continue;
-		double d = distance_of(part, x, n, y, s->c->of[i].n);
+		double d = fit_distance(part, x, n, y, s->c->of[i].n);
 		left += d * d * square;
 		size += square;
 	}
@@ -176,12 +176,12 @@ static void describe_sequences(struct cause_search *s, const double *x, int n, d
 	*list = '\0';
 	if (are_all_zero_or_one(c, x, n))
 		list_sequences(c, list, sizeof(list), x, n, 0);
-	double times = shown(c, max / c->scale.run_clip);
+	double times = to_shown_digits(c, max / c->scale.run_clip);
 	if (*list && are_norms(s)) /* (nanotron divides the positions of a micro-batch) */
 		snprintf(text, size,
 			"%s of %d do not count, but only in norms: with sequence parallelism, "
 			"their gradients must be summed over the tensor-parallel ranks%s",
-			list, n, question(c));
+			list, n, layout_mark(c));
 	else if (*list && c->scale.run_clip > 0 && fabs(times - 1) > 0.02)
 		snprintf(text, size,
 			"%s of %d do not count, and all others count %.3g times", list, n,
@@ -190,7 +190,7 @@ static void describe_sequences(struct cause_search *s, const double *x, int n, d
 		snprintf(text, size, "%s of %d do not count", list, n);
 	else if (has_few_heavy_sequences(c, x, n, list, sizeof(list), &times))
 		snprintf(text, size, "%s of %d count %.3g times, and all others once",
-			list, n, shown(c, times));
+			list, n, to_shown_digits(c, times));
 	else {
 		append_factors(c, list, sizeof(list), x, n < 12 ? n : 12);
 		snprintf(text, size, "have weights %s", list);
@@ -267,7 +267,7 @@ static bool may_all_fit_by_chance(const struct cause_search *s)
 
 /* Returns true if weights of the sequences explain the gradients. First tries s->screen, unless it
  * has too few elements, such as a single norm; then all tensors. */
-bool by_sequences(struct cause_search *s)
+bool explained_by_sequences(struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	int n = (int)s->c->batch.n;
@@ -277,7 +277,7 @@ bool by_sequences(struct cause_search *s)
 			!fit_sequences(s, n, s->screen, x)))
 		return false;
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
-	unexplained(s, wanted);
+	mark_unexplained(s, wanted);
 	limit_elements(m, wanted);
 	bool fits = fit_sequences(s, n, wanted, x);
 	free(wanted);
@@ -292,7 +292,7 @@ bool by_sequences(struct cause_search *s)
 }
 
 /* Returns true if exp_avg was zero before: (m1 - beta1 m0) / (1 - beta1) is right without m0. */
-bool by_lost_moments(struct cause_search *s)
+bool explained_by_lost_moments(struct cause_search *s)
 {
 	struct step_check *c = s->c;
 	double beta = c->files.adam.beta1;
@@ -304,7 +304,7 @@ bool by_lost_moments(struct cause_search *s)
 		struct tensor_step t;
 		if (!tensor_step_read(&t, &c->files, i, STEP_MEANS, &e)) {
 			struct products p = products_of(t.m1, reference_of(c, i), t.n);
-			right += within(
+			right += is_within(
 				c, i, residual_of(&p, (1 - beta) * c->scale.common));
 		}
 		tensor_step_free(&t);
@@ -318,7 +318,7 @@ bool by_lost_moments(struct cause_search *s)
 static float *assemble_from_ranks(
 	const struct cause_search *s, int i, const struct gradients *ranks_g, int n)
 {
-	const struct tensor *t = tensor_of(s->c, i);
+	const struct tensor *t = model_tensor(s->c, i);
 	int k = s->c->of[i].in_model;
 	int64_t size = s->c->of[i].n, cols = t->ndim > 1 ? t->dims[1] : 1;
 	float *best = NULL;
@@ -357,7 +357,8 @@ static bool lacks_all_reduce(
 	struct gradients *g = xcalloc((size_t)n, sizeof(*g));
 	struct gradients all = {.n = c->weights.m.n_tensors};
 	all.g = xcalloc((size_t)all.n, sizeof(*all.g));
-	gradients_of(s, (struct variant){.part = {PART_RANKS, n, 0, which}}, is_full, g);
+	variant_gradients(
+		s, (struct variant){.part = {PART_RANKS, n, 0, which}}, is_full, g);
 	for (int k = 0; k < s->n_wrong; k++)
 		if (is_full || s->screen[c->of[s->wrong[k]].in_model])
 			all.g[c->of[s->wrong[k]].in_model] =
@@ -371,7 +372,7 @@ static bool lacks_all_reduce(
 }
 
 /* Returns true if tensor-parallel ranks lack an all-reduce: each continues with its own part. */
-bool by_missing_all_reduce(struct cause_search *s)
+bool explained_by_missing_all_reduce(struct cause_search *s)
 {
 	static const struct {
 		enum missing which;
@@ -400,7 +401,7 @@ bool by_missing_all_reduce(struct cause_search *s)
 				lacks_all_reduce(
 					s, (int)degrees[i], tries[k].which, true)) {
 				snprintf(s->detail, sizeof(s->detail), "%s%s",
-					tries[k].text, question(s->c));
+					tries[k].text, layout_mark(s->c));
 				return true;
 			}
 	return false;
@@ -412,7 +413,7 @@ static bool fit_term(const struct cause_search *s, enum loss term, bool all, dou
 {
 	const struct step_check *c = s->c;
 	struct gradients g[2] = {{0}, c->reference};
-	gradients_of(s, (struct variant){.function = {.loss = term}}, all, &g[0]);
+	variant_gradients(s, (struct variant){.function = {.loss = term}}, all, &g[0]);
 	bool fits = solve_factors(s, g, 2, x) && (x[0] > 0 || term == LOSS_ENTROPY) &&
 		    x[1] > 0;
 	for (int k = 0; k < g[0].n && fits; k++) /* their sum, in place */
@@ -431,16 +432,17 @@ static bool has_term(const struct cause_search *s, enum loss term, double *x)
 	return fit_term(s, term, false, x) && fit_term(s, term, true, x);
 }
 
-bool by_smoothing(struct cause_search *s)
+bool explained_by_smoothing(struct cause_search *s)
 {
 	double x[2];
 	if (!has_term(s, LOSS_UNIFORM, x))
 		return false;
-	snprintf(s->detail, sizeof(s->detail), "%.3g", shown(s->c, x[0] / (x[0] + x[1])));
+	snprintf(s->detail, sizeof(s->detail), "%.3g",
+		to_shown_digits(s->c, x[0] / (x[0] + x[1])));
 	return true;
 }
 
-bool by_z_loss(struct cause_search *s)
+bool explained_by_z_loss(struct cause_search *s)
 {
 	double x[2];
 	if (!has_term(s, LOSS_Z, x))
@@ -449,7 +451,7 @@ bool by_z_loss(struct cause_search *s)
 	return true;
 }
 
-bool by_entropy(struct cause_search *s)
+bool explained_by_entropy(struct cause_search *s)
 {
 	double x[2];
 	if (!has_term(s, LOSS_ENTROPY, x))
@@ -458,7 +460,7 @@ bool by_entropy(struct cause_search *s)
 	return true;
 }
 
-bool by_unit_weights(struct cause_search *s)
+bool explained_by_unit_weights(struct cause_search *s)
 {
 	const struct variant v = {.unweighted = true};
 	return s->c->batch.weights && variant_distance(s, v, false) <= s->near &&
@@ -471,7 +473,7 @@ static int find_first_unit(const struct cause_search *s)
 {
 	const struct model *m = &s->c->weights.m;
 	for (int k = 0; k < s->n_wrong; k++) {
-		const struct tensor *t = tensor_of(s->c, s->wrong[k]);
+		const struct tensor *t = model_tensor(s->c, s->wrong[k]);
 		bool is_tied = t == m->output && t == m->tokens;
 		if (s->c->of[s->wrong[k]].cause < 0 && !(is_tied && s->n_wrong > 1))
 			return t->unit;
@@ -482,7 +484,7 @@ static int find_first_unit(const struct cause_search *s)
 static bool layer_has_no_gradient(const struct step_check *c, int layer)
 {
 	for (int i = 0; i < c->n; i++)
-		if (tensor_of(c, i)->unit == layer + 1 && has_gradient(c, i))
+		if (model_tensor(c, i)->unit == layer + 1 && has_gradient(c, i))
 			return false;
 	return true;
 }
@@ -532,7 +534,7 @@ static void describe_path(struct cause_search *s, const struct path *p)
 
 /* Returns true if a layer is skipped or computed twice, or a residual is missing or detached. If
  * the forward pass is right, or few tensors are wrong, only paths that keep the loss are tried. */
-bool by_path(struct cause_search *s)
+bool explained_by_path(struct cause_search *s)
 {
 	enum { MAX_LAYERS = 12 }; /* (each of them takes three passes) */
 	const int layers = (int)s->c->weights.m.c.layers;

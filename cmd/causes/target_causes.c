@@ -80,7 +80,7 @@ static int find_wrong_last_w2(const struct step_check *c)
 	const struct model *m = &c->weights.m;
 	const struct tensor *last = m->blocks[m->c.layers - 1].sub[FFN].out;
 	for (int i = 0; i < c->n; i++)
-		if (tensor_of(c, i) == last)
+		if (model_tensor(c, i) == last)
 			return c->of[i].gradient.wrong ? i : -1;
 	return -1;
 }
@@ -210,9 +210,9 @@ void normalize_weights(double *w, int64_t n)
 	free(sorted);
 }
 
-/* Returns true if weights of single targets explain the gradients. (by_sequences() tries weights of
+/* Returns true if weights of single targets explain the gradients. (explained_by_sequences() tries weights of
  * whole sequences, which are fewer.) */
-bool by_targets(struct cause_search *s)
+bool explained_by_targets(struct cause_search *s)
 {
 	static target_pattern *const patterns[] = {by_places, by_means, by_labels,
 		by_label_weights, by_probability, by_chunks, by_positions, by_mask,

@@ -270,7 +270,7 @@ static void list_token_weights(
 		if (g->count[k] && fabs(g->mean[k] - 1) > 0.02 && others++ < 6)
 			len += (size_t)snprintf(text + len, capacity - len,
 				"%s token %lld %.4g times", others > 1 ? "," : "",
-				(long long)k, shown(t->c, g->mean[k]));
+				(long long)k, to_shown_digits(t->c, g->mean[k]));
 	if (others > 6)
 		snprintf(text + len, capacity - len, ", and %lld more",
 			(long long)others - 6);
@@ -446,6 +446,7 @@ bool by_any_weights(const struct target_fit *t, double *w, char *text, size_t ca
 	append_factors(t->c, list, sizeof(list), w, (int)min64(t->n, 8));
 	snprintf(text, capacity,
 		"each target had a weight of its own, from %.3g to %.3g: %s%s",
-		shown(t->c, min), shown(t->c, max), list, t->n > 8 ? " ..." : "");
+		to_shown_digits(t->c, min), to_shown_digits(t->c, max), list,
+		t->n > 8 ? " ..." : "");
 	return max - min > 0.02 * fmax(fabs(max), fabs(min));
 }

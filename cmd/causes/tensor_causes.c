@@ -15,7 +15,7 @@ static double equality_tolerance(const struct step_check *c)
 }
 
 /* Rounds a factor for display, to the precision of the run. (bf16 changes factors by up to 1 %.) */
-double shown(const struct step_check *c, double f)
+double to_shown_digits(const struct step_check *c, double f)
 {
 	if (c->o.precision != RUN_FP32 && fabs(f - round(f)) <= 0.02 * fabs(f))
 		return round(f);
@@ -31,19 +31,19 @@ void append_factors(
 	size_t len = 0;
 	for (int i = 0; i < n && len < capacity; i++)
 		len += (size_t)snprintf(out + len, capacity - len, "%s%.4g", i ? " " : "",
-			shown(c, f[i]));
+			to_shown_digits(c, f[i]));
 }
 
 bool may_fit_by_chance(const struct cause_search *s, int i)
 {
 	const struct step_check *c = s->c;
 	return c->has_reference && c->o.precision != RUN_FP32 &&
-	       tensor_of(c, i)->ndim < 2 &&
+	       model_tensor(c, i)->ndim < 2 &&
 	       ((s->has & IF_MOST) || c->of[i].gradient.value < 0.1);
 }
 
 /* Returns true if a residual of tensor i is within its bound and halves its distance. */
-bool within(const struct step_check *c, int i, double residual)
+bool is_within(const struct step_check *c, int i, double residual)
 {
 	const struct distance *d = &c->of[i].gradient;
 	return residual <= d->bound && residual <= 0.5 * d->value;
@@ -53,7 +53,7 @@ bool within(const struct step_check *c, int i, double residual)
 static bool seems_tied(const struct step_check *c, int i)
 {
 	const struct model *m = &c->weights.m;
-	const struct tensor *t = c->has_reference ? tensor_of(c, i) : NULL;
+	const struct tensor *t = c->has_reference ? model_tensor(c, i) : NULL;
 	return t && t == m->output && t != m->tokens &&
 	       !memcmp(c->weights.w[t - m->tensors], c->weights.w[m->tokens - m->tensors],
 		       (size_t)tensor_size(t) * sizeof(float));
@@ -70,7 +70,7 @@ bool has_no_gradient(struct cause_search *s)
 	return !has_gradient(s->c, s->tensor);
 }
 
-bool by_untying(struct cause_search *s)
+bool explained_by_untying(struct cause_search *s)
 {
 	return has_no_gradient(s) && seems_tied(s->c, s->tensor);
 }
@@ -83,11 +83,11 @@ static double own_factor(const struct cause_search *s)
 	const struct products p = products_of(c->seen[i], reference_of(c, i), c->of[i].n);
 	double f = p.bb > 0 ? p.ab / p.bb : 0;
 	bool differs = fabs(f / c->scale.common - 1) > tolerance(c);
-	return f != 0 && differs && within(c, i, residual_of(&p, f)) ? f : 0;
+	return f != 0 && differs && is_within(c, i, residual_of(&p, f)) ? f : 0;
 }
 
 /* Returns true if the tensor was clipped by its own norm. */
-bool by_own_clip(struct cause_search *s)
+bool explained_by_own_clip(struct cause_search *s)
 {
 	double clip = s->c->files.adam.clip;
 	const float *seen = s->c->seen[s->tensor];
@@ -96,17 +96,17 @@ bool by_own_clip(struct cause_search *s)
 }
 
 /* Returns true if all tensors except this one were clipped. */
-bool by_no_clip(struct cause_search *s)
+bool explained_by_no_clip(struct cause_search *s)
 {
 	return s->c->files.adam.clip > 0 && fabs(own_factor(s) - 1) <= tolerance(s->c);
 }
 
 /* Returns true if the tensor is the reference times a factor of its own. */
-bool by_factor(struct cause_search *s)
+bool explained_by_factor(struct cause_search *s)
 {
 	double f = own_factor(s);
 	snprintf(s->detail, sizeof(s->detail), "%.5g",
-		shown(s->c, f / s->c->scale.common));
+		to_shown_digits(s->c, f / s->c->scale.common));
 	return f != 0;
 }
 
@@ -120,7 +120,7 @@ static bool slices_explain(struct cause_search *s, int dim, int n)
 	double left = slice_factors(c, i, c->seen[i], reference_of(c, i), dim, n, f);
 	for (int k = 0; k < n; k++)
 		f[k] /= c->scale.common;
-	if (!within(c, i, left) || are_equal(f, n, equality_tolerance(c)))
+	if (!is_within(c, i, left) || are_equal(f, n, equality_tolerance(c)))
 		return false;
 	append_factors(c, list, sizeof(list), f, n);
 	snprintf(s->detail, sizeof(s->detail), "%d in %d slices: %s", dim, n, list);
@@ -138,7 +138,7 @@ bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 	return false;
 }
 
-bool by_slices(struct cause_search *s)
+bool explained_by_slices(struct cause_search *s)
 {
 	return try_slices(s, (const int64_t[]){s->c->o.tp, s->c->o.fsdp}, slices_explain);
 }
@@ -148,7 +148,7 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
-	const struct tensor *t = tensor_of(c, i);
+	const struct tensor *t = model_tensor(c, i);
 	const float *a = c->seen[i], *b = reference_of(c, i);
 	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, size = t->dims[dim] / n;
 	int64_t step = dim ? size : size * cols; /* from a slice to the next */
@@ -178,18 +178,18 @@ static double find_slice_order(const struct cause_search *s, int dim, int n, int
 }
 
 /* Returns true if the slices of a dimension are in another order. */
-bool by_order_of_slices(struct cause_search *s)
+bool explained_by_order_of_slices(struct cause_search *s)
 {
 	enum { MAX_ORDERED = 8 };
 	const struct step_check *c = s->c;
 	const int64_t n[] = {c->o.tp, c->o.fsdp, 2, 3, 4, 8};
-	const struct tensor *t = tensor_of(c, s->tensor);
+	const struct tensor *t = model_tensor(c, s->tensor);
 	int from[MAX_ORDERED];
 	for (size_t k = 0; k < ARRAY_LEN(n); k++)
 		for (int dim = 0; dim < t->ndim; dim++) {
 			if (n[k] < 2 || n[k] > MAX_ORDERED || t->dims[dim] % n[k] ||
 				c->of[s->tensor].n < 4 * n[k] ||
-				!within(c, s->tensor,
+				!is_within(c, s->tensor,
 					find_slice_order(s, dim, (int)n[k], from)))
 				continue;
 			int len = snprintf(s->detail, sizeof(s->detail),
@@ -204,7 +204,7 @@ bool by_order_of_slices(struct cause_search *s)
 }
 
 /* Returns true if each element is clipped to the magnitude of the largest one. */
-bool by_value(struct cause_search *s)
+bool explained_by_value(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
@@ -219,7 +219,7 @@ bool by_value(struct cause_search *s)
 		all += clipped * clipped;
 	}
 	snprintf(s->detail, sizeof(s->detail), "%.3g", max);
-	return all > 0 && within(c, i, sqrt(left / all));
+	return all > 0 && is_within(c, i, sqrt(left / all));
 }
 
 /* Orders of a tensor's elements in a file. HALVES: rows of a head, also of a bias, in halves
@@ -229,7 +229,7 @@ enum order { IN_PLACE, TRANSPOSED, HALVES, PAIRS };
 /* Returns the element of the reference that is at element j of a tensor in this order. */
 static int64_t element_in_order(const struct cause_search *s, enum order order, int64_t j)
 {
-	const struct tensor *t = tensor_of(s->c, s->tensor);
+	const struct tensor *t = model_tensor(s->c, s->tensor);
 	int64_t cols = t->ndim > 1 ? t->dims[1] : 1, row = j / cols;
 	int64_t dim = s->c->weights.m.head_dim, r = row % dim;
 	return order == IN_PLACE     ? j
@@ -244,7 +244,7 @@ static bool is_reordered(const struct cause_search *s, enum order order)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
-	const struct tensor *t = tensor_of(c, i);
+	const struct tensor *t = model_tensor(c, i);
 	if (t->ndim < 2 ||
 		!(order == TRANSPOSED ? t->dims[0] == t->dims[1] : is_rotated(t->name)))
 		return false;
@@ -253,32 +253,33 @@ static bool is_reordered(const struct cause_search *s, enum order order)
 		moved[j] = reference_of(c, i)[element_in_order(s, order, j)];
 	const struct products p = products_of(c->seen[i], moved, c->of[i].n);
 	free(moved);
-	return within(c, i, residual_of(&p, c->scale.common));
+	return is_within(c, i, residual_of(&p, c->scale.common));
 }
 
-bool by_transposition(struct cause_search *s)
+bool explained_by_transposition(struct cause_search *s)
 {
 	return is_reordered(s, TRANSPOSED);
 }
 
-bool by_halves(struct cause_search *s)
+bool explained_by_halves(struct cause_search *s)
 {
 	return is_reordered(s, HALVES);
 }
 
-bool by_pairs(struct cause_search *s)
+bool explained_by_pairs(struct cause_search *s)
 {
 	return is_reordered(s, PAIRS);
 }
 
 static bool has_same_shape(const struct cause_search *s, int other)
 {
-	const struct tensor *t = tensor_of(s->c, s->tensor), *o = tensor_of(s->c, other);
+	const struct tensor *t = model_tensor(s->c, s->tensor),
+			    *o = model_tensor(s->c, other);
 	return o != t && o->ndim == t->ndim && !memcmp(o->dims, t->dims, sizeof(t->dims));
 }
 
 /* Returns true if the tensor has the gradient of another tensor of its shape. */
-bool by_exchange(struct cause_search *s)
+bool explained_by_exchange(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor;
@@ -288,8 +289,8 @@ bool by_exchange(struct cause_search *s)
 		const struct products p =
 			products_of(c->seen[i], reference_of(c, s->wrong[k]), c->of[i].n);
 		snprintf(s->detail, sizeof(s->detail), "%s",
-			tensor_of(c, s->wrong[k])->name);
-		if (within(c, i, residual_of(&p, c->scale.common)))
+			model_tensor(c, s->wrong[k])->name);
+		if (is_within(c, i, residual_of(&p, c->scale.common)))
 			return true;
 	}
 	return false;
@@ -312,8 +313,8 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 	}
 	float *g = xmalloc((size_t)max64(1, t.n) * sizeof(*g));
 	for (size_t k = 0; k < ARRAY_LEN(orders) && !is_found; k++) {
-		if (k > 0 && is_rotated(tensor_of(c, i)->name) ==
-				     is_rotated(tensor_of(c, other)->name))
+		if (k > 0 && is_rotated(model_tensor(c, i)->name) ==
+				     is_rotated(model_tensor(c, other)->name))
 			break;
 		for (int64_t j = 0; j < t.n; j++) {
 			int64_t from = element_in_order(s, orders[k], j);
@@ -321,7 +322,7 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 				       ratio * ((double)mean[j] - (double)t.m0[from]));
 		}
 		const struct products p = products_of(g, reference_of(c, i), t.n);
-		is_found = within(c, i, residual_of(&p, c->scale.common));
+		is_found = is_within(c, i, residual_of(&p, c->scale.common));
 	}
 	free(g);
 	tensor_step_free(&t);
@@ -329,7 +330,7 @@ static bool has_swapped_mean(const struct cause_search *s, const float *mean, in
 }
 
 /* Returns true if exp_avg before the step came from another tensor of the same shape. */
-bool by_exchanged_means(struct cause_search *s)
+bool explained_by_exchanged_means(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	struct tensor_step step = {0};
@@ -340,7 +341,7 @@ bool by_exchanged_means(struct cause_search *s)
 	die_io(&e);
 	for (int k = 0; is_read && k < s->n_wrong && !is_found; k++) {
 		snprintf(s->detail, sizeof(s->detail), "%s",
-			tensor_of(c, s->wrong[k])->name);
+			model_tensor(c, s->wrong[k])->name);
 		is_found = has_same_shape(s, s->wrong[k]) &&
 			   has_swapped_mean(s, step.m0, s->wrong[k]);
 	}
@@ -350,14 +351,14 @@ bool by_exchanged_means(struct cause_search *s)
 
 /* Returns true if a multiple of the parameter was added: weight decay as L2, as in
  * torch.optim.Adam. */
-bool by_decay(struct cause_search *s)
+bool explained_by_decay(struct cause_search *s)
 {
 	const struct step_check *c = s->c;
 	int i = s->tensor, k = c->of[i].in_model;
 	const float *part[] = {c->reference.g[k], c->weights.w[k]};
 	double a[4] = {0}, x[2] = {0};
 	add_products(a, x, part, 2, c->seen[i], c->of[i].n);
-	if (!solve(a, x, 2) || !(x[0] > 0))
+	if (!solve_linear(a, x, 2) || !(x[0] > 0))
 		return false;
 	/* torch.optim.Adam adds it after clipping; a term of the loss is clipped too */
 	double clip = c->files.adam.clip, factor = clip_factor(clip, c->reference.norm);
@@ -365,7 +366,7 @@ bool by_decay(struct cause_search *s)
 	snprintf(s->detail, sizeof(s->detail), "%.3g times the parameter%s",
 		after ? x[1] : x[1] / x[0], after ? ", after clipping" : "");
 	return fabs(x[1] / x[0]) >= 1e-6 &&
-	       within(c, i, distance_of(part, x, 2, c->seen[i], c->of[i].n));
+	       is_within(c, i, fit_distance(part, x, 2, c->seen[i], c->of[i].n));
 }
 
 /* ---- sums over ranks ------------------------------------------------------------------ */
@@ -414,11 +415,11 @@ static void describe_parts(const struct step_check *c, char *text, size_t capaci
 	if (p->kind.kind != PART_USE && ones == 1 && zeros == p->n - 1)
 		snprintf(text, capacity,
 			"the part of slice %d of %d %s: not summed over the ranks%s",
-			last, p->n, part_name(p->kind.kind), question(c));
+			last, p->n, part_name(p->kind.kind), layout_mark(c));
 	else
 		snprintf(text, capacity, "parts of %d %s: %s times%s", p->n,
 			part_name(p->kind.kind), list,
-			p->kind.kind == PART_USE ? "" : question(c));
+			p->kind.kind == PART_USE ? "" : layout_mark(c));
 }
 
 /* Adds a finding for tensor i if it is a weighted sum of the parts. */
@@ -434,8 +435,8 @@ static bool explain_by_parts(struct cause_search *s, int i, const struct parts *
 	for (int j = 0; j < p->n; j++)
 		part[j] = p->of[j].g[k];
 	add_products(a, x, part, p->n, c->seen[i], c->of[i].n);
-	if (!solve(a, x, p->n) ||
-		!within(c, i, distance_of(part, x, p->n, c->seen[i], c->of[i].n)))
+	if (!solve_linear(a, x, p->n) ||
+		!is_within(c, i, fit_distance(part, x, p->n, c->seen[i], c->of[i].n)))
 		return false;
 	for (int j = 0; j < p->n; j++)
 		x[j] /= c->scale.common;
@@ -443,7 +444,7 @@ static bool explain_by_parts(struct cause_search *s, int i, const struct parts *
 		return false;
 	char text[FINDING_TEXT];
 	describe_parts(c, text, sizeof(text), p, x);
-	explain(s, i, text);
+	set_cause(s, i, text);
 	return true;
 }
 
@@ -472,7 +473,7 @@ static bool has_axis_of_kind(const struct step_check *c, enum part_kind kind)
 
 /* Adds findings for tensors that are wrong sums of parts. The parts are first tried on s->screen,
  * and on the remaining tensors only if they explain some of it. */
-bool by_sums(struct cause_search *s)
+bool explained_by_sums(struct cause_search *s)
 {
 	const struct check_opts *o = &s->c->o;
 	const struct model *m = &s->c->weights.m;
@@ -484,14 +485,14 @@ bool by_sums(struct cause_search *s)
 		{PART_CHUNK, 2}, {PART_ZIGZAG, 2}, {PART_SLICE, 4}, {PART_CHUNK, 4},
 		{PART_SLICE, 8}, {PART_CHUNK, 8}};
 	bool *wanted = xcalloc((size_t)m->n_tensors, sizeof(*wanted));
-	for (size_t t = 0; t < ARRAY_LEN(tries) && unexplained(s, wanted); t++) {
+	for (size_t t = 0; t < ARRAY_LEN(tries) && mark_unexplained(s, wanted); t++) {
 		struct parts p = {.kind = {tries[t].kind, (int)tries[t].n, 0},
 			.n = (int)tries[t].n};
 		if (p.n < 2 || p.n > MAX_PARTS || p.n > s->c->batch.length ||
 			!has_axis_of_kind(s->c, p.kind.kind))
 			continue;
 		set_screen(s);
-		if (explain_parts(s, &p, s->screen) && unexplained(s, wanted))
+		if (explain_parts(s, &p, s->screen) && mark_unexplained(s, wanted))
 			explain_parts(s, &p, wanted);
 	}
 	free(wanted);

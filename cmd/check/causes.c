@@ -80,7 +80,7 @@ static bool are_only_norms(const struct cause_search *s)
 	int n_norms = 0;
 	for (int i = 0; i < s->c->n; i++) {
 		const struct tensor_check *x = &s->c->of[i];
-		bool is_norm = tensor_of(s->c, i)->init == INIT_ONE;
+		bool is_norm = model_tensor(s->c, i)->init == INIT_ONE;
 		if (x->gradient.wrong && !is_norm)
 			return false;
 		n_norms += is_norm && x->gradient.tested;
@@ -117,7 +117,7 @@ static int64_t count_mismatched_tokens(const struct cause_search *s)
 		const float *a = c->seen[i], *b = reference_of(c, i);
 		double min_square =
 			1e-8 * products_of(a, a, c->of[i].n).aa / (double)rows;
-		if (tensor_of(c, i) != m->tokens || m->output == m->tokens)
+		if (model_tensor(c, i) != m->tokens || m->output == m->tokens)
 			continue;
 		for (int64_t r = 0; r < rows; r++) {
 			const struct products p =
@@ -207,7 +207,7 @@ static const struct cause causes[] = {
 };
 
 /* Marks the tensors without a cause in wanted[tensors of the model]. Returns their number. */
-int unexplained(const struct cause_search *s, bool *wanted)
+int mark_unexplained(const struct cause_search *s, bool *wanted)
 {
 	int n = 0;
 	memset(wanted, 0, (size_t)s->c->weights.m.n_tensors);
@@ -219,7 +219,7 @@ int unexplained(const struct cause_search *s, bool *wanted)
 	return n;
 }
 
-void explain(struct cause_search *s, int i, const char *text)
+void set_cause(struct cause_search *s, int i, const char *text)
 {
 	s->c->of[i].cause = add_finding(s->c, FINDING_GRADIENT, &s->c->of[i], "%s", text);
 }
@@ -230,7 +230,7 @@ static int explain_remaining(struct cause_search *s, const char *text)
 	int n = 0;
 	for (int k = 0; k < s->n_wrong; k++)
 		if (s->c->of[s->wrong[k]].cause < 0) {
-			explain(s, s->wrong[k], text);
+			set_cause(s, s->wrong[k], text);
 			n++;
 		}
 	return n;
@@ -243,7 +243,7 @@ static void add_cause_finding(struct cause_search *s, const struct cause *cause)
 	char text[FINDING_TEXT];
 	snprintf(text, sizeof(text), cause->text, s->detail);
 	if (cause->scope == TRY_TENSOR)
-		explain(s, s->tensor, text);
+		set_cause(s, s->tensor, text);
 	else if (cause->scope == TRY_STEP || cause->scope == TRY_FIRST) {
 		const bool most = 2 * explain_remaining(s, text) > s->n_wrong;
 		s->c->unexplained = most && cause->needs & IF_NO_CAUSE;
@@ -277,7 +277,7 @@ static bool has_forward_right(const struct step_check *c)
 	const struct model *m = &c->weights.m;
 	for (int i = 0; i < c->n && c->has_reference && c->o.precision == RUN_FP32; i++) {
 		const struct distance *d = &c->of[i].gradient;
-		if (tensor_of(c, i) == m->output && m->output != m->tokens)
+		if (model_tensor(c, i) == m->output && m->output != m->tokens)
 			return d->tested && !d->wrong && d->bound < 1e-4;
 	}
 	return false;

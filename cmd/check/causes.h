@@ -4,82 +4,89 @@
 #include "check/search.h"
 
 #ifdef CAUSE
-CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_tensors,
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, explained_by_clipped_tensors,
 	"each tensor is clipped by itself, to the norm %s, not by the norm of all gradients")
-CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, by_clipped_shards,
+CAUSE(TRY_FIRST, IF_REFERENCE | IF_MOST, explained_by_clipped_shards,
 	"each shard is clipped by its own norm, which is not summed over the ranks; shards of "
 	"the rows, of %s")
 
-CAUSE(TRY_TENSOR, 0, by_untying,
+CAUSE(TRY_TENSOR, 0, explained_by_untying,
 	"no gradient, and the values of the embedding: does the run tie them "
 	"(tie_word_embeddings)?")
 CAUSE(TRY_TENSOR, 0, has_no_gradient,
 	"no gradient: it is not trained (--freeze), or the backward pass does not reach it")
-CAUSE(TRY_TENSOR, 0, by_own_clip,
+CAUSE(TRY_TENSOR, 0, explained_by_own_clip,
 	"clipped by its own norm, not by the norm of all gradients")
-CAUSE(TRY_TENSOR, 0, by_no_clip, "not clipped, unlike other tensors")
-CAUSE(TRY_TENSOR, IF_SURE, by_factor, "%s times what it should be")
-CAUSE(TRY_TENSOR, IF_SURE, by_slices, "dim %s times")
-CAUSE(TRY_TENSOR, 0, by_transposition, "transposed")
-CAUSE(TRY_TENSOR, 0, by_halves,
+CAUSE(TRY_TENSOR, 0, explained_by_no_clip, "not clipped, unlike other tensors")
+CAUSE(TRY_TENSOR, IF_SURE, explained_by_factor, "%s times what it should be")
+CAUSE(TRY_TENSOR, IF_SURE, explained_by_slices, "dim %s times")
+CAUSE(TRY_TENSOR, 0, explained_by_transposition, "transposed")
+CAUSE(TRY_TENSOR, 0, explained_by_halves,
 	"rows of heads are in halves instead of pairs (rotary positions)")
-CAUSE(TRY_TENSOR, 0, by_pairs,
+CAUSE(TRY_TENSOR, 0, explained_by_pairs,
 	"rows of heads are in pairs instead of halves (rotary positions)")
-CAUSE(TRY_TENSOR, 0, by_exchange, "the gradient of %s")
-CAUSE(TRY_TENSOR, IF_SEARCH, by_embedding_rows, "%s")
-CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_order_of_slices, "dim %s, counted from 0")
-CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_value,
+CAUSE(TRY_TENSOR, 0, explained_by_exchange, "the gradient of %s")
+CAUSE(TRY_TENSOR, IF_SEARCH, explained_by_embedding_rows, "%s")
+CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, explained_by_order_of_slices,
+	"dim %s, counted from 0")
+CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, explained_by_value,
 	"as if each element were clipped to %s")
-CAUSE(TRY_TENSOR, IF_REFERENCE, by_exchanged_means,
+CAUSE(TRY_TENSOR, IF_REFERENCE, explained_by_exchanged_means,
 	"its moments before the step were the moments of %s")
-CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, by_decay,
+CAUSE(TRY_TENSOR, IF_REFERENCE | IF_SURE, explained_by_decay,
 	"the gradient plus %s: weight decay before the moments (L2)")
 
-CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_kept_gradients,
+CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, explained_by_kept_gradients,
 	"the gradients of the step before were not set to zero (zero_grad), and this step's "
 	"gradients were added to them")
-CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, by_lost_moments,
+CAUSE(TRY_STEP, IF_REFERENCE | IF_MOST, explained_by_lost_moments,
 	"as if the moments were zero before the step")
 CAUSE(TRY_STEP, IF_FUNCTION, explained_by_adapter_scale,
 	"as if the scale of the adapters were %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_unit_weights, "as if all targets had the weight 1")
-CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_sequences, "sequences %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_targets, "as if %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_function, "as if %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_smoothing, "as if labels were smoothed by %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_z_loss,
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_unit_weights,
+	"as if all targets had the weight 1")
+CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, explained_by_sequences, "sequences %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_targets, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_function, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_smoothing, "as if labels were smoothed by %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_z_loss,
 	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
-CAUSE(TRY_STEP, IF_FUNCTION, by_entropy,
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_entropy,
 	"as if the loss had another term: %s times the sum of p log p (the negative entropy)")
-CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, by_missing_all_reduce,
+CAUSE(TRY_STEP, IF_SEARCH | IF_MOST, explained_by_missing_all_reduce,
 	"as if each tensor-parallel rank %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_old_parameters, "as if %s: gathered too early")
-CAUSE(TRY_STEP, IF_FUNCTION, by_divided_logits, "as if logits were divided by %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_multiplied_logits, "as if logits were multiplied by %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_capped_scores,
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_old_parameters, "as if %s: gathered too early")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_divided_logits,
+	"as if logits were divided by %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_multiplied_logits,
+	"as if logits were multiplied by %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_capped_scores,
 	"as if scores of attention were softly capped: %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_capped_logits, "as if logits were softly capped: %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_no_window, "as if attention had no sliding window")
-CAUSE(TRY_STEP, IF_FUNCTION, by_window,
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_capped_logits,
+	"as if logits were softly capped: %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_no_window,
+	"as if attention had no sliding window")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_window,
 	"as if attention had a sliding window of %s tokens, including the query's own")
-CAUSE(TRY_STEP, IF_FUNCTION, by_stretch, "as if %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_window_of_layer, "as if %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_theta, "as if rope theta were %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_zero_logits,
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_stretch, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_window_of_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_theta, "as if rope theta were %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_zero_logits,
 	"as if the vocabulary had %s more tokens, whose logits are 0: is it padded?")
-CAUSE(TRY_STEP, IF_FUNCTION, by_layer, "as if %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_stretch_of_layer, "as if %s")
-CAUSE(TRY_STEP, IF_FUNCTION, by_swapped_layers, "as if layers %s were exchanged")
-CAUSE(TRY_STEP, IF_SEARCH, by_path, "as if %s")
-CAUSE(TRY_STEP, IF_SEARCH, by_sums, "")
-CAUSE(TRY_STEP, IF_SEARCH | IF_FEW, by_sequences, "sequences %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_stretch_of_layer, "as if %s")
+CAUSE(TRY_STEP, IF_FUNCTION, explained_by_swapped_layers,
+	"as if layers %s were exchanged")
+CAUSE(TRY_STEP, IF_SEARCH, explained_by_path, "as if %s")
+CAUSE(TRY_STEP, IF_SEARCH, explained_by_sums, "")
+CAUSE(TRY_STEP, IF_SEARCH | IF_FEW, explained_by_sequences, "sequences %s")
 /* (bf16 may hide most tensors' other parts) */
-CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_smoothing,
+CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, explained_by_smoothing,
 	"as if labels were smoothed by %s")
-CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, by_z_loss,
+CAUSE(TRY_STEP, IF_SEARCH | IF_FEW | IF_FORWARD, explained_by_z_loss,
 	"as if the loss had a z-loss: %s times the square of log(sum of exp(logits))")
 
-CAUSE(TRY_STEP, 0, by_few, "")
+CAUSE(TRY_STEP, 0, explained_by_few, "")
 
 CAUSE(TRY_STEP, 0, are_only_norms_rounded,
 	"only norms are wrong, by up to %s: are their gradients computed or summed in "

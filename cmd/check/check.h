@@ -185,7 +185,7 @@ struct check_job {
 	bool two_runs;	  /* the files are of one step of two runs */
 	const struct strs *freeze,
 		*lr_scale_of; /* as in pt-train; empty: take the files' values */
-	struct open_how open;
+	struct open_options open;
 	const char *run_facts_text; /* facts taken from files of the run; NULL: none */
 	/* Files with gradients; NULL or empty: none. `after` may then be NULL. */
 	const struct strs *grads;
@@ -212,7 +212,7 @@ const char *find_norm_name(const struct step_check *c, double norm);
 void sort_findings(struct step_check *c);
 
 /* padding.c: If the run has no gradient for the embedding of pad_token_id, recomputes the
- * reference without it. config: as in struct open_how; compute: sets c->reference. */
+ * reference without it. config: as in struct open_options; compute: sets c->reference. */
 int apply_padding_idx(struct step_check *c, const char *config, const char *before,
 	int (*compute)(struct step_check *, struct err *), struct err *e);
 /* judge.c: Compares the gradients with the reference, or the means of two runs. */

@@ -28,7 +28,7 @@ static int open_gradient_file(struct given_gradients *g, const char *path,
 	g->files = xgrow(g->files, k, sizeof(*g->files));
 	g->found = xgrow(g->found, k, sizeof(*g->found));
 	g->found[k] = xcalloc((size_t)g->of->n_tensors + 1, sizeof(**g->found));
-	const struct open_how how = {.gradients_of = g->of, .found = g->found[k]};
+	const struct open_options how = {.gradients_of = g->of, .found = g->found[k]};
 	for (int i = 0; i < g->of->n_tensors && lora->used; i++)
 		g->found[k][i] = true; /* (the view has no other tensors) */
 	if (lora->used ? lora_open_view(&g->files[k], lora, path, true, e)

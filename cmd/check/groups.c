@@ -25,7 +25,7 @@ static int set_tensor_groups(
 	if (convert_model(v, &m, e))
 		return -1;
 	if (options_set_groups(o, &m, e)) {
-		model_free(&m);
+		model_release(&m);
 		return -1;
 	}
 	for (int i = 0, k = 0; i < c->n; i++) {
@@ -34,7 +34,7 @@ static int set_tensor_groups(
 		c->of[i].frozen = m.tensors[k].frozen;
 		c->of[i].lr_scale = (double)m.tensors[k].lr_scale;
 	}
-	model_free(&m);
+	model_release(&m);
 	return 0;
 }
 

@@ -60,7 +60,7 @@ static inline bool may_have(const struct step_check *c, int64_t degree)
 }
 
 /* Returns "?" for the texts of causes if the layout is unknown, else "". */
-static inline const char *question(const struct step_check *c)
+static inline const char *layout_mark(const struct step_check *c)
 {
 	return has_layout(c) ? "" : "?";
 }
@@ -80,7 +80,7 @@ struct cause {
 #define CAUSE(scope, needs, test, ...) cause_test test;
 #include "check/causes.h"
 
-static inline const struct tensor *tensor_of(const struct step_check *c, int i)
+static inline const struct tensor *model_tensor(const struct step_check *c, int i)
 {
 	return &c->weights.m.tensors[c->of[i].in_model];
 }
@@ -92,18 +92,18 @@ static inline const float *reference_of(const struct step_check *c, int i)
 
 /* ---- causes.c ---------------------------------------------------------------------------- */
 
-void explain(struct cause_search *s, int i, const char *text);
+void set_cause(struct cause_search *s, int i, const char *text);
 /* Adds findings about wrong updates. rule: see struct cause_search. */
 int find_update_causes(struct step_check *c, const char *rule, struct err *e);
 
 /* Marks in wanted[tensors of the model] the tensors without a cause. Returns their number. */
-int unexplained(const struct cause_search *s, bool *wanted);
+int mark_unexplained(const struct cause_search *s, bool *wanted);
 /* ---- cmd/causes/tensor_causes.c: a tensor, or some ------------------------------------------- */
 
 /* Returns true if a residual is within rounding and much smaller than without the cause. */
-bool within(const struct step_check *c, int i, double residual);
+bool is_within(const struct step_check *c, int i, double residual);
 /* Rounds a factor to the digits that the run's precision allows; append_factors() appends several. */
-double shown(const struct step_check *c, double f);
+double to_shown_digits(const struct step_check *c, double f);
 void append_factors(
 	const struct step_check *c, char *out, size_t capacity, const double *f, int n);
 
@@ -122,7 +122,7 @@ bool try_slices(struct cause_search *s, const int64_t degrees[AT_LEAST(2)],
 bool set_screen(struct cause_search *s);
 /* Computes a variant's gradients, of all tensors or of the screen. variant_distance() returns
  * their largest_residual(). */
-void gradients_of(
+void variant_gradients(
 	const struct cause_search *s, struct variant v, bool all, struct gradients *g);
 double variant_distance(const struct cause_search *s, struct variant v, bool all);
 /* Returns how far the wrong tensors are from these gradients, after a common factor: the

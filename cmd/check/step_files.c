@@ -121,15 +121,15 @@ static int set_step_counts(struct step_files *s, enum run_count runs, struct err
 		s->before.name, s->after.name, s->from, s->step);
 }
 
-static int open_view(struct ckpt_view *v, const char *path, const struct open_how *how,
-	const struct lora *lora, struct err *e)
+static int open_view(struct ckpt_view *v, const char *path,
+	const struct open_options *how, const struct lora *lora, struct err *e)
 {
 	return lora ? lora_open_view(v, lora, path, false, e)
 		    : convert_open(v, path, how, e);
 }
 
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct open_how *how, const struct adam *asked, enum run_count runs,
+	const struct open_options *how, const struct adam *asked, enum run_count runs,
 	const struct lora *lora, struct err *e)
 {
 	*s = (struct step_files){0};

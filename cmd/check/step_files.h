@@ -31,7 +31,7 @@ enum run_count { ONE_RUN, TWO_RUNS, ONE_OR_TWO_RUNS };
 /* after: NULL if missing. lora: NULL if the files have no adapters. asked: settings from options,
  * which override the files'. */
 int step_files_open(struct step_files *s, const char *before, const char *after,
-	const struct open_how *how, const struct adam *asked, enum run_count runs,
+	const struct open_options *how, const struct adam *asked, enum run_count runs,
 	const struct lora *lora, struct err *e);
 void step_files_close(struct step_files *s);
 bool step_files_have_moments(const struct step_files *s);

@@ -79,7 +79,7 @@ int64_t row_of_pairs(int64_t row, int64_t head_dim)
 	return row - r + (r < half ? 2 * r : 2 * (r - half) + 1);
 }
 
-bool solve(double *a, double *b, int n)
+bool solve_linear(double *a, double *b, int n)
 {
 	for (int i = 0; i < n; i++) {
 		int pivot = i;
@@ -123,7 +123,7 @@ void add_products(
 	}
 }
 
-double distance_of(
+double fit_distance(
 	const float *const *parts, const double *x, int k, const float *y, int64_t n)
 {
 	double left = 0, size = 0;

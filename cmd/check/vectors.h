@@ -41,9 +41,9 @@ void add_products(double *a, double *b, const float *const *parts, int k, const 
 	int64_t n);
 /* Solves a x = b for a symmetric matrix [n][n]. Overwrites a; b becomes x. Returns false
  * if the parts depend on each other. */
-bool solve(double *a, double *b, int n);
+bool solve_linear(double *a, double *b, int n);
 /* Returns |y - sum of x[i] parts[i]| / |y|. */
-double distance_of(
+double fit_distance(
 	const float *const *parts, const double *x, int k, const float *y, int64_t n);
 /* Returns true if the weights are about equal, so that the parts explain nothing. */
 bool are_equal(const double *x, int n, double within);

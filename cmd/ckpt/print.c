@@ -49,7 +49,7 @@ static int print_file_line(const char *path, const char *mark, struct err *e)
 			: ckpt_is_other_format(path) ? "other"
 						     : "damaged",
 			path, mark);
-		err_keep_first(e, &error);
+		err_print_keep_first(e, &error);
 		return 0;
 	}
 	printf("%-9lld %-14lld %-11s %-11s %10s  %s%s\n", (long long)c->info.step,
@@ -85,7 +85,7 @@ static int print_directory(const char *dir, struct err *e)
 		scoped_ptr char *mark =
 			text_printf("%s%s", steps[i] == latest ? " (latest)" : "",
 				steps[i] == best ? " (best)" : "");
-		print_file_line(ckpt_name(&path, checkpoints, steps[i]), mark, e);
+		print_file_line(ckpt_set_path(&path, checkpoints, steps[i]), mark, e);
 	}
 	int rc = n < 0 ? -1
 		 : n   ? 0
@@ -200,7 +200,7 @@ static void append_fields(const struct ckpt *c, struct str *out)
 {
 	for (const struct h5_field *f = ckpt_fields; f->name; f++)
 		if (strcmp(f->name, "param_hash"))
-			h5_field_print(out, f, &c->info);
+			h5_field_append(out, f, &c->info);
 }
 
 /* Appends a line if the tokenizers differ. */
@@ -255,7 +255,7 @@ static int prune_directory(
 	for (int64_t i = 0; i < n && !rc; i++) {
 		rc = dry_run ? 0 : ckpt_remove(dir, steps[i], e);
 		if (!rc)
-			printf("%s\n", ckpt_name(&path, dir, steps[i]));
+			printf("%s\n", ckpt_set_path(&path, dir, steps[i]));
 	}
 	if (n >= 0)
 		free(steps);

@@ -41,7 +41,7 @@ static void read_loss(struct candidate *x, const char *directory)
 	struct err e = {0};
 	struct ckpt *c;
 	x->val_loss = (double)NAN;
-	if (ckpt_open(&c, ckpt_name(&path, directory, x->step), &e)) {
+	if (ckpt_open(&c, ckpt_set_path(&path, directory, x->step), &e)) {
 		warn("%s; the file is kept", e.msg);
 		x->kept = true;
 	} else {
@@ -87,7 +87,7 @@ int ckpt_remove(const char *directory, int64_t step, struct err *e)
 	scoped_str first = {0}, path = {0};
 	scoped_ptr char *full = checkpoints_path(directory);
 	int rc = 0;
-	ckpt_name(&first, full, step);
+	ckpt_set_path(&first, full, step);
 	for (int64_t worker = 0; !rc; worker++) {
 		str_clear(&path);
 		ckpt_worker_path(&path, first.s, worker);
@@ -111,7 +111,7 @@ int ckpt_remove_file(const char *path, bool force, struct err *e)
 		return err_set(e, EX_DATAERR, "%s is a directory; specify files", path);
 	if (ckpt_open(&c, path, e)) {
 		if (e->code != EX_DATAERR || !S_ISREG(st.st_mode) ||
-			ckpt_step(file) < 0 || ckpt_is_other_format(path))
+			ckpt_parse_step(file) < 0 || ckpt_is_other_format(path))
 			return -1;
 		if (!force) {
 			str_puts(&dir, e->msg);

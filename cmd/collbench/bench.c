@@ -59,7 +59,7 @@ int bench_open(struct bench *b, struct comm *c, int64_t max_bytes, struct err *e
 		comm_device_arena(
 			c, b->d, &b->memory, "buffers", 2 * (size_t)b->capacity);
 	else if (b->d)
-		device_arena(b->d, &b->memory, "buffers", 2 * (size_t)b->capacity);
+		device_arena_init(b->d, &b->memory, "buffers", 2 * (size_t)b->capacity);
 	if (b->d)
 		allocate_in_arena(&b->memory, b->capacity, &b->send, &b->recv);
 	return 0;

@@ -308,7 +308,7 @@ static int check_replace(const struct bench_file *f, struct err *e)
 int bench_file_begin(struct bench_file *f, struct comm *c, struct err *e)
 {
 	if (f->path && c->rank == 0 && !check_replace(f, e) &&
-		!durable_begin_own(&f->out, f->path, e)) {
+		!durable_begin(&f->out, f->path, e)) {
 		if (h5_open_as(&f->file, f->out.tmp, f->path, H5_MAKE, e))
 			durable_abort(&f->out);
 	}

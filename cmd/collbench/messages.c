@@ -67,7 +67,7 @@ void bench_run_requests(struct comm_requests *r)
 {
 	comm_start(r);
 	comm_wait(r);
-	comm_requests_free(r);
+	comm_requests_release(r);
 }
 
 static void send_or_recv(struct bench *b, bool is_sender, int64_t n_bytes, int peer)

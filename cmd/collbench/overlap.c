@@ -111,7 +111,7 @@ static void time_overlapped_iteration(
 	comm_wait(&r);
 	bench_wait_for_device(b);
 	t[0] = clock_seconds() - begin;
-	comm_requests_free(&r);
+	comm_requests_release(&r);
 	if (b->d)
 		t[1] = compute_alone(b, alone);
 }

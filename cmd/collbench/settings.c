@@ -37,7 +37,7 @@ int bench_find_collective(const char *name, struct err *e)
 			"'%s' is not a collective; instead of -g and -t of nccl-tests, start a "
 			"rank per GPU: mpiexec -n RANKS pt-collbench --device cuda",
 			name);
-	return opts_unknown("collective", name, names, N_BENCH + 1, e);
+	return opts_unknown_error("collective", name, names, N_BENCH + 1, e);
 }
 
 /* Parses COLLECTIVE:RANK:ELEMENT or step:RANK:ELEMENT. */

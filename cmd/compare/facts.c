@@ -134,7 +134,7 @@ static void add_info(struct strs *pairs, const struct run_info *info)
 	scoped_str text = {0};
 	for (const struct h5_field *f = run_fields; f->name; f++)
 		if (is_stated(f, info))
-			h5_field_print(&text, f, info);
+			h5_field_append(&text, f, info);
 	add_pairs(pairs, text.s, text.len);
 }
 

@@ -96,8 +96,8 @@ static void print_labels(struct str *out, const char *class, const char *side,
 static void print_grid(struct str *out, const struct figures *f, const struct figure *fig,
 	struct ticks t[2])
 {
-	ticks_of(&f->x, 5, &t[0]);
-	ticks_of(&fig->y, 5, &t[1]);
+	ticks_choose(&f->x, 5, &t[0]);
+	ticks_choose(&fig->y, 5, &t[1]);
 	str_puts(out, "<path class=\"grid\" d=\"");
 	for (int i = 0; i < t[1].n; i++)
 		str_printf(out, "M0 %.4gh%d", SIZE - SIZE * scale_at(&fig->y, t[1].v[i]),

@@ -56,7 +56,7 @@ static void set_range(struct figure *f, int n_series, bool all)
 		f->y = (struct scale){0, 1, false};
 	for (int i = 0; i < n_series; i++)
 		for (int64_t k = 0; k < f->series[i].n; k++)
-			scale_outside(&f->y, f->series[i].p[k].y, &f->outside);
+			scale_count_outside(&f->y, f->series[i].p[k].y, &f->outside);
 	double pad = (f->y.high / 2 - f->y.low / 2) * 0.06;
 	pad = pad > 0 ? pad : fabs(f->y.low) * 0.01 > 0 ? fabs(f->y.low) * 0.01 : 1;
 	if (isfinite(f->y.high + pad) && isfinite(f->y.low - pad)) {

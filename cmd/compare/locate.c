@@ -337,7 +337,7 @@ static char *checkpoint_path(const char *run, int64_t step)
 	struct str path = {0};
 	scoped_str directory = {0};
 	append_checkpoint_directory(run, &directory);
-	ckpt_name(&path, directory.s, step);
+	ckpt_set_path(&path, directory.s, step);
 	return path.s;
 }
 

@@ -437,7 +437,7 @@ int build_finish(struct build *b, struct run_log *l, struct err *e)
 	l->unread = b->unread;
 	if (!b->is_growing)
 		unread_warn(&b->unread, l->name);
-	if (run_log_rows(l, all.v, all.n)) {
+	if (run_log_set_steps(l, all.v, all.n)) {
 		free(all.v);
 		return err_set(e, EX_DATAERR, "%s: too many rows", l->name);
 	}

@@ -38,7 +38,7 @@ static int read_lines(struct build *b, const struct log_format *f, int fd,
 {
 	struct line_reader r = {b, f, {0}};
 	scoped_str rest = {0};
-	int rc = file_lines(fd, name, format_parse_line, &r, &rest, e);
+	int rc = file_read_lines(fd, name, format_parse_line, &r, &rest, e);
 	if (!rc && rest.len) {
 		size_t n = length_of_complete_words((struct span){rest.s, rest.len});
 		if (n < rest.len && !b->is_growing)
@@ -121,7 +121,7 @@ static const struct log_format *choose_format(
 static int read_growing_pt_log(struct run_log *l, int fd, struct err *e)
 {
 	scoped_str rest = {0};
-	return file_lines(fd, l->name, run_log_line, l, &rest, e);
+	return file_read_lines(fd, l->name, run_log_line, l, &rest, e);
 }
 
 /* Returns fd, or for a compressed log a descriptor of its contents; -1 with *e set. A file that
@@ -134,7 +134,7 @@ static int open_uncompressed(int fd, const char *name, struct err *e)
 	int64_t n = file_read_first(fd, name, first, sizeof(first), e);
 	if (n < 0)
 		return -1;
-	if (!is_packed(first, (size_t)n))
+	if (!is_compressed(first, (size_t)n))
 		return fd;
 	int64_t size = fstat(fd, &st) ? 0 : (int64_t)st.st_size;
 	int unpacked =
@@ -191,7 +191,8 @@ static int check_stream(void *to, const struct stream *s, int64_t *max, struct e
 	(void)to;
 	*max = h5 ? INT64_MAX : MAX_TEXT;
 	return !h5 && !is_tensorboard((struct span){s->first, s->n}) &&
-			       !is_packed(s->first, s->n) && memchr(s->first, '\0', s->n)
+			       !is_compressed(s->first, s->n) &&
+			       memchr(s->first, '\0', s->n)
 		       ? reject_unknown_format(
 				 NULL, s->name, (struct span){s->first, s->n}, e)
 		       : 0;

@@ -90,7 +90,7 @@ int list_row_runs(
 	s.field = csv_find_run_field(header, &s.delimiter);
 	if (s.field < 0 && !span_begins(header, KEY))
 		return 0;
-	int rc = file_lines(fd, path, add_run_of_line, &s, &rest, e);
+	int rc = file_read_lines(fd, path, add_run_of_line, &s, &rest, e);
 	if (rc && e->code != EX_IOERR) {
 		warn("%s: %s; the rest are ignored", path, e->msg);
 		*e = (struct err){0};

@@ -118,7 +118,7 @@ static int read_config(struct lora *l, struct err *e)
 }
 
 static int open_base(
-	struct lora *l, const char *base, const struct open_how *how, struct err *e)
+	struct lora *l, const char *base, const struct open_options *how, struct err *e)
 {
 	const char *named =
 		json_string_value(json_object_get(l->json, "base_model_name_or_path"));
@@ -137,7 +137,7 @@ static int open_base(
 }
 
 int lora_open(struct lora *l, const char *path, const char *base,
-	const struct open_how *how, struct err *e)
+	const struct open_options *how, struct err *e)
 {
 	*l = (struct lora){.used = base || has_adapter(path)};
 	if (!l->used)
@@ -157,7 +157,7 @@ void lora_close(struct lora *l)
 		ckpt_view_close(&l->base);
 	if (l->list)
 		free(l->list);
-	model_free(&l->m);
+	model_release(&l->m);
 	json_decref(l->json);
 	free(l->config);
 	*l = (struct lora){0};

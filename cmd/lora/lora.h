@@ -26,7 +26,7 @@ struct lora {
 /* Reads adapter_config.json and opens the base model, if `path` has an adapter or `base`
  * is not NULL. Call lora_close() in any case. */
 int lora_open(struct lora *l, const char *path, const char *base,
-	const struct open_how *how, struct err *e);
+	const struct open_options *how, struct err *e);
 void lora_close(struct lora *l);
 /* Opens adapters as a view with tensors NAME.lora_A and NAME.lora_B; or their gradients,
  * where tensors may be missing. */

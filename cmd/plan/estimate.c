@@ -316,8 +316,8 @@ static double bubble_micro_batches(const struct layout *l)
 /* Sets the rates, the tokens and the blocks of a rank. */
 static void set_rates(struct timing *t, double peak)
 {
-	double share =
-		cluster_share(t->c, host_ranks_of(t->c, mesh_ranks(t->l->degree), 1));
+	double share = cluster_compute_fraction(
+		t->c, host_ranks_of(t->c, mesh_ranks(t->l->degree), 1));
 	t->rate = share * fmin(1, t->p->rate * t->c->efficiency) * peak;
 	t->memory = share * t->c->memory;
 	t->tokens = (double)t->l->micro_batch * t->s->context / t->l->degree[AXIS_CP];

@@ -33,7 +33,7 @@ static int subject_open(const struct request *r, const struct layout *l, int64_t
 	if (accepted && !options_model_init(&s->o, &s->m, 0, e)) {
 		if (!layout_check(&s->o, &s->m, e))
 			return 0;
-		model_free(&s->m);
+		model_release(&s->m);
 	}
 	release_options(r, &s->o);
 	return -1;
@@ -41,7 +41,7 @@ static int subject_open(const struct request *r, const struct layout *l, int64_t
 
 static void subject_close(const struct request *r, struct subject *s)
 {
-	model_free(&s->m);
+	model_release(&s->m);
 	release_options(r, &s->o);
 }
 
@@ -172,7 +172,7 @@ static struct part_cost measure_part(
 static void share_cores(const struct request *r, struct cluster *c)
 {
 	int here = r->ranks / r->hosts;
-	double share = cluster_share(c, here);
+	double share = cluster_compute_fraction(c, here);
 	if (!c->cores)
 		return;
 	c->flops = share * cluster_peak(c, DT_F32, false, here);

@@ -16,7 +16,7 @@ static double choice_mfu(const struct request *r, const struct choice *c)
 	int here = r->ranks / r->hosts;
 	double peak = cluster_peak(k, options_gemm_dtype(r->o),
 			      r->o->numerics == NUMERICS_EXACT, here) *
-		      cluster_share(k, here);
+		      cluster_compute_fraction(k, here);
 	double tokens = (double)(r->o->batch * r->m->c.context) / c->times.step;
 	return tokens * model_flops_per_token(r->m, false) / (peak * r->ranks);
 }

@@ -66,7 +66,7 @@ static double *schedule_and_costs(const struct choice *c, struct schedule *s)
 	const struct layout *l = &c->l;
 	size_t stages = (size_t)l->degree[AXIS_PP] * (size_t)l->stages;
 	struct err e = {0};
-	if (schedule_open(s, (enum schedule_kind)l->schedule, l->degree[AXIS_PP],
+	if (schedule_init(s, (enum schedule_kind)l->schedule, l->degree[AXIS_PP],
 		    l->stages, min64(l->n_micro, MAX_MICRO), &e))
 		die_err(&e);
 	return xcalloc(2 * stages, sizeof(double));
@@ -84,7 +84,7 @@ void straggled_step(
 	const struct reliability calm = {.slow = 1};
 	draw_costs(c, &(struct straggling){.job = &calm}, g, cost);
 	double calm_step = simulate_step(&s, cost, &t);
-	timeline_free(&t);
+	timeline_release(&t);
 	*out = (struct straggled){
 		.pipelines = n_pipelines, .without = calm_step, .step = calm_step};
 	for (; g.first < n_pipelines; g.first += g.n) {
@@ -92,13 +92,13 @@ void straggled_step(
 			continue;
 		out->slow++;
 		double step = simulate_step(&s, cost, &t);
-		timeline_free(&t);
+		timeline_release(&t);
 		if (step > out->step) {
 			out->step = step;
 			out->slowest = g.first;
 		}
 	}
-	schedule_free(&s);
+	schedule_release(&s);
 }
 
 void print_straggled_step(const struct request *r, const struct choice *c,
@@ -126,6 +126,6 @@ void print_straggled_step(const struct request *r, const struct choice *c,
 		(long long)s.n_micro, found.step, found.without,
 		(long long)found.slowest);
 	schedule_draw(&s, &t, width, out);
-	timeline_free(&t);
-	schedule_free(&s);
+	timeline_release(&t);
+	schedule_release(&s);
 }

@@ -60,7 +60,7 @@ int64_t input_read(struct input *in, char *to, int64_t n, struct err *e)
 
 int64_t input_bytes_read(const struct input *in)
 {
-	return unpacked_done(in->bytes);
+	return unpacked_bytes_read(in->bytes);
 }
 
 void input_close(struct input *in)
@@ -78,7 +78,7 @@ int input_copy_stream(struct input_file *f, struct err *e)
 	int from = f->fd >= 0 ? f->fd : file_open(f->path);
 	if (from < 0)
 		return err_errno(e, f->name);
-	f->fd = file_keep(from, f->name, INT64_MAX, e);
+	f->fd = file_copy_stream(from, f->name, INT64_MAX, e);
 	close(from);
 	if (f->fd < 0)
 		return -1;

@@ -428,5 +428,5 @@ int count_broken_line(const struct prepare *p, const struct input_file *f,
 void document_text_release(struct document_text *d)
 {
 	str_free(&d->line);
-	marked_free(&d->marked);
+	marked_release(&d->marked);
 }

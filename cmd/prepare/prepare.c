@@ -119,7 +119,7 @@ static int learn_vocab(struct job *j, struct err *e)
 		tokenizer_pack(&j->t, &packed);
 	comm_bcast_str(j->comm, &packed, 0);
 	if (j->comm->rank) {
-		tokenizer_free(&j->t);
+		tokenizer_release(&j->t);
 		tokenizer_unpack(&j->t, &packed, e);
 	}
 	return comm_agree(j->comm, e);
@@ -192,7 +192,7 @@ int prepare_run(const struct prepare *p, const struct strs *operands,
 	records_free(j.records);
 	filter_free(j.encoding.filter);
 	inputs_close(&j.inputs);
-	tokenizer_free(&j.t);
+	tokenizer_release(&j.t);
 	free(j.encoding.keys);
 	return rc;
 }

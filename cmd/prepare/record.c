@@ -114,7 +114,7 @@ bool records_contain_end(const struct records *r)
 
 const char *records_template(const struct records *r)
 {
-	return r->chat ? chat_template_kept(r->chat) : NULL;
+	return r->chat ? chat_template_text(r->chat) : NULL;
 }
 
 const char *records_options(const struct records *r)
@@ -206,7 +206,7 @@ static int lay_out_prompt(const struct records *r, struct marked *out, struct er
 		struct extract x = t->v[i].text;
 		str_add(&out->text, t->strings.s + x.begin, (size_t)(x.end - x.begin));
 		if (r->p->count == COUNT_ALL || (i && r->p->count != COUNT_NONE))
-			marked_count(out, begin, (int64_t)out->text.len);
+			marked_add_counted(out, begin, (int64_t)out->text.len);
 	}
 	return 0;
 }
@@ -277,7 +277,7 @@ static int read_spans(
 				"span %zu: is not [begin, end] in characters of the text, "
 				"after the previous span",
 				i);
-		marked_count(out, from, at);
+		marked_add_counted(out, from, at);
 		before = n;
 	}
 	return 0;
@@ -324,7 +324,7 @@ static int read_ids(
 				is_mask ? "0 or 1" : "this token or -100", e);
 		out->ids[i] = (uint32_t)x;
 		if (is_mask ? y == 1 : y != IGNORED)
-			marked_count(out, (int64_t)i, (int64_t)i + 1);
+			marked_add_counted(out, (int64_t)i, (int64_t)i + 1);
 	}
 	out->n_ids = (int64_t)n;
 	return 0;

@@ -21,7 +21,7 @@ struct out_file {
 	char path[4096]; /* temporary name */
 	char *name;	 /* name in messages */
 	struct shard_info info;
-	uint64_t structure; /* h5_written() of the file without tokens */
+	uint64_t structure; /* h5_get_written_sum() of the file without tokens */
 	struct h5_blocks blocks[N_SPLITS];
 	struct offset_list starts[N_SPLITS], spans[N_SPLITS];
 };
@@ -104,7 +104,7 @@ static int begin_file(struct shard_writer *w, int64_t i, struct err *e)
 	if (file_exists(f->name) && !w->p->overwrite)
 		return err_set(e, EX_IOERR, "%s exists%s", f->name,
 			advice_on(ADVICE_FILE_EXISTS));
-	if (durable_begin_own(&f->d, f->name, e))
+	if (durable_begin(&f->d, f->name, e))
 		return -1;
 	f->d.keeps = !w->p->overwrite;
 	snprintf(f->path, sizeof(f->path), "%s", f->d.tmp);
@@ -124,7 +124,7 @@ static int create_file(struct shard_writer *w, struct out_file *f, struct err *e
 		rc = h5_blocks_reserve(
 			h, path, w->type, 1, &f->info.tokens[s], &f->blocks[s], e);
 	}
-	f->structure = h5_written(h);
+	f->structure = h5_get_written_sum(h);
 	return h5_end(h, rc, e);
 }
 
@@ -387,7 +387,7 @@ static int finish_file(const struct shard_writer *w, struct out_file *f, struct 
 		f->info.version = SHARD_VERSION;
 	if (h5_open_as(&h, f->path, f->name, H5_ADD, e))
 		return -1;
-	h5_continue(h, f->structure);
+	h5_resume_writing(h, f->structure);
 	int rc = shard_info_write(h, &f->info, e);
 	for (int s = 0; s < N_SPLITS && !rc; s++)
 		rc = h5_blocks_finish(h, &f->blocks[s], e) ||
@@ -449,7 +449,7 @@ void shard_writer_close(struct shard_writer *w)
 		durable_abort(&w->files[i].d);
 		free(w->files[i].name);
 		for (int s = 0; s < N_SPLITS; s++) {
-			h5_blocks_free(&w->files[i].blocks[s]);
+			h5_blocks_release(&w->files[i].blocks[s]);
 			free(w->files[i].starts[s].at);
 			free(w->files[i].spans[s].at);
 		}

@@ -139,7 +139,7 @@ int prepare_show(
 	const struct strs *files, int64_t from, int64_t n, FILE *f, struct err *e)
 {
 	struct corpus *c;
-	bool color = log_color(f);
+	bool color = log_uses_color(f);
 	if (corpus_open(&c, files, CORPUS_DOCUMENTS, e))
 		return -1;
 	struct show s = {.t = corpus_tokenizer(c),

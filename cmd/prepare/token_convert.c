@@ -450,7 +450,7 @@ static int convert(const struct token_convert *c, const struct strs *inputs,
 		token_file_close(&j.sources[i].file),
 			token_file_close(&j.sources[i].mask);
 	free(j.sources);
-	tokenizer_free(&j.ids);
+	tokenizer_release(&j.ids);
 	corpus_close(j.corpus);
 	return rc;
 }

@@ -22,7 +22,7 @@ static int open_path(
 		return err_set(e, EX_IOERR, "%s: is a directory", f->path);
 	if (!S_ISREG(st.st_mode)) {
 		int fd = f->fd;
-		f->fd = file_keep(fd, f->path, max_bytes, e);
+		f->fd = file_copy_stream(fd, f->path, max_bytes, e);
 		close(fd);
 		if (f->fd < 0 || fstat(f->fd, &st))
 			return -1;

@@ -59,7 +59,7 @@ static int create_file(struct token_writer *w, const char *name, struct err *e)
 		return err_set(
 			e, EX_IOERR, "%s exists%s", name, advice_on(ADVICE_FILE_EXISTS));
 	struct durable *d = xcalloc(1, sizeof(*d));
-	if (durable_begin_own(d, name, e)) {
+	if (durable_begin(d, name, e)) {
 		free(d);
 		return -1;
 	}

@@ -128,8 +128,8 @@ static int merge_words(struct job *j, const struct train_words *words, struct er
 	j->out->n_words = words->n;
 	j->out->n_tokens = v.n;
 	rc = rc || train_write(j->c->out, j->c->p->overwrite, &v, &r, &j->out->files, e);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	return rc ? -1 : 0;
 }
 

@@ -220,7 +220,7 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return err_set(e, EX_IOERR, "%s: %s", path, strerror(errno));
-	int rc = safetensors_header(&h, fd, path, e);
+	int rc = safetensors_read_header(&h, fd, path, e);
 	for (int64_t i = 0; i < h.n && all->n < MAX_ARRAYS && !rc; i++) {
 		const struct st_tensor *t = &h.tensors[i];
 		const char *type = safetensors_type(t);
@@ -248,7 +248,7 @@ static int read_safetensors(struct int_arrays *all, const char *path, struct err
 		     add_array(all, &a, bytes, (size_t)t->n_bytes, code, path, e);
 		free(bytes);
 	}
-	safetensors_header_free(&h);
+	safetensors_header_release(&h);
 	close(fd);
 	return rc ? -1 : 0;
 }

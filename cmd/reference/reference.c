@@ -37,7 +37,7 @@ void weights_free(struct weights *w)
 {
 	free_tensors(w->w, w->m.n_tensors);
 	free(w->adapters);
-	model_free(&w->m);
+	model_release(&w->m);
 	*w = (struct weights){0};
 }
 

@@ -12,11 +12,11 @@ struct chat_template *open_prompt_template(
 	if (name)
 		return chat_template_open(name, t, e);
 	if (t->chat_template)
-		return chat_template_open_kept(t->chat_template, t, e);
+		return chat_template_open_text(t->chat_template, t, e);
 	hf_origin_template(&c->origin, &jinja);
 	const char *kept = jinja.len ? chat_template_of_jinja(&jinja) : NULL;
 	if (kept)
-		return chat_template_open_kept(kept, t, e);
+		return chat_template_open_text(kept, t, e);
 	chat_template_names(&names);
 	err_set(e, EX_USAGE, "%s: %s; choose one with --chat-template: %s", c->path,
 		jinja.len ? "the chat template is not supported"
@@ -67,7 +67,7 @@ int64_t encode_question(const struct chat_template *chat, const struct tokenizer
 		free(*ids);
 	else
 		str_add(out, m.text.s, m.text.len);
-	marked_free(&m);
+	marked_release(&m);
 	return n_ids;
 }
 

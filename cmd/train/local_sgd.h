@@ -89,7 +89,7 @@ extern const struct saved_numbers local_sgd_numbers;
 /* Checks that a run with that many workers can resume from it. Between synchronizations,
  * another number of workers needs the anchor. */
 int local_sgd_check_ckpt(const struct ckpt *c, int64_t workers, struct err *e);
-/* local_sgd_check_ckpt() for ckpt_newest(); `with` is a struct train_opts. */
+/* local_sgd_check_ckpt() for ckpt_find_newest(); `with` is a struct train_opts. */
 int local_sgd_check_usable(void *with, const struct ckpt *c, struct err *e);
 /* Chooses the state that a run resumes with; *from_anchor: from the last synchronization. */
 int local_sgd_choose_state(const struct train_opts *o, const struct ckpt *c,

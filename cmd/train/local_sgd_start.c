@@ -77,7 +77,7 @@ void local_sgd_build(struct run *r)
 	if (!r->local.sync)
 		return;
 	t->data.set->counted = comm_max_i64(r->local.sync, t->data.set->counted);
-	r->local.edit = edit_open(&c, r->world, r->local.sync, t->store, &t->d);
+	r->local.edit = edit_new(&c, r->world, r->local.sync, t->store, &t->d);
 	r->local.peers = (struct peers){.with = &r->local,
 		.n = r->local.sync->size,
 		.add = add_gradients,
@@ -202,7 +202,7 @@ static double *save_numbers(const struct trainer *t, int64_t *n)
 	v[SYNCED] = (double)x->synced;
 	v[LOSS_SUM] = x->loss_sum;
 	v[WARMUP] = (double)t->o.edit.warmup;
-	edit_state_get(x->edit, v + OWN_NUMBERS);
+	edit_state_export(x->edit, v + OWN_NUMBERS);
 	return v;
 }
 
@@ -265,7 +265,7 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	x->synced = (int64_t)v[SYNCED];
 	/* a run that resumes from the anchor has no steps since then */
 	x->loss_sum = x->synced < t->step ? v[LOSS_SUM] : 0;
-	if (edit_state_put(x->edit, v + OWN_NUMBERS, t->step - t->o.edit.warmup, e))
+	if (edit_state_restore(x->edit, v + OWN_NUMBERS, t->step - t->o.edit.warmup, e))
 		return err_prefix(e, "%s: ", c->path);
 	return 0;
 }
@@ -361,7 +361,7 @@ static int save_resumed_step(struct run *r, struct err *e)
 	struct trainer *t = &r->t;
 	scoped_str path = {0};
 	bool writes = run_writes_ckpt(r);
-	ckpt_name(&path, r->dir.ckpt_path, t->step);
+	ckpt_set_path(&path, r->dir.ckpt_path, t->step);
 	int rc = writes ? state_save(t, path.s, e) : 0;
 	if (!rc && writes && run_is_first(r))
 		ckpt_set_link(r->dir.ckpt_path, "latest.h5", t->step, e);

@@ -49,7 +49,7 @@ static void catch_signals(void)
 	stop_signal = 0;
 	for (size_t i = 0; i < n; i++)
 		sigaction(stops[i], &a, NULL);
-	launch_stops(true);
+	launch_end_by_sigterm(true);
 }
 
 /* Returns true 10 s after a signal, which then ends an evaluation or a sample. Others continue

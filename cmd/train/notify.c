@@ -47,7 +47,7 @@ void comm_notify_close(struct comm_notify *b)
 		comm_recv_any(b->c, &n, sizeof(n), TAG_NOTIFY);
 	for (int r = 0; r < b->c->size; r++) {
 		comm_wait(&b->requests[r]);
-		comm_requests_free(&b->requests[r]);
+		comm_requests_release(&b->requests[r]);
 	}
 	free(b->message);
 	free(b->requests);

@@ -25,7 +25,7 @@ static double measure_gemms(struct device *d, enum dtype type, int64_t n)
 	struct arena a;
 	double best = 0;
 	int64_t peak_bytes = d->peak_bytes; /* the run's, without this measurement */
-	device_arena(d, &a, "a matmul", (size_t)gemm_bytes(n));
+	device_arena_init(d, &a, "a matmul", (size_t)gemm_bytes(n));
 	struct mat x = make_operand(d, &a, n, type), w = make_operand(d, &a, n, type);
 	struct mat y = mat_alloc(&a, n, n, type);
 	/* (for a while, since other programs may disturb a few GEMMs) */

@@ -218,8 +218,8 @@ static bool has_never_saved(const char *ckpt_path)
 		strrchr(ckpt_path, '/'); /* (not .., since it may be a link) */
 	str_printf(&journal, "%.*s/journal.txt", (int)(slash - ckpt_path), ckpt_path);
 	int fd = none ? file_open_plain(journal.s, O_RDONLY) : -1;
-	none = fd >= 0 && !file_lines(fd, journal.s, find_checkpoint_event, &is_recorded,
-				  &rest, &(struct err){0});
+	none = fd >= 0 && !file_read_lines(fd, journal.s, find_checkpoint_event,
+				  &is_recorded, &rest, &(struct err){0});
 	if (fd >= 0)
 		close(fd);
 	return none && !is_recorded;

@@ -120,7 +120,7 @@ void save_now(struct run *r, const char *why, bool background)
 	r->saver.tried_step = t->step;
 	r->saver.now = (struct saving){
 		.step = t->step, .why = why, .best = has_lowest_loss(r), .begin = begin};
-	ckpt_name(&r->saver.now.path, r->dir.ckpt_path, t->step);
+	ckpt_set_path(&r->saver.now.path, r->dir.ckpt_path, t->step);
 	int rc = state_save_begin(t, r->saver.now.path.s, background, &e);
 	r->saver.now.stalled = clock_seconds() - begin;
 	if (rc)

@@ -211,6 +211,6 @@ int selftest_kernels(struct trainer *t, struct comm *all, struct str *out, struc
 	str_printf(out, "; 0x%016llx", (unsigned long long)key);
 	if (!rc)
 		info("%s", out->s);
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 	return rc;
 }

@@ -223,7 +223,7 @@ static int find_base(
 	if (search) {
 		scoped_str dir = {0};
 		str_printf(&dir, "%s/checkpoints", o->out);
-		char *newest = ckpt_newest(
+		char *newest = ckpt_find_newest(
 			dir.s, check_usable, run_dir_has_just_begun, (void *)o, e);
 		str_puts(path, newest ? newest : "");
 		if (!newest && !e->code)
@@ -272,7 +272,7 @@ static void warn_of_full_disk(const struct run *r)
 	if (r->world->rank || !r->t.o.ckpt || !run_writes_ckpt(r) || !r->dir.ckpt_path)
 		return;
 	scoped_str path = {0};
-	ckpt_name(&path, r->dir.ckpt_path, r->t.o.steps);
+	ckpt_set_path(&path, r->dir.ckpt_path, r->t.o.steps);
 	if (file_check_space(path.s, state_file_bytes(&r->t), &e))
 		warn("%s", e.msg);
 }
@@ -283,7 +283,7 @@ static bool is_saved(struct run *r, int64_t step)
 	int64_t saved = 0;
 	if (run_is_first(r) && r->dir.ckpt_path && step >= 0) {
 		scoped_str path = {0};
-		ckpt_name(&path, r->dir.ckpt_path, step);
+		ckpt_set_path(&path, r->dir.ckpt_path, step);
 		saved = file_exists(path.s);
 	}
 	return comm_max_i64(r->world, saved);

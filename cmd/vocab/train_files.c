@@ -27,11 +27,11 @@ int train_write(const char *directory, bool overwrite, const struct vocab *v,
 		if (!overwrite && file_exists(name.s))
 			rc = err_set(e, EX_IOERR, "%s exists%s", name.s,
 				advice_on(ADVICE_FILE_EXISTS));
-		rc = rc || durable_begin_own(&d[i], name.s, e);
+		rc = rc || durable_begin(&d[i], name.s, e);
 		if (rc)
 			break;
 		d[i].keeps = !overwrite;
-		rc = kinds[i].make(&text, v, r, e) || durable_put(&d[i], &text, e);
+		rc = kinds[i].make(&text, v, r, e) || durable_write_text(&d[i], &text, e);
 		strs_add(files, name.s);
 	}
 	rc = rc || durable_commit_all(all, N_KINDS, e);

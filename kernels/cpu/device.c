@@ -15,7 +15,7 @@ static void get_memory(const struct device *d, int64_t *used, int64_t *free_now)
 static void *alloc_pages(struct device *d, size_t n_bytes)
 {
 	struct arena pages;
-	return arena_try(&pages, "", n_bytes) ? NULL : pages.base;
+	return arena_try_init(&pages, "", n_bytes) ? NULL : pages.base;
 }
 
 static void free_pages(struct device *d, void *p, size_t n_bytes)

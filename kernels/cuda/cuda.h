@@ -96,8 +96,8 @@ struct cuda_launch {
 
 /* Record an operation for error messages and profiles: to be called before and after each
  * operation that is enqueued. */
-void cuda_before(struct device *d, const struct cuda_launch *l);
-void cuda_after(struct device *d, const char *name);
+void cuda_before_launch(struct device *d, const struct cuda_launch *l);
+void cuda_after_launch(struct device *d, const char *name);
 
 /* ---- launches ----------------------------------------------------------------------- */
 
@@ -126,7 +126,7 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 		return;
 	struct cuda_launch l = {name, grid, block, shared_bytes, (int)sizeof...(args),
 		{cuda_arg_of(args)...}};
-	cuda_before(d, &l);
+	cuda_before_launch(d, &l);
 	if (shared_bytes > DEFAULT_SHARED_BYTES) {
 		cuda_check_shared(d, name, shared_bytes);
 		cuda_check(d,
@@ -147,7 +147,7 @@ static inline void launch(struct device *d, const char *name, dim3 grid, dim3 bl
 	kernel<<<grid, block, shared_bytes, cuda_stream(d)>>>(args...);
 #endif
 	cuda_check(d, cudaGetLastError(), name);
-	cuda_after(d, name);
+	cuda_after_launch(d, name);
 }
 
 /* Calls fn(T()) with the C++ type of a number format. */

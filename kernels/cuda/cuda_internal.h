@@ -106,7 +106,7 @@ extern const struct kernels cuda_kernels;
 
 /* Blocks the host until an event, and calls d->poll, if any, meanwhile. */
 void cuda_await(struct device *d, cudaEvent_t event, const char *what);
-/* Returns the description of a copy for cuda_before(). */
+/* Returns the description of a copy for cuda_before_launch(). */
 struct cuda_launch cuda_copy_of(
 	const char *name, void *to, const void *from, size_t n_bytes);
 
@@ -132,7 +132,7 @@ cudaError_t cuda_streams_join(struct device *d);
 /* Forgets all marks at the end of a capture: they are events of the graph. */
 void cuda_streams_forget(struct device *d);
 
-/* cuda_before() and cuda_after() for another stream. */
+/* cuda_before_launch() and cuda_after_launch() for another stream. */
 void cuda_before_in(struct device *d, const struct cuda_launch *l, cudaStream_t stream);
 void cuda_after_in(struct device *d, const char *name, cudaStream_t stream);
 void cuda_profile_begin(struct device *d);

@@ -162,7 +162,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 	if (!n_bytes || cuda_graph_put(d, to, from, n_bytes))
 		return;
 	struct cuda_launch l = cuda_copy_of("put", to, from, n_bytes);
-	cuda_before(d, &l);
+	cuda_before_launch(d, &l);
 	begin_slot(d);
 	for (size_t at = 0, n; at < n_bytes; at += n) {
 		n = (size_t)min64((int64_t)(n_bytes - at), STAGE_BYTES);
@@ -173,7 +173,7 @@ void cuda_put(struct device *d, void *to, const void *from, size_t n_bytes)
 		cuda_copy_async(d, (char *)to + at, place, n, "put");
 		s->at = (size_t)min64(round_up((int64_t)(s->at + n), LINE), STAGE_BYTES);
 	}
-	cuda_after(d, "put");
+	cuda_after_launch(d, "put");
 }
 
 /* Copies a piece from the device while copying the previous piece out of pinned memory. */
@@ -186,7 +186,7 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 	if (!n_bytes)
 		return;
 	struct cuda_launch l = cuda_copy_of("get", to, from, n_bytes);
-	cuda_before(d, &l);
+	cuda_before_launch(d, &l);
 	for (int64_t i = 0; i <= n_pieces; i++) {
 		size_t at = (size_t)i * STAGE_BYTES, n;
 		if (i < n_pieces) {
@@ -203,7 +203,7 @@ void cuda_get(struct device *d, void *to, const void *from, size_t n_bytes)
 		cuda_await(d, s->get_done[(i - 1) % 2], "get");
 		memcpy((char *)to + at, s->get + (i - 1) % 2 * STAGE_BYTES, n);
 	}
-	cuda_after(d, "get");
+	cuda_after_launch(d, "get");
 }
 
 /* Enqueues a readback. While capturing, its event must be recorded as external, so that each launch
@@ -215,7 +215,7 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 	bool capturing = cuda_graph_capturing(d);
 	BUG_ON(n_bytes > MAX_GET_BYTES);
 	struct cuda_launch launch = cuda_copy_of("get", to, from, n_bytes);
-	cuda_before(d, &launch);
+	cuda_before_launch(d, &launch);
 	l->to = to;
 	l->n_bytes = n_bytes;
 	cuda_copy_async(d, l->from, from, n_bytes, "get");
@@ -225,7 +225,7 @@ static void cuda_get_begin(struct device *d, void *to, const void *from, size_t 
 		"get");
 	if (capturing)
 		cuda_graph_readback(d);
-	cuda_after(d, "get");
+	cuda_after_launch(d, "get");
 }
 
 static void cuda_get_end(struct device *d)

@@ -444,10 +444,10 @@ bool cuda_gemm(struct device *d, const char *name, const struct cuda_product *x)
 	struct cuda_launch l = {name, 0, 0, 0, ARRAY_LEN(sizes)};
 	for (int i = 0; i < l.n_args; i++)
 		l.args[i] = cuda_arg_of(sizes[i]);
-	cuda_before(d, &l);
+	cuda_before_launch(d, &l);
 	cublasStatus_t rc = run_plan(d, p, x, x->d.p, &p->algo);
 	if (!disable_if_rejected(p, name, rc))
 		cuda_cublas_check(d, rc, name);
-	cuda_after(d, name);
+	cuda_after_launch(d, name);
 	return p->possible;
 }

@@ -218,8 +218,8 @@ void cuda_graph_launch(struct device *d)
 	BUG_ON(g->state == GRAPH_REFILLING && g->next != g->n_slots);
 	g->state = GRAPH_IDLE;
 	cuda_check(d, cuda_streams_join(d), "graph");
-	cuda_before(d, &l);
+	cuda_before_launch(d, &l);
 	cuda_check(d, cudaGraphLaunch(g->exec, cuda_stream(d)), "graph");
-	cuda_after(d, "graph");
+	cuda_after_launch(d, "graph");
 	cuda_check(d, cudaEventRecord(g->done, cuda_stream(d)), "graph");
 }

@@ -211,12 +211,12 @@ void cuda_after_in(struct device *d, const char *name, cudaStream_t stream)
 		cuda_check(d, cudaStreamSynchronize(stream), name);
 }
 
-void cuda_before(struct device *d, const struct cuda_launch *l)
+void cuda_before_launch(struct device *d, const struct cuda_launch *l)
 {
 	cuda_before_in(d, l, cuda_stream(d));
 }
 
-void cuda_after(struct device *d, const char *name)
+void cuda_after_launch(struct device *d, const char *name)
 {
 	cuda_after_in(d, name, cuda_stream(d));
 }

@@ -312,13 +312,13 @@ static void copy_columns(struct device *d, struct mat to, struct mat from)
 	size_t size = (size_t)dtype_bytes(to.type), width = (size_t)to.cols * size;
 	struct cuda_launch l = cuda_copy_of("copy", to.p, from.p, (size_t)mat_bytes(to));
 	BUG_ON(to.rows != from.rows);
-	cuda_before(d, &l);
+	cuda_before_launch(d, &l);
 	cuda_check(d,
 		cudaMemcpy2DAsync(to.p, (size_t)mat_stride(to) * size, from.p,
 			(size_t)mat_stride(from) * size, width, (size_t)to.rows,
 			cudaMemcpyDefault, cuda_stream(d)),
 		"copy");
-	cuda_after(d, "copy");
+	cuda_after_launch(d, "copy");
 }
 
 void cuda_copy(struct device *d, struct mat to, struct mat from)

@@ -260,7 +260,7 @@ int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 	struct st_header h;
 	const char *path = t->f->parts->files[x->file];
 	int fd = items_fd(t->f, x->file, t->e);
-	if (fd < 0 || safetensors_header(&h, fd, path, t->e))
+	if (fd < 0 || safetensors_read_header(&h, fd, path, t->e))
 		return -1;
 	items_grant(t->f, h.size);
 	const char *slices = safetensors_metadata(&h, "local_global_slices_pairs");
@@ -276,7 +276,7 @@ int nanotron_read_part(struct nanotron *t, struct nanotron_part *x)
 		     shape_fits(x->whole, x->tensor.ndim) && parse_slices(x, slices);
 	else if (ok)
 		set_whole_slice(x);
-	safetensors_header_free(&h);
+	safetensors_header_release(&h);
 	return ok ? 0
 		  : err_set(t->e, EX_DATAERR,
 			    "%s: the dtype, shape or slices of the tensor are invalid",

@@ -238,7 +238,7 @@ static int read_header_text(
 	return rc;
 }
 
-int safetensors_header(struct st_header *h, int fd, const char *path, struct err *e)
+int safetensors_read_header(struct st_header *h, int fd, const char *path, struct err *e)
 {
 	scoped_str text = {0};
 	json_error_t where;
@@ -256,11 +256,11 @@ int safetensors_header(struct st_header *h, int fd, const char *path, struct err
 	     check_metadata(metadata, path, e) ||
 	     read_tensors(h, 8 + (int64_t)text.len, path, e);
 	if (rc)
-		safetensors_header_free(h);
+		safetensors_header_release(h);
 	return rc ? -1 : 0;
 }
 
-void safetensors_header_free(struct st_header *h)
+void safetensors_header_release(struct st_header *h)
 {
 	for (int64_t i = 0; i < h->n; i++)
 		free(h->tensors[i].name);
@@ -315,14 +315,14 @@ static int add_file(struct torch_file *f, const char *path, struct err *e)
 	struct torch_parts *p = f->parts;
 	int32_t file = items_add_file(f, path);
 	int fd = items_fd(f, file, e);
-	if (fd < 0 || safetensors_header(&h, fd, path, e))
+	if (fd < 0 || safetensors_read_header(&h, fd, path, e))
 		return -1;
 	items_grant(f, h.size);
 	int rc = match_first_file(f, &h, "pt_options_xxh3", p->options_xxh3, e) ||
 		 match_first_file(f, &h, "pt_param_hash", p->param_hash, e);
 	for (int64_t i = 0; i < h.n && !rc; i++)
 		rc = add_tensor(f, file, &h.tensors[i], e);
-	safetensors_header_free(&h);
+	safetensors_header_release(&h);
 	return rc ? -1 : 0;
 }
 

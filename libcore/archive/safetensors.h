@@ -26,8 +26,8 @@ struct st_header {
 };
 
 /* Reads and checks the header of an untrusted file. */
-int safetensors_header(struct st_header *h, int fd, const char *path, struct err *e);
-void safetensors_header_free(struct st_header *h);
+int safetensors_read_header(struct st_header *h, int fd, const char *path, struct err *e);
+void safetensors_header_release(struct st_header *h);
 /* Returns an entry of __metadata__; NULL if the key is missing. */
 const char *safetensors_metadata(const struct st_header *h, const char *key);
 /* Returns the torch_item dtype of a tensor; -1: not supported. */

@@ -89,7 +89,7 @@ static int add_file_shards(struct shards *s, int32_t file)
 	struct st_header h;
 	const char *path = s->f->parts->files[file];
 	int fd = items_fd(s->f, file, s->e);
-	if (fd < 0 || safetensors_header(&h, fd, path, s->e))
+	if (fd < 0 || safetensors_read_header(&h, fd, path, s->e))
 		return -1;
 	items_grant(s->f, h.size);
 	const char *text = safetensors_metadata(&h, "DCP_SHARDING_INFO");
@@ -100,7 +100,7 @@ static int add_file_shards(struct shards *s, int32_t file)
 			: err_set(s->e, EX_DATAERR,
 				  "%s: DCP_SHARDING_INFO is missing: not a checkpoint shard",
 				  path);
-	safetensors_header_free(&h);
+	safetensors_header_release(&h);
 	return rc;
 }
 

@@ -80,7 +80,7 @@ int err_set(struct err *e, int code, const char *fmt, ...) PRINTF(3, 4);
 /* Prepends text to the message, such as "FILE: ". Returns -1. */
 int err_prefix(struct err *e, const char *fmt, ...) PRINTF(2, 3);
 /* Prints *e. Copies its code to first->code, unless an earlier error has set that. */
-void err_keep_first(struct err *first, const struct err *e);
+void err_print_keep_first(struct err *first, const struct err *e);
 
 /* Kinds of failure. A program's table may have a sentence of advice for each, or NULL. */
 enum advice_on {
@@ -123,7 +123,7 @@ int err_print(const struct err *e); /* prints e->msg, unless empty; returns e->c
 extern void (*die_hook)(int code);
 
 /* Turns off messages in a child process that shares its parent's streams; die(): _exit(code). */
-void die_silently(int code);
+void silence_messages(int code);
 
 /* Prints the place and aborts if an invariant is violated, a bug of this program. */
 #define BUG_ON(cond)                                    \
@@ -140,10 +140,10 @@ void info(const char *fmt, ...) PRINTF(1, 2);
 void info_wait(const char *fmt, ...) PRINTF(1, 2);
 /* Set the program's name, this rank (all_ranks: info() prints on every rank), and --quiet. */
 void log_name(const char *program);
-void log_rank(int rank, int size, bool all_ranks);
+void log_set_rank(int rank, int size, bool all_ranks);
 void log_set_quiet(bool quiet);
 bool log_is_enabled(void);
-bool log_color(FILE *f); /* true for a terminal if NO_COLOR is not set */
+bool log_uses_color(FILE *f); /* true for a terminal if NO_COLOR is not set */
 
 /* Flushes and closes stdout; a write error ends the program with EX_IOERR. */
 void stdout_close(void);
@@ -182,9 +182,9 @@ struct arena {
 void arena_measure(struct arena *a, const char *name);
 void arena_init(struct arena *a, const char *name, size_t size_bytes);
 /* Initializes an arena, or returns -1 if memory is short, where arena_init() dies. */
-int arena_try(struct arena *a, const char *name, size_t size_bytes);
+int arena_try_init(struct arena *a, const char *name, size_t size_bytes);
 /* Initializes an arena in memory that the caller owns. It must not be released. */
-void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes);
+void arena_init_over(struct arena *a, const char *name, void *base, size_t size_bytes);
 void arena_release(struct arena *a);
 void *arena_alloc(struct arena *a, size_t n_bytes);
 static inline float *arena_floats(struct arena *a, int64_t n)
@@ -192,7 +192,7 @@ static inline float *arena_floats(struct arena *a, int64_t n)
 	return (float *)arena_alloc(a, (size_t)n * sizeof(float));
 }
 
-static inline bool arena_measuring(const struct arena *a)
+static inline bool arena_is_measuring(const struct arena *a)
 {
 	return a->size_bytes == SIZE_MAX;
 }

@@ -87,7 +87,7 @@ void log_name(const char *program)
 	ensure_stacks_of_threads();
 }
 
-void log_rank(int rank, int size, bool all_ranks)
+void log_set_rank(int rank, int size, bool all_ranks)
 {
 	log_rank_id = rank;
 	log_multi = size > 1;
@@ -104,7 +104,7 @@ bool log_is_enabled(void)
 	return !log_is_quiet && (log_rank_id == 0 || log_all);
 }
 
-bool log_color(FILE *f)
+bool log_uses_color(FILE *f)
 {
 	const char *no = getenv("NO_COLOR"), *term = getenv("TERM");
 	if (no && *no)
@@ -184,7 +184,7 @@ static _Noreturn void exit_cleanly(int code)
 	exit(code);
 }
 
-void die_silently(int code)
+void silence_messages(int code)
 {
 	silent = true;
 	silent_code = code;
@@ -227,7 +227,7 @@ int err_print(const struct err *e)
 	return e->code;
 }
 
-void err_keep_first(struct err *first, const struct err *e)
+void err_print_keep_first(struct err *first, const struct err *e)
 {
 	err_print(e);
 	if (!first->code)

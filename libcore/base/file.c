@@ -163,7 +163,7 @@ static int pass_complete_lines(
 	return 0;
 }
 
-int file_lines(int fd, const char *name, line_fn *on_line, void *context,
+int file_read_lines(int fd, const char *name, line_fn *on_line, void *context,
 	struct str *incomplete, struct err *e)
 {
 	enum { BUFFER = 1 << 18, MAX_LINE = 1 << 26 };
@@ -417,7 +417,7 @@ static void make_temporary_name(struct str *out, const char *path)
 	str_printf(out, "%s.%016llx.tmp", path, (unsigned long long)r);
 }
 
-size_t durable_name(const char *tmp)
+size_t durable_name_length(const char *tmp)
 {
 	enum { DIGITS = 16 };
 	size_t n = strlen(tmp), added = strlen(".") + DIGITS + strlen(".tmp");
@@ -435,7 +435,7 @@ void close_directory(DIR **d)
 		closedir(*d);
 }
 
-void durable_clear(const char *path)
+void durable_remove_stale(const char *path)
 {
 	scoped_ptr char *directory = directory_of(path);
 	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -443,7 +443,7 @@ void durable_clear(const char *path)
 	scoped_str leftover = {0};
 	scoped_dir *d = opendir(directory);
 	for (struct dirent *f; d && (f = readdir(d));) {
-		if (durable_name(f->d_name) != n || strncmp(f->d_name, name, n))
+		if (durable_name_length(f->d_name) != n || strncmp(f->d_name, name, n))
 			continue;
 		str_clear(&leftover);
 		str_printf(&leftover, "%s/%s", directory, f->d_name);
@@ -451,7 +451,7 @@ void durable_clear(const char *path)
 	}
 }
 
-int durable_begin_own(struct durable *d, const char *path, struct err *e)
+int durable_begin(struct durable *d, const char *path, struct err *e)
 {
 	struct str tmp = {0};
 	int fd;
@@ -647,7 +647,7 @@ int file_end(int fd, const char *path, int rc, struct err *e)
 	return rc;
 }
 
-int durable_put(const struct durable *d, const struct str *text, struct err *e)
+int durable_write_text(const struct durable *d, const struct str *text, struct err *e)
 {
 	int fd = durable_open(d);
 	if (fd < 0)
@@ -658,9 +658,9 @@ int durable_put(const struct durable *d, const struct str *text, struct err *e)
 int file_replace(const char *path, const struct str *text, struct err *e)
 {
 	struct durable d;
-	if (durable_begin_own(&d, path, e))
+	if (durable_begin(&d, path, e))
 		return -1;
-	if (!durable_put(&d, text, e))
+	if (!durable_write_text(&d, text, e))
 		return durable_commit(&d, e);
 	durable_abort(&d);
 	return -1;

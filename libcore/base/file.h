@@ -24,7 +24,7 @@ int file_read_rest(
 /* Calls on_line() with each line of the rest of an open file, without its line break. A last line
  * without line break is appended to `incomplete` instead. Fails if a line is longer than 64 MiB. */
 typedef int line_fn(void *context, const char *line, size_t len, struct err *e);
-int file_lines(int fd, const char *name, line_fn *on_line, void *context,
+int file_read_lines(int fd, const char *name, line_fn *on_line, void *context,
 	struct str *incomplete, struct err *e);
 int file_make_directory(const char *path, struct err *e); /* as mkdir -p */
 bool file_exists(const char *path);
@@ -79,24 +79,24 @@ struct durable {
 };
 
 /* Creates the empty temporary file, which no other program uses. */
-int durable_begin_own(struct durable *d, const char *path, struct err *e);
+int durable_begin(struct durable *d, const char *path, struct err *e);
 /* Joins a file that another rank has begun, to write a part of it. */
 void durable_join(struct durable *d, const char *path, const char *tmp);
 /* Opens the temporary file for reading and writing; -1 with errno set. */
 int durable_open(const struct durable *d);
 /* Returns the length of NAME in NAME.xxx.tmp; 0: not a temporary file. */
-size_t durable_name(const char *tmp);
+size_t durable_name_length(const char *tmp);
 /* Removes the temporary files of this name that killed programs have left. The caller has a lock,
  * so that no other program writes the file. */
-void durable_clear(const char *path);
+void durable_remove_stale(const char *path);
 int durable_commit(struct durable *d, struct err *e);
 /* Commits n files under a lock on the directory of the first one, so that two programs that write
  * the same set of files do not mix them. */
 int durable_commit_all(struct durable *const *d, int64_t n, struct err *e);
 void durable_abort(struct durable *d);	/* removes the temporary file */
 void durable_forget(struct durable *d); /* only frees *d: another rank commits the file */
-/* Writes the text to the temporary file of durable_begin_own(). */
-int durable_put(const struct durable *d, const struct str *text, struct err *e);
+/* Writes the text to the temporary file of durable_begin(). */
+int durable_write_text(const struct durable *d, const struct str *text, struct err *e);
 /* Replaces a file durably by this text. */
 int file_replace(const char *path, const struct str *text, struct err *e);
 /* Creates or truncates an output, which may be a pipe or a device. Returns the descriptor.
@@ -151,7 +151,7 @@ int file_spool(const struct stream *s, int64_t max_bytes, char path[AT_LEAST(409
 	struct err *e);
 void file_spool_limit(int64_t n_bytes); /* 0: none */
 /* Copies a stream of at most max_bytes bytes to an unnamed file. Returns its descriptor, or -1. */
-int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e);
+int file_copy_stream(int fd, const char *name, int64_t max_bytes, struct err *e);
 /* Functions of a reader that needs a seekable file. */
 struct seekable {
 	/* Inspects the beginning of a stream, and sets its maximum size in bytes. */

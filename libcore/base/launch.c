@@ -55,7 +55,7 @@ static bool launcher_has_closed(const char *socket)
 #define LAUNCHER_ENDED (SIGRTMAX - 5)
 
 static pid_t launcher;
-static volatile sig_atomic_t ends_by_sigterm; /* set by launch_stops() */
+static volatile sig_atomic_t ends_by_sigterm; /* set by launch_end_by_sigterm() */
 
 bool launch_has_ended(void)
 {
@@ -77,7 +77,7 @@ static void on_launcher_end(int sig)
 }
 
 /* Requests a signal when the launcher ends: MPI would wait forever for ranks that never start. */
-void launch_bind(void)
+void launch_watch(void)
 {
 	const char *socket = getenv("PMI_FD");
 	struct sigaction a = {.sa_handler = on_launcher_end, .sa_flags = SA_RESTART};
@@ -109,7 +109,7 @@ bool launch_finalize(void)
 	return true;
 }
 
-void launch_stops(bool by_sigterm)
+void launch_end_by_sigterm(bool by_sigterm)
 {
 	ends_by_sigterm = by_sigterm;
 }
@@ -169,7 +169,7 @@ static void clear_used_names(struct strs *files)
 		strs_free(files);
 }
 
-void launch_clear(const char *directory)
+void launch_remove_leftovers(const char *directory)
 {
 	/* MPICH and UCX remove their files as soon as all ranks have opened them, by default */
 	enum { SETTLED_SECS = 60 };

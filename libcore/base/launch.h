@@ -6,9 +6,10 @@
 /* Returns the name of the environment variable that specifies several ranks, or NULL. */
 const char *launch_size_variable(void);
 int launch_rank(void); /* this process's rank; 0 without a launcher */
-/* Makes this rank exit when its launcher ends, or after launch_stops(true) raise SIGTERM. */
-void launch_bind(void);
-void launch_stops(bool by_sigterm);
+/* Makes this rank exit when its launcher ends, or after launch_end_by_sigterm(true) raise SIGTERM. */
+void launch_watch(void);
+void launch_end_by_sigterm(bool by_sigterm);
 bool launch_has_ended(void); /* true if the launcher has ended */
 bool launch_finalize(void);  /* like MPI_Finalize(); false: the launcher lacks PMI 1 */
-void launch_clear(const char *directory); /* removes files that MPI left in /dev/shm */
+void launch_remove_leftovers(
+	const char *directory); /* removes files that MPI left in /dev/shm */

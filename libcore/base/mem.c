@@ -67,7 +67,7 @@ void arena_measure(struct arena *a, const char *name)
 }
 
 /* Maps pages: they are zero, take no memory until touched, and may be huge, for faster matmuls. */
-int arena_try(struct arena *a, const char *name, size_t size_bytes)
+int arena_try_init(struct arena *a, const char *name, size_t size_bytes)
 {
 	*a = (struct arena){.name = name};
 	if (!size_bytes)
@@ -85,20 +85,20 @@ int arena_try(struct arena *a, const char *name, size_t size_bytes)
 void arena_init(struct arena *a, const char *name, size_t size_bytes)
 {
 	char text[NUM_TEXT];
-	if (arena_try(a, name, size_bytes))
+	if (arena_try_init(a, name, size_bytes))
 		die(EX_FAILED, "out of memory: %s for %s%s",
 			text_bytes(text, (double)size_bytes), name,
 			advice_on(ADVICE_MEMORY));
 }
 
-void arena_over(struct arena *a, const char *name, void *base, size_t size_bytes)
+void arena_init_over(struct arena *a, const char *name, void *base, size_t size_bytes)
 {
 	*a = (struct arena){.name = name, .base = base, .size_bytes = size_bytes};
 }
 
 void arena_release(struct arena *a)
 {
-	if (a->size_bytes && !arena_measuring(a))
+	if (a->size_bytes && !arena_is_measuring(a))
 		munmap(a->base, a->size_bytes);
 	*a = (struct arena){0};
 }

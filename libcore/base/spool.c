@@ -77,7 +77,7 @@ int file_spool(
 	return -1;
 }
 
-int file_keep(int fd, const char *name, int64_t max_bytes, struct err *e)
+int file_copy_stream(int fd, const char *name, int64_t max_bytes, struct err *e)
 {
 	char path[4096];
 	struct stream s;

@@ -111,12 +111,12 @@ void trace_span_end(void)
 }
 
 /* Begins an operation. Returns its index plus 2, or 1 if the event was dropped. */
-uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes)
+uint64_t trace_operation_begin(const char *lane, const char *name, int64_t n_bytes)
 {
 	return (uint64_t)(add_event(lane, name, -1, n_bytes) + 2);
 }
 
-void trace_operation_ended(uint64_t id)
+void trace_operation_end(uint64_t id)
 {
 	if (id > 1 && (int64_t)id - 2 < trace.n)
 		trace.event[id - 2].end = trace_now();
@@ -130,7 +130,7 @@ void trace_operation_stamps(uint64_t id, uint64_t begin, uint64_t end)
 	trace.event[id - 2].stamp[1] = end;
 }
 
-void trace_operation_at(
+void trace_operation_record(
 	const char *lane, const char *name, int64_t n_bytes, double begin, double end)
 {
 	int64_t i = add_event(lane, name, -1, n_bytes);

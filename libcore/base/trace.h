@@ -33,12 +33,12 @@ void trace_stop(void);
 void trace_span_begin(const char *name, int64_t number);
 void trace_span_end(void);
 /* Begins an operation of a group of ranks. Returns its ID, not 0. n_bytes < 0: unknown. */
-uint64_t trace_operation(const char *lane, const char *name, int64_t n_bytes);
-void trace_operation_ended(uint64_t id);
+uint64_t trace_operation_begin(const char *lane, const char *name, int64_t n_bytes);
+void trace_operation_end(uint64_t id);
 /* Sets the stamps between which the operation runs on the GPU. */
 void trace_operation_stamps(uint64_t id, uint64_t begin, uint64_t end);
 /* Records an operation that has ended; begin, end: times of trace_clock(). */
-void trace_operation_at(
+void trace_operation_record(
 	const char *lane, const char *name, int64_t n_bytes, double begin, double end);
 
 /* Begins a span of the main thread: "name", or "name N" if number >= 0. */

@@ -129,7 +129,7 @@ static bool begins_with(const char *first, size_t n, const char *prefix, size_t 
 	return n >= len && !memcmp(first, prefix, len);
 }
 
-bool is_packed(const char *first, size_t n)
+bool is_compressed(const char *first, size_t n)
 {
 	return begins_with(first, n, gzip, sizeof(gzip)) ||
 	       begins_with(first, n, zstd, sizeof(zstd));
@@ -184,7 +184,7 @@ int64_t unpacked_read(struct unpacked *u, char *to, int64_t n, struct err *e)
 	return u->read(u, to, min64(n, 1 << 30), e);
 }
 
-int64_t unpacked_done(const struct unpacked *u)
+int64_t unpacked_bytes_read(const struct unpacked *u)
 {
 	return u->done - (int64_t)(u->n - u->at);
 }

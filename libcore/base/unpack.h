@@ -13,10 +13,10 @@ const char *unpacked_first(const struct unpacked *u, size_t *n);
 /* Reads up to n bytes; 0 at the end, -1 on an error. */
 int64_t unpacked_read(struct unpacked *u, char *to, int64_t n, struct err *e);
 /* Returns how many bytes of the file have been read, before decompression. */
-int64_t unpacked_done(const struct unpacked *u);
+int64_t unpacked_bytes_read(const struct unpacked *u);
 void unpacked_close(struct unpacked *u); /* the descriptor stays open */
 /* Returns true for the first bytes of a gzip or zstd file. */
-bool is_packed(const char *first, size_t n);
+bool is_compressed(const char *first, size_t n);
 /* Decompresses a file to an unnamed temporary file of at most max_bytes bytes. Returns its
  * descriptor; -1: an error. */
 int file_unpack(int fd, const char *name, int64_t max_bytes, struct err *e);

@@ -13,7 +13,7 @@ void marked_clear(struct marked *m)
 	m->turns.tools = NULL;
 }
 
-void marked_free(struct marked *m)
+void marked_release(struct marked *m)
 {
 	str_free(&m->text);
 	free(m->counted);
@@ -24,7 +24,7 @@ void marked_free(struct marked *m)
 	*m = (struct marked){0};
 }
 
-void marked_count(struct marked *m, int64_t begin, int64_t end)
+void marked_add_counted(struct marked *m, int64_t begin, int64_t end)
 {
 	if (begin >= end)
 		return;
@@ -389,7 +389,7 @@ static int add_turn(struct layout *l, const struct chat_role *r, bool is_counted
 	if (!is_joined)
 		add_marker(l->out, &r->end);
 	if (is_counted)
-		marked_count(l->out, begin, (int64_t)l->out->text.len);
+		marked_add_counted(l->out, begin, (int64_t)l->out->text.len);
 	if (!is_joined)
 		add_marker(l->out, &r->after);
 	return 0;
@@ -470,7 +470,7 @@ int chat_template_apply(
 	rc = rc || add_turns(&l, count, e);
 	add_marker(out, &c->end);
 	if (count == COUNT_ALL)
-		marked_count(out, 0, (int64_t)out->text.len);
+		marked_add_counted(out, 0, (int64_t)out->text.len);
 	str_free(&l.json);
 	return rc ? -1 : 0;
 }

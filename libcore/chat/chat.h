@@ -54,9 +54,9 @@ struct marked {
 };
 
 void marked_clear(struct marked *m);
-void marked_free(struct marked *m);
+void marked_release(struct marked *m);
 /* Appends an extract that counts, or extends the last one if they touch. */
-void marked_count(struct marked *m, int64_t begin, int64_t end);
+void marked_add_counted(struct marked *m, int64_t begin, int64_t end);
 
 /* ---- template.c, chat.c: the markers of turns ------------------------------------- */
 
@@ -66,14 +66,14 @@ struct chat_template;
  * these tokens; t may be NULL. Returns NULL on error. */
 struct chat_template *chat_template_open(
 	const char *name, const struct tokenizer *t, struct err *e);
-/* Opens a template from chat_template_kept() of an untrusted file. Reads no file. */
-struct chat_template *chat_template_open_kept(
+/* Opens a template from chat_template_text() of an untrusted file. Reads no file. */
+struct chat_template *chat_template_open_text(
 	const char *kept, const struct tokenizer *t, struct err *e);
 void chat_template_close(struct chat_template *c);
 /* Returns the source of the template, for a hash. */
 const char *chat_template_source(const struct chat_template *c);
 /* Returns a text to open the template again on any machine: a built-in name, or the source. */
-const char *chat_template_kept(const struct chat_template *c);
+const char *chat_template_text(const struct chat_template *c);
 /* Returns true if special tokens stand around the user's turns, which no text can imitate. */
 bool chat_template_is_safe(const struct chat_template *c);
 /* Lays out out->turns. `count`: which turns count, COUNT_ASSISTANT and so on. */

@@ -277,7 +277,7 @@ struct chat_template *chat_template_open(
 	return finish_template(c, name, e);
 }
 
-struct chat_template *chat_template_open_kept(
+struct chat_template *chat_template_open_text(
 	const char *kept, const struct tokenizer *t, struct err *e)
 {
 	struct chat_template *c = xcalloc(1, sizeof(*c));
@@ -296,17 +296,17 @@ void chat_template_close(struct chat_template *c)
 		return;
 	for (int64_t i = 0; i < c->n_roles; i++) {
 		free(c->roles[i].name);
-		marked_free(&c->roles[i].before);
-		marked_free(&c->roles[i].end);
-		marked_free(&c->roles[i].after);
-		marked_free(&c->roles[i].between);
+		marked_release(&c->roles[i].before);
+		marked_release(&c->roles[i].end);
+		marked_release(&c->roles[i].after);
+		marked_release(&c->roles[i].between);
 	}
 	free(c->roles);
-	marked_free(&c->begin);
-	marked_free(&c->end);
-	marked_free(&c->system);
+	marked_release(&c->begin);
+	marked_release(&c->end);
+	marked_release(&c->system);
 	for (int i = 0; i < N_TOOL_TEXTS; i++)
-		marked_free(&c->tools[i]);
+		marked_release(&c->tools[i]);
 	free(c->default_system);
 	strs_free(&c->guarded);
 	str_free(&c->source);
@@ -318,7 +318,7 @@ const char *chat_template_source(const struct chat_template *c)
 	return c->source.s;
 }
 
-const char *chat_template_kept(const struct chat_template *c)
+const char *chat_template_text(const struct chat_template *c)
 {
 	return c->name ? c->name : c->source.s + strspn(c->source.s, " \t\r\n");
 }

@@ -78,7 +78,7 @@ struct ckpt_write {
 };
 
 /* Returns a tight upper bound of the size of the file. */
-int64_t ckpt_bytes(const struct ckpt_write *w);
+int64_t ckpt_estimate_bytes(const struct ckpt_write *w);
 /* Returns a tight upper bound of the bytes of this rank's part. Uses only rank and size of comm. */
 int64_t ckpt_copy_bytes(const struct ckpt_write *w);
 /* Writes a checkpoint. Collective. On an error an existing file is unchanged; if the disk is known
@@ -159,8 +159,9 @@ int ckpt_verify_hash(const struct ckpt *c, struct err *e);
 /* ---- directory.c: the checkpoints of a run ---------------------------------------------- */
 
 /* Sets `out` to DIRECTORY/step-00000100.h5. Returns out->s. */
-const char *ckpt_name(struct str *out, const char *directory, int64_t step);
-int64_t ckpt_step(const char *name); /* returns the step in step-00000100.h5; else -1 */
+const char *ckpt_set_path(struct str *out, const char *directory, int64_t step);
+int64_t ckpt_parse_step(
+	const char *name); /* returns the step in step-00000100.h5; else -1 */
 /* Sets *steps, for free(), to the steps of a directory's checkpoints, ascending. Returns their
  * number, 0 if the directory does not exist, -1 if it cannot be read. */
 int64_t ckpt_list(const char *directory, int64_t **steps, struct err *e);
@@ -185,12 +186,12 @@ void ckpt_worker_path(struct str *out, const char *path, int64_t worker);
 /* Returns 0 if a run can use the checkpoint, or -1 with the reason in *e. */
 typedef int ckpt_usable(void *arg, const struct ckpt *c, struct err *e);
 /* Returns true if the run was killed while its workers wrote their first checkpoint, this one. */
-typedef bool ckpt_begun(const struct ckpt *c);
+typedef bool ckpt_has_just_begun(const struct ckpt *c);
 /* Returns the path of the newest checkpoint that is intact, usable, and complete on all workers;
  * for free(). NULL: there is none, or only an intact one of a run that had just begun; or, with *e
  * set, none qualifies or the directory cannot be read. Warns of each skipped checkpoint. */
-char *ckpt_newest(const char *directory, ckpt_usable *usable, ckpt_begun *begun,
-	void *arg, struct err *e);
+char *ckpt_find_newest(const char *directory, ckpt_usable *usable,
+	ckpt_has_just_begun *begun, void *arg, struct err *e);
 
 /* ---- diff.c ---------------------------------------------------------------------- */
 

@@ -6,14 +6,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *ckpt_name(struct str *out, const char *directory, int64_t step)
+const char *ckpt_set_path(struct str *out, const char *directory, int64_t step)
 {
 	str_clear(out);
 	str_printf(out, "%s/step-%08lld.h5", directory, (long long)step);
 	return out->s;
 }
 
-int64_t ckpt_step(const char *name)
+int64_t ckpt_parse_step(const char *name)
 {
 	int64_t step;
 	size_t n = strlen(name);
@@ -36,7 +36,7 @@ int64_t ckpt_list(const char *directory, int64_t **steps, struct err *e)
 		return err_errno(e, directory);
 	errno = 0;
 	for (struct dirent *f; (f = readdir(d)); errno = 0) {
-		int64_t step = ckpt_step(f->d_name);
+		int64_t step = ckpt_parse_step(f->d_name);
 		if (step < 0)
 			continue;
 		*steps = xrealloc(*steps, (size_t)(n + 1) * sizeof(**steps));
@@ -64,13 +64,13 @@ int64_t ckpt_get_link(const char *directory, const char *name)
 	if (n < 0)
 		return -1;
 	target[n] = '\0';
-	return ckpt_step(target);
+	return ckpt_parse_step(target);
 }
 
 static void remove_step(const char *directory, int64_t step)
 {
 	scoped_str path = {0};
-	if (unlink(ckpt_name(&path, directory, step)))
+	if (unlink(ckpt_set_path(&path, directory, step)))
 		warn("%s: %s", path.s, strerror(errno));
 }
 
@@ -90,11 +90,11 @@ void ckpt_prune(const char *directory, int64_t keep, int64_t from)
 /* Returns true for an unfinished file or link of a killed program, such as latest.h5.xxx.tmp. */
 static bool is_unfinished(const char *file)
 {
-	size_t n = durable_name(file);
+	size_t n = durable_name_length(file);
 	scoped_str name = {0};
 	str_add(&name, file, n);
 	return n && (!strcmp(name.s, "latest.h5") || !strcmp(name.s, "best.h5") ||
-			    ckpt_step(name.s) >= 0);
+			    ckpt_parse_step(name.s) >= 0);
 }
 
 void ckpt_remove_unfinished(const char *directory)
@@ -174,8 +174,8 @@ static int check_workers(const struct ckpt *c, struct err *e)
 	return rc;
 }
 
-char *ckpt_newest(const char *directory, ckpt_usable *usable, ckpt_begun *begun,
-	void *arg, struct err *e)
+char *ckpt_find_newest(const char *directory, ckpt_usable *usable,
+	ckpt_has_just_begun *begun, void *arg, struct err *e)
 {
 	int64_t *steps, n = ckpt_list(directory, &steps, e);
 	scoped_str path = {0};
@@ -184,7 +184,7 @@ char *ckpt_newest(const char *directory, ckpt_usable *usable, ckpt_begun *begun,
 	for (int64_t i = n - 1; i >= 0 && !found && !e->code; i--) {
 		struct ckpt *c;
 		struct err why = {0};
-		int rc = ckpt_open(&c, ckpt_name(&path, directory, steps[i]), &why);
+		int rc = ckpt_open(&c, ckpt_set_path(&path, directory, steps[i]), &why);
 		if (!rc) {
 			bool is_intact = !ckpt_verify(c, &why);
 			rc = !is_intact || check_workers(c, &why) || usable(arg, c, &why);

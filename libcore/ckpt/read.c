@@ -302,7 +302,7 @@ static int reject_empty(const char *name, struct err *e)
 	const char *directory = file_is_directory(checkpoints) ? checkpoints : name;
 	int64_t *steps, n = ckpt_list(directory, &steps, &ignored);
 	if (n > 0)
-		ckpt_name(&newest, directory, steps[n - 1]);
+		ckpt_set_path(&newest, directory, steps[n - 1]);
 	free(steps);
 	return err_set(e, EX_DATAERR,
 		"%s: directory without checkpoint: latest.h5 and checkpoints/latest.h5 are "
@@ -391,7 +391,7 @@ void ckpt_close(struct ckpt *c)
 	if (!c)
 		return;
 	for (int i = 0; c->blocks && i < count_blocks(c); i++)
-		h5_blocks_free(&c->blocks[i]);
+		h5_blocks_release(&c->blocks[i]);
 	if (c->view) {
 		ckpt_view_close(c->view);
 		free(c->view);
@@ -399,7 +399,7 @@ void ckpt_close(struct ckpt *c)
 	strs_free(&c->groups);
 	if (c->fd >= 0)
 		close(c->fd);
-	tokenizer_free(&c->tokenizer);
+	tokenizer_release(&c->tokenizer);
 	str_free(&c->config);
 	str_free(&c->origin);
 	free((void *)c->info.format);

@@ -54,7 +54,7 @@ const struct h5_field ckpt_fields[] = {
 struct ckpt_writing {
 	struct comm *comm;
 	struct durable d;
-	uint64_t structure;	  /* rank 0: h5_written() before any block */
+	uint64_t structure;	  /* rank 0: h5_get_written_sum() before any block */
 	struct h5_blocks *blocks; /* [group][tensor] */
 	int n, n_tensors;
 	/* The bytes of all tensors in order are divided evenly. A writer gets the blocks that begin
@@ -112,7 +112,7 @@ static int create_structure(
 			rc = h5_blocks_reserve(
 				h, path, H5_F32, t->ndim, t->dims, &x->blocks[i], e);
 	}
-	x->structure = h5_written(h);
+	x->structure = h5_get_written_sum(h);
 	return h5_end(h, rc, e);
 }
 
@@ -370,7 +370,7 @@ static int finish_file(struct ckpt_writing *x, struct err *e)
 	struct h5 *h;
 	if (h5_reopen(&h, x->d.tmp, e))
 		return -1;
-	h5_continue(h, x->structure);
+	h5_resume_writing(h, x->structure);
 	h5_expect_links(h, x->n_tensors);
 	int rc = 0;
 	for (int i = 0; i < x->n && !rc; i++)
@@ -386,7 +386,7 @@ static void writing_free(struct ckpt_writing *x)
 	else
 		durable_forget(&x->d);
 	for (int i = 0; i < x->n; i++)
-		h5_blocks_free(&x->blocks[i]);
+		h5_blocks_release(&x->blocks[i]);
 	free(x->blocks);
 	free(x);
 }
@@ -398,7 +398,7 @@ static int count_tensor_groups(const struct ckpt_write *w, int tensor)
 	return w->tensors[tensor].stateless ? 1 : w->n_groups;
 }
 
-int64_t ckpt_bytes(const struct ckpt_write *w)
+int64_t ckpt_estimate_bytes(const struct ckpt_write *w)
 {
 	/* Bytes of HDF5 metadata per file, and for the two datasets of a tensor. */
 	enum { PER_FILE = 12288, PER_TENSOR = 704 };
@@ -437,7 +437,7 @@ int ckpt_write_begin(
 	bool is_root = w->comm->rank == 0;
 	struct err error = {0};
 	if (is_root)
-		file_check_space(w->path, ckpt_bytes(w), &error);
+		file_check_space(w->path, ckpt_estimate_bytes(w), &error);
 	if (comm_agree(w->comm, &error)) {
 		*e = error;
 		return -1;
@@ -450,7 +450,7 @@ int ckpt_write_begin(
 		.arg = w->with,
 		.source_error = w->source_error};
 	x->blocks = xcalloc((size_t)x->n, sizeof(*x->blocks));
-	if (is_root && !durable_begin_own(&x->d, w->path, &error))
+	if (is_root && !durable_begin(&x->d, w->path, &error))
 		create_structure(x, w, &error);
 	if (comm_agree(w->comm, &error)) {
 		writing_free(x);

@@ -104,7 +104,7 @@ double comm_waited(void);
 enum comm_library { COMM_AUTO, COMM_NCCL, COMM_MPI };
 #define COMM_LIBRARY_WORDS "auto", "nccl", "mpi"
 
-/* Collective. Allows buffers in this device's arenas (device_arena()), in this group and in groups
+/* Collective. Allows buffers in this device's arenas (device_arena_init()), in this group and in groups
  * split from it. Shared memory is always host memory. Returns -1 with *e set, on all ranks, if
  * NCCL was requested but does not start. */
 int comm_device_open(
@@ -116,7 +116,7 @@ void comm_device_part(struct comm *from, struct comm *part);
 void comm_connect(struct comm *c);
 /* Collective over all groups. The device must stay open until this call. */
 void comm_device_close(void);
-/* Collective. Like device_arena(); in a group with NCCL, the memory is registered (from 2.27 on as
+/* Collective. Like device_arena_init(); in a group with NCCL, the memory is registered (from 2.27 on as
  * a symmetric window) for transfers without copies. Release it before the group. */
 struct arena;
 void comm_device_arena(struct comm *c, struct device *d, struct arena *a,

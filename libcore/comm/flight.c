@@ -122,7 +122,7 @@ void operation_begin(struct comm_operation *o, const struct comm *c, const char 
 {
 	*o = (struct comm_operation){.begun = true,
 		.recorded = record_begin(c, name, seq, n_bytes),
-		.traced = trace_on ? trace_operation(c->name, name, n_bytes) : 0};
+		.traced = trace_on ? trace_operation_begin(c->name, name, n_bytes) : 0};
 }
 
 void operation_end(struct comm_operation *o)
@@ -132,5 +132,5 @@ void operation_end(struct comm_operation *o)
 	o->begun = false;
 	record_end(o->recorded);
 	if (trace_on)
-		trace_operation_ended(o->traced);
+		trace_operation_end(o->traced);
 }

@@ -297,7 +297,7 @@ static void mpi_close(struct comm *world)
 	free(world);
 	die_hook = NULL;
 	mpi_ops_free();
-	launch_stops(false);
+	launch_end_by_sigterm(false);
 	if (!launch_has_ended()) /* else MPI would wait for ranks that were killed */
 		finalize_mpi();
 }
@@ -318,8 +318,8 @@ static const struct comm_ops mpi_ops = {
 struct comm *comm_open_mpi(void)
 {
 	int level, rc;
-	launch_bind();
-	launch_clear("/dev/shm");
+	launch_watch();
+	launch_remove_leftovers("/dev/shm");
 	mpi_check_shared_memory("/dev/shm");
 	mpi_skip_device_search();
 	mpi_yield_begin();

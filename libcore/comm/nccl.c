@@ -237,7 +237,7 @@ void comm_device_arena(struct comm *c, struct device *d, struct arena *a,
 	size_t max_bytes =
 		c->nccl ? (size_t)comm_max_i64(c, round_up((int64_t)n_bytes, 4096)) : 0;
 	if (!max_bytes) {
-		device_arena(d, a, name, n_bytes);
+		device_arena_init(d, a, name, n_bytes);
 		return;
 	}
 	nccl_check(c->nccl, "ncclMemAlloc", nccl.MemAlloc(&p, max_bytes));

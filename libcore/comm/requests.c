@@ -351,7 +351,7 @@ void comm_wait_received(struct comm_requests *r)
 	wait_for_set(r, test_receives);
 }
 
-void comm_requests_free(struct comm_requests *r)
+void comm_requests_release(struct comm_requests *r)
 {
 	BUG_ON(r->n);
 	simulate_wait(r, false);

@@ -4,7 +4,7 @@
  * together:
  *
  * struct comm_requests r = {.c = c}; comm_send(&r, ...); comm_recv(&r, ...); comm_start(&r); ...
- * compute, and poll with comm_test(&r) ... comm_wait(&r); comm_requests_free(&r);
+ * compute, and poll with comm_test(&r) ... comm_wait(&r); comm_requests_release(&r);
  *
  * When a request is complete, the host may use its buffers in host memory, and work that is
  * enqueued afterwards in the device's current stream may use its buffers in device memory. A
@@ -115,7 +115,7 @@ int comm_stream_begin(struct comm *c);
 uint64_t comm_stream_end(struct comm *c, int before);
 void comm_stream_wait(struct comm *c, uint64_t ticket);
 /* Frees the memory of a complete set. */
-void comm_requests_free(struct comm_requests *r);
+void comm_requests_release(struct comm_requests *r);
 
 /* Waits for a message with this tag from any rank, of at most n_bytes, into host memory. */
 void comm_recv_any(struct comm *c, void *p, int64_t n_bytes, int tag);

@@ -202,7 +202,7 @@ static void complete_transfer(int stream, struct transfer *x)
 	if (!x->next)
 		g->tail[x->direction] = 0;
 	if (trace_on && x->direction == TRANSFER_OUT)
-		trace_operation_at(sim.row[x->row].group, sim.row[x->row].name,
+		trace_operation_record(sim.row[x->row].group, sim.row[x->row].name,
 			x->n_bytes, x->begun, sim.now);
 }
 

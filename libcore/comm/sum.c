@@ -80,7 +80,7 @@ static int64_t padded_floats(enum sum_form form, int64_t n)
 	return round_up((int)form * n, 16);
 }
 
-static bool is_packed(const struct sum_plan *p, int shard)
+static bool is_compressed(const struct sum_plan *p, int shard)
 {
 	return p->shard[shard].n_runs > 1;
 }
@@ -110,7 +110,7 @@ int64_t sum_buffer_floats(const struct sum_plan *p, const enum sum_form *form)
 	for (int r = 0; r < p->c->size; r++) {
 		if (r != p->c->rank)
 			n += padded_floats(rank_form(form, r), own);
-		if (is_packed(p, p->wants[r]))
+		if (is_compressed(p, p->wants[r]))
 			n += padded_floats(rank_form(form, p->c->rank),
 				find_segment(p, r, 0, &first));
 	}
@@ -168,7 +168,7 @@ static bool has_even_pieces(const struct sum *s)
 	const struct comm *c = s->c;
 	int64_t first, last = sum_piece(p, c->size - 1, &first);
 	return (c->nccl || (c->planned && simulate_has_nccl())) && p->n_shards == 1 &&
-	       !is_packed(p, 0) && last * c->size == p->shard[0].n;
+	       !is_compressed(p, 0) && last * c->size == p->shard[0].n;
 }
 
 /* Returns true if NCCL's reduce-scatter adds the contributions: the pieces are even, and every rank
@@ -205,9 +205,10 @@ static int list_parts(struct sum *s, int64_t first, int64_t len, const float *pa
 		if (!width || (r == s->c->rank ? is_in_place(s) : reduced))
 			continue;
 		if (r == s->c->rank)
-			from = is_packed(s->plan, want) ? packed
-							: address_in_vector(s->plan, want,
-								  x->own, width, first);
+			from = is_compressed(s->plan, want)
+				       ? packed
+				       : address_in_vector(
+						 s->plan, want, x->own, width, first);
 		else if (s->plan->shared)
 			from = (const float *)(const void *)s->plan->shared->data[r] +
 			       (width == SUM_LEAF ? s->plan->leaf_at : s->plan->sum_at) +
@@ -284,7 +285,7 @@ static const float *contribution_to(struct sum *s, int rank, int k, float **spac
 	enum sum_form form = contribution_form(&s->call, s->c->rank);
 	int width = (int)form, want = p->wants[rank];
 	int64_t first, len = find_segment(p, rank, k, &first);
-	if (!is_packed(p, want))
+	if (!is_compressed(p, want))
 		return address_in_vector(p, want, s->call.own, width, first);
 	pack_elements(p, want, s->call.own, width, first, len, *space);
 	const float *packed = *space;
@@ -302,7 +303,7 @@ static void begin_segment(struct sum *s, int k)
 	int64_t first, own = find_segment(p, c->rank, k, &first);
 	float *space = segment_buffer(s, k);
 	simulate_launch(c);
-	if (width && own && is_packed(p, p->wants[c->rank]))
+	if (width && own && is_compressed(p, p->wants[c->rank]))
 		contribution_to(s, c->rank, k, &space);
 	for (int i = 1; i < c->size; i++) {
 		int r = (c->rank + i) % c->size;
@@ -510,7 +511,7 @@ struct sum *sum_begin(const struct sum_call *call)
 	struct comm *c = call->plan->c;
 	struct sum *s = xcalloc(1, sizeof(*s));
 	BUG_ON(call->plan->shared &&
-		(call->plan->n_shards > 1 || is_packed(call->plan, 0)));
+		(call->plan->n_shards > 1 || is_compressed(call->plan, 0)));
 	*s = (struct sum){.call = *call, .plan = call->plan, .c = c};
 	s->seq = ++c->seq;
 	/* Fewer sums than tags are in flight: at most one for each bucket. */
@@ -543,7 +544,7 @@ void sum_end(struct sum *s)
 		comm_background_end(poll_sum, s);
 	}
 	for (int i = 0; i < SUM_BUFFERS; i++)
-		comm_requests_free(&s->segment[i].requests);
-	comm_requests_free(&s->gather);
+		comm_requests_release(&s->segment[i].requests);
+	comm_requests_release(&s->gather);
 	free(s);
 }

@@ -60,7 +60,7 @@ void watchdog_end(void)
 	for (int r = 0; watch.out && r < watch.world->size; r++)
 		all_sent &= !watch.out[r].sent.n;
 	for (int r = 0; watch.out && all_sent && r < watch.world->size; r++)
-		comm_requests_free(&watch.out[r].sent);
+		comm_requests_release(&watch.out[r].sent);
 	free(watch.answer);
 	if (all_sent) /* else MPI still uses the messages */
 		free(watch.out);

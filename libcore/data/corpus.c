@@ -115,7 +115,7 @@ static int open_shard(struct corpus *c, struct file *f, const char *path, struct
 			"%s: its tokenizer differs from the tokenizer of %s", f->path,
 			c->files[0].path);
 	}
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	return h5_end(h, rc, e);
 }
 
@@ -311,10 +311,10 @@ int corpus_open_file(struct corpus **out, const char *path, struct err *e)
 static void close_file(struct file *f)
 {
 	for (int s = 0; s < N_SPLITS; s++) {
-		h5_blocks_free(&f->seg[s].blocks);
+		h5_blocks_release(&f->seg[s].blocks);
 		free(f->seg[s].checked);
-		offsets_free(&f->seg[s].documents);
-		offsets_free(&f->seg[s].spans);
+		offsets_release(&f->seg[s].documents);
+		offsets_release(&f->seg[s].spans);
 	}
 	if (f->fd >= 0)
 		close(f->fd);
@@ -332,7 +332,7 @@ void corpus_close(struct corpus *c)
 		free(f->path);
 	}
 	free(c->files);
-	tokenizer_free(&c->t);
+	tokenizer_release(&c->t);
 	free(c);
 }
 

@@ -148,7 +148,7 @@ static void start_reading(struct fetch *f)
 		comm_background_begin(poll_fetch, f);
 }
 
-struct fetch *loader_begin(struct loader *l, enum split split, const struct order *order,
+struct fetch *loader_start(struct loader *l, enum split split, const struct order *order,
 	const struct sample_run *runs)
 {
 	struct comm *c = l->c.comm;
@@ -179,7 +179,7 @@ struct fetch *loader_begin(struct loader *l, enum split split, const struct orde
 	return f;
 }
 
-const int32_t *loader_end(struct loader *l, struct fetch *f)
+const int32_t *loader_wait(struct loader *l, struct fetch *f)
 {
 	struct comm *c = l->c.comm;
 	bool reads = f->rank_end > f->rank_begin,
@@ -207,6 +207,6 @@ void fetch_free(struct fetch *f)
 	free(f->windows);
 	free(f->runs);
 	free(f->at);
-	comm_requests_free(&f->requests);
+	comm_requests_release(&f->requests);
 	free(f);
 }

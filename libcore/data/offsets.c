@@ -50,7 +50,7 @@ int counted_read(struct offsets *o, bool *counted, struct h5 *h, const char *nam
 	return 0;
 }
 
-void offsets_free(struct offsets *o)
+void offsets_release(struct offsets *o)
 {
 	free(o->at);
 	*o = (struct offsets){0};

@@ -21,7 +21,7 @@ int documents_read(struct offsets *o, struct h5 *h, const char *name, enum split
 /* Reads the spans of tokens that count. Sets *counted to true if the dataset exists. */
 int counted_read(struct offsets *o, bool *counted, struct h5 *h, const char *name,
 	enum split s, int64_t tokens, struct err *e);
-void offsets_free(struct offsets *o);
+void offsets_release(struct offsets *o);
 /* Adds DOCUMENT_BEGINS to the tokens in [at, at + n) that begin a document. */
 void documents_mark(const struct offsets *o, int64_t at, int64_t n, int32_t *tokens);
 /* Adds TOKEN_CONTEXT to the tokens in [at, at + n) that are not in a span. */

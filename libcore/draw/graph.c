@@ -62,7 +62,7 @@ struct scale scale_shown(const struct scale *whole, const struct scale *settled)
 	return settled_span > 0 && whole_span > 2 * settled_span ? *settled : *whole;
 }
 
-void scale_outside(const struct scale *y, double v, struct outside *o)
+void scale_count_outside(const struct scale *y, double v, struct outside *o)
 {
 	o->total++;
 	if (v >= y->low && v <= y->high)
@@ -168,7 +168,7 @@ static void tick_text(char *label, double v, double largest, double step)
 			&suffixes[power]);
 }
 
-void ticks_of(const struct scale *s, int max, struct ticks *t)
+void ticks_choose(const struct scale *s, int max, struct ticks *t)
 {
 	double step = 0;
 	*t = (struct ticks){0};

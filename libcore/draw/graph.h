@@ -48,7 +48,8 @@ struct outside {
 	int64_t n, total; /* points outside, and all points */
 	double low, high; /* range of the points outside */
 };
-void scale_outside(const struct scale *y, double v, struct outside *o); /* counts v */
+void scale_count_outside(
+	const struct scale *y, double v, struct outside *o); /* counts v */
 /* Appends "3 of 60 points are outside the graph: 1.2 to 4", or nothing. */
 void outside_print(const struct outside *o, struct str *out);
 bool scale_has(const struct scale *s, double v); /* finite, and positive if logarithmic */
@@ -61,7 +62,8 @@ struct ticks {
 	double v[MAX_TICKS];
 	char text[MAX_TICKS][NUM_TEXT];
 };
-void ticks_of(const struct scale *s, int max, struct ticks *t); /* at most max ticks */
+void ticks_choose(
+	const struct scale *s, int max, struct ticks *t); /* at most max ticks */
 
 /* Thins points in place, and returns the new n. Of consecutive points in each of `groups` intervals
  * of x, keeps first, lowest, highest and last. A line through them covers the same pixels if an

@@ -229,7 +229,7 @@ static void append_x_axis(
 			*ticked = xcalloc((size_t)c->cols, 1);
 	memset(line, ' ', (size_t)len);
 	line[len] = '\0';
-	ticks_of(&c->x, c->cols / 10, &t);
+	ticks_choose(&c->x, c->cols / 10, &t);
 	for (int i = 0; i < t.n; i++) {
 		int col = axis_position(&c->x, t.v[i], c->cols),
 		    width = (int)strlen(t.text[i]);
@@ -261,7 +261,7 @@ static void append_legend(
 		const struct graph_series *s = &g->series[i];
 		for (int64_t k = 0; k < s->n; k++)
 			if (scale_has(&c->x, s->p[k].x) && scale_has(&c->y, s->p[k].y))
-				scale_outside(&c->y, s->p[k].y, &o);
+				scale_count_outside(&c->y, s->p[k].y, &o);
 		scoped_ptr char *name = text_printable(xstrdup(s->name));
 		str_printf(out, " %s\n", name);
 	}
@@ -287,7 +287,7 @@ void graph_text(const struct graph *g, const struct graph_style *style, struct s
 		str_printf(out, "no values of %s\n", g->y_name);
 		return;
 	}
-	ticks_of(&c.y, c.rows / 3, &t);
+	ticks_choose(&c.y, c.rows / 3, &t);
 	int margin = label_width(&t);
 	c.cols = style->width - margin - 2;
 	c.cols = c.cols < 10 ? 10 : c.cols;

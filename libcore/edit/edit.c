@@ -109,7 +109,8 @@ static void allocate_memory(struct edit *x)
 	x->memory = size;
 	if (x->sync->planned)
 		return;
-	device_arena(x->d, &x->memory, "synchronization of workers", size.peak_bytes);
+	device_arena_init(
+		x->d, &x->memory, "synchronization of workers", size.peak_bytes);
 	allocate_buffers(x, &x->memory);
 }
 
@@ -157,7 +158,7 @@ static void make_groups(struct edit *x)
 	}
 }
 
-struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
+struct edit *edit_new(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d)
 {
 	struct edit *x = xcalloc(1, sizeof(*x));

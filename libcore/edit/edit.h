@@ -135,7 +135,7 @@ struct edit;
 
 /* Creates the state of a worker of the ranks `world`. In the sync group, a rank is the worker's
  * number. The store has the groups of edit_add_groups(). The caller owns all arguments. */
-struct edit *edit_open(const struct edit_config *c, struct comm *world, struct comm *sync,
+struct edit *edit_new(const struct edit_config *c, struct comm *world, struct comm *sync,
 	struct store *s, struct device *d);
 void edit_free(struct edit *x);
 /* Returns the bytes of device memory, in addition to the store's. */
@@ -175,7 +175,8 @@ int64_t edit_syncs(const struct edit *x); /* synchronizations so far */
 int64_t edit_sent(const struct edit *x);
 
 /* Copy this worker's state for a checkpoint, beyond the store's groups: finite doubles.
- * edit_state_put() restores it after a number of local steps; -1 with *e set: it is invalid. */
+ * edit_state_restore() restores it after a number of local steps; -1 with *e set: it is invalid. */
 int64_t edit_state_size(const struct edit *x);
-void edit_state_get(const struct edit *x, double *out);
-int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct err *e);
+void edit_state_export(const struct edit *x, double *out);
+int edit_state_restore(
+	struct edit *x, const double *in, int64_t local_steps, struct err *e);

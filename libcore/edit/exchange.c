@@ -124,7 +124,7 @@ void exchange_allocate(struct exchange *x, struct arena *a)
 void exchange_release(struct exchange *x)
 {
 	for (int i = 0; i < EXCHANGE_SLOTS; i++) {
-		comm_requests_free(&x->slots[i].requests);
+		comm_requests_release(&x->slots[i].requests);
 		free(x->slots[i].host);
 	}
 	free(x->slots);

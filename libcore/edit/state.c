@@ -11,7 +11,7 @@ int64_t edit_state_size(const struct edit *x)
 	return HEAD + x->n_groups * (PER_GROUP + x->c.detect.warmup);
 }
 
-void edit_state_get(const struct edit *x, double *out)
+void edit_state_export(const struct edit *x, double *out)
 {
 	int64_t window = x->c.detect.warmup;
 	out[0] = (double)x->n_syncs;
@@ -79,7 +79,8 @@ static int restore_in_flight(struct edit *x, const double *head, const double *f
 	return 0;
 }
 
-int edit_state_put(struct edit *x, const double *in, int64_t local_steps, struct err *e)
+int edit_state_restore(
+	struct edit *x, const double *in, int64_t local_steps, struct err *e)
 {
 	int64_t window = x->c.detect.warmup;
 	const double *head = in;

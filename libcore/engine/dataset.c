@@ -156,7 +156,7 @@ int64_t dataset_count_targets(
 void dataset_close(struct dataset *d)
 {
 	corpus_close(d->corpus);
-	tokenizer_free(&d->tokenizer);
+	tokenizer_release(&d->tokenizer);
 	*d = (struct dataset){0};
 }
 

@@ -21,9 +21,9 @@ static int64_t eval_round(struct trainer *t, enum split split, const struct orde
 			.blocks = part_begin(n, ranks, data_rank + 1) - begin};
 	}
 	const struct sample_run *own_run = &runs[t->world->rank];
-	struct fetch *f = loader_begin(t->data.loader, split, order, runs);
+	struct fetch *f = loader_start(t->data.loader, split, order, runs);
 	const struct pipe_input in = {.n = own_run->blocks,
-		.windows = loader_end(t->data.loader, f),
+		.windows = loader_wait(t->data.loader, f),
 		.n_windows = order->n_windows - own_run->first};
 	pipe_forward(&t->pipe, &in, ceil_div(n, ranks));
 	int64_t n_real = max64(0, min64(in.n_windows, in.n * b));

@@ -110,6 +110,6 @@ int options_model_init(
 		return -1;
 	if (!model_check_kernels(m, e) && !options_set_groups(o, m, e))
 		return 0;
-	model_free(m);
+	model_release(m);
 	return -1;
 }

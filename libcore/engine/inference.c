@@ -15,7 +15,7 @@ struct store *inference_store(
 		.microbatches = {.ranks = mesh->degree[AXIS_FSDP]},
 		.zero = mesh->degree[AXIS_FSDP] > 1 ? 3 : 0};
 	tensors_place(m->tensors, m->n_tensors, &c.part);
-	return store_open(&c, memory);
+	return store_new(&c, memory);
 }
 
 /* Opens the store of a mesh in memory of its size. */
@@ -25,7 +25,7 @@ static void allocate_parameters(struct inference *x, struct device *d)
 	x->device = d;
 	arena_measure(&size, "parameters");
 	store_free(inference_store(&x->model, d, &x->mesh, &size));
-	device_arena(d, &x->memory, "parameters", size.peak_bytes);
+	device_arena_init(d, &x->memory, "parameters", size.peak_bytes);
 	x->store = inference_store(&x->model, d, &x->mesh, &x->memory);
 }
 
@@ -51,7 +51,7 @@ void inference_close(struct inference *x)
 		comm_free(x->self);
 		device_arena_release(x->device, &x->memory);
 	}
-	model_free(&x->model);
+	model_release(&x->model);
 }
 
 /* ---- tensors of a checkpoint, into the store of a model ------------------------------ */

@@ -84,7 +84,7 @@ static int64_t find_tile(const struct train_opts *o, int64_t least)
 		if (model_init(&m, &c, max64(1, c.vocab), &e))
 			continue;
 		int rc = layout_check_tp(ranks, &m, &e);
-		model_free(&m);
+		model_release(&m);
 		if (!rc)
 			return n;
 	}
@@ -183,10 +183,10 @@ static int resolve_stages(struct train_opts *o, struct err *e)
 		o->pp_stages = 1;
 	else if (!o->pp_stages)
 		o->pp_stages = max64(row->min_stages, 1);
-	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule, ranks,
+	if (schedule_init(&s, (enum schedule_kind)o->pp_schedule, ranks,
 		    (int)o->pp_stages, 0, e))
 		return err_prefix(e, "pp-stages is %lld: ", (long long)o->pp_stages);
-	schedule_free(&s);
+	schedule_release(&s);
 	return 0;
 }
 

@@ -117,10 +117,10 @@ void pipe_close(struct pipe *x)
 		for (int64_t i = 0; i < x->stages[v].n_slots; i++) {
 			struct slot *o = &x->stages[v].slot[i];
 			for (int d = 0; d < N_DIRECTIONS; d++) {
-				comm_requests_free(&o->in[d]);
-				comm_requests_free(&o->out[d]);
+				comm_requests_release(&o->in[d]);
+				comm_requests_release(&o->out[d]);
 			}
-			acts_free(&o->acts);
+			acts_release(&o->acts);
 		}
 		for (int64_t i = 0; i < x->stages[v].n_grads; i++)
 			free(x->stages[v].grads[i]);

@@ -102,7 +102,7 @@ int state_check_shapes(const struct ckpt *c, const struct model_config *options,
 			rc = err_set(e, EX_DATAERR,
 				"%s: tensor %s is missing; the file holds another model",
 				c->path, m.tensors[i].name);
-	model_free(&m);
+	model_release(&m);
 	/* (pt-ckpt extracts some parameters and renames tensors) */
 	bool is_partial = c->groups.n == 1 && !whole;
 	if (!rc && (c->n_tensors > n || (c->n_tensors < n && !is_partial)))

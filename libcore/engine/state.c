@@ -102,7 +102,7 @@ static bool try_allocate_copy(struct trainer *t)
 	int64_t available = memory_available();
 	if (available && t->copy.bytes > available / comm_place()->local_size)
 		return false;
-	return !arena_try(&t->copy.arena, "checkpoint", (size_t)t->copy.bytes);
+	return !arena_try_init(&t->copy.arena, "checkpoint", (size_t)t->copy.bytes);
 }
 
 /* Collective. Allocates the copy once, for all checkpoints of the run. */
@@ -157,7 +157,7 @@ int state_save(struct trainer *t, const char *path, struct err *e)
 int64_t state_file_bytes(const struct trainer *t)
 {
 	struct ckpt_write w = describe_state(t);
-	int64_t n_bytes = ckpt_bytes(&w);
+	int64_t n_bytes = ckpt_estimate_bytes(&w);
 	free_description(&w);
 	return n_bytes;
 }

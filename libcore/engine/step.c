@@ -16,7 +16,7 @@ static struct fetch *fetch_step(struct trainer *t, int64_t first_sample)
 {
 	scoped_ptr struct sample_run *runs = layout_rank_samples(&t->o,
 		&t->layout.microbatches, t->world->size, first_sample + worker_sample(t));
-	return loader_begin(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
+	return loader_start(t->data.loader, SPLIT_TRAIN, &t->data.order, runs);
 }
 
 struct pipe_input step_input(const struct trainer *t, const int32_t *windows)
@@ -181,7 +181,7 @@ static void sum_on_device(struct trainer *t)
 				.op = COMM_SUM});
 	comm_start(&r);
 	comm_wait(&r);
-	comm_requests_free(&r);
+	comm_requests_release(&r);
 }
 
 static void sum_on_host(
@@ -516,7 +516,7 @@ void step_run_on(struct trainer *t, const int32_t *windows,
 void step_autotune(struct trainer *t)
 {
 	struct fetch *f = fetch_step(t, t->samples);
-	const struct pipe_input in = step_input(t, loader_end(t->data.loader, f));
+	const struct pipe_input in = step_input(t, loader_wait(t->data.loader, f));
 	t->data.count = (double)max64(1, count_targets(t, &in));
 	write_pass_step(t);
 	step_gradients(t, &in);
@@ -528,7 +528,7 @@ void step_drop_next(struct trainer *t)
 {
 	if (!t->data.next)
 		return;
-	loader_end(t->data.loader, t->data.next);
+	loader_wait(t->data.loader, t->data.next);
 	fetch_free(t->data.next);
 	t->data.next = NULL;
 }
@@ -548,7 +548,7 @@ void step_load(struct trainer *t, struct step_data *d)
 	double begin = clock_seconds();
 	trace_begin("data", -1);
 	d->fetch = t->data.next ? t->data.next : fetch_step(t, t->samples);
-	d->windows = loader_end(t->data.loader, d->fetch);
+	d->windows = loader_wait(t->data.loader, d->fetch);
 	bool more = t->step + 1 < t->o.steps;
 	t->data.next = more ? fetch_step(t, t->samples + t->o.batch) : NULL;
 	trace_end();

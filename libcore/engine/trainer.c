@@ -70,7 +70,7 @@ static void open_store(struct trainer *t, const struct optim_config *optim)
 	optim_add_groups(optim, &c.groups);
 	if (o->edit.workers)
 		edit_add_groups(&o->edit.config, &c.groups);
-	t->store = store_open(&c, &t->memory.run);
+	t->store = store_new(&c, &t->memory.run);
 }
 
 static void open_pass(struct trainer *t)
@@ -110,7 +110,7 @@ void trainer_build_pipe(struct trainer *t)
 	struct err e = {0};
 	pass_recompute(&t->pass, (enum recompute)o->recompute, o->recompute_every,
 		&t->memory.micro);
-	if (schedule_open(&t->schedule, (enum schedule_kind)o->pp_schedule,
+	if (schedule_init(&t->schedule, (enum schedule_kind)o->pp_schedule,
 		    t->mesh.degree[AXIS_PP], t->layout.n_stages,
 		    microbatches_count(&t->layout.microbatches, t->layout.data_rank), &e))
 		die_err(&e);
@@ -120,11 +120,11 @@ void trainer_build_pipe(struct trainer *t)
 
 void trainer_dismantle(struct trainer *t)
 {
-	optim_free(t->optim);
+	optim_close(t->optim);
 	store_free(t->store);
-	pass_close(&t->pass);
+	pass_release(&t->pass);
 	pipe_close(&t->pipe);
-	schedule_free(&t->schedule);
+	schedule_release(&t->schedule);
 	layout_free(&t->layout);
 }
 
@@ -160,12 +160,12 @@ static void allocate_activations(struct trainer *t, const struct trainer_sizes *
 	struct trainer_memory *m = &t->memory;
 	m->shared = trainer_shared_bytes(sizes);
 	if (!m->shared) {
-		device_arena(&t->d, &m->micro, "activations", (size_t)sizes->micro);
+		device_arena_init(&t->d, &m->micro, "activations", (size_t)sizes->micro);
 		return;
 	}
-	device_arena(&t->d, &m->both, "activations and gradients",
+	device_arena_init(&t->d, &m->both, "activations and gradients",
 		(size_t)(sizes->micro + sizes->gradients - m->shared));
-	arena_over(&m->micro, "activations", m->both.base, (size_t)sizes->micro);
+	arena_init_over(&m->micro, "activations", m->both.base, (size_t)sizes->micro);
 	m->gradient_memory = m->both.base + sizes->gradient_memory;
 }
 
@@ -178,9 +178,10 @@ static void release_activations(struct trainer *t)
 static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes)
 {
 	struct device *d = &t->d;
-	device_arena(d, &t->memory.run, "parameters and their state", (size_t)sizes->run);
+	device_arena_init(
+		d, &t->memory.run, "parameters and their state", (size_t)sizes->run);
 	allocate_activations(t, sizes);
-	device_arena(d, &t->memory.scratch, "scratch", (size_t)sizes->scratch);
+	device_arena_init(d, &t->memory.scratch, "scratch", (size_t)sizes->scratch);
 	t->d.scratch = &t->memory.scratch;
 	mesh_open(&t->mesh, t->world, t->o.resolved.degree);
 	layout_assign(&t->layout, &t->o, &t->mesh, &t->model);
@@ -198,7 +199,7 @@ static void build_on_device(struct trainer *t, const struct trainer_sizes *sizes
 
 void trainer_abandon(struct trainer *t)
 {
-	model_free(&t->model);
+	model_release(&t->model);
 	comm_device_close();
 	device_close(&t->d);
 }

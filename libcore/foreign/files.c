@@ -8,7 +8,7 @@
 #include "engine/state.h"
 
 static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
-	const char *path, const struct open_how *how, struct err *e)
+	const char *path, const struct open_options *how, struct err *e)
 {
 	struct ckpt_view v;
 	if (convert_open_as(&v, kind, path, how, e))
@@ -18,7 +18,7 @@ static int open_as_ckpt(struct ckpt **c, const struct convert_kind *kind,
 }
 
 int convert_open_ckpt(
-	struct ckpt **c, const char *path, const struct open_how *how, struct err *e)
+	struct ckpt **c, const char *path, const struct open_options *how, struct err *e)
 {
 	const struct convert_kind kind = convert_detect(path);
 	return kind.format == &convert_pt ? convert_open_own(c, path, e)
@@ -43,7 +43,7 @@ static int set_vocabulary(struct ckpt *c, struct err *e)
 	if (convert_model(c->view, &m, e))
 		return -1;
 	int64_t n = c->tokenizer.vocab.n, rows = m.tokens->dims[0];
-	model_free(&m);
+	model_release(&m);
 	if (n > rows)
 		return err_set(e, EX_DATAERR,
 			"%s: the tokenizer has %lld tokens, but the embedding only %lld rows",
@@ -81,7 +81,7 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e)
 		return 0;
 	if (tokenizer_make(&(*c)->tokenizer, &files, &why)) {
 		static bool warned; /* (pt-train opens a model twice, on all ranks) */
-		tokenizer_free(&(*c)->tokenizer);
+		tokenizer_release(&(*c)->tokenizer);
 		if (!warned && log_is_enabled())
 			warn("%s: the tokenizer is not compared with the data's tokenizer: %s",
 				path, why.msg);
@@ -102,7 +102,7 @@ int convert_open_for_sampling(struct ckpt **c, const char *path, struct err *e)
 		return ckpt_open(c, path, e);
 	if (open_as_ckpt(c, &kind, path, NULL, e))
 		return -1;
-	if (!convert_vocabulary((*c)->view, &(*c)->tokenizer, path, e))
+	if (!convert_set_vocabulary((*c)->view, &(*c)->tokenizer, path, e))
 		return 0;
 	e->code = EX_DATAERR;
 	ckpt_close(*c);
@@ -111,7 +111,7 @@ int convert_open_for_sampling(struct ckpt **c, const char *path, struct err *e)
 }
 
 int convert_hash_file(
-	const char *path, const struct open_how *how, uint64_t *hash, struct err *e)
+	const char *path, const struct open_options *how, uint64_t *hash, struct err *e)
 {
 	struct ckpt_view v;
 	if (convert_open(&v, path, how, e))
@@ -121,7 +121,7 @@ int convert_hash_file(
 	return rc;
 }
 
-int convert_verify(const char *path, const struct open_how *how, struct err *e)
+int convert_verify(const char *path, const struct open_options *how, struct err *e)
 {
 	struct ckpt *c;
 	struct ckpt_view v;
@@ -147,8 +147,8 @@ static int save_ckpt(const struct ckpt_view *v, const char *out, struct err *e)
 		v, &convert_pt, out, &(struct convert_opts){.dtype = DT_F32}, e);
 }
 
-int convert_sum(int n, char **paths, const struct open_how *how, const double *weights,
-	double divisor, const char *out, struct err *e)
+int convert_sum(int n, char **paths, const struct open_options *how,
+	const double *weights, double divisor, const char *out, struct err *e)
 {
 	struct ckpt_view *all = xcalloc((size_t)n, sizeof(*all)), sum;
 	scoped_ptr const struct ckpt_view **views = xcalloc((size_t)n, sizeof(*views));
@@ -170,7 +170,7 @@ int convert_sum(int n, char **paths, const struct open_how *how, const double *w
 	return rc ? -1 : 0;
 }
 
-int convert_selection(const char *path, const struct open_how *how,
+int convert_selection(const char *path, const struct open_options *how,
 	const struct ckpt_selection *s, const char *out, struct err *e)
 {
 	struct ckpt_view all, selected;

@@ -20,7 +20,7 @@ struct convert_opts {
 };
 
 /* Options for opening a file. NULL stands for all zeros. */
-struct open_how {
+struct open_options {
 	/* For formats that do not specify the whole model: Hugging Face's config.json, or a file of
 	 * pt-train options. NULL: config.json next to the checkpoint, if it exists. */
 	const char *config;
@@ -44,7 +44,7 @@ struct convert_format {
 	bool (*is_name)(const char *path);
 	/* Opens a view, which verifies checksums as it reads. `probed`: result of probe(). */
 	int (*open)(struct ckpt_view *v, const char *path, const void *probed,
-		const struct open_how *how, struct err *e);
+		const struct open_options *how, struct err *e);
 	/* Writes a view with the model m to a path. */
 	int (*save)(const struct ckpt_view *v, const struct model *m, const char *path,
 		const struct convert_opts *o, struct err *e);
@@ -66,12 +66,12 @@ struct convert_kind {
 /* Returns the format of an existing file; pt if no other format matches. */
 struct convert_kind convert_detect(const char *path);
 /* Returns the format of an output: the chosen one (index in convert_names), or by the path if 0. */
-const struct convert_format *convert_target(int choice, const char *path);
-int convert_open(
-	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e);
+const struct convert_format *convert_output_format(int choice, const char *path);
+int convert_open(struct ckpt_view *v, const char *path, const struct open_options *how,
+	struct err *e);
 /* Opens a file of a known format. */
 int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
-	const char *path, const struct open_how *how, struct err *e);
+	const char *path, const struct open_options *how, struct err *e);
 /* Writes a view. With the format pt, "-" is standard output. */
 int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	const char *path, const struct convert_opts *o, struct err *e);
@@ -79,7 +79,7 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 bool convert_is_tokenizer(const char *path);
 /* Sets the view's vocabulary from a checkpoint, a shard, or tokenizer files; it must fit the model.
  * The caller frees *t after the view. */
-int convert_vocabulary(
+int convert_set_vocabulary(
 	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e);
 /* Returns the indices of n tensors in forward order of the model with these options, for free().
  * Tensors that the model lacks are last. */
@@ -95,7 +95,7 @@ int convert_config_options(const char *path, struct str *out, struct err *e);
 /* Opens a file of any format as a checkpoint to show and compare, for ckpt_close(). "-": a pt
  * checkpoint on standard input. */
 int convert_open_ckpt(
-	struct ckpt **c, const char *path, const struct open_how *how, struct err *e);
+	struct ckpt **c, const char *path, const struct open_options *how, struct err *e);
 /* Opens the initial model of a run, in any format, with the tokenizer next to it. */
 int convert_open_model(struct ckpt **c, const char *path, struct err *e);
 /* Opens a model to sample from: a checkpoint, or a directory of another format with a model and its
@@ -103,14 +103,14 @@ int convert_open_model(struct ckpt **c, const char *path, struct err *e);
 int convert_open_for_sampling(struct ckpt **c, const char *path, struct err *e);
 /* Computes the hash of a file's parameters. */
 int convert_hash_file(
-	const char *path, const struct open_how *how, uint64_t *hash, struct err *e);
+	const char *path, const struct open_options *how, uint64_t *hash, struct err *e);
 /* Reads a whole file, and verifies all its checksums. */
-int convert_verify(const char *path, const struct open_how *how, struct err *e);
+int convert_verify(const char *path, const struct open_options *how, struct err *e);
 /* Writes (sum of weights[i] * file i) / divisor as a checkpoint. */
-int convert_sum(int n, char **paths, const struct open_how *how, const double *weights,
-	double divisor, const char *out, struct err *e);
+int convert_sum(int n, char **paths, const struct open_options *how,
+	const double *weights, double divisor, const char *out, struct err *e);
 /* Writes a selection of a file as a checkpoint. */
-int convert_selection(const char *path, const struct open_how *how,
+int convert_selection(const char *path, const struct open_options *how,
 	const struct ckpt_selection *s, const char *out, struct err *e);
 
 /* ---- hf_origin.c: the origin of a checkpoint (ckpt.h) ---------------------------- */
@@ -133,7 +133,7 @@ int convert_same_model(
 /* Appends all model options of a config text, with the architecture's defaults filled in. `vocab`:
  * the vocabulary size if the text has none. Ignores tensors. */
 int convert_options(const char *config, int64_t vocab, struct str *out, struct err *e);
-/* Creates the model of a view's options, for model_free(). Fails if the view's tensors differ. */
+/* Creates the model of a view's options, for model_release(). Fails if the view's tensors differ. */
 int convert_model(const struct ckpt_view *v, struct model *m, struct err *e);
 /* Initializes a view with the tensors and options of a model. The caller sets the rest. */
-void convert_view(struct ckpt_view *v, const struct model *m, const char *path);
+void convert_init_view(struct ckpt_view *v, const struct model *m, const char *path);

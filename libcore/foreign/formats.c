@@ -27,7 +27,7 @@ struct convert_kind convert_detect(const char *path)
 	return (struct convert_kind){&convert_pt, NULL};
 }
 
-const struct convert_format *convert_target(int choice, const char *path)
+const struct convert_format *convert_output_format(int choice, const char *path)
 {
 	if (choice)
 		return convert_formats[choice - 1];
@@ -58,9 +58,9 @@ static int add_format_hint(const char *path, struct err *e)
 }
 
 int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
-	const char *path, const struct open_how *how, struct err *e)
+	const char *path, const struct open_options *how, struct err *e)
 {
-	static const struct open_how default_how;
+	static const struct open_options default_how;
 	const struct convert_format *f = kind->format;
 	if (ckpt_reject_adapter(path, e))
 		return -1;
@@ -69,8 +69,8 @@ int convert_open_as(struct ckpt_view *v, const struct convert_kind *kind,
 	return rc && f == &convert_pt ? add_format_hint(path, e) : rc;
 }
 
-int convert_open(
-	struct ckpt_view *v, const char *path, const struct open_how *how, struct err *e)
+int convert_open(struct ckpt_view *v, const char *path, const struct open_options *how,
+	struct err *e)
 {
 	struct convert_kind kind = convert_detect(path);
 	bool has_moments = kind.format == &convert_torch &&
@@ -98,7 +98,7 @@ int convert_save(const struct ckpt_view *v, const struct convert_format *f,
 	if (convert_model(v, &m, e))
 		return -1;
 	int rc = f->save(v, &m, path, o, e);
-	model_free(&m);
+	model_release(&m);
 	return rc;
 }
 
@@ -148,7 +148,7 @@ bool convert_is_tokenizer(const char *path)
 	       text_ends(path, ".tiktoken");
 }
 
-int convert_vocabulary(
+int convert_set_vocabulary(
 	struct ckpt_view *v, struct tokenizer *t, const char *path, struct err *e)
 {
 	struct model m;
@@ -164,7 +164,7 @@ int convert_vocabulary(
 		e->code = EX_USAGE;
 		return err_prefix(e, "%s: ", path);
 	}
-	model_free(&m);
+	model_release(&m);
 	return 0;
 }
 
@@ -223,7 +223,7 @@ int *convert_forward_order(const char *config, const struct ckpt_tensor *tensors
 	for (int i = 0; i < n; i++)
 		order[i] = list[i].tensor;
 	if (has_model)
-		model_free(&m);
+		model_release(&m);
 	return order;
 }
 
@@ -247,7 +247,7 @@ static void close_pt(struct ckpt_view *v)
 }
 
 static int open_pt(struct ckpt_view *v, const char *path, const void *probed,
-	const struct open_how *how, struct err *e)
+	const struct open_options *how, struct err *e)
 {
 	(void)probed, (void)how;
 	struct ckpt *c;

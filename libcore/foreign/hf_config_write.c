@@ -215,7 +215,7 @@ int hf_config_write(const struct model *m, int64_t vocab, enum dtype dtype,
 void hf_hash_options(const struct model *m, char out[static ST_DIGITS + 1])
 {
 	struct ckpt_view v;
-	convert_view(&v, m, "");
+	convert_init_view(&v, m, "");
 	snprintf(out, ST_DIGITS + 1, "%016llx",
 		(unsigned long long)hash_bytes(v.config.s, v.config.len, 0));
 	ckpt_view_close(&v);

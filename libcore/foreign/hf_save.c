@@ -307,7 +307,7 @@ static int hash_written_options(struct saving *s, int64_t vocab, struct err *e)
 	if (model_init(&read, &c, 0, e))
 		return -1;
 	hf_hash_options(&read, s->options_xxh3);
-	model_free(&read);
+	model_release(&read);
 	return 0;
 }
 

@@ -51,7 +51,7 @@ static void close_hf(struct ckpt_view *v)
 {
 	struct hf *h = v->with;
 	torch_close(&h->files);
-	model_free(&h->m);
+	model_release(&h->m);
 	free(h->list);
 	free(h->items);
 	free(h->source);
@@ -301,7 +301,7 @@ static int load_model(struct hf *h, const char *config, const char *given, struc
 }
 
 static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
-	const struct open_how *how, struct err *e)
+	const struct open_options *how, struct err *e)
 {
 	struct str tensors = {0};
 	scoped_str config = {0};
@@ -316,7 +316,7 @@ static int open_hf(struct ckpt_view *v, const char *path, const void *probed,
 	}
 	int rc = load_model(h, config.s, how->config, e);
 	if (!rc) {
-		convert_view(v, &h->m, h->path);
+		convert_init_view(v, &h->m, h->path);
 		config.s[directory_length(config.s)] = '\0';
 		hf_origin_read(*config.s ? config.s : ".", &v->origin);
 	} else
@@ -344,10 +344,10 @@ int convert_config_options(const char *path, struct str *out, struct err *e)
 		return err_prefix(e, "%s: ", path);
 	}
 	m.c.layers = layers;
-	convert_view(&v, &m, path);
+	convert_init_view(&v, &m, path);
 	str_add(out, v.config.s, v.config.len);
 	ckpt_view_close(&v);
-	model_free(&m);
+	model_release(&m);
 	return 0;
 }
 

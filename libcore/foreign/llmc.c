@@ -31,7 +31,7 @@ static void close_llmc(struct ckpt_view *v)
 	struct llmc *x = v->with;
 	if (x->fd >= 0)
 		close(x->fd);
-	model_free(&x->m);
+	model_release(&x->m);
 	free(x->offset);
 	free(x);
 }
@@ -145,7 +145,7 @@ static int load_model(struct llmc *x, const char *path, struct err *e)
 }
 
 static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
-	const struct open_how *how, struct err *e)
+	const struct open_options *how, struct err *e)
 {
 	(void)probed, (void)how;
 	struct llmc *x = xcalloc(1, sizeof(*x));
@@ -153,7 +153,7 @@ static int open_llmc(struct ckpt_view *v, const char *path, const void *probed,
 	int rc = load_model(x, path, e);
 	*v = (struct ckpt_view){0};
 	if (!rc)
-		convert_view(v, &x->m, path);
+		convert_init_view(v, &x->m, path);
 	v->read = read_llmc;
 	v->close = close_llmc;
 	v->with = x;

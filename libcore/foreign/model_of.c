@@ -55,7 +55,7 @@ int convert_model(const struct ckpt_view *v, struct model *m, struct err *e)
 			"%s has %d tensors, but its options specify %d", v->name,
 			v->n_tensors, m->n_tensors);
 	if (rc)
-		model_free(m);
+		model_release(m);
 	return rc;
 }
 
@@ -167,7 +167,7 @@ int convert_options(const char *config, int64_t vocab, struct str *out, struct e
 		return -1;
 	m.c.layers = layers;
 	append_options(&m, out);
-	model_free(&m);
+	model_release(&m);
 	return 0;
 }
 
@@ -196,7 +196,7 @@ int convert_same_model(
 	return rc ? -1 : 0;
 }
 
-void convert_view(struct ckpt_view *v, const struct model *m, const char *path)
+void convert_init_view(struct ckpt_view *v, const struct model *m, const char *path)
 {
 	const double none = (double)NAN;
 	*v = (struct ckpt_view){.name = path,

@@ -23,7 +23,7 @@ int number_file_open(
 	struct number_file *f, const char *path, enum dtype dtype, struct err *e)
 {
 	*f = (struct number_file){.path = path, .dtype = dtype};
-	if (durable_begin_own(&f->d, path, e))
+	if (durable_begin(&f->d, path, e))
 		return -1;
 	device_open_cpu(&f->device, 0);
 	f->hash = hash_open();

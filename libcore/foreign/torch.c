@@ -11,7 +11,7 @@
 
 struct torch_view {
 	/* Only while opening: */
-	const struct open_how *how;
+	const struct open_options *how;
 	const struct container *container;
 
 	struct torch_file file;
@@ -34,7 +34,7 @@ static void close_torch(struct ckpt_view *v)
 	free(v->settings);
 	torch_names_close(&x->names);
 	torch_close(&x->file);
-	model_free(&x->m);
+	model_release(&x->m);
 	free(x->at.sources);
 	free(x->whole);
 	free(x);
@@ -468,7 +468,7 @@ static int load_model(
 	x->at.m = &x->m;
 	x->at.sources =
 		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
-	convert_view(v, &x->m, path);
+	convert_init_view(v, &x->m, path);
 	return x->names.dialect->set_sources(&x->at, CKPT_MODEL, e) ||
 			       add_moments(x, v, e)
 		       ? -1
@@ -519,7 +519,7 @@ static int load_gradients(
 		.names = &x->names, .m = &x->m, .allows_missing = true};
 	x->at.sources =
 		xcalloc(SOURCE_GROUPS * (size_t)x->m.n_tensors, sizeof(*x->at.sources));
-	convert_view(v, &x->m, path);
+	convert_init_view(v, &x->m, path);
 	scoped_ptr const struct torch_item **used =
 		xcalloc((size_t)x->m.n_tensors + 1, sizeof(*used));
 	if (x->names.dialect->set_sources(&x->at, CKPT_MODEL, e) ||
@@ -536,7 +536,7 @@ static const void *probe_torch(const char *path)
 }
 
 static int open_torch(struct ckpt_view *v, const char *path, const void *probed,
-	const struct open_how *how, struct err *e)
+	const struct open_options *how, struct err *e)
 {
 	struct torch_view *x = xcalloc(1, sizeof(*x));
 	*v = (struct ckpt_view){0};

@@ -87,7 +87,7 @@ int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct e
 		f, sums, H5_U64, b->n_blocks, b->n_blocks, (void **)&b->xxh3, NULL, e);
 }
 
-void h5_blocks_free(struct h5_blocks *b)
+void h5_blocks_release(struct h5_blocks *b)
 {
 	free(b->xxh3);
 	*b = (struct h5_blocks){0};

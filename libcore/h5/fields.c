@@ -191,7 +191,7 @@ int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
 	return rc;
 }
 
-void h5_field_print(struct str *out, const struct h5_field *a, const void *values)
+void h5_field_append(struct str *out, const struct h5_field *a, const void *values)
 {
 	const void *v = (const char *)values + a->offset;
 	char num[NUM_TEXT];
@@ -210,7 +210,7 @@ void h5_field_print(struct str *out, const struct h5_field *a, const void *value
 		conf_print(out, a->name, text);
 }
 
-void h5_fields_man(const struct h5_field *table, FILE *f)
+void h5_fields_print_man(const struct h5_field *table, FILE *f)
 {
 	fputs(".Bl -tag -width Ds -compact\n", f);
 	for (const struct h5_field *a = table; a->name; a++) {

@@ -251,12 +251,12 @@ void h5_expect_links(struct h5 *f, int64_t n)
 	f->n_links = n;
 }
 
-uint64_t h5_written(const struct h5 *f)
+uint64_t h5_get_written_sum(const struct h5 *f)
 {
 	return f->written;
 }
 
-void h5_continue(struct h5 *f, uint64_t written)
+void h5_resume_writing(struct h5 *f, uint64_t written)
 {
 	f->written = written;
 	f->whole = true;

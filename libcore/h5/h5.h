@@ -36,9 +36,9 @@ int h5_close(struct h5 *f, struct err *e); /* frees f (or NULL); reports I/O err
  * an I/O error replaces EX_DATAERR: an unreadable file is not damaged. */
 int h5_end(struct h5 *f, int rc, struct err *e);
 /* Sealing checks the file against the written values. If a file is written in two parts, pass the
- * result of h5_written(), before the first part is closed, to h5_continue(), after h5_reopen(). */
-uint64_t h5_written(const struct h5 *f);
-void h5_continue(struct h5 *f, uint64_t written);
+ * result of h5_get_written_sum(), before the first part is closed, to h5_resume_writing(), after h5_reopen(). */
+uint64_t h5_get_written_sum(const struct h5 *f);
+void h5_resume_writing(struct h5 *f, uint64_t written);
 /* Seals and closes a file that was written with result rc so far, and reads it again to check the
  * seal. Datasets with block checksums: see h5_blocks_check_written(). */
 int h5_finish(struct h5 *f, int rc, struct err *e);
@@ -68,9 +68,9 @@ int h5_fields_write(struct h5 *f, const char *path, const struct h5_field *table
 int h5_fields_read(struct h5 *f, const char *path, const struct h5_field *table,
 	void *values, struct err *e);
 /* Appends `name = value` of an attribute in a struct, or nothing for a NULL text; NaN is `none`. */
-void h5_field_print(struct str *out, const struct h5_field *a, const void *values);
+void h5_field_append(struct str *out, const struct h5_field *a, const void *values);
 /* Prints the table as a list for a manual page. */
-void h5_fields_man(const struct h5_field *table, FILE *f);
+void h5_fields_print_man(const struct h5_field *table, FILE *f);
 /* Checks the attributes format, which must be `format`, and version, at most newest_version. */
 int h5_check_format(
 	struct h5 *f, const char *format, int64_t newest_version, struct err *e);
@@ -126,7 +126,7 @@ int h5_blocks_reserve(struct h5 *f, const char *path, enum h5_type t, int ndim,
 /* Writes the checksums b->xxh3. */
 int h5_blocks_finish(struct h5 *f, const struct h5_blocks *b, struct err *e);
 int h5_blocks_open(struct h5 *f, const char *path, struct h5_blocks *b, struct err *e);
-void h5_blocks_free(struct h5_blocks *b);
+void h5_blocks_release(struct h5_blocks *b);
 /* Returns the size of a block; the last one may be shorter. */
 int64_t h5_block_bytes(const struct h5_blocks *b, int64_t block);
 /* Checks `data`, the bytes of block number `block`, against its checksum. */

@@ -157,7 +157,7 @@ static void discard_output(int no_memory_code)
 	int fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
 	dup2(fd, STDOUT_FILENO);
 	dup2(fd, STDERR_FILENO);
-	die_silently(no_memory_code);
+	silence_messages(no_memory_code);
 }
 
 /* Checks the file under limits, writes the exit code to report_fd, and exits. */

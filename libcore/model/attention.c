@@ -267,7 +267,7 @@ static void observe_columns(
 {
 	struct arena *scratch = p->d->scratch;
 	size_t mark = arena_mark(scratch);
-	if (dx.stride && (p->observer || arena_measuring(scratch))) {
+	if (dx.stride && (p->observer || arena_is_measuring(scratch))) {
 		struct mat copy = mat_alloc(scratch, dx.rows, dx.cols, dx.type);
 		if (p->observer)
 			p->d->k->copy(p->d, copy, dx);

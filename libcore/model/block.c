@@ -370,9 +370,9 @@ static void compute_leaves(
 			.y = chunk_rows(p, sub->grads->d, c), .w = sub->tensors->out};
 		struct linear in[SUBLAYER_INPUTS];
 		int n = in_linears(p, sub, loc, sub->grads->m, in);
-		linear_weights(
+		linear_weight_leaves(
 			p, loc, mat_at(p, sub->acts->m[INNER_RESULT], loc), &out, 1);
-		linear_weights(p, loc, chunk_rows(p, sub->acts->h, c), in, n);
+		linear_weight_leaves(p, loc, chunk_rows(p, sub->acts->h, c), in, n);
 	}
 }
 

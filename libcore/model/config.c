@@ -325,7 +325,7 @@ int model_init(
 	return 0;
 }
 
-void model_free(struct model *m)
+void model_release(struct model *m)
 {
 	free(m->tensors);
 	free(m->blocks);

@@ -43,7 +43,7 @@ static void decoder_alloc(struct decoder *g, struct model *m, struct device *d,
 	for (int64_t l = 0; l < m->c.layers; l++)
 		g->acts.block[l] = acts.block[0];
 	g->acts.begin = NULL;
-	acts_free(&acts);
+	acts_release(&acts);
 	int64_t cached = m->c.layers * p->tp.local * m->c.context * kv_width(p);
 	g->k = arena_floats(a, cached);
 	g->v = arena_floats(a, cached);
@@ -72,7 +72,7 @@ int64_t decoder_bytes(struct model *m, struct device *d)
 	mesh_alone(&alone);
 	decoder_alloc(&g, m, d, NULL, &alone, &size);
 	size_t n_bytes = size.peak_bytes + scratch_bytes(&g.p);
-	acts_free(&g.acts);
+	acts_release(&g.acts);
 	struct comm *self = alone.world;
 	mesh_close(&alone);
 	comm_free(self);
@@ -141,9 +141,9 @@ struct decoder *decoder_open(
 	struct arena size;
 	arena_measure(&size, "decoder");
 	decoder_alloc(g, m, d, store, store->c.mesh, &size);
-	acts_free(&g->acts);
-	device_arena(d, &g->memory, "decoder", size.peak_bytes);
-	device_arena(d, &g->scratch, "decoder scratch", scratch_bytes(&g->p));
+	acts_release(&g->acts);
+	device_arena_init(d, &g->memory, "decoder", size.peak_bytes);
+	device_arena_init(d, &g->scratch, "decoder scratch", scratch_bytes(&g->p));
 	decoder_alloc(g, m, d, store, store->c.mesh, &g->memory);
 	g->uses_cache = cache;
 	g->p.ops = (struct pass_ops){d->k->linear_row, attend_cached, head_logits, g};
@@ -159,8 +159,8 @@ void decoder_close(struct decoder *g)
 		return;
 	device_arena_release(g->p.d, &g->memory);
 	device_arena_release(g->p.d, &g->scratch);
-	acts_free(&g->acts);
-	pass_close(&g->p);
+	acts_release(&g->acts);
+	pass_release(&g->p);
 	free(g->ids);
 	free(g->host_logits);
 	free(g->candidates);

@@ -59,7 +59,7 @@ static void gather_stats(struct pass *p, const struct band *b)
 				.type = COMM_F32});
 	comm_start(&requests);
 	comm_wait(&requests);
-	comm_requests_free(&requests);
+	comm_requests_release(&requests);
 }
 
 /* Passes x, rows of the band from row `first` of the band on, to the observer. */

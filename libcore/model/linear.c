@@ -525,7 +525,7 @@ static bool any_is_trained(const struct linear *l, int n, bool biases)
 	return false;
 }
 
-void linear_weights(
+void linear_weight_leaves(
 	struct pass *p, struct loc loc, struct mat x, const struct linear *l, int n)
 {
 	size_t mark = arena_mark(p->d->scratch);

@@ -45,7 +45,7 @@ struct linear {
 /* Computes y = x w^T + bias. The weight has been gathered (param_use). */
 void linear_forward(struct pass *p, struct loc loc, const struct linear *l, struct mat x);
 /* Computes dx = the sum of y w over n. The weights have been gathered. If the y have a stride,
- * they are all columns of one matrix, and the sum is one matmul; likewise in linear_weights(). */
+ * they are all columns of one matrix, and the sum is one matmul; likewise in linear_weight_leaves(). */
 void linear_backward_x(
 	struct pass *p, struct loc loc, struct mat dx, const struct linear *l, int n);
 /* Computes dw = dy^T x, or with `add` dw += dy^T x. The caller rounds a complete leaf in fp32. */
@@ -68,5 +68,5 @@ void row_parallel_forward(struct pass *p, struct loc loc, struct slice_sum *sum,
 void row_parallel_backward(struct pass *p, struct loc loc, struct mat dx,
 	struct slice_gather *dy, const struct tensor *w, struct mat gelu_input);
 /* Computes the leaves dw = y^T x and, with a bias, db = column sums of y, for each of n. */
-void linear_weights(
+void linear_weight_leaves(
 	struct pass *p, struct loc loc, struct mat x, const struct linear *l, int n);

@@ -125,10 +125,10 @@ struct model {
 int model_parse_virtual(const char *text, int64_t *tp, int64_t *cp, struct err *e);
 /* Resolves the options and makes the tensor table. `vocab`: number of tokens in the data; 0: use
  * the option. All slices are local; a rank with a part of the model then calls tensors_place().
- * Returns -1 if the shapes are invalid. The caller releases m with model_free(). */
+ * Returns -1 if the shapes are invalid. The caller releases m with model_release(). */
 int model_init(
 	struct model *m, const struct model_config *c, int64_t vocab, struct err *e);
-void model_free(struct model *m);
+void model_release(struct model *m);
 static inline enum bias_choice model_bias(const struct model *m)
 {
 	return m->bias	     ? BIAS_ALL

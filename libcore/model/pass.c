@@ -93,7 +93,7 @@ static float *make_rope(const struct model *m, struct device *d, struct arena *r
 	if (!m->arch->rope)
 		return NULL;
 	float *rope = arena_floats(run, n);
-	if (arena_measuring(run))
+	if (arena_is_measuring(run))
 		return rope;
 	scoped_ptr float *host = xcalloc((size_t)n, sizeof(*host));
 	fill_rope(m, host);
@@ -165,7 +165,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	p->step = arena_alloc(run, sizeof(*p->step));
 	p->rope = make_rope(m, d, run);
 	linear_alloc_weight_casts(p, run);
-	if (arena_measuring(run))
+	if (arena_is_measuring(run))
 		return;
 	p->in.host_pos = xmalloc(ids);
 	p->in.host_ids = xmalloc((c->documents ? 4 : 2) * ids);
@@ -174,7 +174,7 @@ void pass_init(struct pass *p, struct model *m, struct device *d, struct store *
 	pass_loss_begin(p);
 }
 
-void pass_close(struct pass *p)
+void pass_release(struct pass *p)
 {
 	free(p->in.host_pos);
 	free(p->in.host_ids);
@@ -301,7 +301,7 @@ struct block_grads *grads_alloc(
 	return g;
 }
 
-void acts_free(struct acts *a)
+void acts_release(struct acts *a)
 {
 	free(a->block);
 	free(a->begin);

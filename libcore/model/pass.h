@@ -193,7 +193,7 @@ struct pass {
  * and backwards are collective over the ranks of a pipeline stage, other calls are not. */
 void pass_init(struct pass *p, struct model *m, struct device *d, struct store *store,
 	const struct pass_config *c, struct arena *run);
-void pass_close(struct pass *p);
+void pass_release(struct pass *p);
 /* Copies the local chunks of windows [batch][context + 1] to the device, as tokens and targets. The
  * target is -1 for tokens with TOKEN_CONTEXT. Tokens with DOCUMENT_BEGINS begin a document. */
 void pass_load(struct pass *p, const int32_t *windows);
@@ -215,7 +215,7 @@ static inline enum recompute pass_recomputes(const struct pass *p, int64_t layer
 void acts_alloc(const struct pass *p, const struct stage *st, struct acts *a,
 	struct arena *micro);
 /* Frees the arrays of a, not the activations, which are in the arena. */
-void acts_free(struct acts *a);
+void acts_release(struct acts *a);
 /* Returns the unit that a forward (or backward) uses first; -1: the stage has no backward. */
 int stage_first_unit(const struct pass *p, const struct stage *st, bool backward);
 /* Computes a->x from the tokens, or from a->x_in if the stage has no embedding. With micro.train,

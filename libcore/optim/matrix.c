@@ -97,7 +97,7 @@ void matrices_close(struct matrices *x)
 	free(x->ranks);
 	free(x->matrix);
 	free(x->received);
-	comm_requests_free(&x->requests);
+	comm_requests_release(&x->requests);
 	free(x);
 }
 

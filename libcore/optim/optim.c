@@ -43,7 +43,7 @@ struct optim *optim_open(const struct optim_config *c, struct store *s, struct d
 	return o;
 }
 
-void optim_free(struct optim *o)
+void optim_close(struct optim *o)
 {
 	if (o)
 		matrices_close(o->matrices);

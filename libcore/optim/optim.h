@@ -89,7 +89,7 @@ void optim_add_groups(const struct optim_config *c, struct store_groups *g);
 /* Opens the optimizer of a store with the groups of optim_add_groups(). The caller owns the store
  * and the device. Collective over the store's mesh. */
 struct optim *optim_open(const struct optim_config *c, struct store *s, struct device *d);
-void optim_free(struct optim *o); /* NULL: does nothing */
+void optim_close(struct optim *o); /* NULL: does nothing */
 /* Updates all parameters from the gradient; `hyper` is in device memory. Overwrites the gradients of
  * tensors that are updated as matrices. Collective over the mesh. */
 void optim_update(struct optim *o, const struct update *hyper);

@@ -698,15 +698,15 @@ int opts_parse_or_die(const struct program *p, void *o, int argc, char **argv)
 	return n;
 }
 
-int opts_unknown(const char *what, const char *name, const char *const *names, int64_t n,
-	struct err *e)
+int opts_unknown_error(const char *what, const char *name, const char *const *names,
+	int64_t n, struct err *e)
 {
 	char hint[DID_YOU_MEAN];
 	return err_set(e, EX_USAGE, "unknown %s '%s'%s", what, name,
 		did_you_mean(hint, name, names, n));
 }
 
-int opts_unknown_key(const struct program *p, const char *word, struct err *e)
+int opts_unknown_key_error(const struct program *p, const char *word, struct err *e)
 {
 	struct parse s = {.p = p};
 	char key[64];

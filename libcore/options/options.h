@@ -125,11 +125,11 @@ void opts_free(const struct program *p, void *o);
 /* Returns the flags of an option by its name or earlier name; 0 if there is none. */
 unsigned opts_flags(const struct program *p, const char *name);
 /* Sets the error "unknown WHAT 'NAME'", with the nearest of names[n] as a suggestion. */
-int opts_unknown(const char *what, const char *name, const char *const *names, int64_t n,
-	struct err *e);
+int opts_unknown_error(const char *what, const char *name, const char *const *names,
+	int64_t n, struct err *e);
 /* Sets the error about an unknown key, for a program without file operands: opts_parse() leaves
  * key=value as an operand if the key has a dot or a slash. */
-int opts_unknown_key(const struct program *p, const char *word, struct err *e);
+int opts_unknown_key_error(const struct program *p, const char *word, struct err *e);
 /* Prints the options that have all of with_flags and none of without_flags, as a config text that
  * reads back to the same values. All options, and all with OPT_RUN, get their headings. */
 void opts_print(const struct program *p, const void *o, unsigned with_flags,

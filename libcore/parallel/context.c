@@ -258,9 +258,9 @@ void ring_end(struct ring *r)
 	if (is_distributed(r)) {
 		for (int i = 0; i < 2 * r->kv.slices; i++) {
 			comm_wait(&r->sums[i]);
-			comm_requests_free(&r->sums[i]);
+			comm_requests_release(&r->sums[i]);
 		}
-		comm_requests_free(&r->keys);
+		comm_requests_release(&r->keys);
 		comm_background_end(poll_ring, r);
 	}
 	free(r->sums);

@@ -280,7 +280,7 @@ void gather_model(struct store *s, bool frozen)
 		}
 		arena_reset(scratch, mark);
 	}
-	comm_requests_free(&requests);
+	comm_requests_release(&requests);
 }
 
 /* ---- a unit ---------------------------------------------------------------------- */
@@ -483,7 +483,7 @@ void gather_close(struct store *s)
 	if (gathers_units(s))
 		gather_forget(s);
 	for (int i = 0; i < o->n_gathered; i++)
-		comm_requests_free(&o->gathered[i].requests);
+		comm_requests_release(&o->gathered[i].requests);
 	free(o->gathered);
 	comm_device_arena_release(o->sharding.c, s->c.device, &o->gather_memory);
 }

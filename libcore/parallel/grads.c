@@ -159,7 +159,7 @@ void grads_assign_sums(struct store *s, int unit)
 		if (b->first_unit == o->sums.unit)
 			reduce_end(b);
 	o->sums.unit = unit;
-	arena_over(&a, "sums", o->sums.memory, (size_t)o->sums.n * sizeof(float));
+	arena_init_over(&a, "sums", o->sums.memory, (size_t)o->sums.n * sizeof(float));
 	allocate_sums(s, unit, &a);
 }
 
@@ -287,7 +287,7 @@ static void open_shared(struct store *s, struct group_queue *q)
 	if (!q->shared)
 		return;
 	s->impl->shared_bytes += q->shared->n_bytes[q->c->rank];
-	arena_over(&a, "gradients", q->shared->data[q->c->rank], a.used_bytes);
+	arena_init_over(&a, "gradients", q->shared->data[q->c->rank], a.used_bytes);
 	allocate_shared(s, q, &a);
 }
 
@@ -347,10 +347,10 @@ void grads_open(struct store *s, bool measuring)
 		o->grad_memory = size;
 	} else {
 		if (s->c.gradient_memory)
-			arena_over(&o->grad_memory, "gradients", s->c.gradient_memory,
-				size.peak_bytes);
+			arena_init_over(&o->grad_memory, "gradients",
+				s->c.gradient_memory, size.peak_bytes);
 		else
-			device_arena(s->c.device, &o->grad_memory, "gradients",
+			device_arena_init(s->c.device, &o->grad_memory, "gradients",
 				size.peak_bytes);
 		allocate_private(s, &o->grad_memory);
 	}
@@ -386,7 +386,7 @@ void grads_assign_lease(struct store *s, int unit)
 	l->unit = unit;
 	l->open = true;
 	struct arena a;
-	arena_over(&a, "leaves", l->memory, (size_t)l->n * sizeof(float));
+	arena_init_over(&a, "leaves", l->memory, (size_t)l->n * sizeof(float));
 	allocate_unit(s, unit, &a);
 }
 

@@ -107,7 +107,7 @@ static void run_swap(struct store *s, struct bucket *b, const struct reduction_r
 	comm_recv(&q, b->sums.other, n_bytes, !pair->rank, TAG_TIED);
 	comm_start(&q);
 	comm_wait(&q);
-	comm_requests_free(&q);
+	comm_requests_release(&q);
 	d->k->grid_sum(d,
 		&(struct grid_sum){.sum = sum,
 			.add = true,

@@ -66,7 +66,7 @@ static void make_single_rank(struct schedule *s)
 	}
 }
 
-int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
+int schedule_init(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
 	int64_t n_micro, struct err *e)
 {
 	BUG_ON(kind >= SCHEDULE_KINDS || ranks < 1 || per_rank < 1 || n_micro < 0);
@@ -87,7 +87,7 @@ int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int pe
 	return 0;
 }
 
-void schedule_free(struct schedule *s)
+void schedule_release(struct schedule *s)
 {
 	for (int r = 0; s->rank && r < s->ranks; r++)
 		free(s->rank[r]);

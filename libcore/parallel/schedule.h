@@ -68,11 +68,11 @@ struct schedule_row {
 extern const struct schedule_row schedule_kinds[SCHEDULE_KINDS];
 extern const char *const schedule_kind_names[]; /* in that order, then NULL */
 
-/* Makes the schedules of all ranks, to be freed by schedule_free(). A single rank computes one
+/* Makes the schedules of all ranks, to be freed by schedule_release(). A single rank computes one
  * micro-batch after the other, whatever the kind. -1: the kind does not allow per_rank stages. */
-int schedule_open(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
+int schedule_init(struct schedule *s, enum schedule_kind kind, int ranks, int per_rank,
 	int64_t n_micro, struct err *e);
-void schedule_free(struct schedule *s);
+void schedule_release(struct schedule *s);
 
 /* Returns the rank of a virtual stage. */
 static inline int schedule_stage_rank(enum schedule_kind kind, int ranks, int stage)
@@ -132,10 +132,10 @@ struct timeline {
 	double bubble; /* 1 - busy / (ranks x total) */
 };
 
-/* Computes when each action runs if all start as early as possible. Free with timeline_free(). */
+/* Computes when each action runs if all start as early as possible. Free with timeline_release(). */
 void schedule_time(
 	const struct schedule *s, const struct schedule_costs *c, struct timeline *t);
-void timeline_free(struct timeline *t);
+void timeline_release(struct timeline *t);
 /* Appends a Gantt chart as text: one line per rank, a legend, and the bubble. A column is the
  * duration of the shortest action, or longer if lines would exceed `width`. */
 void schedule_draw(

@@ -69,7 +69,7 @@ void schedule_time(
 	schedule_iter_end(&w);
 }
 
-void timeline_free(struct timeline *t)
+void timeline_release(struct timeline *t)
 {
 	for (int r = 0; r < t->ranks; r++)
 		free(t->rank[r]);

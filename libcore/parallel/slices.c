@@ -87,7 +87,7 @@ static void messages_end(struct slice_messages *m)
 {
 	for (int i = 0; i < m->c->size; i++) {
 		comm_wait(&m->set[i]);
-		comm_requests_free(&m->set[i]);
+		comm_requests_release(&m->set[i]);
 	}
 	comm_background_end(poll_messages, m);
 	free(m->set);

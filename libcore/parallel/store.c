@@ -179,10 +179,10 @@ void store_gradient_end(
 	store_end(s, STORE_GRAD, p.pos, p.rows * p.cols, x);
 }
 
-struct store *store_open(const struct store_config *c, struct arena *run)
+struct store *store_new(const struct store_config *c, struct arena *run)
 {
 	struct store *s = xcalloc(1, sizeof(*s));
-	bool measuring = arena_measuring(run);
+	bool measuring = arena_is_measuring(run);
 	s->c = *c;
 	s->after = -1;
 	store_groups_begin(&s->c.groups);
@@ -583,5 +583,5 @@ void store_collect(struct store *s, int group, int tensor, int64_t row, int64_t 
 		comm_recv_any(w, message, max_bytes, tag);
 		missing -= copy_message(message, out);
 	}
-	comm_requests_free(&r);
+	comm_requests_release(&r);
 }

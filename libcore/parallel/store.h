@@ -61,7 +61,7 @@ static inline bool offloads_params(enum offload o)
 }
 
 /* State groups: a group is one fp32 value per element of the model. Group 0 is the parameters; the
- * caller of store_open() adds groups for the optimizer and for local SGD. Checkpoints store a group
+ * caller of store_new() adds groups for the optimizer and for local SGD. Checkpoints store a group
  * as /NAME/TENSOR. The memory plan reports its bytes under its owner. The gradient lasts for one
  * step only and is not a group, but it is visited and offloaded like one. */
 enum { STORE_PARAM, STORE_MAX_GROUPS = 12, STORE_GRAD = STORE_MAX_GROUPS };
@@ -95,7 +95,7 @@ struct store_config {
 	/* The ZeRO stage, over fsdp x cp: 0 shards nothing, 1 the optimizer's state, 2 also the
 	 * gradients, 3 also the parameters (Rajbhandari et al. 2020; FSDP, Zhao et al. 2023). */
 	int zero;
-	struct store_groups groups; /* store_open() adds the parameters to an empty one */
+	struct store_groups groups; /* store_new() adds the parameters to an empty one */
 	int workers; /* local SGD: workers whose gradients are summed in a warm-up; 0: none */
 	bool flat; /* shards a unit's tensors as one vector (FSDP1), else each tensor */
 	int64_t bucket_bytes; /* minimum size of a gradient bucket */
@@ -158,7 +158,7 @@ struct store {
 
 /* Collective over the world. Parameters and moments are allocated from `run`; with a measuring
  * arena (for a plan) nothing may be read or written. */
-struct store *store_open(const struct store_config *c, struct arena *run);
+struct store *store_new(const struct store_config *c, struct arena *run);
 void store_free(struct store *s);
 /* Returns the peak of gradients, gathered parameters and buffers, which are not in `run`. */
 int64_t store_peak_bytes(const struct store *s);

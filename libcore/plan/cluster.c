@@ -169,7 +169,7 @@ static int init_cluster(const char *name, struct cluster *c, struct err *e)
 		name, names.s);
 }
 
-double cluster_share(const struct cluster *c, int ranks)
+double cluster_compute_fraction(const struct cluster *c, int ranks)
 {
 	return c->cores && ranks > c->cores ? (double)c->cores / ranks : 1;
 }

@@ -22,7 +22,7 @@ int cluster_parse(const char *text, struct cluster *c, struct err *e);
 /* Returns the peak FLOP/s of a matmul of `type` on a rank; `ranks`: per host, also below. */
 double cluster_peak(const struct cluster *c, enum dtype type, bool exact, int ranks);
 /* Returns the fraction of the time that a rank can compute: less than 1 if ranks share cores. */
-double cluster_share(const struct cluster *c, int ranks);
+double cluster_compute_fraction(const struct cluster *c, int ranks);
 /* Returns true if all values, except gpus and attention, are the table's values for c->name. */
 bool cluster_is_unmodified(const struct cluster *c);
 /* Prints the cluster as "NAME,KEY=VALUE,...". */

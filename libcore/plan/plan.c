@@ -101,7 +101,7 @@ static void count_edit(const struct trainer *t, struct plan *p)
 	if (!t->o.edit.workers)
 		return;
 	struct comm *sync = comm_planned("workers", 0, (int)t->o.edit.workers, false);
-	struct edit *x = edit_open(
+	struct edit *x = edit_new(
 		&t->o.edit.config, t->world, sync, t->store, (struct device *)&t->d);
 	p->edit_bytes = edit_bytes(x);
 	p->edit_sent = (double)edit_sent(x);
@@ -575,7 +575,7 @@ static void print_pipeline(const struct train_opts *o, struct model *m, struct s
 		.forward = cost, .backward_x = backward, .backward_w = backward};
 	schedule_time(&t.schedule, &costs, &line);
 	schedule_draw(&t.schedule, &line, WIDTH, out);
-	timeline_free(&line);
+	timeline_release(&line);
 	plan_close(&t);
 	free(cost);
 }

@@ -72,7 +72,7 @@ static double rank_peak(
 
 static struct device_speed rank_speed(const struct train_opts *o, const struct cluster *c)
 {
-	double share = cluster_share(c, host_ranks(o, c));
+	double share = cluster_compute_fraction(c, host_ranks(o, c));
 	struct device_speed s = {.memory = share * c->memory};
 	for (int type = 0; type < N_DTYPES; type++)
 		s.flops[type] = share * c->efficiency * rank_peak(o, c, (enum dtype)type);
@@ -179,15 +179,15 @@ static double pipeline_seconds(const struct train_opts *o, const struct actions 
 		       mean_seconds(a, ACTION_BACKWARD_X, i);
 		w[i] = mean_seconds(a, ACTION_BACKWARD_W, i);
 	}
-	if (schedule_open(&s, (enum schedule_kind)o->pp_schedule,
+	if (schedule_init(&s, (enum schedule_kind)o->pp_schedule,
 		    o->resolved.degree[AXIS_PP], (int)o->pp_stages,
 		    ceil_div(n_micro, layout_data_ranks(o)), &e))
 		die_err(&e);
 	const struct schedule_costs costs = {cost, x, w, .transfer = transfer};
 	schedule_time(&s, &costs, &line);
 	double total = line.total;
-	timeline_free(&line);
-	schedule_free(&s);
+	timeline_release(&line);
+	schedule_release(&s);
 	return total;
 }
 

@@ -116,7 +116,7 @@ int column_find_tag(const char *tag, size_t n)
 	return -1;
 }
 
-void columns_man(FILE *f)
+void columns_print_man(FILE *f)
 {
 	static const char *const types[] = {"i64", "f32", "f64"};
 	fputs(".Bl -tag -width Ds -compact\n", f);

@@ -167,7 +167,7 @@ static int append_info(struct journal *j, const struct run_info *info, struct er
 {
 	scoped_str text = {0};
 	for (const struct h5_field *f = run_fields; f->name; f++)
-		h5_field_print(&text, f, info);
+		h5_field_append(&text, f, info);
 	return add_lines(j, "meta", text.s, e);
 }
 
@@ -320,7 +320,7 @@ int journal_open(struct journal *j, const char *dir, int64_t resume, bool no_ste
 	str_clear(&path);
 	str_printf(&path, "%s/run.h5", dir);
 	if (!rc)
-		durable_clear(path.s);
+		durable_remove_stale(path.s);
 	return rc ? -1 : 0;
 }
 
@@ -350,7 +350,7 @@ int journal_publish(struct journal *j, struct err *e)
 	scoped_ptr char *path = text_printf("%s/run.h5", j->dir);
 	/* the journal first, because a resumed run reads it, not run.h5 */
 	int rc = journal_flush(j, e) || sync_lines(j, e);
-	rc = rc || durable_begin_own(&d, path, e) || run_log_write(&j->log, d.tmp, e) ||
+	rc = rc || durable_begin(&d, path, e) || run_log_write(&j->log, d.tmp, e) ||
 	     durable_commit(&d, e);
 	durable_abort(&d);
 	j->published = clock_seconds();

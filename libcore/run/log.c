@@ -99,7 +99,7 @@ static void append_row(struct run_log *l)
 	l->n_rows++;
 }
 
-int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n)
+int run_log_set_steps(struct run_log *l, const int64_t *steps, int64_t n)
 {
 	BUG_ON(l->n_rows);
 	if (n > MAX_ROWS || (n && !column_accepts(COL_STEP, (double)steps[n - 1])))
@@ -420,7 +420,7 @@ static int set_format_error(const struct run_log *l, struct err *e)
 static int read_text(struct run_log *l, int fd, struct err *e)
 {
 	scoped_str rest = {0};
-	int rc = file_lines(fd, l->name, run_log_line, l, &rest, e);
+	int rc = file_read_lines(fd, l->name, run_log_line, l, &rest, e);
 	if (!rc && rest.len) /* its last number may be incomplete */
 		warn("%s: the last line is incomplete and is ignored", l->name);
 	unread_warn(&l->unread, l->name);

@@ -85,7 +85,7 @@ bool column_accepts(int c, double v);
 int column_sense(const char *name);
 
 /* Print the table: as a list for a manual page, or as lines of text. */
-void columns_man(FILE *f);
+void columns_print_man(FILE *f);
 void columns_print(FILE *f);
 
 /* A row; values that were not measured are absent. */
@@ -174,7 +174,7 @@ struct row run_log_row(const struct run_log *l, int64_t i);
 /* Appends a row. Removes rows with the same or a later step: the run was resumed before them. */
 void run_log_add(struct run_log *l, const struct row *r);
 /* Makes n rows with ascending steps in a log without rows. Returns -1 if they are too many. */
-int run_log_rows(struct run_log *l, const int64_t *steps, int64_t n);
+int run_log_set_steps(struct run_log *l, const int64_t *steps, int64_t n);
 /* Returns the index of a column, for the table's also by the earlier name; -1: none. */
 int run_log_find(const struct run_log *l, const char *name);
 /* Finds a column, or adds it. Returns -1 if there are too many columns. */

@@ -280,7 +280,7 @@ static int check_token_normalized(
 		rc = err_set(e, EX_DATAERR,
 			"the text of added token %u is not in normalization form %s, which is not supported",
 			id, normal_forms[r->normalizer]);
-	normalized_free(&x);
+	normalized_release(&x);
 	return rc;
 }
 

@@ -90,7 +90,7 @@ int normalize(enum normal_form form, const char *text, int64_t n, struct normali
 	struct err *e);
 void changes_add(struct text_changes *c, struct text_change x);
 void normalized_clear(struct normalized *x);
-void normalized_free(struct normalized *x);
+void normalized_release(struct normalized *x);
 /* Returns the offset in the original text of byte `at` of the changed text; -1: within a change. */
 int64_t normalized_origin(const struct text_changes *c, int64_t at);
 

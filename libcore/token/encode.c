@@ -85,7 +85,7 @@ void encoder_close(struct encoder *s)
 		splitter_close(s->patterns[i].splitter);
 	free(s->patterns);
 	known_words_close(s->known);
-	normalized_free(&s->normal);
+	normalized_release(&s->normal);
 	free(s);
 }
 

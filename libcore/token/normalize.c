@@ -307,7 +307,7 @@ void normalized_clear(struct normalized *x)
 	x->changes.n = 0;
 }
 
-void normalized_free(struct normalized *x)
+void normalized_release(struct normalized *x)
 {
 	str_free(&x->text);
 	str_free(&x->codes);

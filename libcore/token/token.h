@@ -129,8 +129,8 @@ struct bpe_added {
 	uint32_t flags;
 };
 
-void vocab_free(struct vocab *v);
-void bpe_rules_free(struct bpe_rules *r);
+void vocab_release(struct vocab *v);
+void bpe_rules_release(struct bpe_rules *r);
 
 /* A known model: its pattern, and the special tokens that its rank file lacks. */
 struct bpe_model {

@@ -44,13 +44,13 @@ int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct
 	return bpe ? bpe_make(t, s, model, e) : 0;
 }
 
-void tokenizer_free(struct tokenizer *t)
+void tokenizer_release(struct tokenizer *t)
 {
 	if (t->kind && t->kind->release)
 		t->kind->release(t);
 	free(t->own);
 	free(t->chat_template);
-	vocab_free(&t->vocab);
+	vocab_release(&t->vocab);
 	*t = (struct tokenizer){0};
 }
 
@@ -176,7 +176,7 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 	if (rc)
 		return -1;
 	if (a.n < 1 || a.n > MAX_VOCAB) {
-		tokenizer_free(t);
+		tokenizer_release(t);
 		return err_set(e, EX_DATAERR,
 			"a vocabulary of %lld tokens is not supported", (long long)a.n);
 	}
@@ -187,7 +187,7 @@ int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e)
 			(void **)&t->vocab.bytes, &n_bytes, e) ||
 		check_offsets(&t->vocab, n_bytes) || read_chat_template(t, f, e) ||
 		(t->kind->read && t->kind->read(t, f, e)) || t->kind->ready(t, e)) {
-		tokenizer_free(t);
+		tokenizer_release(t);
 		return e->code ? -1 : err_set(e, EX_DATAERR, "the vocabulary is damaged");
 	}
 	return 0;

@@ -44,7 +44,7 @@ struct tokenizer {
 	const struct tokenizer_kind *kind;
 	struct vocab vocab;
 	void *own; /* state of the kind, one allocation */
-	/* The template for conversations: a name or JSON, see chat_template_kept(). Stored with the
+	/* The template for conversations: a name or JSON, see chat_template_text(). Stored with the
 	 * vocabulary in files, but ignored by tokenizer_equal(). NULL: none. */
 	char *chat_template;
 };
@@ -71,7 +71,7 @@ int tokenizer_make(struct tokenizer *t, const struct tokenizer_source *s, struct
 /* Makes a tokenizer of n tokens with unknown bytes, which cannot encode and decodes to nothing. */
 enum { MAX_VOCAB = 1 << 24 };
 int tokenizer_init_ids(struct tokenizer *t, int64_t n, struct err *e);
-void tokenizer_free(struct tokenizer *t);
+void tokenizer_release(struct tokenizer *t);
 int tokenizer_write(const struct tokenizer *t, struct h5 *f, struct err *e);
 int tokenizer_read(struct tokenizer *t, struct h5 *f, struct err *e);
 /* Serializes a tokenizer, without its chat template, to send it to another rank, and back. */

@@ -41,7 +41,7 @@ static void release_bpe(struct tokenizer *t)
 		encoder_close(o->idle[i]);
 	free(o->idle);
 	bpe_close(o->bpe);
-	bpe_rules_free(&o->rules);
+	bpe_rules_release(&o->rules);
 	pthread_mutex_destroy(&o->lock);
 }
 

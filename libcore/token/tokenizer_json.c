@@ -130,7 +130,7 @@ static int normalize_added(enum normal_form form, const json_t *vocab, json_t *s
 			rc = reject_same_text(text, e);
 		json_object_set_new(skip, bytes->s, json_false());
 	}
-	normalized_free(&x);
+	normalized_release(&x);
 	return rc;
 }
 

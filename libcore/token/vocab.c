@@ -33,14 +33,14 @@ const struct bpe_model *bpe_model_find(const char *name)
 	return NULL;
 }
 
-void vocab_free(struct vocab *v)
+void vocab_release(struct vocab *v)
 {
 	free(v->bytes);
 	free(v->offset);
 	*v = (struct vocab){0};
 }
 
-void bpe_rules_free(struct bpe_rules *r)
+void bpe_rules_release(struct bpe_rules *r)
 {
 	free(r->pattern);
 	free(r->merges);
@@ -312,7 +312,7 @@ int bpe_read(struct vocab *v, struct bpe_rules *r, const char *path,
 		find_end_of_text(r, v);
 		return 0;
 	}
-	vocab_free(v);
-	bpe_rules_free(r);
+	vocab_release(v);
+	bpe_rules_release(r);
 	return -1;
 }

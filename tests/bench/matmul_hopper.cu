@@ -339,14 +339,14 @@ static void launch_pairs(struct device *d, const char *name, dim3 grid, int shar
 	how.stream = cuda_stream(d);
 	how.attrs = &pair;
 	how.numAttrs = 1;
-	cuda_before(d, &l);
+	cuda_before_launch(d, &l);
 	cuda_check_shared(d, name, (size_t)shared_bytes);
 	cuda_check(d,
 		cudaFuncSetAttribute(hopper_matmul<S>,
 			cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes),
 		name);
 	cuda_check(d, cudaLaunchKernelEx(&how, hopper_matmul<S>, x), name);
-	cuda_after(d, name);
+	cuda_after_launch(d, name);
 }
 
 /* The map of a matrix as one head of attention, with boxes of `rows` rows and PANEL columns. */

@@ -89,9 +89,9 @@ static void use_normal(enum normal_form form, const char *text, int64_t n)
 	FUZZ_ON(is_normalized(table, text, n) && all.changes.n);
 	FUZZ_ON(normalize(form, all.text.s, (int64_t)all.text.len, &again, &e) ||
 		again.changes.n);
-	normalized_free(&all);
-	normalized_free(&parts);
-	normalized_free(&again);
+	normalized_release(&all);
+	normalized_release(&parts);
+	normalized_release(&again);
 }
 
 /* The bytes of the tokens are those of the text, but where it changes. */
@@ -187,7 +187,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	if (b)
 		use(b, &v, &in, how & 128);
 	bpe_close(b);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	return 0;
 }

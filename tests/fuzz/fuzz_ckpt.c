@@ -77,8 +77,7 @@ static struct edit *worker_open(
 		.microbatches = {.ranks = 1}};
 	edit_add_groups(&o->edit.config, &sc.groups);
 	struct comm *sync = comm_self("workers");
-	return edit_open(
-		&o->edit.config, alone.world, sync, store_open(&sc, &memory), &d);
+	return edit_new(&o->edit.config, alone.world, sync, store_new(&sc, &memory), &d);
 }
 
 static struct train_opts another;
@@ -88,7 +87,7 @@ static double *worker_numbers(int64_t *n)
 {
 	*n = OWN_NUMBERS + edit_state_size(worker);
 	double *x = xcalloc((size_t)*n, sizeof(*x));
-	edit_state_get(worker, x + OWN_NUMBERS);
+	edit_state_export(worker, x + OWN_NUMBERS);
 	return x;
 }
 
@@ -151,8 +150,8 @@ static void make(struct hostile *t, enum kind kind)
 	hostile_init(t, out, objects, ckpt_fields);
 	free(list);
 	str_free(&options);
-	model_free(&m);
-	tokenizer_free(&tok);
+	model_release(&m);
+	tokenizer_release(&tok);
 }
 
 /* As pt-sample does. */
@@ -195,7 +194,7 @@ static void load(const struct ckpt *c)
 	if (!model_init(&m, &mc, c->tokenizer.vocab.n, &e)) {
 		if (!weights_check(c, &m, &e) && model_counts(&m).all < 1 << 16)
 			speak(c, &m);
-		model_free(&m);
+		model_release(&m);
 	}
 	FUZZ_ON(!e.code != !*e.msg);
 }
@@ -234,7 +233,7 @@ static void go_on(const struct ckpt *c)
 	struct train_opts saved;
 	bool back;
 	int rc = c->n_numbers == OWN_NUMBERS + edit_state_size(worker) &&
-		 edit_state_put(worker, c->numbers + OWN_NUMBERS, c->info.step, &e);
+		 edit_state_restore(worker, c->numbers + OWN_NUMBERS, c->info.step, &e);
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	e = (struct err){0};
 	rc = state_options(c, &saved, &e);

@@ -52,8 +52,8 @@ static void read_line(const struct records *r, const char *line, int64_t n)
 		FUZZ_ON(!rc && (again || !same(&one, &other)));
 	}
 	str_free(&slow);
-	marked_free(&one);
-	marked_free(&other);
+	marked_release(&one);
+	marked_release(&other);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -79,6 +79,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	if (r)
 		read_line(r, (const char *)b.p, (int64_t)b.n);
 	records_free(r);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	return 0;
 }

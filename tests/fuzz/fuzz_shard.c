@@ -103,7 +103,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	bool verified = !corpus_verify(c, &e);
 	struct str text = {0};
 	for (const struct h5_field *f = shard_fields; f->name; f++)
-		h5_field_print(&text, f, corpus_info(c, 0));
+		h5_field_append(&text, f, corpus_info(c, 0));
 	str_free(&text);
 	corpus_close(c);
 	/* what is verified can be decoded to its end, were it a corpus of its own */

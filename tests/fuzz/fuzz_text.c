@@ -64,8 +64,8 @@ static void in_pieces(const char *kind, const char *text, int64_t n, int64_t pie
 		free(ids);
 		free(all);
 	}
-	tokenizer_free(&a);
-	tokenizer_free(&b);
+	tokenizer_release(&a);
+	tokenizer_release(&b);
 }
 
 /* Of what is not split by document, training and validation text make the text again. */

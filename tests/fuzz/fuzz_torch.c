@@ -203,7 +203,7 @@ static void read_model(const char *path, const struct container *c)
 	struct err e = {0};
 	struct ckpt_view v;
 	const char *options = "heads = 2\ncontext = 4\n";
-	const struct open_how how = {
+	const struct open_options how = {
 		fuzz_file("model.conf", options, strlen(options)), false};
 	int rc = convert_open_as(
 		&v, &(struct convert_kind){&convert_torch, c}, path, &how, &e);
@@ -268,10 +268,10 @@ static void read_gradients(const char *path)
 			"ffn-dim = 8\nvocab = 11\nvocab-multiple = 1\ncontext = 16\n",
 			&e) ||
 		model_init(&m, &c, 0, &e));
-	convert_view(&like, &m, "a model");
+	convert_init_view(&like, &m, "a model");
 	like.close = NULL;
 	scoped_ptr bool *found = xcalloc((size_t)m.n_tensors, sizeof(*found));
-	const struct open_how how = {.gradients_of = &like, .found = found};
+	const struct open_options how = {.gradients_of = &like, .found = found};
 	const void *probed = convert_torch.probe(path);
 	if (probed) {
 		int rc = convert_torch.open(&g, path, probed, &how, &e);
@@ -281,7 +281,7 @@ static void read_gradients(const char *path)
 	}
 	read_adapters(&m, path);
 	ckpt_view_close(&like);
-	model_free(&m);
+	model_release(&m);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -54,7 +54,7 @@ static void use(const struct tokenizer *t, struct bytes *b)
 		tokenizer_decode(t, i, &text);
 	tokenizer_pack(t, &packed);
 	FUZZ_ON(tokenizer_unpack(&again, &packed, &e) || !tokenizer_equal(t, &again));
-	tokenizer_free(&again);
+	tokenizer_release(&again);
 	str_free(&packed);
 	str_free(&text);
 }
@@ -75,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	FUZZ_ON((rc != 0) != (e.code != 0));
 	if (!rc)
 		use(&t, &b);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	h5_close(h, &e);
 	return 0;
 }

@@ -282,7 +282,7 @@ static void sum_blocks(const struct hostile *t, struct h5 *h, const char *path)
 			h5_blocks_finish(h, &b, &e);
 			free(data);
 		}
-		h5_blocks_free(&b);
+		h5_blocks_release(&b);
 	}
 	close(fd);
 }
@@ -307,7 +307,7 @@ static void seal_raw(const struct hostile *t, const char *path)
 		const struct rlimit none = {0, 0};
 		dup2(null, STDERR_FILENO);
 		setrlimit(RLIMIT_CORE, &none);
-		die_silently(1);
+		silence_messages(1);
 		for (int s = 1; s < 32; s++)
 			signal(s, SIG_DFL);
 		alarm(2);

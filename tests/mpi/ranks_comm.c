@@ -337,7 +337,7 @@ TEST(messages)
 	comm_wait_received(&r);
 	while (!comm_test(&r))
 		sched_yield();
-	comm_requests_free(&r);
+	comm_requests_release(&r);
 	bool good = true;
 	for (int peer = 0; peer < n; peer++) {
 		for (int k = 0; k < N && peer != world->rank; k++) {
@@ -373,7 +373,7 @@ TEST(failures_have_names)
 		comm_send(&r, bytes, 64, 1, TAG_TEST);
 		comm_start(&r);
 		comm_wait(&r);
-		comm_requests_free(&r);
+		comm_requests_release(&r);
 	} else if (world->rank == 1) {
 		int to = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 		die_hook = remember_death;
@@ -477,8 +477,8 @@ TEST(flight_record)
 	comm_start(&s);
 	comm_wait(&r);
 	comm_wait(&s);
-	comm_requests_free(&r);
-	comm_requests_free(&s);
+	comm_requests_release(&r);
+	comm_requests_release(&s);
 	str_clear(&text);
 	assert_on_all(!file_read(path, 1 << 16, &text, &e) && !strstr(text.s, " - "));
 	comm_flight_close();

@@ -250,7 +250,7 @@ static void go(struct trial *b)
 	} else {
 		model_backward(&b->p, &b->all, &b->a);
 	}
-	acts_free(&b->a);
+	acts_release(&b->a);
 	free(b->grads);
 }
 
@@ -310,7 +310,7 @@ static double run_pass(const struct model_config *c, struct mesh *mesh,
 	go(&b);
 	out->wrong += mesh_bytes_sent(mesh) - before != planned;
 	struct exact loss = pass_loss(&b.p);
-	pass_close(&b.p);
+	pass_release(&b.p);
 	comm_sum_i64(mesh->world, (int64_t *)&loss, EXACT_WORDS);
 	arena_release(&mem.run);
 	arena_release(&mem.micro);
@@ -340,7 +340,7 @@ static void control_open(struct control *x, const struct model_config *c)
 static void control_close(struct control *x)
 {
 	ledger_close(&x->leaves);
-	model_free(&x->m);
+	model_release(&x->m);
 }
 
 /* The leaves that were pushed here have the bits of the control's; says the first that has
@@ -391,7 +391,7 @@ static int64_t compare(const struct model_config *c, const struct layout *l,
 		wrong += leaves.wrong + count_different(&leaves, &control->leaves);
 		wrong += count_lost(some, &leaves);
 		ledger_close(&leaves);
-		model_free(&m);
+		model_release(&m);
 		mesh_close(&mesh);
 		comm_free(some);
 	}

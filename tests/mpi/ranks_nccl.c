@@ -32,7 +32,7 @@ static void open_device(void)
 	if (device_open(&device, DEVICE_CUDA, &o, &e) ||
 		comm_device_open(world, &device, COMM_NCCL, &e))
 		die_err(&e);
-	device_arena(&device, &arena, "buffers", 4 * N * sizeof(float));
+	device_arena_init(&device, &arena, "buffers", 4 * N * sizeof(float));
 	for (int i = 0; i < 4; i++)
 		buffer[i] = arena_floats(&arena, N);
 }
@@ -89,7 +89,7 @@ TEST(messages)
 		device.k->copy(&device, mat(buffer[2], 1, N), mat(buffer[1], 1, N));
 		assert_on_all(has(buffer[2], own(other) + (float)turn, N));
 	}
-	comm_requests_free(&r);
+	comm_requests_release(&r);
 }
 
 /* Operations in the group's stream follow each other; others are concurrent. */
@@ -112,7 +112,7 @@ TEST(stream)
 	assert_on_all(has(buffer[0], own(world->rank), N));
 	assert_on_all(has(buffer[1], own(other), N));
 	assert_on_all(device_stream(&device) == before);
-	comm_requests_free(&r);
+	comm_requests_release(&r);
 }
 
 static void blocks_of(bool contiguous, int64_t first, int64_t second)
@@ -127,7 +127,7 @@ static void blocks_of(bool contiguous, int64_t first, int64_t second)
 	comm_start(&r);
 	comm_wait(&r);
 	assert_on_all(has(all[0].p, own(0), first) && has(all[1].p, own(1), second));
-	comm_requests_free(&r);
+	comm_requests_release(&r);
 }
 
 TEST(blocks)

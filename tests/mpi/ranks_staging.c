@@ -60,7 +60,7 @@ static void open_device(void)
 	far_away = mmap(NULL, ALL, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	BUG_ON(far_away == MAP_FAILED);
 	contents = xcalloc(1, ALL);
-	device_arena(&device, &arena, "far away", ALL);
+	device_arena_init(&device, &arena, "far away", ALL);
 	assert_on_all(!comm_device_open(world, &device, COMM_MPI, &(struct err){0}));
 }
 
@@ -138,8 +138,8 @@ TEST(messages)
 	assert_on_all(right);
 	assert_on_all(comm_test(&in) && comm_test(&out));
 	assert_on_all(n_put == 1 && n_got == 1);
-	comm_requests_free(&in);
-	comm_requests_free(&out);
+	comm_requests_release(&in);
+	comm_requests_release(&out);
 }
 
 /* Ends of the memory, and what lies beside it. */

@@ -393,7 +393,7 @@ static void run(struct comm *c, const struct store_layout *l, struct result *out
 		sc.offload_backend =
 			offload_file_open(file_temporary_directory(), 1 << 20, &e);
 	assert_int_equal(e.code, 0);
-	struct store *s = store_open(&sc, &memory);
+	struct store *s = store_new(&sc, &memory);
 	bool several = !odd.name && !odd.rows;
 	steps(s, several ? 2 : 1, out);
 	if (several)

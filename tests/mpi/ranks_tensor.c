@@ -56,7 +56,7 @@ static void open_store(struct run *r, const struct layout *l)
 	c.n_tensors = r->m.n_tensors;
 	c.microbatches = r->microbatches =
 		microbatches_assign(N_MICRO, r->mesh.degree, l->zero, false);
-	r->store = store_open(&c, &r->memory);
+	r->store = store_new(&c, &r->memory);
 	init_parts(r->store, 1);
 	store_updated(r->store, false);
 }
@@ -90,12 +90,12 @@ static void run_open(struct run *r, const struct model_config *m, struct comm *c
 static void run_close(struct run *r)
 {
 	store_free(r->store);
-	acts_free(&r->a);
+	acts_release(&r->a);
 	arena_release(&r->memory);
 	arena_release(&r->micro);
 	arena_release(&r->scratch);
 	mesh_close(&r->mesh);
-	model_free(&r->m);
+	model_release(&r->m);
 }
 
 static void load(struct pass *p, int step)

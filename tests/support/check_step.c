@@ -35,7 +35,7 @@ const char *step_file(struct step *s, int file)
 	struct fake f = {s, file};
 	struct ckpt_view v;
 	char name[40];
-	convert_view(&v, &s->w.m, "made up");
+	convert_init_view(&v, &s->w.m, "made up");
 	v.read = read_fake;
 	v.with = &f;
 	v.close = NULL;

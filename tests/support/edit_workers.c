@@ -21,7 +21,7 @@ void worker_device_open(void)
 		die_err(&e);
 	if (comm_device_open(world, &worker_device, COMM_AUTO, &e))
 		die_err(&e);
-	device_arena(&worker_device, &scratch, "scratch", 1 << 20);
+	device_arena_init(&worker_device, &scratch, "scratch", 1 << 20);
 	worker_device.scratch = &scratch;
 }
 
@@ -118,7 +118,7 @@ void worker_open(struct worker *w, struct comm *c, int workers,
 	struct tensor_part part = {
 		VIRTUAL_TP, w->mesh.coord[AXIS_TP] * here, here, w->used};
 	tensors_place(w->table, N_TENSORS, &part);
-	device_arena(&worker_device, &w->memory, "test", 1 << 20);
+	device_arena_init(&worker_device, &w->memory, "test", 1 << 20);
 	struct store_config sc = {.mesh = &w->mesh,
 		.device = &worker_device,
 		.tensors = w->table,
@@ -134,8 +134,8 @@ void worker_open(struct worker *w, struct comm *c, int workers,
 		.offload_outer = l->offload_outer};
 	edit_add_groups(ec, &sc.groups);
 	sc.offload_backend = w->offload_backend = open_backend(l);
-	w->s = store_open(&sc, &w->memory);
-	w->x = edit_open(ec, w->world, w->sync, w->s, &worker_device);
+	w->s = store_new(&sc, &w->memory);
+	w->x = edit_new(ec, w->world, w->sync, w->s, &worker_device);
 }
 
 void worker_close(struct worker *w)

@@ -279,7 +279,7 @@ static int check(const struct train_opts *o, struct err *e)
 	if (options_model_init(o, &m, VOCABULARY, e))
 		return -1;
 	int rc = layout_check(o, &m, e);
-	model_free(&m);
+	model_release(&m);
 	return rc;
 }
 
@@ -389,7 +389,7 @@ static uint64_t model_techniques(const struct train_opts *o)
 		t |= bit(TECH_SGD);
 	if (o->optimizer == OPTIMIZER_MUON)
 		t |= bit(TECH_MUON);
-	model_free(&m);
+	model_release(&m);
 	return t;
 }
 

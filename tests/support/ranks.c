@@ -103,7 +103,7 @@ static void keep_output(void)
 void ranks_open(void)
 {
 	world = comm_open();
-	log_rank(world->rank, world->size, false);
+	log_set_rank(world->rank, world->size, false);
 	if (world->rank)
 		keep_output();
 }

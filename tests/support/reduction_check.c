@@ -254,7 +254,7 @@ static void share_activations(struct fake_rank *p, struct store_config *c)
 {
 	struct arena measure;
 	arena_measure(&measure, "plan");
-	struct store *plan = store_open(c, &measure);
+	struct store *plan = store_new(c, &measure);
 	int64_t all = 64 * (1 + (int64_t)(test_uniform(3, p->rank) * 300)), n;
 	for (int u = 0; u < STORE_UNITS; u++)
 		p->live[u] = round_up(all * (u + 1) / (STORE_UNITS + 1), 64);
@@ -304,7 +304,7 @@ static void open_peer(struct fake_rank *p)
 	if (!sc.microbatches.round_robin && !l->tile && l->degree[AXIS_PP] == 1 &&
 		l->micros == sc.microbatches.ranks)
 		share_activations(p, &sc);
-	p->s = store_open(&sc, &p->memory);
+	p->s = store_new(&sc, &p->memory);
 	for (struct bucket *b = p->s->impl->bucket;
 		b < p->s->impl->bucket + p->s->impl->n_trained; b++) {
 		b->all.c->planned = false; /* so that leaves are counted */

@@ -17,8 +17,9 @@ void timing_open(struct timing *t, int argc, char **argv, size_t bytes, size_t t
 	*t = (struct timing){.tiny = argc > 2 && !strcmp(argv[2], "tiny")};
 	if (argc < 2 || device_open(&t->d, kind_of(argv[1]), &o, &e))
 		die(EX_USAGE, "%s", argc < 2 ? "usage: DEVICE [tiny]" : e.msg);
-	device_arena(&t->d, &t->memory, "what is timed", t->tiny ? tiny_bytes : bytes);
-	device_arena(&t->d, &t->scratch, "scratch", (size_t)64 << 20);
+	device_arena_init(
+		&t->d, &t->memory, "what is timed", t->tiny ? tiny_bytes : bytes);
+	device_arena_init(&t->d, &t->scratch, "scratch", (size_t)64 << 20);
 	t->d.scratch = &t->scratch;
 	t->some = xmalloc(SOME * sizeof(float));
 	test_fill(t->some, SOME, 1, 1);

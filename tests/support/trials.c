@@ -37,10 +37,10 @@ static void take_memory(struct trial *t, struct arena memory[SIDES])
 {
 	const size_t size_bytes = (size_t)64 << 20;
 	struct device *reference = t->d[CPU];
-	device_arena(t->d[GPU], &memory[GPU], "a trial", size_bytes);
+	device_arena_init(t->d[GPU], &memory[GPU], "a trial", size_bytes);
 	if (reference->discrete)
-		arena_over(&memory[CPU], "a trial", device_shared(reference, size_bytes),
-			size_bytes);
+		arena_init_over(&memory[CPU], "a trial",
+			device_shared(reference, size_bytes), size_bytes);
 	else
 		arena_init(&memory[CPU], "a trial", size_bytes);
 }
@@ -239,7 +239,7 @@ const struct kernel_calls *calls_of_attention(void)
 	const struct mat q = shape(BATCH * SEQ, HEADS * DIM, DT_F32), k = shape(BATCH * SEQ, KV_HEADS * DIM, DT_F32);
 	const struct mat few = shape(ROWS, HEADS * DIM, DT_F32), keys = shape(SEQ, KV_HEADS * DIM, DT_F32);
 	static struct kernel_calls calls;
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 	for (int64_t window = 0; window < 100; window += 70)
 		kernel_calls_add(&calls, &(struct kernel_call){
 			KERNEL_attn_row, .m = {few, few, keys, keys}, .n = {HEADS, KV_HEADS, DIM, window}});
@@ -260,7 +260,7 @@ const struct kernel_calls *calls_of_attention(void)
 const struct kernel_calls *calls_of_layers(int64_t rows, int64_t cols, enum dtype type)
 {
 	static struct kernel_calls calls;
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 	add_layers(&calls, rows, cols, type);
 	add_norms(&calls, rows, cols, type);
 	return &calls;
@@ -269,7 +269,7 @@ const struct kernel_calls *calls_of_layers(int64_t rows, int64_t cols, enum dtyp
 const struct kernel_calls *calls_of_matmuls(int64_t rows, int64_t cols)
 {
 	static struct kernel_calls calls;
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 	add_matmuls(&calls, rows, cols);
 	return &calls;
 }
@@ -277,7 +277,7 @@ const struct kernel_calls *calls_of_matmuls(int64_t rows, int64_t cols)
 const struct kernel_calls *calls_of_tensors(int64_t rows, int64_t cols)
 {
 	static struct kernel_calls calls;
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 	add_casts(&calls, shape(rows, cols, DT_F32));
 	add_state(&calls, shape(rows, cols, DT_F32));
 	return &calls;

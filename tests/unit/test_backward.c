@@ -51,9 +51,9 @@ static void net_open(struct net *x, const struct model_config *m, enum device_ki
 		die_err(&e);
 	x->d.tile_bytes = 1; /* the head adds its leaf up of tiles of the fewest rows */
 	mesh_alone(&x->alone);
-	device_arena(&x->d, &x->memory, "parameters", MEMORY);
-	device_arena(&x->d, &x->micro, "activations", MEMORY);
-	device_arena(&x->d, &x->scratch, "scratch", MEMORY);
+	device_arena_init(&x->d, &x->memory, "parameters", MEMORY);
+	device_arena_init(&x->d, &x->micro, "activations", MEMORY);
+	device_arena_init(&x->d, &x->scratch, "scratch", MEMORY);
 	x->d.scratch = &x->scratch;
 	struct store_config c = {.mesh = &x->alone,
 		.device = &x->d,
@@ -66,7 +66,7 @@ static void net_open(struct net *x, const struct model_config *m, enum device_ki
 		.copy = type};
 	if (precision == PRECISION_FLOAT8)
 		model_set_float8(&x->m, false);
-	x->store = store_open(&c, &x->memory);
+	x->store = store_new(&c, &x->memory);
 	fill_store(x->store);
 	struct pass_config pc = {
 		.mesh = &x->alone, .batch = BATCH, .seed = 3, .precision = precision};
@@ -79,15 +79,15 @@ static void net_close(struct net *x)
 {
 	struct comm *self = x->alone.world;
 	store_free(x->store);
-	acts_free(&x->a);
-	pass_close(&x->p);
+	acts_release(&x->a);
+	pass_release(&x->p);
 	device_arena_release(&x->d, &x->scratch);
 	device_arena_release(&x->d, &x->micro);
 	device_arena_release(&x->d, &x->memory);
 	mesh_close(&x->alone);
 	comm_free(self);
 	device_close(&x->d);
-	model_free(&x->m);
+	model_release(&x->m);
 }
 
 static void step(struct net *x)

@@ -410,13 +410,13 @@ TEST(arrays_grow)
 TEST(memory_that_is_not_there)
 {
 	struct arena a;
-	assert_int_equal(arena_try(&a, "huge", SIZE_MAX / 2), -1);
+	assert_int_equal(arena_try_init(&a, "huge", SIZE_MAX / 2), -1);
 	assert_null(a.base);
 	arena_release(&a);
-	assert_int_equal(arena_try(&a, "small", 128), 0);
+	assert_int_equal(arena_try_init(&a, "small", 128), 0);
 	assert_non_null(arena_alloc(&a, 100));
 	arena_release(&a);
-	assert_int_equal(arena_try(&a, "nothing", 0), 0);
+	assert_int_equal(arena_try_init(&a, "nothing", 0), 0);
 	arena_release(&a);
 }
 

@@ -21,7 +21,7 @@
 #include <zlib.h>
 
 static struct err e;
-static struct open_how how;
+static struct open_options how;
 static const char too_much[] = "need more memory than 16 times the size";
 
 /* ---- limits ------------------------------------------------------------------------------ */
@@ -548,7 +548,7 @@ static int open_safetensors(const void *path)
 {
 	struct st_header h;
 	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	return safetensors_header(&h, fd, path, &e);
+	return safetensors_read_header(&h, fd, path, &e);
 }
 
 TEST(header_of_safetensors)

@@ -342,7 +342,7 @@ TEST(a_multiple_beyond_the_bound)
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, "a multiple of 3145728"));
 	succeed(hf_config_write(&m, m.padded_vocab, DT_F32, NULL, NULL, &e));
-	model_free(&m);
+	model_release(&m);
 }
 
 /* Numbers that were 16 bits before come back as they were; others rounded once. */
@@ -387,7 +387,7 @@ static const char *make_tied(bool equal)
 	succeed(file_make_directory(folder, &e));
 	str_printf(&path, "%s/model.safetensors", golden("llama"));
 	int fd = open(path.s, O_RDONLY);
-	succeed(safetensors_header(&s, fd, path.s, &e));
+	succeed(safetensors_read_header(&s, fd, path.s, &e));
 	close(fd);
 	succeed(file_read(path.s, 1 << 20, &text, &e));
 	const struct st_tensor *to = find_stored(&s, "lm_head.weight");
@@ -395,7 +395,7 @@ static const char *make_tied(bool equal)
 	assert_int_equal(to->n_bytes, from->n_bytes);
 	if (equal)
 		memcpy(text.s + to->offset, text.s + from->offset, (size_t)to->n_bytes);
-	safetensors_header_free(&s);
+	safetensors_header_release(&s);
 	str_clear(&path);
 	str_printf(&path, "%s/model.safetensors", folder);
 	succeed(file_replace(path.s, &text, &e));

@@ -48,12 +48,12 @@ TEST_AFTER(begin, spans_are_read)
 								    ? i | TOKEN_CONTEXT
 								    : i);
 		}
-	offsets_free(&o);
+	offsets_release(&o);
 	assert_int_equal(read_spans(&o, NULL, 0), 0);
 	tokens[3] = 3;
 	counted_mark(&o, 3, 1, tokens + 3);
 	assert_int_equal(tokens[3], 3 | TOKEN_CONTEXT);
-	offsets_free(&o);
+	offsets_release(&o);
 }
 
 TEST_AFTER(begin, spans_that_lie)
@@ -66,7 +66,7 @@ TEST_AFTER(begin, spans_that_lie)
 		struct offsets o;
 		assert_int_equal(read_spans(&o, bad[i].at, bad[i].n), -1);
 		assert_int_equal(e.code, EX_DATAERR);
-		offsets_free(&o);
+		offsets_release(&o);
 		e = (struct err){0};
 	}
 }
@@ -115,7 +115,7 @@ static struct corpus *write_corpus(
 	write_split(w, SPLIT_VAL, N_VAL, said);
 	assert_int_equal(shard_writer_finish(w, &made, &e), 0);
 	shard_writer_close(w);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	for (int64_t i = 0; i < made.files.n; i++)
 		strs_add(files, made.files.v[i]);
 	strs_free(&made.files);

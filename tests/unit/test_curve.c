@@ -14,7 +14,7 @@ static void check_ticks(double low, double high, int most, bool log, const char 
 {
 	struct ticks t;
 	struct str text = {0};
-	ticks_of(&(struct scale){low, high, log}, most, &t);
+	ticks_choose(&(struct scale){low, high, log}, most, &t);
 	for (int i = 0; i < t.n; i++)
 		str_printf(&text, "%s%s", i ? " " : "", t.text[i]);
 	assert_string_equal(text.s, expected);
@@ -44,7 +44,7 @@ TEST(ticks_of_any_range)
 				for (int log = 0; log <= (values[i] > 0); log++) {
 					struct ticks t;
 					struct scale s = {values[i], values[j], log};
-					ticks_of(&s, most, &t);
+					ticks_choose(&s, most, &t);
 					assert_true(t.n >= 0 && t.n <= MAX_TICKS);
 					for (int k = 0; k < t.n; k++) {
 						assert_true(
@@ -263,7 +263,7 @@ TEST(ranges_are_settled)
 	assert_true(
 		x.low == 0 && x.high == N - 1 && y.low == 2 && y.high == 2 + 0.001 * 6);
 	for (int i = 0; i < N; i++)
-		scale_outside(&y, p[i].y, &o);
+		scale_count_outside(&y, p[i].y, &o);
 	outside_print(&o, &text);
 	assert_string_equal(text.s, "10 of 200 points are outside the graph: 3 to 90");
 	str_free(&text);

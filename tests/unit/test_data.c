@@ -259,11 +259,11 @@ TEST_AFTER(begin, texts_come_back)
 			assert_true(tokenizer_equal(&t, &whole));
 			assert_int_equal(encode(&t, piece, 3, pieces), n);
 			assert_memory_equal(pieces, ids, (size_t)n * sizeof(*ids));
-			tokenizer_free(&t);
+			tokenizer_release(&t);
 		}
 		free(ids);
 		str_free(&back);
-		tokenizer_free(&whole);
+		tokenizer_release(&whole);
 	}
 	assert_int_equal(e.code, 0);
 }
@@ -274,7 +274,7 @@ TEST_AFTER(begin, vocabularies)
 	struct str out = {0};
 	learn(&t, "byte", TEXT);
 	assert_int_equal(t.vocab.n, 256);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	learn(&t, "char", TEXT);
 	/* each character once, in the order of code points */
 	assert_int_equal(t.vocab.n, 15);
@@ -288,7 +288,7 @@ TEST_AFTER(begin, vocabularies)
 	tokenizer_decode(&t, 15, &out);
 	assert_int_equal(out.len, 0);
 	str_free(&out);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	assert_int_equal(tokenizer_init(&t, "wordpiece", &e), -1);
 	assert_non_null(strstr(e.msg, "'wordpiece'"));
 }
@@ -313,9 +313,9 @@ TEST_AFTER(begin, tokenizers_are_sent)
 		assert_int_equal(encode(&filed, TEXT, TEXT, b), n);
 		assert_memory_equal(a, b, (size_t)n * sizeof(*a));
 		str_free(&bytes);
-		tokenizer_free(&t);
-		tokenizer_free(&packed);
-		tokenizer_free(&filed);
+		tokenizer_release(&t);
+		tokenizer_release(&packed);
+		tokenizer_release(&filed);
 	}
 }
 
@@ -350,8 +350,8 @@ TEST_AFTER(begin, no_utf8)
 		assert_int_equal(known.kind->encode(&known, bad[i].text + bad[i].at,
 					 n - bad[i].at, true, NULL, n, &n_tokens, &e),
 			TEXT_BAD(0));
-		tokenizer_free(&t);
-		tokenizer_free(&known);
+		tokenizer_release(&t);
+		tokenizer_release(&known);
 	}
 }
 
@@ -540,7 +540,7 @@ TEST_AFTER(begin, damaged_tokens_are_found)
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, p.files.v[0]));
 	corpus_close(c);
-	h5_blocks_free(&b);
+	h5_blocks_release(&b);
 }
 
 /* Files of this test with the pattern. */
@@ -569,7 +569,7 @@ TEST_AFTER(begin, unfinished_shards_leave_nothing)
 	assert_int_equal(shard_writer_append(w, SPLIT_TRAIN, ids, 60, &e), 0);
 	shard_writer_close(w);
 	assert_int_equal(n_files("half*"), 0);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 }
 
 /* What somebody else's program makes: words, by a tokenizer that is not one of ours. */
@@ -615,7 +615,7 @@ TEST_AFTER(begin, unknown_tokenizers_decode)
 	assert_int_equal(tokenizer_encode_all(&sent, "the", 3, &none, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, "cannot encode with tokenizer 'wordpiece'"));
-	tokenizer_free(&sent);
+	tokenizer_release(&sent);
 	corpus_close(c);
 	str_free(&packed);
 	str_free(&said);
@@ -647,11 +647,11 @@ TEST_AFTER(begin, vocabularies_that_lie)
 		t.vocab.bytes[65] = (uint8_t)(65 + i);
 		tokenizer_pack(&t, &packed);
 		assert_int_equal(tokenizer_unpack(&lie, &packed, &e), -i);
-		tokenizer_free(&lie);
+		tokenizer_release(&lie);
 		str_free(&packed);
 	}
 	assert_non_null(strstr(e.msg, "token 65 of the byte vocabulary is not the byte"));
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	struct prepared p = make_foreign("byte", ids, 2);
 	assert_int_equal(corpus_open(&c, &p.files, false, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);
@@ -706,10 +706,10 @@ TEST_AFTER(begin, windows_are_those_of_the_order)
 		/* two under way at once, of both splits */
 		for (int s = 0; s < N_SPLITS; s++) {
 			run.first = first % 4 + (s ? 0 : first);
-			f[s] = loader_begin(l, (enum split)s, &order[s], &run);
+			f[s] = loader_start(l, (enum split)s, &order[s], &run);
 		}
 		for (int s = N_SPLITS - 1; s >= 0; s--) {
-			const int32_t *got = loader_end(l, f[s]);
+			const int32_t *got = loader_wait(l, f[s]);
 			for (int64_t i = 0; i < N; i++) {
 				int64_t g =
 					(s ? 0 : first) + first % 4 + i / 3 * 5 + i % 3;
@@ -721,8 +721,8 @@ TEST_AFTER(begin, windows_are_those_of_the_order)
 			fetch_free(f[s]);
 		}
 	}
-	f[0] = loader_begin(l, SPLIT_TRAIN, &order[0], &(struct sample_run){.first = 3});
-	loader_end(l, f[0]);
+	f[0] = loader_start(l, SPLIT_TRAIN, &order[0], &(struct sample_run){.first = 3});
+	loader_wait(l, f[0]);
 	fetch_free(f[0]);
 	loader_close(l);
 	comm_free(alone);

@@ -289,7 +289,7 @@ TEST_AFTER(begin, shards_know_their_documents)
 	assert_starts(made.files.v[2], SPLIT_TRAIN, NULL, 0);
 	assert_starts(made.files.v[2], SPLIT_VAL, NULL, 0);
 	strs_free(&made.files);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 }
 
 /* Of all that follows a cut, it wants a byte more than it wanted before. */

@@ -112,7 +112,7 @@ static void check_gradients(const char *family)
 	struct token_batch b;
 	struct float64 f = {0};
 	scoped_str text = {0};
-	const struct open_how how = {.config = NULL};
+	const struct open_options how = {.config = NULL};
 	if (convert_open(&v, file_of(family, "before.pt"), &how, &e) ||
 		weights_read(&w, &v, &e) ||
 		file_read(file_of(family, "expected.txt"), 1 << 16, &text, &e))

@@ -84,7 +84,7 @@ TEST_AFTER(begin, a_set_gets_all_its_names_or_none)
 	for (int taken = 0; taken < 2; taken++) {
 		for (int i = 0; i < 3; i++) {
 			assert_int_equal(
-				durable_begin_own(&d[i], test_path(names[i]), &e), 0);
+				durable_begin(&d[i], test_path(names[i]), &e), 0);
 			d[i].keeps = true;
 		}
 		if (taken) /* meanwhile, by another program */
@@ -105,11 +105,11 @@ TEST_AFTER(begin, durable_replaces_at_once)
 	struct durable d;
 	struct str text = {0};
 	const char *path = test_file("durable", "old");
-	assert_int_equal(durable_begin_own(&d, path, &e), 0);
+	assert_int_equal(durable_begin(&d, path, &e), 0);
 	put(&d, "new");
 	durable_abort(&d);
 	assert_int_equal(n_files("durable"), 1);
-	assert_int_equal(durable_begin_own(&d, path, &e), 0);
+	assert_int_equal(durable_begin(&d, path, &e), 0);
 	put(&d, "new");
 	holds(path, "old");
 	assert_int_equal(durable_commit(&d, &e), 0);
@@ -126,8 +126,8 @@ TEST_AFTER(begin, nobody_can_guess_the_name)
 	enum { DIGITS = 16 };
 	struct durable a, b;
 	int equal = 0;
-	assert_int_equal(durable_begin_own(&a, test_path("guess"), &e), 0);
-	assert_int_equal(durable_begin_own(&b, test_path("guess"), &e), 0);
+	assert_int_equal(durable_begin(&a, test_path("guess"), &e), 0);
+	assert_int_equal(durable_begin(&b, test_path("guess"), &e), 0);
 	size_t n = strlen(test_path("guess."));
 	assert_int_equal(strlen(a.tmp), n + DIGITS + strlen(".tmp"));
 	for (size_t i = n; i < n + DIGITS; i++)
@@ -143,7 +143,7 @@ TEST_AFTER(begin, no_link_is_followed)
 	struct durable d;
 	struct h5 *h;
 	char *victim = xstrdup(test_file("victim", "precious"));
-	assert_int_equal(durable_begin_own(&d, test_path("x.h5"), &e), 0);
+	assert_int_equal(durable_begin(&d, test_path("x.h5"), &e), 0);
 	assert_int_equal(unlink(d.tmp), 0);
 	assert_int_equal(symlink(victim, d.tmp), 0);
 	assert_int_equal(durable_open(&d), -1);
@@ -166,7 +166,7 @@ TEST_AFTER(begin, h5_writes_the_file_itself)
 	struct h5 *h;
 	struct stat st;
 	int64_t n = 3, numbers[] = {1, 2, 3};
-	assert_int_equal(durable_begin_own(&d, test_path("y.h5"), &e), 0);
+	assert_int_equal(durable_begin(&d, test_path("y.h5"), &e), 0);
 	assert_int_equal(h5_create(&h, d.tmp, &e), 0);
 	assert_int_equal(h5_end(h, h5_put(h, "/x", H5_I64, 1, &n, numbers, &e), &e), 0);
 	assert_int_equal(h5_reopen(&h, d.tmp, &e), 0);
@@ -188,7 +188,7 @@ TEST_AFTER(begin, what_keeps_does_not_replace)
 		can_only_replace = i / 2;
 		if (exists)
 			test_file("kept", "old");
-		assert_int_equal(durable_begin_own(&d, test_path("kept"), &e), 0);
+		assert_int_equal(durable_begin(&d, test_path("kept"), &e), 0);
 		put(&d, "new");
 		d.keeps = true;
 		assert_int_equal(durable_commit(&d, &e), exists ? -1 : 0);
@@ -197,7 +197,7 @@ TEST_AFTER(begin, what_keeps_does_not_replace)
 		assert_int_equal(unlink(test_path("kept")), 0);
 	}
 	/* the name that was claimed is given back */
-	assert_int_equal(durable_begin_own(&d, test_path("kept"), &e), 0);
+	assert_int_equal(durable_begin(&d, test_path("kept"), &e), 0);
 	d.keeps = true;
 	e = (struct err){0};
 	assert_int_equal(unlink(d.tmp), 0);
@@ -209,7 +209,7 @@ TEST_AFTER(begin, what_keeps_does_not_replace)
 TEST_AFTER(begin, what_others_made_is_not_taken_back)
 {
 	struct durable d;
-	assert_int_equal(durable_begin_own(&d, test_path("new"), &e), 0);
+	assert_int_equal(durable_begin(&d, test_path("new"), &e), 0);
 	taken_meanwhile = "new";
 	assert_int_equal(durable_commit(&d, &e), -1);
 	assert_int_equal(e.code, EX_IOERR);
@@ -262,7 +262,7 @@ TEST_AFTER(begin, a_failed_rename_leaves_nothing)
 {
 	struct durable d;
 	assert_int_equal(mkdir(test_path("folder"), 0777), 0);
-	assert_int_equal(durable_begin_own(&d, test_path("folder"), &e), 0);
+	assert_int_equal(durable_begin(&d, test_path("folder"), &e), 0);
 	assert_int_equal(durable_commit(&d, &e), -1);
 	assert_int_equal(e.code, EX_IOERR);
 	assert_int_equal(n_files("folder"), 1);
@@ -282,10 +282,10 @@ TEST_AFTER(begin, only_what_was_left_is_removed)
 	struct durable d;
 	for (size_t i = 0; i < ARRAY_LEN(stay); i++)
 		test_file(stay[i], "x");
-	assert_int_equal(durable_begin_own(&d, test_path("run.h5"), &e), 0);
+	assert_int_equal(durable_begin(&d, test_path("run.h5"), &e), 0);
 	durable_forget(&d); /* as if the program had been killed */
 	assert_int_equal(n_files("run.h5"), ARRAY_LEN(stay));
-	durable_clear(test_path("run.h5"));
+	durable_remove_stale(test_path("run.h5"));
 	assert_int_equal(n_files("run.h5"), ARRAY_LEN(stay) - 1);
 	assert_int_equal(n_files("other.h5"), 1);
 }

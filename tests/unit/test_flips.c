@@ -34,7 +34,7 @@ struct kind {
 static void add_fields(struct str *out, const struct h5_field *table, const void *from)
 {
 	for (const struct h5_field *f = table; f->name; f++)
-		h5_field_print(out, f, from);
+		h5_field_append(out, f, from);
 }
 
 static void add_tokenizer(struct str *out, const struct tokenizer *t)
@@ -130,7 +130,7 @@ static void write_ckpt(const char *path)
 		.source = give_rows};
 	assert_int_equal(ckpt_write(&w, &e), 0);
 	comm_free(w.comm);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 }
 
 static void see_ckpt(const char *path, struct seen *s)
@@ -357,5 +357,5 @@ TEST(changes_are_noticed)
 	assert_int_equal(corpus_read(c, SPLIT_TRAIN, 0, 300, ids, &e), 0);
 	close(fd);
 	corpus_close(c);
-	h5_blocks_free(&b);
+	h5_blocks_release(&b);
 }

@@ -248,7 +248,7 @@ static void write_file(const char *path, int64_t rows, int64_t cols)
 	assert_int_equal(h5_reopen(&f, path, &e), 0);
 	assert_int_equal(h5_blocks_finish(f, &b, &e), 0);
 	assert_int_equal(h5_finish(f, 0, &e), 0);
-	h5_blocks_free(&b);
+	h5_blocks_release(&b);
 	free(x);
 }
 
@@ -287,7 +287,7 @@ static int check_file(const char *path)
 		assert_true(same_things(&t, &things));
 	}
 	things_free(&t);
-	h5_blocks_free(&b);
+	h5_blocks_release(&b);
 	free(small);
 	return rc;
 }
@@ -326,7 +326,7 @@ TEST_AFTER(begin, blocks_find_a_flipped_byte)
 		flip_byte(path, b.offset + places[i]);
 	}
 	assert_int_equal(check_file(path), 0);
-	h5_blocks_free(&b);
+	h5_blocks_release(&b);
 }
 
 /* The number of rows in a block comes from the file: it must not become a size of memory. */
@@ -360,14 +360,14 @@ TEST_AFTER(begin, empty_blocks)
 	assert_int_equal(h5_blocks_reserve(f, "/none", H5_U16, 1, &none, &b, &e), 0);
 	assert_int_equal(h5_blocks_finish(f, &b, &e), 0);
 	assert_int_equal(h5_finish(f, 0, &e), 0);
-	h5_blocks_free(&b);
+	h5_blocks_release(&b);
 	assert_int_equal(h5_open(&f, path, &e), 0);
 	assert_int_equal(h5_check_seal(f, &e), 0);
 	assert_int_equal(h5_blocks_open(f, "/none", &b, &e), 0);
 	assert_int_equal(h5_close(f, &e), 0);
 	assert_true(b.rows == 0 && b.n_blocks == 0);
 	assert_int_equal(h5_blocks_check_written(&b, -1, path, &e), 0);
-	h5_blocks_free(&b);
+	h5_blocks_release(&b);
 }
 
 /* ---- errors -------------------------------------------------------------------------- */
@@ -600,12 +600,12 @@ TEST_AFTER(begin, seals_are_of_what_was_written)
 		assert_int_equal(h5_create(&f, path, &e), 0);
 		write_things(f, "/", &things);
 		assert_int_equal(h5_put(f, "/x", H5_I64, 1, &n, values, &e), 0);
-		written = h5_written(f);
+		written = h5_get_written_sum(f);
 		assert_int_equal(h5_close(f, &e), 0);
 		assert_int_equal(h5_reopen(&f, path, &e), 0);
 		if (bad)
 			scribble(f, path, "/x");
-		h5_continue(f, written);
+		h5_resume_writing(f, written);
 		write_things(
 			f, "/", &things); /* attributes that are there are replaced */
 		assert_int_equal(h5_put(f, "/y", H5_I64, 1, &n, values, &e), 0);

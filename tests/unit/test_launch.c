@@ -25,7 +25,7 @@ static int bound(void)
 	pid_t pid = fork();
 	if (!pid) {
 		freopen("/dev/null", "w", stderr);
-		launch_bind();
+		launch_watch();
 		prctl(PR_GET_PDEATHSIG, &sig);
 		_exit(100 + sig);
 	}
@@ -48,9 +48,9 @@ static _Noreturn void rank(enum end what, bool stops, int hear, int tell)
 {
 	char byte;
 	int sig = 0;
-	launch_bind();
+	launch_watch();
 	signal(SIGTERM, on_stop);
-	launch_stops(stops);
+	launch_end_by_sigterm(stops);
 	prctl(PR_GET_PDEATHSIG, &sig);
 	if (what == THREAD_ENDS)
 		raise(sig);
@@ -146,12 +146,12 @@ static void check_leftovers(const char *folder, const char *begin)
 	assert_true(p != MAP_FAILED);
 	close(fd);
 	fd = open(path[OPEN], O_RDONLY);
-	launch_clear(folder);
+	launch_remove_leftovers(folder);
 	for (int i = 0; i < N; i++)
 		assert_int_equal(file_exists(path[i]), i != OLD);
 	munmap(p, 4);
 	close(fd);
-	launch_clear(folder);
+	launch_remove_leftovers(folder);
 	for (int i = 0; i < N; i++) {
 		assert_int_equal(file_exists(path[i]), i == NEW || i == PUBLIC);
 		free(path[i]);
@@ -175,7 +175,7 @@ TEST(what_mpi_left_is_removed)
 	check_leftovers(folder, "ucx_shm_posix_");
 	assert_true(file_exists(other));
 	assert_true(!made || file_exists(foreign));
-	launch_clear(test_path("no-such-folder"));
+	launch_remove_leftovers(test_path("no-such-folder"));
 	free(other), free(foreign), free(folder);
 }
 

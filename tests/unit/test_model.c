@@ -69,7 +69,7 @@ TEST(presets_have_their_size)
 	for (size_t i = 0; i < ARRAY_LEN(some); i++) {
 		struct model m = preset(some[i].name, "vocab-multiple = 1\n", 0);
 		assert_int_equal(model_counts(&m).all, some[i].all);
-		model_free(&m);
+		model_release(&m);
 	}
 }
 
@@ -99,12 +99,12 @@ TEST(counts)
 			    attention * (4 * 12 + 8 * 2) / (12 * 12));
 	assert_true(m.tie && m.bias && m.output == m.tokens && m.tokens->uses == 2);
 	assert_null(find(&m, "output.weight"));
-	model_free(&m);
+	model_release(&m);
 	m = preset("llama3-8b", "", 0);
 	n = model_counts(&m);
 	assert_int_equal(n.all - n.decayed, (2 * 32 + 1) * 4096);
 	assert_true(!m.tie && !m.bias && m.output == find(&m, "output.weight"));
-	model_free(&m);
+	model_release(&m);
 }
 
 TEST(widths)
@@ -117,11 +117,11 @@ TEST(widths)
 			(int)llama[i][0]);
 		struct model m = model_of(text, 64);
 		assert_int_equal(m.c.ffn_dim, llama[i][1]);
-		model_free(&m);
+		model_release(&m);
 	}
 	struct model m = model_of("arch = gpt2\ndim = 100\n", 64);
 	assert_int_equal(m.c.ffn_dim, 400);
-	model_free(&m);
+	model_release(&m);
 }
 
 /* Slices change where parameters lie, and never what they are. */
@@ -143,8 +143,8 @@ TEST(slices_change_no_count)
 			assert_int_equal(t->slices, t->tp_split == TP_SPLIT_NONE ? 1 : 4);
 			assert_int_equal(t->slices * t->rows * t->cols, tensor_size(t));
 		}
-		model_free(&one);
-		model_free(&four);
+		model_release(&one);
+		model_release(&four);
 	}
 }
 
@@ -208,7 +208,7 @@ TEST(windows_have_one_name)
 		assert_int_equal(m.c.window, pattern ? 4 : 0);
 		assert_int_equal(m.c.window_from, first->window_from);
 		assert_int_equal(m.c.window_skip, first->window_skip);
-		model_free(&m);
+		model_release(&m);
 	}
 }
 
@@ -286,7 +286,7 @@ TEST(weights_of_gpt2)
 	check_all(&m, "layers.3.attention_norm.bias", 0);
 	check_all(&m, "layers.3.attention.wq.bias", 0);
 	check_all(&m, "norm.weight", 1);
-	model_free(&m);
+	model_release(&m);
 }
 
 TEST(weights_of_llama)
@@ -296,7 +296,7 @@ TEST(weights_of_llama)
 	check_normal(&m, "layers.7.feed_forward.w2.weight", 0.02);
 	check_normal(&m, "output.weight", 0.02);
 	check_all(&m, "layers.3.ffn_norm.weight", 1);
-	model_free(&m);
+	model_release(&m);
 	/* torchtitan's: by the depth of the block, the output truncated */
 	m = model_of("arch = llama\ninit = depth\n" SHAPE, 0);
 	check_normal(&m, "tok_embeddings.weight", 1);
@@ -309,7 +309,7 @@ TEST(weights_of_llama)
 	assert_true(x.largest <= 3 * std && x.largest > 2.9 * std);
 	/* a normal distribution cut at 3 has 0.98658 of its deviation */
 	assert_near(x.std, 0.98658 * std, 0.01 * std);
-	model_free(&m);
+	model_release(&m);
 }
 
 TEST(any_part_is_the_same)
@@ -343,7 +343,7 @@ TEST(any_part_is_the_same)
 	for (int i = 0; i < 128 * 128; i++)
 		same += part[i] == other[i];
 	assert_true(same < 20);
-	model_free(&m);
+	model_release(&m);
 }
 
 /* ---- decoding -------------------------------------------------------------------- */
@@ -389,7 +389,7 @@ static void net_close(struct net *x)
 	arena_release(&x->scratch);
 	comm_free(x->alone.world);
 	mesh_close(&x->alone);
-	model_free(&x->m);
+	model_release(&x->m);
 }
 
 static const char *const nets[] = {
@@ -498,8 +498,8 @@ TEST(decoder_and_forward_agree)
 		model_forward(&p, &all, &a);
 		struct exact sum = pass_loss(&p);
 		assert_near(exact_round(&sum) / (double)n, loss / (double)n, 1e-5);
-		pass_close(&p);
-		acts_free(&a);
+		pass_release(&p);
+		acts_release(&a);
 		decoder_close(g);
 		net_close(&x);
 	}

@@ -118,8 +118,8 @@ static void subject_close(struct subject *x)
 {
 	encoder_close(x->s);
 	bpe_close(x->b);
-	vocab_free(&x->v);
-	bpe_rules_free(&x->r);
+	vocab_release(&x->v);
+	bpe_rules_release(&x->r);
 }
 
 /* The tokens of a text in pieces of so many bytes, and how many of them. */
@@ -191,7 +191,7 @@ TEST_AFTER(begin, invalid_bytes)
 	struct subject s;
 	assert_int_equal(normalize(NORMAL_NFC, text, (int64_t)strlen(text), &x, &e), 0);
 	assert_string_equal(x.text.s, want);
-	normalized_free(&x);
+	normalized_release(&x);
 	subject_open(&s, NULL, false);
 	int64_t n = encode(&s, want, (int64_t)strlen(want), 64, ids[0]);
 	for (int64_t piece = (int64_t)strlen(text); piece; piece--) {
@@ -317,8 +317,8 @@ TEST_AFTER(begin, normalizers)
 		if (cases[i].said && !strstr(e.msg, cases[i].said))
 			fail_msg("%s: %s", cases[i].normalizer, e.msg);
 		if (read) {
-			vocab_free(&v);
-			bpe_rules_free(&r);
+			vocab_release(&v);
+			bpe_rules_release(&r);
 		}
 		e = (struct err){0};
 	}
@@ -397,7 +397,7 @@ TEST_AFTER(begin, model_of_merges)
 	assert_true(r.n_added == 1 && r.added[0].id == 258);
 	assert_int_equal(r.added[0].flags, BPE_SPECIAL);
 	assert_int_equal(r.normalizer, NORMAL_NFC);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	str_free(&vocab);
 }

@@ -241,7 +241,7 @@ static void check(
 {
 	struct ckpt_view v;
 	scoped_strs frozen = {0};
-	struct open_how open = {.config = test_file("config.json", config)};
+	struct open_options open = {.config = test_file("config.json", config)};
 	bool has[N];
 	int n = 0, n_seen = 0;
 	float x[2][MAX_ELEMENTS];
@@ -326,7 +326,7 @@ TEST_AFTER(set_up, another_order_is_an_error)
 {
 	struct ckpt_view v;
 	bool has[N];
-	struct open_how open = {.config = test_file("config.json", config)};
+	struct open_options open = {.config = test_file("config.json", config)};
 	const char *path = save_groups(GROUPS("weight"), REVERSED, has);
 	assert_int_equal(convert_open(&v, path, &open, &e), -1);
 	assert_int_equal(e.code, EX_DATAERR);

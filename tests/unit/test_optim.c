@@ -270,7 +270,7 @@ static void make_whole(
 {
 	const struct optim_config c = {.kind = OPTIMIZER_MUON, .matmul = type};
 	struct arena scratch, *was = d->scratch;
-	device_arena(d, &scratch, "scratch", 1 << 20);
+	device_arena_init(d, &scratch, "scratch", 1 << 20);
 	d->scratch = &scratch;
 	optimizers[OPTIMIZER_MUON]->matrix->whole(d, &c, in.f.p, s);
 	device_wait(d);

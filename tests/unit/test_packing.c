@@ -54,10 +54,10 @@ TEST_AFTER(begin, lists_are_read)
 			}
 		}
 	}
-	offsets_free(&d);
+	offsets_release(&d);
 	assert_int_equal(read_list(&d, H5_I64, NULL, 0), 0);
 	documents_mark(&d, 0, 10, tokens);
-	offsets_free(&d);
+	offsets_release(&d);
 }
 
 TEST_AFTER(begin, lists_that_lie)
@@ -71,7 +71,7 @@ TEST_AFTER(begin, lists_that_lie)
 	for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
 		assert_int_equal(read_list(&d, H5_I64, bad[i], 3), -1);
 		assert_int_equal(e.code, EX_DATAERR);
-		offsets_free(&d);
+		offsets_release(&d);
 		e = (struct err){0};
 	}
 	assert_int_equal(read_list(&d, H5_I64, many, 11), -1); /* more than tokens */

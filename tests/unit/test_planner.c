@@ -92,7 +92,7 @@ static void compare_bounds(const char *more)
 	assert_true(time / (double)s.n > log(0.8));
 	assert_true(memory / (double)s.n > log(0.7));
 	search_release(&s);
-	model_free(&m);
+	model_release(&m);
 }
 
 /* Of all layouts of a small model on 4 GPUs. */

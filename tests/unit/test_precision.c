@@ -190,7 +190,7 @@ TEST(arithmetic_is_told)
 		assert_true(!i || strcmp(text.s, was.s) != 0);
 		str_free(&was);
 		was = text;
-		model_free(&m);
+		model_release(&m);
 	}
 	str_free(&was);
 }
@@ -444,7 +444,7 @@ static void check_joined(const char *more, bool lone)
 	shown.l = l;
 	const struct observer observer = {.see = see_weights, .with = &shown};
 	p->observer = &observer;
-	linear_weights(p, at, xm, l, 3);
+	linear_weight_leaves(p, at, xm, l, 3);
 	p->observer = NULL;
 	for (int i = 0; i < 3; i++) {
 		for (int64_t row = 0; row < ROWS; row++)

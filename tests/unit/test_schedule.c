@@ -15,7 +15,7 @@ static struct schedule make(
 {
 	struct schedule s;
 	e = (struct err){0};
-	assert_int_equal(schedule_open(&s, kind, ranks, per_rank, n_micro, &e), 0);
+	assert_int_equal(schedule_init(&s, kind, ranks, per_rank, n_micro, &e), 0);
 	return s;
 }
 
@@ -50,8 +50,8 @@ static double total(enum schedule_kind kind, int ranks, int per_rank, int64_t n_
 	double busy = (double)n_micro * per_rank * (forward + x + w);
 	assert_near(t.bubble, 1 - busy / t.total, 1e-12);
 	double result = t.total;
-	timeline_free(&t);
-	schedule_free(&s);
+	timeline_release(&t);
+	schedule_release(&s);
 	return result;
 }
 
@@ -97,7 +97,7 @@ TEST(all_kinds_are_right)
 					assert_int_equal(e.code, 0);
 					for (int i = 0; m && i < p * v; i++)
 						check_slots(&s, i);
-					schedule_free(&s);
+					schedule_release(&s);
 					made++;
 				}
 	/* gpipe 4 x 8; 1f1b, zb-h1 and zbv 7 + 4; the interleaved ones 21 + 4; each 18 times */
@@ -110,14 +110,14 @@ TEST(stages_a_rank)
 	for (int kind = 0; kind < SCHEDULE_KINDS; kind++)
 		for (int v = 1; v <= 3; v++) {
 			e = (struct err){0};
-			int rc = schedule_open(&s, (enum schedule_kind)kind, 2, v, 4, &e);
+			int rc = schedule_init(&s, (enum schedule_kind)kind, 2, v, 4, &e);
 			assert_int_equal(
 				rc, can_have((enum schedule_kind)kind, 2, v) ? 0 : -1);
 			assert_int_equal(e.code, rc ? EX_USAGE : 0);
-			schedule_free(&s);
+			schedule_release(&s);
 		}
 	e = (struct err){0};
-	assert_int_equal(schedule_open(&s, SCHEDULE_1F1B, 2, 3, 4, &e), -1);
+	assert_int_equal(schedule_init(&s, SCHEDULE_1F1B, 2, 3, 4, &e), -1);
 	assert_string_equal(e.msg,
 		"the pipeline schedule 1f1b cannot have 3 stages per rank; "
 		"use one of: gpipe, interleaved, interleaved-zb");
@@ -165,11 +165,11 @@ TEST(one_rank)
 		struct schedule s = make((enum schedule_kind)kind, 1, 2, 2);
 		check_actions(&s, whole, ARRAY_LEN(whole));
 		assert_int_equal(schedule_peak(&s, 0, -1).kept, 2);
-		schedule_free(&s);
+		schedule_release(&s);
 	}
 	struct schedule s = make(SCHEDULE_ZB_H1, 1, 1, 2);
 	check_actions(&s, split, ARRAY_LEN(split));
-	schedule_free(&s);
+	schedule_release(&s);
 }
 
 /* ---- wrong ones ------------------------------------------------------------------ */
@@ -241,7 +241,7 @@ TEST(dropped_doubled_swapped)
 				a[j] = y;
 			}
 		assert_int_equal(schedule_check(&s, &e), 0); /* all was put back */
-		schedule_free(&s);
+		schedule_release(&s);
 	}
 }
 
@@ -252,7 +252,7 @@ TEST(first_stage_too_early)
 	int64_t w = find(&s, 2, (struct action){ACTION_BACKWARD_W, 4, 3});
 	move(&s, 2, w, s.n[2] - 1);
 	check_refused(&s, "comes after that of an earlier stage");
-	schedule_free(&s);
+	schedule_release(&s);
 }
 
 TEST(doubled_at_the_end)
@@ -262,7 +262,7 @@ TEST(doubled_at_the_end)
 	s.rank[0][s.n[0]] = s.rank[0][s.n[0] - 1];
 	s.n[0]++;
 	check_refused(&s, "comes twice");
-	schedule_free(&s);
+	schedule_release(&s);
 }
 
 TEST(out_of_turn)
@@ -272,12 +272,12 @@ TEST(out_of_turn)
 	assert_int_equal(schedule_check(&s, &e), 0);
 	move(&s, 2, 1, 0);
 	check_refused(&s, "comes before its forward");
-	schedule_free(&s);
+	schedule_release(&s);
 	s = small(SCHEDULE_ZB_H1);
 	int64_t w = find(&s, 0, (struct action){ACTION_BACKWARD_W, 2, 0});
 	move(&s, 0, w, find(&s, 0, (struct action){ACTION_BACKWARD_X, 2, 0}));
 	check_refused(&s, "comes before that of the input");
-	schedule_free(&s);
+	schedule_release(&s);
 }
 
 TEST(foreign)
@@ -300,7 +300,7 @@ TEST(foreign)
 	check_refused(&s, "of a kind that interleaved does not have");
 	*a = good;
 	assert_int_equal(schedule_check(&s, &e), 0);
-	schedule_free(&s);
+	schedule_release(&s);
 }
 
 /* Rank 0 wants micro-batch 0 back before it sends 1, for which rank 1 waits. Each of the
@@ -314,7 +314,7 @@ TEST(deadlock)
 	check_refused(&s,
 		"action 1 of rank 0, backward of micro-batch 0 on stage 0, waits "
 		"for ever");
-	schedule_free(&s);
+	schedule_release(&s);
 }
 
 /* ---- times ----------------------------------------------------------------------- */
@@ -330,8 +330,8 @@ TEST(closed_forms)
 				struct timeline t = times(&s, 1, 0.5, 0.5, 0);
 				assert_near(t.bubble, (p - 1) / ideal, 1e-12);
 				assert_near(t.total, 2 * ideal, 1e-12);
-				timeline_free(&t);
-				schedule_free(&s);
+				timeline_release(&t);
+				schedule_release(&s);
 			}
 			if (m < p)
 				continue;
@@ -416,21 +416,21 @@ TEST(uneven_stages)
 		}
 	assert_near(t.total, 62.5, 1e-12);
 	assert_near(t.bubble, 1 - (4.5 + 7.25 + 12) / (3 * 62.5), 1e-12);
-	timeline_free(&t);
-	schedule_free(&s);
+	timeline_release(&t);
+	schedule_release(&s);
 	/* whole backwards hold the rank before up */
 	s = make(SCHEDULE_1F1B, 3, 1, 1);
 	schedule_time(&s, &c, &t);
 	assert_near(t.total, 62.5 + 1 + 0.25, 1e-12);
-	timeline_free(&t);
-	schedule_free(&s);
+	timeline_release(&t);
+	schedule_release(&s);
 	/* stages of one rank need no transfer */
 	s = make(SCHEDULE_GPIPE, 1, 3, 2);
 	schedule_time(&s, &c, &t);
 	assert_near(t.total, 2 * (4.5 + 7.25 + 12), 1e-12);
 	assert_near(t.bubble, 0, 1e-12);
-	timeline_free(&t);
-	schedule_free(&s);
+	timeline_release(&t);
+	schedule_release(&s);
 }
 
 /* ---- what is kept ---------------------------------------------------------------- */
@@ -471,12 +471,12 @@ TEST(peaks)
 				assert_int_equal(
 					k.kept, min64(min64(2 * p, 2 * m), m + r + 1));
 			}
-			schedule_free(&one);
-			schedule_free(&gpipe);
-			schedule_free(&zb);
-			schedule_free(&inter);
-			schedule_free(&inter_zb);
-			schedule_free(&zbv);
+			schedule_release(&one);
+			schedule_release(&gpipe);
+			schedule_release(&zb);
+			schedule_release(&inter);
+			schedule_release(&inter_zb);
+			schedule_release(&zbv);
 		}
 }
 
@@ -491,7 +491,7 @@ TEST(placements)
 				rank, kind == SCHEDULE_ZBV && i > 2 ? 5 - i : i % 3);
 			assert_int_equal(schedule_stage_of(&s, rank, i / 3), i);
 		}
-		schedule_free(&s);
+		schedule_release(&s);
 	}
 }
 
@@ -506,8 +506,8 @@ static void check_chart(enum schedule_kind kind, int ranks, int per_rank, int64_
 	schedule_draw(&s, &t, width, &out);
 	assert_string_equal(out.s, want);
 	str_free(&out);
-	timeline_free(&t);
-	schedule_free(&s);
+	timeline_release(&t);
+	schedule_release(&s);
 }
 
 TEST(charts)

@@ -38,7 +38,7 @@ static void calls_of(const char *path, const char *more, struct kernel_calls *ca
 	if (o.dtype == PRECISION_FLOAT8)
 		model_set_float8(&m, o.float8_skip_ends);
 	selftest_calls(&o, &m, 0, calls);
-	model_free(&m);
+	model_release(&m);
 	str_free(&text);
 }
 
@@ -55,7 +55,7 @@ static void check_work(const char *path, const char *more)
 		fail_msg("%s with %s: %lld calls, %.0f million numbers, %.1f GFLOP", path,
 			more, (long long)calls.n, w.numbers / 1e6, w.flops / 1e9);
 	assert_true(calls.n > 60);
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 }
 
 /* Calls fn(path, more options) for a preset, in each type. */
@@ -115,7 +115,7 @@ static int run_call(const struct kernel_call *c, struct err *e)
 	struct selftest r;
 	kernel_calls_add(&calls, c);
 	int rc = selftest_run(test_device(), 1, &calls, &r, e);
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 	return rc;
 }
 
@@ -500,7 +500,7 @@ DEVICE_TEST(columns_are_another_call)
 	kernel_calls_add(&calls, &c);
 	kernel_calls_add(&calls, &c);
 	assert_int_equal(calls.n, 2);
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 }
 
 /* ---- right kernels -------------------------------------------------------------------- */
@@ -547,7 +547,7 @@ static void add_calls(const char *path, const char *more)
 		c.m[SUMS] = c.m[GAMMA];
 		add_call(c);
 	}
-	kernel_calls_free(&calls);
+	kernel_calls_release(&calls);
 	str_free(&all);
 }
 
@@ -575,7 +575,7 @@ static void try_seeds(struct trial *t, const struct kernel_call *c, int n_seeds)
 			continue;
 		m->worst = t->worst;
 		str_clear(&m->call);
-		call_text(&m->call, c);
+		append_call_text(&m->call, c);
 	}
 }
 
@@ -591,7 +591,7 @@ static void try_right_calls(struct device *d, int n_seeds)
 	device_open_cpu(&cpu, 0);
 	arena_init(&scratch, "scratch", (size_t)64 << 20);
 	cpu.scratch = &scratch;
-	device_arena(d, &memory[GPU], "trials", work.gpu_bytes);
+	device_arena_init(d, &memory[GPU], "trials", work.gpu_bytes);
 	arena_init(&memory[CPU], "trials", work.cpu_bytes);
 	trial_begin(&t);
 	for (int64_t i = 0; i < right_calls.n; i++)
@@ -625,7 +625,7 @@ DEVICE_TEST(right_kernels_pass)
 				margins[i].worst, margins[i].call.s);
 		str_free(&margins[i].call);
 	}
-	kernel_calls_free(&right_calls);
+	kernel_calls_release(&right_calls);
 }
 
 int main(void)

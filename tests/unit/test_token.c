@@ -230,8 +230,8 @@ static void check_vocab(uint64_t seed, int n_texts)
 	encoder_close(s);
 	bpe_close(b);
 	splitter_close(words);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	str_free(&text);
 	str_free(&regex);
 }
@@ -267,8 +267,8 @@ TEST_AFTER(begin, long_words)
 		assert_ids(&got, &want, word.s);
 		known_words_close(k);
 		bpe_close(b);
-		vocab_free(&v);
-		bpe_rules_free(&r);
+		vocab_release(&v);
+		bpe_rules_release(&r);
 	}
 	str_free(&word);
 }
@@ -301,8 +301,8 @@ TEST_AFTER(begin, any_bytes_come_back)
 		}
 		encoder_close(s);
 		bpe_close(b);
-		vocab_free(&v);
-		bpe_rules_free(&r);
+		vocab_release(&v);
+		bpe_rules_release(&r);
 	}
 }
 
@@ -336,8 +336,8 @@ TEST_AFTER(begin, added_tokens_in_pieces)
 	str_free(&s);
 	encoder_close(x);
 	bpe_close(b);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 }
 
 /* Words by PCRE2 are the same in pieces. */
@@ -405,7 +405,7 @@ static void check_golden(
 	for (int64_t i = 0; i < n; i++)
 		tokenizer_decode(&t, ids[i], &got);
 	assert_string_equal(got.s, text.s);
-	tokenizer_free(&t);
+	tokenizer_release(&t);
 	free(ids);
 	str_free(&text);
 	str_free(&want);
@@ -456,8 +456,8 @@ TEST_AFTER(begin, tekken)
 	assert_int_equal(n_ids, 2);
 	encoder_close(s);
 	bpe_close(b);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	free(ids);
 	str_free(&text);
 	str_free(&ranks);
@@ -478,8 +478,8 @@ TEST_AFTER(begin, token_with_nul)
 		fail_msg("%s", e.msg);
 	assert_int_equal(v.offset[4] - v.offset[3], 3);
 	assert_memory_equal(v.bytes + v.offset[3], "a\0b", 3);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 }
 
 TEST_AFTER(begin, others_tokens)
@@ -528,9 +528,9 @@ TEST_AFTER(begin, tokenizers_are_kept)
 		}
 		for (int i = 0; i < 3; i++)
 			free(ids[i]);
-		tokenizer_free(&t);
-		tokenizer_free(&packed);
-		tokenizer_free(&filed);
+		tokenizer_release(&t);
+		tokenizer_release(&packed);
+		tokenizer_release(&filed);
 		str_free(&bytes);
 	}
 }
@@ -564,8 +564,8 @@ static void refused(
 	if (b || e.code != EX_DATAERR || !strstr(e.msg, said))
 		fail_msg("%s: not '%s' but '%s'", text, said, e.msg);
 	if (!rc) {
-		vocab_free(&v);
-		bpe_rules_free(&r);
+		vocab_release(&v);
+		bpe_rules_release(&r);
 	}
 }
 

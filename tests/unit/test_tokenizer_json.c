@@ -159,8 +159,8 @@ static void check_tokens(
 	}
 	encoder_close(s);
 	bpe_close(b);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	str_free(&got);
 }
 
@@ -216,8 +216,8 @@ TEST_AFTER(begin, too_many_patterns)
 	assert_null(bpe_open(&v, &r, &e));
 	assert_int_equal(e.code, EX_DATAERR);
 	assert_non_null(strstr(e.msg, "more than 8 patterns"));
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 }
 
 /* Tokens that are not normalized are found first, in all of the text. */
@@ -240,8 +240,8 @@ TEST_AFTER(begin, orders_of_added_tokens)
 	assert_int_equal(v.n, 261);
 	assert_int_equal(bpe_check_special(&v, &r, &e), -1);
 	assert_non_null(strstr(e.msg, "'<s>' has lstrip, rstrip or single_word"));
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 }
 
 /* The expression of a model is known by its text. */
@@ -260,8 +260,8 @@ TEST_AFTER(begin, models_by_expression)
 	const char *path = write_json(", \"ab\": 256", "\"a b\"", parts.s);
 	assert_int_equal(bpe_read(&v, &r, path, bpe_model_find("llama3"), NULL, &e), 0);
 	assert_string_equal(r.pattern, "llama3");
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	assert_int_equal(bpe_read(&v, &r, path, bpe_model_find("o200k"), NULL, &e), -1);
 	assert_non_null(
 		strstr(e.msg, "not a vocabulary of o200k: its pattern is 'llama3'"));

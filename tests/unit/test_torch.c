@@ -17,7 +17,7 @@
 #include <zlib.h>
 
 static struct err e;
-static struct open_how how;
+static struct open_options how;
 
 static void succeed(int rc)
 {

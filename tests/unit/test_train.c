@@ -222,7 +222,7 @@ static void arithmetic_of(const char *text, uint64_t data, struct str *out)
 	assert_int_equal(model_init(&m, &o.model, 65, &e), 0);
 	str_clear(out);
 	options_print_arithmetic(&o, &m, "CPU", data, out);
-	model_free(&m);
+	model_release(&m);
 }
 
 TEST(what_fixes_the_bits)
@@ -298,7 +298,7 @@ static struct plan plan_of(const char *text, int64_t vocab, int rank, int ranks)
 	assert_int_equal(layout_resolve(&o, ranks, &e), 0);
 	assert_int_equal(model_init(&m, &o.model, vocab, &e), 0);
 	plan_make(&o, &m, rank, &p);
-	model_free(&m);
+	model_release(&m);
 	return p;
 }
 
@@ -358,7 +358,7 @@ TEST(totals)
 		assert_true(p.store.buffers == 0 && p.sent == 0);
 		/* two steps of windows of 17 tokens of 4 bytes */
 		assert_int_equal(p.data_bytes, 2 * o.batch * 17 * 4);
-		model_free(&m);
+		model_release(&m);
 	}
 }
 
@@ -475,7 +475,7 @@ TEST(a_checkpoint_fits_its_model)
 		assert_int_equal(e.code, i ? EX_DATAERR : 0);
 		assert_true(!i || strstr(e.msg, "another model"));
 		e = (struct err){0};
-		model_free(&m);
+		model_release(&m);
 		str_free(&text);
 	}
 	ckpt_close(c);
@@ -500,7 +500,7 @@ TEST(printed)
 		(long long)plan_total(&p));
 	assert_non_null(strstr(out.s, line));
 	assert_non_null(strstr(out.s, "\ntokens/step                 128\n"));
-	model_free(&m);
+	model_release(&m);
 	str_free(&out);
 }
 

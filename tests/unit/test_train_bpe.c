@@ -129,8 +129,8 @@ static void check_merges(const char *text, size_t n, int64_t vocab, int64_t leas
 		assert_int_equal(right, r.merges[2 * i + 1]);
 	}
 	assert_int_equal(v.n, 256 + r.n_merges);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	train_words_close(&w);
 }
 
@@ -257,15 +257,15 @@ TEST_AFTER(begin, files_are_read_back)
 				(size_t)r.n_merges * 2 * sizeof(*r.merges));
 			assert_int_equal(s.end_of_text, r.end_of_text);
 		}
-		vocab_free(&u);
-		bpe_rules_free(&s);
+		vocab_release(&u);
+		bpe_rules_release(&s);
 	}
 	for (int64_t i = 0; i < files.n; i++)
 		unlink(files.v[i]);
 	assert_int_equal(rmdir(folder), 0);
 	strs_free(&files);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	train_words_close(&w);
 }
 
@@ -284,7 +284,7 @@ TEST_AFTER(begin, refused)
 	c.vocab = 300;
 	assert_int_equal(train_bpe(&w, &c, &v, &r, &e), 0);
 	assert_int_equal(v.n, 256);
-	vocab_free(&v);
-	bpe_rules_free(&r);
+	vocab_release(&v);
+	bpe_rules_release(&r);
 	train_words_close(&w);
 }
