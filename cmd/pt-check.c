@@ -190,7 +190,8 @@ static const struct err *operands_error(const struct opts *o, int n, struct err 
 	err_set(e, EX_USAGE, "give two checkpoints: BEFORE and AFTER the step");
 	if (!n && o->batch.n > 2)
 		err_set(e, EX_USAGE,
-			"--batch took all %lld files; give the checkpoints first: pt-check BEFORE AFTER "
+			"--batch took all %lld files; give the checkpoints first: pt-check "
+			"BEFORE AFTER "
 			"--batch FILE ...",
 			(long long)o->batch.n);
 	return e;

@@ -371,7 +371,8 @@ static const struct command {
 	{"export-json", "export-json RUN|CHECKPOINT", 1, 1, export_json, ""},
 	{"cat", "cat RUN|CHECKPOINT", 1, 1, copy_to_stdout, ""},
 	{"convert",
-		"convert [--to FORMAT] [--dtype TYPE] [--shard-size BYTES] [--padding] [--vocabulary FILE] "
+		"convert [--to FORMAT] [--dtype TYPE] [--shard-size BYTES] [--padding] "
+		"[--vocabulary FILE] "
 		"[--model-config FILE] -o OUT RUN|FILE",
 		1, 1, convert_file,
 		" out force to dtype shard-size padding vocabulary model-config "},

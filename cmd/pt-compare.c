@@ -40,10 +40,12 @@ static const struct opt options[] = {
 	{OPT_LIST, 0, "test", "RUN ...", NULL, O(tests), OPT_SEVERAL, .files = "", .help =
 		"The test runs; the other operands are the controls."},
 	{OPT_STR, 0, "format", "NAME | FILE", "auto", O(format), .files = "", .help =
-		"The format of the logs: one of FORMATS, or a file with formats of your own, with a "
+		"The format of the logs: one of FORMATS, or a file with formats of your own, "
+		"with a "
 		"dot or a slash in its name. auto: detected, for each log separately."},
 	{OPT_STR, 0, "pattern", "REGEX", NULL, O(pattern), .help =
-		"Read logs of other programs line by line with a PCRE2 regular expression. Its named "
+		"Read logs of other programs line by line with a PCRE2 regular expression. Its "
+		"named "
 		"groups are columns, as in 'step (?<step>\\d+).* loss (?<loss>\\S+)'. "
 		"Lines that do not match are skipped. Without a group step, rows are counted."},
 	{OPT_ENUM, 'b', "by", NULL, "step", O(by), .values = by_names, .help =
@@ -54,31 +56,38 @@ static const struct opt options[] = {
 	{OPT_DOUBLE, 'a', "atol", "X", "0", O(atol), 0, 0, 1e30, .help =
 		"Absolute tolerance: values within X are considered equal."},
 	{OPT_FLAG, 'c', "common", NULL, "no", O(common), .help =
-		"Compare only rows that both runs have. Without this option, a row that only one run "
+		"Compare only rows that both runs have. Without this option, a row that only one "
+		"run "
 		"has is a difference, unless it is missing at the end; see VERDICTS."},
 	OPT_SPOOL_LIMIT(O(spool_limit), 0),
 	{OPT_GROUP, .name = "Judging", .help =
 		"If runs are neither identical nor within a tolerance, the column is judged by "
 		"statistics; see VERDICTS."},
 	{OPT_LIST, 'y', "column", "NAME[:min|:max]|OURS=THEIRS", NULL, O(columns), .help =
-		"Judge only this column, and show it with --graph, --plot and --table. Any column of "
+		"Judge only this column, and show it with --graph, --plot and --table. Any "
+		"column of "
 		"the logs will do; pt-run(5) lists the columns of pt-train. "
 		":min, :max: lower or higher values are better; without it the name decides, "
 		"see VERDICTS. "
-		"Without this option: reward, if all logs have it (reinforcement learning); or loss, "
-		"and with it val_loss and val_bpb; or, if no log has a loss, the first of val_loss, "
-		"val_bpb, train_loss and grad_norm that all have. OURS=THEIRS judges nothing, but maps "
+		"Without this option: reward, if all logs have it (reinforcement learning); or "
+		"loss, "
+		"and with it val_loss and val_bpb; or, if no log has a loss, the first of "
+		"val_loss, "
+		"val_bpb, train_loss and grad_norm that all have. OURS=THEIRS judges nothing, "
+		"but maps "
 		"a column of other programs' logs to one of ours, such as loss=train/ce. "
 		"May be given many times."},
 	{OPT_ENUM, 0, "require", NULL, "auto", O(require), .values = requirement_names, .help =
 		"The weakest verdict for exit code 0. not-worse: identical, within, equivalent, "
 		"better, or worse by less than the margin. auto: within, if a tolerance or a rule "
-		"is given; else equivalent, if several controls are given or no log is from pt-train; "
+		"is given; else equivalent, if several controls are given or no log is from "
+		"pt-train; "
 		"else identical."},
 	{OPT_ENUM, 0, "rule", NULL, "ours", O(rule), .values = rule_names, .was = "like", .help =
 		"Judge by another project's rule, instead of pt's statistics; see RULES."},
 	{OPT_DOUBLE, 0, "margin", "X", "0", O(margin), 0, 0, 1, .help =
-		"Ignore differences smaller than X times the control's value. 0: 0.005 times it; with "
+		"Ignore differences smaller than X times the control's value. 0: 0.005 times it; "
+		"with "
 		"several controls at least the standard deviation between them."},
 	{OPT_DOUBLE, 0, "alarm", "P", "0.005", O(alarm), 0, 1e-12, 0.5, .help =
 		"The probability of a false alarm: that a difference is reported where there is none."},
@@ -87,7 +96,8 @@ static const struct opt options[] = {
 	{OPT_GROUP, .name = "Following"},
 	{OPT_FLAG, 'f', "follow", NULL, "no", O(follow), .help =
 		"Follow runs while they train: read their logs as they grow, report when a verdict "
-		"changes, and exit with 1 or 3 as soon as no further row can make it meet --require. "
+		"changes, and exit with 1 or 3 as soon as no further row can make it meet "
+		"--require. "
 		"When all runs have ended, or on SIGINT, compare the logs as they are."},
 	{OPT_DOUBLE, 0, "follow-timeout", "SECONDS", "600", O(patience), 0, 0, 1e9, .help =
 		"Also end when no log has grown for this time."},
@@ -107,7 +117,8 @@ static const struct opt options[] = {
 	{OPT_FLAG, 'j', "json", NULL, "no", O(json), .help =
 		"Print the verdicts, and with --speed the speeds, as JSON instead of as text."},
 	{OPT_ENUM, 'x', "axis", NULL, "auto", O(axis), .values = axis_names, .help =
-		"Horizontal axis. auto: as --by. seconds: the time of all steps so far. bytes: sent so "
+		"Horizontal axis. auto: as --by. seconds: the time of all steps so far. bytes: "
+		"sent so "
 		"far by the rank that sends most. If a log has no step times, "
 		"seconds are from its time stamps."},
 	OPT_GRAPH(O(draw)),
@@ -116,7 +127,8 @@ static const struct opt options[] = {
 		"runs of --test, are drawn as replicas: their mean, and in plots a band from the "
 		"lowest to the highest."},
 	{OPT_FLAG, 0, "whole-range", NULL, "no", O(whole_range), .help =
-		"In graphs, plots and reports, show all values. Without this option, values far from "
+		"In graphs, plots and reports, show all values. Without this option, values far "
+		"from "
 		"the rest, such as in the first steps, may lie outside; a note reports them."},
 	{OPT_LIST, 'p', "plot", "FILE", NULL, O(plots), .files = "", .help =
 		"Draw the curves to a .svg, .png or .pdf file with gnuplot. May be given many "
@@ -128,10 +140,13 @@ static const struct opt options[] = {
 		"May be given many times."},
 	{OPT_LIST, 0, "export", "FILE", NULL, O(exports), .files = "", .help =
 		"Write the logs in another format, with all columns or only the columns of "
-		"--column, and compare nothing. FILE is a .csv or .jsonl file (several runs: with a "
-		"column run); an event file of TensorBoard, with tfevents in its name; or a directory "
+		"--column, and compare nothing. FILE is a .csv or .jsonl file (several runs: "
+		"with a "
+		"column run); an event file of TensorBoard, with tfevents in its name; or a "
+		"directory "
 		"of event files (several runs: in one directory each). The names of runs omit what "
-		"all have in common. - is standard output. Values are exact, and pt-compare reads all "
+		"all have in common. - is standard output. Values are exact, and pt-compare "
+		"reads all "
 		"these formats. May be given many times."},
 	{OPT_ENUM, 0, "export-format", NULL, "auto", O(export_format), .values = export_names,
 		.help =
@@ -451,7 +466,8 @@ static void print_outcome(const struct outcome *x, const struct outcome_opts *op
 	speed_print(d, n, out);
 	if (!n)
 		str_puts(out,
-			"  speed and memory      not compared: the logs have no such column in common\n");
+			"  speed and memory      not compared: the logs have no such column in "
+			"common\n");
 }
 
 /* Prints the text of an outcome; on a terminal, with the verdict in color. */
@@ -623,7 +639,8 @@ static int check_exports(const struct opts *o, struct err *e)
 			 o->require || o->plots.n || o->table || o->draw.graph;
 	return o->exports.n && has_other
 		       ? err_set(e, EX_USAGE,
-				 "--export: cannot be combined with --graph, --plot, --table, --report, --json, "
+				 "--export: cannot be combined with --graph, --plot, --table, "
+				 "--report, --json, "
 				 "--speed, --follow, --locate or --require, because nothing is "
 				 "compared or shown")
 		       : 0;

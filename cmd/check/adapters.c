@@ -50,6 +50,7 @@ void record_initial_adapters(struct step_check *c)
 	c->lora.is_zero = !n_nonzero;
 	if (n_nonzero && c->files.m1 >= 0 && c->files.from < 0)
 		add_finding(c, FINDING_NOTE, NULL,
-			"%d of %d adapters have a nonzero matrix B before the optimizer's first step",
+			"%d of %d adapters have a nonzero matrix B before the optimizer's first "
+			"step",
 			n_nonzero, n_adapters);
 }

@@ -253,7 +253,8 @@ static void html_tensors(const struct check_report *r, struct doc *d)
 	enum { MAX_OPEN_ROWS = 100 };
 	doc_section(d, "tensors", "Tensors");
 	str_printf(d->out,
-		"<details%s><summary>%d tensor%s in forward order: residuals and their bounds</summary>\n",
+		"<details%s><summary>%d tensor%s in forward order: residuals and their "
+		"bounds</summary>\n",
 		r->c->n <= MAX_OPEN_ROWS ? " open" : "", r->c->n, plural(r->c->n));
 	doc_head(d, "tensors", head, ARRAY_LEN(head));
 	for (int k = 0; k < r->c->n; k++)

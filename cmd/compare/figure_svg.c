@@ -123,7 +123,8 @@ void figure_print_svg(const struct figures *f, int number, struct str *out)
 	html_element(out, "b", NULL, fig->title);
 	html_element(out, "span", "note", n ? note.len ? note.s : "" : "no values");
 	str_puts(out,
-		"</figcaption>\n<div class=\"picture\"><svg viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\" "
+		"</figcaption>\n<div class=\"picture\"><svg viewBox=\"0 0 1000 1000\" "
+		"preserveAspectRatio=\"none\" "
 		"tabindex=\"0\" role=\"img\" aria-label=\"");
 	html_text(out, fig->title);
 	str_printf(out, " over %s\">\n", curve_axis_names[f->r->axis]);
@@ -165,7 +166,8 @@ void figure_print_legend(const struct figures *f, struct str *out)
 	for (int i = 0; i < f->list.n; i++) {
 		const struct curve_series *s = &f->list.v[i];
 		str_printf(out,
-			"<li><svg class=\"sample\" aria-hidden=\"true\"><path class=\"curve\" d=\"M2 6h24\" style=\"");
+			"<li><svg class=\"sample\" aria-hidden=\"true\"><path class=\"curve\" "
+			"d=\"M2 6h24\" style=\"");
 		figure_print_stroke(&f->list, i, out);
 		str_puts(out, "\"/></svg>");
 		html_element(out, "bdi", NULL, s->name);

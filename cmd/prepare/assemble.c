@@ -152,7 +152,8 @@ static int set_split_sizes(struct writing *x, const struct prepared *out, struct
 	int64_t *total = a->info.total;
 	if (!x->documents && out->n_read + out->n_broken)
 		return err_set(e, EX_DATAERR,
-			"none of the %lld documents read is left: all are broken, duplicates or filtered out",
+			"none of the %lld documents read is left: all are broken, duplicates or "
+			"filtered out",
 			(long long)(out->n_read + out->n_broken));
 	if (!x->documents)
 		return err_set(e, EX_DATAERR, "%s: the text is empty",

@@ -164,7 +164,8 @@ static int add_weighted_source(
 				e, EX_USAGE, "source '%s': has two weights", s->name);
 		if (i != in->n_sources - 1)
 			return err_set(e, EX_USAGE,
-				"source '%s': its paths are not adjacent; give them one after the other",
+				"source '%s': its paths are not adjacent; give them one after "
+				"the other",
 				s->name);
 		return add_operand(in, p, colon + 1, e);
 	}

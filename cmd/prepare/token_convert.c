@@ -113,7 +113,8 @@ static int open_token_files(struct job *j, const struct strs *inputs, struct err
 	j->has_masks = j->c->masks->n > 0;
 	if (j->has_masks && j->c->masks->n != n)
 		return err_set(e, EX_USAGE,
-			"%lld mask files for %lld token files; give one --mask-file per token file, "
+			"%lld mask files for %lld token files; give one --mask-file per token "
+			"file, "
 			"in the same order, with the masks of --val-file last",
 			(long long)j->c->masks->n, (long long)n);
 	for (int64_t i = 0; i < inputs->n; i++)
@@ -346,7 +347,8 @@ static int open_tokenizer(struct job *j, struct err *e)
 	const struct tokenizer_source *files = &j->c->p->tokenizer;
 	if (!!j->c->vocab + !!j->c->vocab_from + !!files->vocab_files > 1)
 		return err_set(e, EX_USAGE,
-			"the vocabulary is given more than once; give one of --vocab, --vocab-from and "
+			"the vocabulary is given more than once; give one of --vocab, "
+			"--vocab-from and "
 			"--vocab-files");
 	if (files->vocab_files) {
 		j->tokenizer = &j->ids;
@@ -487,7 +489,8 @@ int token_convert_run(const struct token_convert *c, const struct strs *inputs,
 		return -1;
 	if (!has_tokens && (c->val->n || c->masks->n || c->vocab || c->vocab_from))
 		return report_not_tokens(c, inputs,
-			"--val-file, --mask-file, --vocab and --vocab-from are for token files, not "
+			"--val-file, --mask-file, --vocab and --vocab-from are for token files, "
+			"not "
 			"for text",
 			e);
 	return has_tokens ? convert(c, inputs, out, e) : convert_text(c, inputs, out, e);

@@ -254,13 +254,15 @@ static int load_worker(struct trainer *t, const struct ckpt *c, struct err *e)
 	}
 	if (c->n_numbers != OWN_NUMBERS + edit_state_size(x->edit))
 		return err_set(e, EX_DATAERR,
-			"%s: was saved with other anomaly detectors or units than these options give",
+			"%s: was saved with other anomaly detectors or units than these options "
+			"give",
 			c->path);
 	if (!(v[SYNCED] >= 0 && v[SYNCED] <= step && isfinite(v[LOSS_SUM])))
 		return set_numbers_error(c, e);
 	if ((v[WARMUP] <= step) != (warmup <= step)) /* only one has ended */
 		return err_set(e, EX_USAGE,
-			"edit-warmup-steps %g: the run is at step %g, but was started with %g; give the same",
+			"edit-warmup-steps %g: the run is at step %g, but was started with %g; "
+			"give the same",
 			warmup, step, v[WARMUP]);
 	x->synced = (int64_t)v[SYNCED];
 	/* a run that resumes from the anchor has no steps since then */

@@ -335,7 +335,8 @@ int file_check_space(const char *path, int64_t n_bytes, struct err *e)
 	if ((double)n_bytes <= space)
 		return 0;
 	return err_set(e, EX_IOERR,
-		"%s: not enough disk space: needs %s (%lld bytes), but only %s (%.0f bytes) are free",
+		"%s: not enough disk space: needs %s (%lld bytes), but only %s (%.0f bytes) are "
+		"free",
 		path, text_bytes(need, (double)n_bytes), (long long)n_bytes,
 		text_bytes(have, space), space);
 }

@@ -55,7 +55,8 @@ static int copy_stream(const struct stream *s, int fd, int64_t max_bytes, struct
 			(long long)max_bytes);
 	if (rc > 0)
 		return err_set(e, EX_IOERR,
-			"%s: cannot be copied to a temporary file in %s: larger than the limit of %s (%lld bytes)%s%s",
+			"%s: cannot be copied to a temporary file in %s: larger than the limit "
+			"of %s (%lld bytes)%s%s",
 			s->name, directory, text_bytes(text, (double)limit),
 			(long long)limit,
 			limit == space ? ", nine tenths of the free space" : "",

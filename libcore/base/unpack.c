@@ -207,7 +207,8 @@ static int copy_unpacked(struct unpacked *u, int to_fd, int64_t max_bytes, struc
 		total += n;
 		if (total > max_bytes)
 			return err_set(e, EX_DATAERR,
-				"%s: larger than %lld bytes after decompression, the limit for such a "
+				"%s: larger than %lld bytes after decompression, the limit for "
+				"such a "
 				"file; decompress it first",
 				u->name, (long long)max_bytes);
 		if (write_all(to_fd, buffer, (size_t)n))

@@ -422,7 +422,8 @@ static int add_turns(struct layout *l, int count, struct err *e)
 	bool tools_in_user_turn = l->tools && l->c->style->tools_in_user_turn;
 	if (tools_in_user_turn && !is_role(turn_role(l, has_system), "user"))
 		return turn_error(l,
-			"the template lists the tools in the first user turn, so this must be a user turn",
+			"the template lists the tools in the first user turn, so this must be a "
+			"user turn",
 			e);
 	for (; l->turn < turns->n; l->turn++) {
 		const struct chat_role *r = turn_role(l, l->turn);

@@ -145,7 +145,8 @@ static int find_template_file(const char *path, struct str *file, struct err *e)
 	}
 	return file_is_directory(path)
 		       ? err_set(e, EX_DATAERR,
-				 "%s: the directory has no chat_template.jinja and no tokenizer_config.json",
+				 "%s: the directory has no chat_template.jinja and no "
+				 "tokenizer_config.json",
 				 path)
 		       : 0;
 }

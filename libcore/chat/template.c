@@ -29,10 +29,12 @@ static const struct {
 	{"llama3", LLAMA3_BEGIN "\"roles\": {" LLAMA3_ROLES "}}"},
 	{"llama3.1", LLAMA3_BEGIN
 		"\"default_system\": \"\", \"tools\": \"llama3.1\", "
-		"\"system\": \"Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul 2024\\n\\n\", "
+		"\"system\": \"Cutting Knowledge Date: December 2023\\nToday Date: 26 Jul "
+		"2024\\n\\n\", "
 		"\"roles\": {" LLAMA3_ROLES ", " LLAMA3_ROLE("tool", "ipython") "}}"},
 	{"qwen",
-		"{\"default_system\": \"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.\", "
+		"{\"default_system\": \"You are Qwen, created by Alibaba Cloud. You are a "
+		"helpful assistant.\", "
 		"\"tools\": \"qwen\", \"roles\": {" QWEN_ROLES "}}"},
 	{"qwen3", "{\"tools\": \"qwen3\", \"roles\": {" QWEN_ROLES "}}"},
 	{"qwen3-2507", "{\"tools\": \"qwen\", \"roles\": {" QWEN_ROLES "}}"},
@@ -66,9 +68,11 @@ static const struct tool_style styles[] = {
 	{.name = "llama3.1",
 		.text = {[TOOL_SYSTEM] = "Environment: ipython\n",
 			[TOOL_LIST] =
-				"Given the following functions, please respond with a JSON for a function call "
+				"Given the following functions, please respond with a JSON for a "
+				"function call "
 				"with its proper arguments that best answers the given prompt.\n\n"
-				"Respond in the format {\"name\": function name, \"parameters\": dictionary of argument "
+				"Respond in the format {\"name\": function name, \"parameters\": "
+				"dictionary of argument "
 				"name and its value}.Do not use variables.\n\n",
 			[TOOL_AFTER] = "\n\n",
 			[TOOL_CALL] = "{\"name\": \"",

@@ -60,7 +60,8 @@ static int restore_in_flight(struct edit *x, const double *head, const double *f
 		any_in_flight |= first[g * step + 4] > 0;
 	if (any_in_flight && !same_options)
 		return err_set(e, EX_USAGE,
-			"a fragment of local SGD is in flight: resume with --edit-sync-interval %g, "
+			"a fragment of local SGD is in flight: resume with --edit-sync-interval "
+			"%g, "
 			"--edit-fragments %g and --edit-sync-delay %g",
 			head[1], head[2], head[3]);
 	for (int i = 0; i < x->n_groups && any_in_flight; i++) {

@@ -65,7 +65,8 @@ static int broadcast_description(
 			d->file);
 	else if (d->corpus && !own_files && rank0.hash != d->hash)
 		err_set(e, EX_DATAERR,
-			"the data of this rank differ from rank 0's; give the same data, or --data-per-rank");
+			"the data of this rank differ from rank 0's; give the same data, or "
+			"--data-per-rank");
 	if (comm_agree(world, e))
 		return -1;
 	comm_bcast_str(world, &packed, 0);

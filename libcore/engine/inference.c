@@ -78,7 +78,8 @@ int weights_check(const struct ckpt *c, const struct model *m, struct err *e)
 		const struct ckpt_tensor *f = &c->tensors[k];
 		if (!same_shape(c, m, i, f))
 			return err_set(e, EX_DATAERR,
-				"%s: %s is [%lld, %lld], not [%lld, %lld]; the file holds another model",
+				"%s: %s is [%lld, %lld], not [%lld, %lld]; the file holds "
+				"another model",
 				c->path, t->name, (long long)f->dims[0],
 				(long long)f->dims[1], (long long)t->dims[0],
 				(long long)t->dims[1]);

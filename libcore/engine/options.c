@@ -215,7 +215,8 @@ static const struct opt options[] = {
 		"wsd: shape of the decay. sqrt: 1 - sqrt(progress), as Haegele et al., 2024."},
 	{WORDS("lr-scale", "none", T(lr_scale), OPT_ARITH, LR_SCALE_WORDS),
 		.needs = "--lr-scale-batch or --batch-per-rank", .help =
-		"Multiply the learning rate by --batch / --lr-scale-batch, or by the square root of "
+		"Multiply the learning rate by --batch / --lr-scale-batch, or by the square root "
+		"of "
 		"this ratio."},
 	{OPT_INT, 0, "lr-scale-batch", "N", "0", T(lr_scale_batch), OPT_ARITH, 0, MANY, .help =
 		"Batch size that --lr was chosen for."},
@@ -238,7 +239,8 @@ static const struct opt options[] = {
 		.elsewhere = "adam-epsilon adam-eps", .help =
 		"adamw, muon: AdamW's epsilon, added to the square root of the second moment."},
 	{OPT_DOUBLE, 0, "weight-decay", "X", "0.1", T(weight_decay), OPT_ARITH, 0, 1e6, .help =
-		"Weight decay. It applies to two-dimensional tensors only. adamw, muon: decoupled. sgd: added "
+		"Weight decay. It applies to two-dimensional tensors only. adamw, muon: "
+		"decoupled. sgd: added "
 		"to the gradient."},
 	{OPT_DOUBLE, 0, "momentum", "X", "-1", T(momentum), OPT_ARITH, -1, 0.999999,
 		.needs = "--optimizer sgd or muon", .help =
@@ -386,7 +388,8 @@ static const struct opt options[] = {
 		"Gather, multiply and free large layers in N pieces, one after the other: the "
 		"weights of the transformer layers, the embedding and the output layer, and their "
 		"gradients. The pieces are virtual slices: the virtual tp is N unless --virtual "
-		"sets it. N must be a multiple of --tp, and greater than --tp. This needs parameters "
+		"sets it. N must be a multiple of --tp, and greater than --tp. This needs "
+		"parameters "
 		"that are gathered or read (--fsdp with --zero 3, --offload params or all), a "
 		"--virtual cp that equals --cp, and a --dtype other than float8. 0: each layer at once."},
 	{WORDS("offload", "none", T(offload), OPT_REPLAY, OFFLOAD_WORDS), .help =

@@ -253,7 +253,8 @@ static int check_optimizer(const struct trainer *t, const struct train_opts *sav
 	if (saved->optimizer == t->o.optimizer)
 		return 0;
 	return err_set(e, EX_USAGE,
-		"%s: was trained with --optimizer %s, so its state does not fit %s; resume with %s, "
+		"%s: was trained with --optimizer %s, so its state does not fit %s; resume with "
+		"%s, "
 		"or begin a new run from its parameters, with --init-from",
 		path, optimizer_names[saved->optimizer], optimizer_names[t->o.optimizer],
 		optimizer_names[saved->optimizer]);

@@ -86,14 +86,16 @@ static int check_shapes(struct model *m, struct err *e)
 		return -1;
 	if (m->arch->rope && m->head_dim % 2)
 		return err_set(e, EX_USAGE,
-			"head-dim (%lld) must be even, because rotary positions rotate pairs of channels",
+			"head-dim (%lld) must be even, because rotary positions rotate pairs of "
+			"channels",
 			(long long)m->head_dim);
 	if (c->nope_every && !m->arch->rope)
 		return err_set(e, EX_USAGE, "nope-every: arch %s has no rotary positions",
 			arch_names[c->arch]);
 	if (c->rotary % 2 || c->rotary > m->head_dim || (c->rotary && c->qk_norm))
 		return err_set(e, EX_USAGE,
-			"rotary-channels (%lld) must be even and at most head-dim (%lld), and equal to "
+			"rotary-channels (%lld) must be even and at most head-dim (%lld), and "
+			"equal to "
 			"head-dim with qk-norm",
 			(long long)c->rotary, (long long)m->head_dim);
 	if (c->rope_scaling == ROPE_YARN && c->rope_slow >= c->rope_fast)

@@ -278,7 +278,8 @@ static int check_token_normalized(
 	int rc = r->normalizer ? normalize(r->normalizer, p, len, &x, e) : 0;
 	if (!rc && x.changes.n)
 		rc = err_set(e, EX_DATAERR,
-			"the text of added token %u is not in normalization form %s, which is not supported",
+			"the text of added token %u is not in normalization form %s, which is "
+			"not supported",
 			id, normal_forms[r->normalizer]);
 	normalized_release(&x);
 	return rc;

@@ -327,7 +327,8 @@ int bpe_write_json(
 	else
 		str_puts(out, "null");
 	str_puts(out,
-		",\n  \"pre_tokenizer\": {\n    \"type\": \"Sequence\",\n    \"pretokenizers\": [\n");
+		",\n  \"pre_tokenizer\": {\n    \"type\": \"Sequence\",\n    \"pretokenizers\": "
+		"[\n");
 	rc = rc || append_splits(out, r->pattern, e);
 	str_puts(out,
 		"      {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "

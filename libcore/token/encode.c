@@ -250,7 +250,8 @@ static int64_t normalize_and_encode(struct encoder *s, const char *text, int64_t
 		if (!used && here >= MAX_NORMAL_WINDOW &&
 			!is_normalized(s->table, text, here))
 			return err_set(e, EX_DATAERR,
-				"the text has a word of more than %lld bytes, which cannot be normalized in pieces",
+				"the text has a word of more than %lld bytes, which cannot be "
+				"normalized in pieces",
 				(long long)here);
 		if (!used && here == n - at)
 			break;

@@ -173,7 +173,8 @@ static int run_pattern(struct split_regex *x, const pcre2_code *code,
 static int reject_hard_pattern(const struct split_regex *x, struct err *e)
 {
 	err_set(e, EX_DATAERR,
-		"the pattern '%.60s' takes too many steps on this text: it tries the same characters "
+		"the pattern '%.60s' takes too many steps on this text: it tries the same "
+		"characters "
 		"repeatedly, as (a|aa)+ and \\p{L}+\\p{L}+\\d do",
 		x->regex);
 	return PCRE2_ERROR_CALLOUT;

@@ -202,7 +202,8 @@ static char *find_vocab_file(const char *path, struct err *e)
 		found = file_beside(directory, ranks);
 	if (!found)
 		err_set(e, EX_DATAERR,
-			"%s: the directory has no tokenizer.json, vocab.bpe, merges.txt, tekken.json, "
+			"%s: the directory has no tokenizer.json, vocab.bpe, merges.txt, "
+			"tekken.json, "
 			"tokenizer.model or one FILE.tiktoken",
 			path);
 	return found;
@@ -240,7 +241,8 @@ static int read_merges_file(const struct str *text, const char *path,
 	return vocab ? read_merges(text, path, vocab, model, v, r, e) ||
 			       check_merges(r, model, path, e)
 		     : err_set(e, EX_DATAERR,
-			       "%s: encoder.json or vocab.json is missing from the directory of this file",
+			       "%s: encoder.json or vocab.json is missing from the directory of "
+			       "this file",
 			       path);
 }
 
