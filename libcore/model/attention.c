@@ -214,7 +214,7 @@ static void leave_backward(
 	struct pass *p, const struct sub *x, struct at at, struct slice_gather *d)
 {
 	struct mat dout = part_of(p, x->g->m[DOUT], at);
-	linear_leave_backward(p, at, dout, d, x->t->out, no_mat());
+	linear_leave_backward(p, at, dout, d, x->t->out, no_mat(), no_mat());
 	show_gradient(p, "attention", EXTENT_SLICE, at, dout);
 }
 

@@ -195,6 +195,8 @@ static void alloc_grads(
 		if (j < SUBLAYER_INPUTS) /* the other ones are not matmul operands */
 			operands[n++] = &g->m[j];
 	}
+	if (x->f->sums && x->f->sums(p, x))
+		g->sums = mat_alloc(a, p->cp.local, g->m[0].cols, DT_F32);
 	/* the sum of several matmuls is fp32 */
 	g->dh = take(a, stream_size(p, is_one_matmul(x) ? slice_type(p) : DT_F32));
 	if (!copy.p)
@@ -354,6 +356,8 @@ static void weight_leaves(struct pass *p, const struct sub *x, int c, struct mat
 		const struct linear out = {.y = chunk_of(p, x->g->d, c), .w = x->t->out};
 		struct linear in[SUBLAYER_INPUTS];
 		int n = sub_linears(p, x, at, x->g->m, in);
+		if (x->g->sums.p)
+			in[0].sums = mat_rows(x->g->sums, c, 1);
 		linear_weights(p, at, part_of(p, x->a->m[INNER_OUT], at), &out, 1);
 		linear_weights(p, at, chunk_of(p, x->a->h, c), in, n);
 	}

@@ -81,6 +81,8 @@ struct sublayer {
 	void (*enter)(
 		struct pass *, const struct sub *, struct at, struct slice_gather *);
 	void (*inner)(struct pass *, const struct sub *); /* writes m[INNER_OUT] */
+	/* Returns true if leave_backward() sets sublayer_grads.sums; or NULL. */
+	bool (*sums)(const struct pass *, const struct sub *);
 	/* Computes the leaves of weights other than `in` and `out`; or NULL. */
 	void (*leaves)(struct pass *, const struct sub *, struct at);
 	/* Compute the gradient of m[INNER_OUT] from the sum's; then the gradients of the outputs of

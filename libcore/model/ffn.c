@@ -60,6 +60,13 @@ static bool fuses_gelu(const struct pass *p, int64_t layer)
 	return fuses_slope(p, layer) && !p->c.plain_kernels && !alone;
 }
 
+/* Returns true if the backward of W2 also adds the rows of its result, for the bias of W1. */
+static bool sums_slope(const struct pass *p, const struct sub *x)
+{
+	const struct tensor *bias = x->t->in_bias[0];
+	return bias && !bias->frozen && linear_sums_slope(p) && fuses_slope(p, x->layer);
+}
+
 /* ---- forward --------------------------------------------------------------------- */
 
 static void enter(
@@ -93,8 +100,11 @@ static void leave_backward(
 {
 	struct mat dy = part_of(p, x->g->m[DA], at);
 	struct mat a = part_of(p, x->a->m[A], at);
-	linear_leave_backward(
-		p, at, dy, d, x->t->out, fuses_slope(p, at.layer) ? a : no_mat());
+	bool fuses = fuses_slope(p, at.layer);
+	struct mat sums = x->g->sums;
+	if (sums.p)
+		sums = mat_rows(sums, at.chunk, 1);
+	linear_leave_backward(p, at, dy, d, x->t->out, fuses ? a : no_mat(), sums);
 	show_gradient(p, "feed_forward", EXTENT_SLICE, at, dy);
 }
 
@@ -132,6 +142,7 @@ const struct sublayer ffn_dense = {
 		[B] = RECOMPUTE_SELECTIVE},
 	.tensors = add_ffn_tensors,
 	.sizes = sizes,
+	.sums = sums_slope,
 	.enter = enter,
 	.inner = inner,
 	.leave_backward = leave_backward,

@@ -114,6 +114,12 @@ static void slice_forward(struct pass *p, const struct band *b, int s)
 	int64_t at = (p->tp.first + s) * b->rows;
 	param_use(p, p->m->output, s);
 	for (int64_t i = 0; i < b->rows; i += b->step) {
+		const struct linear l = {.y = logits_of(p, b, s, i), .w = p->m->output};
+		if (is_fused(p) && !p->observer) {
+			linear_loss(p, &l, mat_rows(b->h, i, l.y.rows), b->loss + i,
+				b->targets + i, terms_of(p));
+			continue;
+		}
 		struct mat logits = compute_logits(p, b, s, i);
 		show_rows(p, b, "output", EXTENT_SLICE,
 			(struct at){p->m->c.layers, s, b->chunk}, logits, i);

@@ -310,6 +310,19 @@ void linear_forward(struct pass *p, struct at at, const struct linear *l, struct
 	comm_poll();
 }
 
+void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *loss,
+	const int32_t *targets, struct xent_terms terms)
+{
+	const struct at head = {-1, 0, 0};
+	size_t mark = arena_mark(p->d->scratch);
+	struct mat a = cast_activation(p, head.layer, x, DT_E4M3, SUM_COLS);
+	struct mat b = cast_weight(p, head, l->w, SUM_COLS);
+	p->d->k->linear_xent(p->d, loss, l->y, a, b, targets, p->m->c.vocab, terms,
+		&p->step->loss_scale);
+	arena_reset(p->d->scratch, mark);
+	comm_poll();
+}
+
 static void backward_joined(
 	struct pass *p, struct at at, struct mat dx, const struct linear *l, int n)
 {
@@ -358,6 +371,11 @@ void linear_backward_w(struct pass *p, int64_t layer, struct mat dw, struct mat 
 bool linear_fuses(const struct pass *p, int64_t layer)
 {
 	return rounds(p) && !is_float8(p, layer);
+}
+
+bool linear_sums_slope(const struct pass *p)
+{
+	return p->tp.n == 1 && !p->c.plain_kernels;
 }
 
 /* ---- matmuls piece by piece -------------------------------------------------------- */
@@ -451,7 +469,8 @@ void linear_leave(struct pass *p, struct at at, struct slice_sum *sum, struct ma
 }
 
 void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, struct mat gelu_of)
+	struct slice_gather *dy, const struct tensor *w, struct mat gelu_of,
+	struct mat sums)
 {
 	size_t mark = arena_mark(p->d->scratch);
 	param_use(p, w, at.slice);
@@ -462,7 +481,7 @@ void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
 		struct mat rows = mat_rows(all, first, n), to = mat_rows(dx, first, n);
 		if (n && gelu_of.p)
 			p->d->k->linear_gelu_bwd(
-				p->d, to, rows, b, mat_rows(gelu_of, first, n));
+				p->d, to, rows, b, mat_rows(gelu_of, first, n), sums);
 		else if (n)
 			backward_rows(p, to, rows, b, false);
 		comm_poll();
@@ -509,6 +528,8 @@ static void bias_leaf(struct pass *p, struct at at, const struct linear *l,
 	struct mat db = leaf(p, l->bias, at);
 	if (all.p)
 		p->d->k->copy(p->d, db, mat_rows(all, at_col, db.cols));
+	else if (l->sums.p)
+		p->d->k->copy(p->d, db, l->sums);
 	else
 		p->d->k->bias_bwd(p->d, db, l->y);
 	leaf_done(p, l->bias, at, 0);

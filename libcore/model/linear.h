@@ -41,9 +41,14 @@ struct linear {
 	struct mat y;
 	const struct tensor *w, *bias;
 	struct mat gelu; /* GELU(y), to be computed by the same kernel; or empty */
+	struct mat
+		sums; /* the sums of y over its rows, for the leaf of the bias; or empty */
 };
 /* Computes y = x w^T + bias. The weight has been gathered (param_use). */
 void linear_forward(struct pass *p, struct at at, const struct linear *l, struct mat x);
+/* Computes the loss of rows of x, and l->y, the gradient of their logits x w^T. */
+void linear_loss(struct pass *p, const struct linear *l, struct mat x, float *loss,
+	const int32_t *targets, struct xent_terms terms);
 /* Computes dx = the sum of y w over n. The weights have been gathered. If the y have a stride,
  * they are all columns of one matrix, and the sum is one matmul; likewise in linear_weights(). */
 void linear_backward_x(
@@ -64,9 +69,13 @@ void linear_enter_backward(struct pass *p, struct at at, struct slice_sum *sum,
 /* Row-parallel forward: pushes x w^T. */
 void linear_leave(struct pass *p, struct at at, struct slice_sum *sum, struct mat x,
 	const struct tensor *w);
-/* Row-parallel backward: dx = dy w, times the derivative of GELU at `gelu_of` (or empty). */
+/* Row-parallel backward: dx = dy w, times the derivative of GELU at `gelu_of` (or empty); then `sums`,
+ * the sums of dx over its rows (or empty), with linear_sums_slope(). */
 void linear_leave_backward(struct pass *p, struct at at, struct mat dx,
-	struct slice_gather *dy, const struct tensor *w, struct mat gelu_of);
+	struct slice_gather *dy, const struct tensor *w, struct mat gelu_of,
+	struct mat sums);
+/* Returns true if one call of the row-parallel backward with GELU has all rows of a bias. */
+bool linear_sums_slope(const struct pass *p);
 /* Computes the leaves dw = y^T x and, with a bias, db = column sums of y, for each of n. */
 void linear_weights(
 	struct pass *p, struct at at, struct mat x, const struct linear *l, int n);

@@ -34,7 +34,8 @@ struct sublayer_grads {
 	struct mat d;		     /* [chunk][row][dim], of the sublayer's output */
 	struct mat dh;		     /* this rank's rows, of the norm's output */
 	struct mat m[SUBLAYER_MATS]; /* see struct sublayer */
-	struct mat amax;	     /* float8, as in block_acts: for d and m */
+	struct mat sums; /* [chunk][cols of m[0]], fp32: sums of m[0] over rows */
+	struct mat amax; /* float8, as in block_acts: for d and m */
 };
 
 struct block_grads {
